@@ -1,4 +1,5 @@
-/* Host memory with the lifetime of its owner: many small allocations, freed at once. Not thread-safe. */
+/* Host memory with the lifetime of its owner: many small allocations, freed at once. Not
+ * thread-safe. */
 #ifndef DT_BASE_ARENA_H
 #define DT_BASE_ARENA_H
 

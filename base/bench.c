@@ -50,8 +50,8 @@ void dt_bench_print(const struct dt_bench_case *c, double *samples, size_t count
 {
     double median = dt_bench_median(samples, count), load = 0;
     (void)getloadavg(&load, 1);
-    printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"p10\":%.6g,\"p90\":%.6g,\"count\":%zu", c->bench, c->name, median,
-           c->unit, at(samples, count, 0.1), at(samples, count, 0.9), count);
+    printf("{\"bench\":\"%s\",\"case\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",\"p10\":%.6g,\"p90\":%.6g,\"count\":%zu",
+           c->bench, c->name, median, c->unit, at(samples, count, 0.1), at(samples, count, 0.9), count);
     if (c->calls > 0) {
         printf(",\"calls\":%lld", c->calls);
     }
@@ -120,8 +120,9 @@ static int unknown(const struct known *k, const char *bench, const char *word, s
         names[i] = k->names[i];
     }
     const char *near = strncmp(name, "--", 2) == 0 ? dt_text_nearest(name, names, k->count) : NULL;
-    return dt_fail(err, DT_INVALID, "%s: %s: unknown option; %s%s%s", bench, name, near != NULL ? "did you mean " : "see bench --help",
-                   near != NULL ? near : "", near != NULL ? "?" : "");
+    return dt_fail(err, DT_INVALID, "%s: %s: unknown option; %s%s%s", bench, name,
+                   near != NULL ? "did you mean " : "see bench --help", near != NULL ? near : "",
+                   near != NULL ? "?" : "");
 }
 
 int dt_bench_check(int argc, char **argv, const char *options, struct dt_error *err)
@@ -136,19 +137,23 @@ int dt_bench_check(int argc, char **argv, const char *options, struct dt_error *
         if (which == k.count) {
             return unknown(&k, argv[0], argv[i], err);
         }
-        const char *name = k.names[which], *form = k.forms[which], *given = argv[i][size] == '=' ? argv[i] + size + 1 : NULL;
+        const char *name = k.names[which], *form = k.forms[which],
+                   *given = argv[i][size] == '=' ? argv[i] + size + 1 : NULL;
         bool takes = *form == '=';
         int shown = takes ? (int)strcspn(form + 1, " ") : 0;
         if (!takes && given != NULL) {
             return dt_fail(err, DT_INVALID, "%s: %s: takes no value; write %s alone", argv[0], name, name);
         }
         if (takes && given == NULL && (++i == argc || strncmp(argv[i], "--", 2) == 0)) {
-            return dt_fail(err, DT_INVALID, "%s: %s: needs a value; write %s=%.*s", argv[0], name, name, shown, form + 1);
+            return dt_fail(err, DT_INVALID, "%s: %s: needs a value; write %s=%.*s", argv[0], name, name, shown,
+                           form + 1);
         }
         given = given != NULL ? given : argv[i];
         long long lo, hi, value;
-        if (takes && sscanf(form, "=%lld..%lld", &lo, &hi) == 2 && (!dt_parse_int64(given, &value) || value < lo || value > hi)) {
-            return dt_fail(err, DT_INVALID, "%s: %s: %s: must be a whole number from %lld to %lld", argv[0], name, given, lo, hi);
+        if (takes && sscanf(form, "=%lld..%lld", &lo, &hi) == 2 &&
+            (!dt_parse_int64(given, &value) || value < lo || value > hi)) {
+            return dt_fail(err, DT_INVALID, "%s: %s: %s: must be a whole number from %lld to %lld", argv[0], name,
+                           given, lo, hi);
         }
     }
     return 0;
@@ -177,9 +182,10 @@ bool dt_bench_flag(int argc, char **argv, const char *name)
 char *dt_bench_peer_program(const char *name)
 {
     const char *peers = getenv("DTRUN_PEERS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char *path = peers != NULL && *peers != '\0'   ? dt_format("%s/bin/%s", peers, name)
-                 : cache != NULL && *cache != '\0' ? dt_format("%s/dtrun/peers/bin/%s", cache, name)
-                                                   : dt_format("%s/.cache/dtrun/peers/bin/%s", home != NULL ? home : "", name);
+    char *path = peers != NULL && *peers != '\0' ? dt_format("%s/bin/%s", peers, name)
+                 : cache != NULL && *cache != '\0'
+                     ? dt_format("%s/dtrun/peers/bin/%s", cache, name)
+                     : dt_format("%s/.cache/dtrun/peers/bin/%s", home != NULL ? home : "", name);
     if (access(path, X_OK) != 0) {
         free(path);
         return NULL;
@@ -223,7 +229,8 @@ static bool answers_in_time(struct dt_bench_peer *p)
     struct pollfd answer = {.fd = fileno(p->answers), .events = POLLIN};
     int ready = poll(&answer, 1, PEER_MS);
     if (ready == 0) {
-        (void)fprintf(stderr, "bench: the other program (pid %d) has not answered for %d s: ended and left out\n", (int)p->pid, PEER_MS / 1000);
+        (void)fprintf(stderr, "bench: the other program (pid %d) has not answered for %d s: ended and left out\n",
+                      (int)p->pid, PEER_MS / 1000);
         (void)kill(-p->pid, SIGKILL);
     }
     return ready > 0;
@@ -253,7 +260,8 @@ void dt_bench_peer_close(struct dt_bench_peer *p)
         (void)fclose(p->answers);
     }
     bool ended = p->pid <= 0;
-    for (int i = 0; i < 200 && !ended; i++) { /* its orders have ended, so it ends, with what it started */
+    for (int i = 0; i < 200 && !ended; i++) { /* its orders have ended, so it ends, with what it
+                                               * started */
         ended = waitpid(p->pid, NULL, WNOHANG) != 0;
         dt_sleep_s(ended ? 0 : 0.01);
     }

@@ -33,8 +33,8 @@ int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX
         for (char *end = group + strlen(group); end != NULL && count < DT_CGROUP_MAX; end = strrchr(group, '/')) {
             *end = '\0'; /* "/a/b", "/a", "" */
             if (end == group || end[-1] != '/') {
-                (void)snprintf(out[count].path, sizeof out[count].path, "/sys/fs/cgroup%s%s%s", version_2 ? "" : "/", version_2 ? "" : controller,
-                               group);
+                (void)snprintf(out[count].path, sizeof out[count].path, "/sys/fs/cgroup%s%s%s", version_2 ? "" : "/",
+                               version_2 ? "" : controller, group);
                 out[count++].version_2 = version_2;
             }
         }

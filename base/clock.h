@@ -9,8 +9,9 @@
 double dt_now_s(void);
 /* Wall-clock seconds since 1970. */
 double dt_wall_s(void);
-/* Seconds, a span or a time on one of these clocks, as calls that wait take them; rounded down to nanoseconds, so tv_nsec is 0 .. 999999999. Negative and NaN: 0,
- * which is over at once. At most 9e9 (285 years, infinity too): the kernel's 64-bit nanoseconds hold no more. */
+/* Seconds, a span or a time on one of these clocks, as calls that wait take them; rounded down
+ * to nanoseconds, so tv_nsec is 0 .. 999999999. Negative and NaN: 0, which is over at once. At
+ * most 9e9 (285 years, infinity too): the kernel's 64-bit nanoseconds hold no more. */
 struct timespec dt_timespec(double seconds);
 /* Sleeps; goes on after signals until the time is over. */
 void dt_sleep_s(double seconds);

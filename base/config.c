@@ -1,5 +1,6 @@
-/* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened into one list of entries, path
- * by path; --set edits that list; reading marks entries, and what stays unmarked is unknown. Single values are the matter of config_value.c. */
+/* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened
+ * into one list of entries, path by path; --set edits that list; reading marks entries, and what
+ * stays unmarked is unknown. Single values are the matter of config_value.c. */
 #include "base/config.h"
 
 #include "base/config_value.h"
@@ -82,7 +83,8 @@ static void add_entry(struct dt_config *c, struct entry e)
 
 static const char *join(struct dt_config *c, const char *section, const char *key)
 {
-    if (*key == 0 || strchr(key, '.') != NULL) { /* a dot in a key is no path: such a key is never found, hence unknown */
+    if (*key == 0 || strchr(key, '.') != NULL) { /* a dot in a key is no path: such a key is
+                                                  * never found, hence unknown */
         return dt_arena_printf(c->arena, "%s%s\"%s\"", section, *section != 0 ? "." : "", key);
     }
     return *section == 0 ? dt_arena_strdup(c->arena, key) : dt_arena_printf(c->arena, "%s.%s", section, key);
@@ -92,18 +94,24 @@ static const char *join(struct dt_config *c, const char *section, const char *ke
 static size_t count_values(const cJSON *v)
 {
     size_t count = 1;
-    for (const cJSON *child = cJSON_IsArray(v) || cJSON_IsObject(v) ? v->child : NULL; child != NULL; child = child->next) {
+    for (const cJSON *child = cJSON_IsArray(v) || cJSON_IsObject(v) ? v->child : NULL; child != NULL;
+         child = child->next) {
         count += count_values(child);
     }
     return count;
 }
 
-/* Adds an object's members, and theirs. `next` counts the places of the scan, in the same order; null for --set, and `where` then. */
+/* Adds an object's members, and theirs. `next` counts the places of the scan, in the same order;
+ * null for --set, and `where` then. */
 static void flatten(struct dt_config *c, const cJSON *object, const char *path, size_t *next, const char *where)
 {
     for (const cJSON *v = object->child; v != NULL; v = v->next) {
-        struct entry e = {
-            .path = join(c, path, v->string), .value = v, .section = cJSON_IsObject(v), .where = where, .value_where = where, .line = UINT32_MAX};
+        struct entry e = {.path = join(c, path, v->string),
+                          .value = v,
+                          .section = cJSON_IsObject(v),
+                          .where = where,
+                          .value_where = where,
+                          .line = UINT32_MAX};
         if (next != NULL) {
             const struct dt_scan_place *p = &c->scan.places[*next];
             e.where = dt_arena_printf(c->arena, "%s:%u:%u", c->path, p->key_line, p->key_column);
@@ -141,7 +149,8 @@ static void destroy(struct dt_config *c)
     free(c);
 }
 
-int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena, struct dt_error *err)
+int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena,
+                        struct dt_error *err)
 {
     struct dt_config *c = dt_alloc(sizeof *c);
     c->path = dt_arena_strdup(arena, path);
@@ -151,13 +160,14 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
         goto fail;
     }
     if (c->scan.count > VALUES_MAX) { /* before memory is spent on them */
-        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", path, c->scan.count, VALUES_MAX);
+        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", path, c->scan.count,
+                      VALUES_MAX);
         goto fail;
     }
     tree = cJSON_ParseWithLength(text, size);
     if (!cJSON_IsObject(tree)) {
-        (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path, c->scan.places[0].line,
-                      c->scan.places[0].column);
+        (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path,
+                      c->scan.places[0].line, c->scan.places[0].column);
         goto fail;
     }
     keep_tree(c, tree);
@@ -199,15 +209,17 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
     const char *equals = strchr(assignment, '=');
     bool good = equals != NULL && equals != assignment && equals[-1] != '.' && assignment[0] != '.';
     for (const char *p = assignment; good && p < equals; p++) {
-        good =
-            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || (*p == '.' && p[1] != '.');
+        good = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' ||
+               *p == '-' || (*p == '.' && p[1] != '.');
     }
     if (!good) {
-        return dt_fail(err, DT_INVALID, "--set %.200s: not of the form key=value; write for example --set training.seed=7", assignment);
+        return dt_fail(err, DT_INVALID,
+                       "--set %.200s: not of the form key=value; write for example --set training.seed=7", assignment);
     }
     char *path = dt_arena_printf(c->arena, "%.*s", (int)(equals - assignment), assignment);
     const char *text = equals + 1;
-    const char *where = option != NULL ? dt_arena_printf(c->arena, "%s %s", option, text) : dt_arena_printf(c->arena, "--set %s", assignment);
+    const char *where = option != NULL ? dt_arena_printf(c->arena, "%s %s", option, text)
+                                       : dt_arena_printf(c->arena, "--set %s", assignment);
     char first = *text;
     cJSON *tree = NULL;
     if (first == '{' || first == '[' || first == '"') { /* meant as JSON, so faults in it are faults */
@@ -223,7 +235,8 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
     }
     keep_tree(c, tree);
     remove_entries(c, path);
-    for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) { /* the sections above must be there */
+    /* the sections above must be there */
+    for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         *dot = 0;
         const struct entry *above = find(c, path);
         if (above != NULL && !above->section) {
@@ -242,7 +255,10 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
         *dot = '.';
     }
     bool section = cJSON_IsObject(tree);
-    add_entry(c, (struct entry){.path = path, .value = tree, .where = where, .value_where = where, .line = UINT32_MAX, .section = section});
+    add_entry(
+        c,
+        (struct entry){
+            .path = path, .value = tree, .where = where, .value_where = where, .line = UINT32_MAX, .section = section});
     if (section) {
         flatten(c, tree, path, NULL, where);
     }
@@ -259,8 +275,10 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
 static void add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
-    c->problems[c->problem_count] = (struct problem){
-        .line = e != NULL ? e->line : UINT32_MAX, .column = e != NULL ? e->column : UINT32_MAX, .order = c->problem_count, .text = text};
+    c->problems[c->problem_count] = (struct problem){.line = e != NULL ? e->line : UINT32_MAX,
+                                                     .column = e != NULL ? e->column : UINT32_MAX,
+                                                     .order = c->problem_count,
+                                                     .text = text};
     c->problem_count++;
 }
 
@@ -286,7 +304,8 @@ const char *dt_config_where(const struct dt_config *c, const char *path)
 void dt_config_derived(struct dt_config *c, const char *path, const char *source)
 {
     c->derived = dt_realloc(c->derived, (c->derived_count + 1) * sizeof *c->derived);
-    c->derived[c->derived_count++] = (struct derived){dt_arena_strdup(c->arena, path), dt_arena_strdup(c->arena, source)};
+    c->derived[c->derived_count++] =
+        (struct derived){dt_arena_strdup(c->arena, path), dt_arena_strdup(c->arena, source)};
 }
 
 const char *dt_config_source(const struct dt_config *c, const char *path)
@@ -298,7 +317,8 @@ const char *dt_config_source(const struct dt_config *c, const char *path)
     return where != NULL ? where : "default";
 }
 
-/* One field: from its entry when it is given and good, otherwise from its fallback. True when there was no problem. */
+/* One field: from its entry when it is given and good, otherwise from its fallback. True when
+ * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
 {
     const char *path = join(c, section, field->key);
@@ -306,8 +326,9 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
     bool good = true;
     if (e != NULL) {
         e->read = true;
-        bool auto_word = field->fallback != NULL && cJSON_IsString(e->value) && strcmp(e->value->valuestring, "auto") == 0 &&
-                         field->rule->type != DT_RULE_STRING && field->rule->type != DT_RULE_CHOICE && field->rule->type != DT_RULE_ENUM &&
+        bool auto_word = field->fallback != NULL && cJSON_IsString(e->value) &&
+                         strcmp(e->value->valuestring, "auto") == 0 && field->rule->type != DT_RULE_STRING &&
+                         field->rule->type != DT_RULE_CHOICE && field->rule->type != DT_RULE_ENUM &&
                          field->rule->type != DT_RULE_NAMES;
         if (auto_word) {
             e = NULL;
@@ -320,8 +341,9 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
             dt_text_puts(&t, later ? ", which is not there yet" : "");
             if (field->rule->list != NULL) {
                 const char *nearest = later ? NULL : dt_value_nearest(field->rule, e->value, c->arena);
-                dt_text_printf(&t, "; %s%s%ssee %s", nearest != NULL ? "did you mean " : "", nearest != NULL ? nearest : "",
-                               nearest != NULL ? "? All of them: " : "", field->rule->list);
+                dt_text_printf(&t, "; %s%s%ssee %s", nearest != NULL ? "did you mean " : "",
+                               nearest != NULL ? nearest : "", nearest != NULL ? "? All of them: " : "",
+                               field->rule->list);
             } else {
                 dt_text_puts(&t, "; give ");
                 dt_value_expected(field->rule, &t);
@@ -387,7 +409,8 @@ static const struct dt_config_hint *hint_for(const struct dt_config *c, const ch
 
 static bool switched_off(const cJSON *v)
 {
-    return cJSON_IsNull(v) || cJSON_IsFalse(v) || (cJSON_IsObject(v) && cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(v, "enabled")));
+    return cJSON_IsNull(v) || cJSON_IsFalse(v) ||
+           (cJSON_IsObject(v) && cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(v, "enabled")));
 }
 
 /* The last part of a path. */
@@ -401,9 +424,12 @@ static void describe_unknown(struct dt_config *c, const struct entry *e, struct 
 {
     const char *names[256];
     size_t count = 0, section_bytes = (size_t)(leaf(e->path) - e->path);
-    for (size_t i = 0; i < c->section_count; i++) { /* keys of the same section; at the top also the sections */
+    for (size_t i = 0; i < c->section_count; i++) { /* keys of the same section; at the top also
+                                                     * the sections */
         const char *name = c->sections[i].name;
-        bool same = section_bytes == 0 ? *name == 0 : strlen(name) == section_bytes - 1 && strncmp(name, e->path, section_bytes - 1) == 0;
+        bool same = section_bytes == 0
+                        ? *name == 0
+                        : strlen(name) == section_bytes - 1 && strncmp(name, e->path, section_bytes - 1) == 0;
         for (const struct dt_field *f = c->sections[i].fields; same && f->key != NULL && count < 256; f++) {
             names[count++] = f->key;
         }
@@ -420,7 +446,8 @@ static void describe_unknown(struct dt_config *c, const struct entry *e, struct 
     for (size_t i = 0; i < c->section_count; i++) { /* right name, wrong place */
         for (const struct dt_field *f = c->sections[i].fields; f->key != NULL; f++) {
             if (strcmp(f->key, leaf(e->path)) == 0) {
-                dt_text_printf(t, "; did you mean %s%s%s?", c->sections[i].name, *c->sections[i].name != 0 ? "." : "", f->key);
+                dt_text_printf(t, "; did you mean %s%s%s?", c->sections[i].name, *c->sections[i].name != 0 ? "." : "",
+                               f->key);
                 return;
             }
         }
@@ -481,7 +508,8 @@ int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_err
         qsort(c->problems, count, sizeof *c->problems, by_place);
     }
     for (size_t i = 0; i < count && problems != NULL; i++) {
-        dt_text_add_visible(problems, c->problems[i].text, strlen(c->problems[i].text), false); /* keys of the file are in it */
+        /* keys of the file are in it */
+        dt_text_add_visible(problems, c->problems[i].text, strlen(c->problems[i].text), false);
         dt_text_puts(problems, "\n");
     }
     if (count == 1) {

@@ -1,4 +1,5 @@
-/* What single values look like: read by a rule, shown in a message, written as JSON, described as JSON Schema. */
+/* What single values look like: read by a rule, shown in a message, written as JSON, described
+ * as JSON Schema. */
 #include "base/config_value.h"
 
 #include <cjson/cJSON.h>
@@ -20,8 +21,8 @@ static bool in_range(const struct dt_rule *rule, double v)
 
 static bool integer_of(const struct dt_rule *rule, const cJSON *value, int64_t *out)
 {
-    if (!cJSON_IsNumber(value) || value->valuedouble != floor(value->valuedouble) || fabs(value->valuedouble) > LARGEST_INTEGER ||
-        !in_range(rule, value->valuedouble)) {
+    if (!cJSON_IsNumber(value) || value->valuedouble != floor(value->valuedouble) ||
+        fabs(value->valuedouble) > LARGEST_INTEGER || !in_range(rule, value->valuedouble)) {
         return false;
     }
     *out = (int64_t)value->valuedouble;
@@ -277,7 +278,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
     case DT_RULE_INTEGER:
         return rule->null && *(const int64_t *)in == rule->null_value;
     case DT_RULE_PAIR:
-        return rule->null && ((const int64_t *)in)[0] == rule->null_value && ((const int64_t *)in)[1] == rule->null_value;
+        return rule->null && ((const int64_t *)in)[0] == rule->null_value &&
+               ((const int64_t *)in)[1] == rule->null_value;
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
@@ -375,8 +377,9 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);
         break;
     case DT_RULE_PAIR:
-        dt_text_printf(out, "\"type\": [\"array\"%s%s]%s, \"minItems\": 2, \"maxItems\": 2, \"items\": {\"type\": \"integer\"", null, word,
-                       *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
+        dt_text_printf(
+            out, "\"type\": [\"array\"%s%s]%s, \"minItems\": 2, \"maxItems\": 2, \"items\": {\"type\": \"integer\"",
+            null, word, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
         schema_range(rule, out);
         dt_text_puts(out, "}");
         break;

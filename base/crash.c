@@ -1,5 +1,6 @@
-/* The handler runs on a stack of its own (the usual one may be what overflowed) and makes only calls that are allowed there; backtrace() is one
- * of them once its library is loaded, so it is called once beforehand. */
+/* The handler runs on a stack of its own (the usual one may be what overflowed) and makes only
+ * calls that are allowed there; backtrace() is one of them once its library is loaded, so it is
+ * called once beforehand. */
 #include "base/crash.h"
 
 #include <execinfo.h>
@@ -24,13 +25,16 @@ enum {
     LEAST_OURS = 3,        /* of this program: fewer, and the unwinder was stopped on its way */
     SCAN_BYTES = 64 * 1024 /* of the stack */
 };
-#define STACK_MOST_BYTES ((uintptr_t)64 << 20) /* whatever lies farther below the main thread's first frames is not its stack */
+#define STACK_MOST_BYTES                                                                                               \
+    ((uintptr_t)64 << 20) /* whatever lies farther below the main thread's
+                           * first frames is not its stack */
 
 static char name[64];
 static char log_path[PATH_MAX];
 static atomic_int crashing;
 static _Alignas(16) char stack[STACK_BYTES];
-static uintptr_t main_top; /* of the main thread's stack: the end of the page in which it was when it called dt_crash_open */
+static uintptr_t main_top; /* of the main thread's stack: the end of the page in which it was
+                            * when it called dt_crash_open */
 
 /* A line, which goes out by one call: other ranks write to the same pipe. */
 struct line {
@@ -71,9 +75,11 @@ static bool is_ours(uintptr_t address)
     return address > (uintptr_t)&__executable_start && address < (uintptr_t)&etext;
 }
 
-/* The unwinder stops at code that was generated at run time (matrix products), or in the kernel's page (clocks). Then return addresses into this
- * program that lie on the stack tell where it came from, though some may be left over from calls that have ended. Generated code may also use the
- * stack's register for something else; then the main thread's stack is looked at from its top. Returns how many, the innermost first. */
+/* The unwinder stops at code that was generated at run time (matrix products), or in the
+ * kernel's page (clocks). Then return addresses into this program that lie on the stack tell
+ * where it came from, though some may be left over from calls that have ended. Generated code
+ * may also use the stack's register for something else; then the main thread's stack is looked
+ * at from its top. Returns how many, the innermost first. */
 static int scan_stack(const ucontext_t *at, void **out)
 {
 #if defined(__x86_64__)
@@ -89,7 +95,8 @@ static int scan_stack(const ucontext_t *at, void **out)
     size_t size = 0;
     int count = 0, found = 0;
     sp = elsewhere ? main_top - sizeof words : sp;
-    while (sp != 0 && size + PIECE <= sizeof words) { /* through the kernel, which says where the stack ends */
+    while (sp != 0 && size + PIECE <= sizeof words) { /* through the kernel, which says where the
+                                                       * stack ends */
         struct iovec to = {(char *)words + size, PIECE}, from = {(void *)(sp + size), PIECE};
         ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
         if (got <= 0) {
@@ -103,7 +110,8 @@ static int scan_stack(const ucontext_t *at, void **out)
     for (size_t i = 0; i < size / sizeof *words; i++) {
         found += is_ours(words[i]);
     }
-    int skip = elsewhere && found > PERHAPS ? found - PERHAPS : 0; /* the outer ones are the ones that have not ended */
+    /* the outer ones are the ones that have not ended */
+    int skip = elsewhere && found > PERHAPS ? found - PERHAPS : 0;
     for (size_t i = 0; i < size / sizeof *words && count < PERHAPS; i++) {
         if (is_ours(words[i]) && skip-- <= 0) {
             out[count++] = (void *)words[i];
@@ -112,7 +120,8 @@ static int scan_stack(const ucontext_t *at, void **out)
     return count;
 }
 
-static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count, void *const *perhaps, int perhaps_count)
+static void write_report(int fd, int number, const siginfo_t *info, void *const *frames, int count,
+                         void *const *perhaps, int perhaps_count)
 {
     const char *word = sigabbrev_np(number);
     struct line first = {.size = 0};
@@ -147,7 +156,9 @@ static void on_crash(int number, siginfo_t *info, void *context)
         }
         int more = ours < LEAST_OURS ? scan_stack(context, perhaps) : 0;
         write_report(STDERR_FILENO, number, info, frames + skip, count - skip, perhaps, more);
-        int fd = log_path[0] != '\0' ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644) : -1;
+        int fd = log_path[0] != '\0'
+                     ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644)
+                     : -1;
         if (fd >= 0) {
             write_report(fd, number, info, frames + skip, count - skip, perhaps, more);
         }
@@ -166,7 +177,8 @@ void dt_crash_open(const char *who)
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     (void)sigaltstack(&own, NULL);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        struct sigaction now, ours = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
+        struct sigaction now,
+            ours = {.sa_sigaction = on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK | (int)SA_RESETHAND};
         (void)sigemptyset(&ours.sa_mask);
         if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL) {
             (void)sigaction(numbers[i], &ours, NULL);
@@ -186,7 +198,8 @@ void dt_crash_log(const char *path)
         return;
     }
     log_path[0] = '\0';
-    if (path != NULL && path[0] != '/' && getcwd(whole, sizeof whole) != NULL) { /* the folder may be another one then */
+    /* the folder may be another one then */
+    if (path != NULL && path[0] != '/' && getcwd(whole, sizeof whole) != NULL) {
         size_t n = strlen(whole);
         if (snprintf(whole + n, sizeof whole - n, "/%s", path) < (int)(sizeof whole - n)) {
             (void)strcpy(log_path, whole);

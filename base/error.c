@@ -18,7 +18,9 @@ int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_l
     }
     err->status = status;
     (void)vsnprintf(err->text, sizeof err->text, fmt, args);
-    dt_text_make_visible(err->text, sizeof err->text); /* names of files, tensors and peers are in it, and it goes to terminals and logs */
+    dt_text_make_visible(err->text, sizeof err->text); /* names of files, tensors and peers are
+                                                        * in it, and it goes to terminals and
+                                                        * logs */
     return -1;
 }
 
@@ -34,7 +36,10 @@ int dt_fail(struct dt_error *err, enum dt_status status, const char *fmt, ...)
 int dt_fail_errno(struct dt_error *err, const char *fmt, ...)
 {
     int code = errno;
-    enum dt_status status = code == ENOENT ? DT_NOT_FOUND : code == ENOMEM ? DT_NO_MEMORY : code == ENOSPC || code == EDQUOT ? DT_FULL : DT_IO;
+    enum dt_status status = code == ENOENT                     ? DT_NOT_FOUND
+                            : code == ENOMEM                   ? DT_NO_MEMORY
+                            : code == ENOSPC || code == EDQUOT ? DT_FULL
+                                                               : DT_IO;
     if (err == NULL) {
         return -1;
     }

@@ -24,7 +24,8 @@
 #define LOCK_MODE 0600 /* whoever may open a file for reading may lock it */
 #define PASSES 4       /* over a folder that is being emptied */
 
-/* An errno of a path; what only a person can take out of the way is no failure of the disk, and another try fails the same way. */
+/* An errno of a path; what only a person can take out of the way is no failure of the disk, and
+ * another try fails the same way. */
 static int fail_path(struct dt_error *err, const char *path)
 {
     const char *why = errno == EISDIR    ? "is a folder"
@@ -38,7 +39,8 @@ int dt_file_create(const char *path, struct dt_error *err)
 {
     enum { flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     int fd = open(path, flags, FILE_MODE);
-    if (fd < 0 && errno == EEXIST && unlink(path) == 0) { /* of a killed process with our number, or a trap */
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0) { /* of a killed process with our number,
+                                                           * or a trap */
         fd = open(path, flags, FILE_MODE);
     }
     return fd >= 0 ? fd : fail_path(err, path);
@@ -47,7 +49,8 @@ int dt_file_create(const char *path, struct dt_error *err)
 static int open_own(const char *path, int flags, mode_t mode, struct dt_error *err)
 {
     struct stat st;
-    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode); /* a FIFO would hold us up otherwise */
+    /* a FIFO would hold us up otherwise */
+    int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
     if (fd < 0 && errno != ELOOP && errno != ENXIO) {
         return fail_path(err, path);
     }
@@ -55,7 +58,8 @@ static int open_own(const char *path, int flags, mode_t mode, struct dt_error *e
         if (fd >= 0) {
             (void)close(fd);
         }
-        return dt_fail(err, DT_INVALID, "%s: %s; remove it", path, fd < 0 && errno == ELOOP ? "is a symbolic link" : "is not a regular file");
+        return dt_fail(err, DT_INVALID, "%s: %s; remove it", path,
+                       fd < 0 && errno == ELOOP ? "is a symbolic link" : "is not a regular file");
     }
     return fd;
 }
@@ -70,7 +74,8 @@ int dt_file_open_lock(const char *path, struct dt_error *err)
     struct stat st;
     int fd = open_own(path, O_RDWR, LOCK_MODE, err);
     if (fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) != 0) {
-        (void)fchmod(fd, LOCK_MODE); /* of a version before; a file system without modes has nobody to keep away */
+        (void)fchmod(fd, LOCK_MODE); /* of a version before; a file system without modes has
+                                      * nobody to keep away */
     }
     return fd;
 }
@@ -104,7 +109,8 @@ int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *
     }
 }
 
-/* A pipe that lies in a folder (mkfifo): nobody may ever write to it. One of a shell, <(...) or /dev/stdin, ends when its writer does. */
+/* A pipe that lies in a folder (mkfifo): nobody may ever write to it. One of a shell, <(...) or
+ * /dev/stdin, ends when its writer does. */
 static bool is_named_pipe(int fd, mode_t mode)
 {
     char link[64], target[16] = "";
@@ -122,13 +128,15 @@ static int wait_for_writer(int fd, const char *path, struct dt_error *err)
             return 0;
         }
     }
-    return dt_fail(err, DT_INVALID, "%s: is a pipe, and nobody has written to it for %g s; give a file", path, WRITER_S);
+    return dt_fail(err, DT_INVALID, "%s: is a pipe, and nobody has written to it for %g s; give a file", path,
+                   WRITER_S);
 }
 
 static int read_path(const char *path, bool pipes, size_t max_bytes, struct dt_text *out, struct dt_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = 0; /* a pipe that nobody writes to would hold us up otherwise */
+    /* a pipe that nobody writes to would hold us up otherwise */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = 0;
     if (fd < 0 || fstat(fd, &st) != 0) {
         result = dt_fail_errno(err, "%s", path);
     } else if (S_ISDIR(st.st_mode) || (!pipes && !S_ISREG(st.st_mode))) {
@@ -239,7 +247,8 @@ int dt_file_append_line(const char *path, const char *line, size_t size, struct 
     if (fd < 0) {
         return -1;
     }
-    /* One call for both parts, so that lines of several processes do not mix; no copy, since the step loop comes here. */
+    /* One call for both parts, so that lines of several processes do not mix; no copy, since the
+     * step loop comes here. */
     struct iovec parts[2] = {{(void *)(uintptr_t)line, size}, {(void *)(uintptr_t) "\n", 1}};
     ssize_t n;
     do {
@@ -273,7 +282,8 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
         *p = 0;
         struct stat st;
         if (mkdir(copy, FOLDER_MODE) != 0 && (errno != EEXIST || stat(copy, &st) != 0)) {
-            bool never = errno == EPERM; /* mkdir(2): this file system has no folders that people make */
+            bool never = errno == EPERM; /* mkdir(2): this file system has no folders that people
+                                          * make */
             result = dt_fail_errno(err, "%s: cannot make the folder", copy);
             if (never && err != NULL) {
                 err->status = DT_INVALID;
@@ -290,7 +300,8 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
     return result;
 }
 
-/* Removal goes from one open folder to the next, never by a path: whoever exchanges a part meanwhile, by a link say, changes nothing. */
+/* Removal goes from one open folder to the next, never by a path: whoever exchanges a part
+ * meanwhile, by a link say, changes nothing. */
 struct removal {
     const char *path; /* for messages */
     bool (*keeps)(const void *context, const char *name);
@@ -308,11 +319,13 @@ static int empty(int fd, const struct removal *r, struct dt_error *err)
     if (d == NULL) {
         (void)close(fd);
     }
-    for (int pass = 0; removed && pass < PASSES; pass++) { /* a folder that shrinks while it is read may leave names out */
+    for (int pass = 0; removed && pass < PASSES; pass++) { /* a folder that shrinks while it is
+                                                            * read may leave names out */
         removed = false;
         rewinddir(d);
         for (struct dirent *e; rc == 0 && (e = readdir(d)) != NULL;) {
-            bool stays = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || (r->keeps != NULL && r->keeps(r->context, e->d_name));
+            bool stays = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 ||
+                         (r->keeps != NULL && r->keeps(r->context, e->d_name));
             rc = stays ? 0 : remove_at(dirfd(d), e->d_name, r->path, err);
             removed = removed || !stays;
         }
@@ -352,7 +365,8 @@ static int remove_at(int above, const char *name, const char *path, struct dt_er
     if (empty(fd, &(struct removal){.path = path}, err) != 0) {
         return -1;
     }
-    return unlinkat(above, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    return unlinkat(above, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0
+                                                                       : dt_fail_errno(err, "%s: cannot remove", path);
 }
 
 /* The folder that an entry lies in, open, and its name there; -1 with errno. */
@@ -374,7 +388,9 @@ int dt_file_remove_tree(const char *path, struct dt_error *err)
 {
     char *name;
     int above = open_above(path, &name);
-    int rc = above >= 0 ? remove_at(above, name, path, err) : errno == ENOENT ? 0 : dt_fail_errno(err, "%s: cannot remove", path);
+    int rc = above >= 0        ? remove_at(above, name, path, err)
+             : errno == ENOENT ? 0
+                               : dt_fail_errno(err, "%s: cannot remove", path);
     if (above >= 0) {
         (void)close(above);
     }
@@ -382,7 +398,8 @@ int dt_file_remove_tree(const char *path, struct dt_error *err)
     return rc;
 }
 
-int dt_file_remove_others(const char *folder, bool (*keeps)(const void *context, const char *name), const void *context, struct dt_error *err)
+int dt_file_remove_others(const char *folder, bool (*keeps)(const void *context, const char *name), const void *context,
+                          struct dt_error *err)
 {
     char *name;
     int above = open_above(folder, &name), fd = above >= 0 ? open_ours(above, name) : -1;

@@ -1,5 +1,6 @@
-/* Checks that nobody but this user, root, and the owners and groups of folders may exchange a part of a path. A path is followed anew at each use, so
- * whoever exchanges a part decides where files are written and removed. Every part is checked, also the parts that links lead through. */
+/* Checks that nobody but this user, root, and the owners and groups of folders may exchange a
+ * part of a path. A path is followed anew at each use, so whoever exchanges a part decides where
+ * files are written and removed. Every part is checked, also the parts that links lead through. */
 #include "base/file.h"
 
 #include <limits.h>
@@ -10,8 +11,10 @@
 
 #define LINKS 40 /* as many as the kernel follows */
 
-/* A folder that all may write to, and a part in it (null: it is the last one, or there is none of that name). */
-static int check_part(const char *folder, const struct stat *above, const char *part, const struct stat *st, struct dt_error *err)
+/* A folder that all may write to, and a part in it (null: it is the last one, or there is none
+ * of that name). */
+static int check_part(const char *folder, const struct stat *above, const char *part, const struct stat *st,
+                      struct dt_error *err)
 {
     const char *trust = getenv("DTRUN_TRUST_FOLDERS");
     if ((above->st_mode & S_IWOTH) == 0 || (trust != NULL && strcmp(trust, "1") == 0)) {
@@ -20,7 +23,8 @@ static int check_part(const char *folder, const struct stat *above, const char *
     if (part != NULL && st->st_uid != geteuid() && st->st_uid != 0) {
         char *chown = geteuid() == 0 ? dt_format(", run: chown 0 %s", part) : dt_strdup("");
         int rc = dt_fail(err, DT_INVALID,
-                         "%s: belongs to user %u, and anybody could have put it into %s; choose another folder%s, or set DTRUN_TRUST_FOLDERS=1 where "
+                         "%s: belongs to user %u, and anybody could have put it into %s; choose another folder%s, or "
+                         "set DTRUN_TRUST_FOLDERS=1 where "
                          "this user is trusted",
                          part, (unsigned)st->st_uid, folder, chown);
         free(chown);
@@ -28,7 +32,8 @@ static int check_part(const char *folder, const struct stat *above, const char *
     }
     if ((above->st_mode & S_ISVTX) == 0) {
         return dt_fail(err, DT_INVALID,
-                       "%s: anybody may write to it (mode %04o), and so exchange what lies in it; choose another folder, run: chmod o-w %s, or set "
+                       "%s: anybody may write to it (mode %04o), and so exchange what lies in it; choose another "
+                       "folder, run: chmod o-w %s, or set "
                        "DTRUN_TRUST_FOLDERS=1 where all users are trusted",
                        folder, (unsigned)above->st_mode & 07777, folder);
     }
@@ -105,7 +110,8 @@ int dt_file_check_owner(const char *path, struct dt_error *err)
     } else if (getcwd(cwd, sizeof cwd) != NULL) {
         dt_text_printf(&rest, "%s/%s", cwd, path);
     }
-    rc = rest.size > 0 ? walk(&at, &rest, err) : 0; /* nothing can be made in a folder that is gone */
+    rc = rest.size > 0 ? walk(&at, &rest, err) : 0; /* nothing can be made in a folder that is
+                                                     * gone */
     dt_text_clear(&rest);
     free(at);
     return rc;

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), one step on. */
+/* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), one
+ * step on. */
 static inline uint64_t dt_mix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;

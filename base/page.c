@@ -137,14 +137,17 @@ int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_erro
         return dt_fail_errno(err, "memfd for a worker's page");
     }
     void *p = MAP_FAILED;
-    if (ftruncate(memory, DT_PAGE_BYTES) == 0 && fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+    if (ftruncate(memory, DT_PAGE_BYTES) == 0 &&
+        fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
         p = mmap(NULL, DT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     }
     if (p == MAP_FAILED) {
         int code = errno;
         (void)dt_fail_errno(err, "a worker's page");
         if (code == EFBIG) {
-            (void)dt_fail(err, DT_INVALID, "a worker's page: the limit of file sizes is below its %d bytes; raise it with ulimit -f", DT_PAGE_BYTES);
+            (void)dt_fail(err, DT_INVALID,
+                          "a worker's page: the limit of file sizes is below its %d bytes; raise it with ulimit -f",
+                          DT_PAGE_BYTES);
         }
         (void)close(memory);
         return -1;
@@ -169,7 +172,8 @@ int dt_page_attach(struct dt_page **out, struct dt_error *err)
     }
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) {
-        return dt_fail_errno(err, "DTRUN_PAGE=%s: cannot open the page of this worker; is its dtrun still there?", path);
+        return dt_fail_errno(err, "DTRUN_PAGE=%s: cannot open the page of this worker; is its dtrun still there?",
+                             path);
     }
     struct stat st;
     void *p = MAP_FAILED;

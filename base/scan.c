@@ -1,5 +1,6 @@
-/* The pre-scan of JSON: one pass without recursion over the text, one small stack of open brackets. Keys are compared after
- * their escapes were decoded ("a" and "\u0061" are the same key), by a 128-bit hash seeded with the object they belong to. */
+/* The pre-scan of JSON: one pass without recursion over the text, one small stack of open
+ * brackets. Keys are compared after their escapes were decoded ("a" and "\u0061" are the same
+ * key), by a 128-bit hash seeded with the object they belong to. */
 #include "base/scan.h"
 
 #include "base/text.h"
@@ -41,7 +42,8 @@ struct scanner {
     struct dt_error *err;
 };
 
-static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char *fmt, ...)
 {
     va_list args;
@@ -117,7 +119,10 @@ static int hex4(struct scanner *s, unsigned *out)
     unsigned value = 0;
     for (size_t i = 0; i < 4; i++) {
         unsigned char c = s->at + i < s->size ? s->text[s->at + i] : 0;
-        unsigned digit = c >= '0' && c <= '9' ? c - '0' + 0u : c >= 'a' && c <= 'f' ? c - 'a' + 10u : c >= 'A' && c <= 'F' ? c - 'A' + 10u : 16;
+        unsigned digit = c >= '0' && c <= '9'   ? c - '0' + 0u
+                         : c >= 'a' && c <= 'f' ? c - 'a' + 10u
+                         : c >= 'A' && c <= 'F' ? c - 'A' + 10u
+                                                : 16;
         if (digit == 16) {
             return fail(s, "\\u needs four hexadecimal digits");
         }
@@ -232,7 +237,8 @@ static int scan_string(struct scanner *s)
             return fail(s, "byte 0x%02x is not valid UTF-8", c);
         }
         if (c < 0x20) {
-            return c == 0 ? fail(s, "NUL byte in a string") : fail(s, "control character 0x%02x in a string; write \\u%04x", c, c);
+            return c == 0 ? fail(s, "NUL byte in a string")
+                          : fail(s, "control character 0x%02x in a string; write \\u%04x", c, c);
         }
         dt_text_add(&s->decoded, s->text + s->at, n);
         s->at += n;
@@ -306,7 +312,8 @@ static int scan_number(struct scanner *s)
     if (value == 0 && !zero) {
         return fail(s, "%.40s is too small for a double", buffer);
     }
-    if (integer && fabs(value) >= 9007199254740992.0 && strcmp(buffer[0] == '-' ? buffer + 1 : buffer, "9007199254740992") != 0) {
+    if (integer && fabs(value) >= 9007199254740992.0 &&
+        strcmp(buffer[0] == '-' ? buffer + 1 : buffer, "9007199254740992") != 0) {
         return fail(s, "%.40s is beyond 2^53 and cannot be kept exactly; write it as a string", buffer);
     }
     s->at = at;
@@ -385,8 +392,10 @@ static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
         s->out->capacity = s->out->capacity == 0 ? 64 : s->out->capacity * 2;
         s->out->places = dt_realloc(s->out->places, s->out->capacity * sizeof *s->out->places);
     }
-    s->out->places[s->out->count++] = (struct dt_scan_place){
-        .line = s->line, .column = s->column, .key_line = key_line != 0 ? key_line : s->line, .key_column = key_line != 0 ? key_column : s->column};
+    s->out->places[s->out->count++] = (struct dt_scan_place){.line = s->line,
+                                                             .column = s->column,
+                                                             .key_line = key_line != 0 ? key_line : s->line,
+                                                             .key_column = key_line != 0 ? key_column : s->column};
     return 0;
 }
 
@@ -442,7 +451,8 @@ static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
     return s->string ? scan_string(s) : c == '-' || (c >= '0' && c <= '9') ? scan_number(s) : scan_word(s);
 }
 
-/* After a value: closes brackets and eats the comma. 1: another value follows in the innermost bracket; 0: all is closed. */
+/* After a value: closes brackets and eats the comma. 1: another value follows in the innermost
+ * bracket; 0: all is closed. */
 static int scan_end(struct scanner *s, bool just_opened)
 {
     while (s->depth > 0) {
@@ -550,8 +560,8 @@ int dt_scan(const char *text, size_t size, const char *where, struct dt_scan *ou
     return result;
 }
 
-int dt_scan_record(const char *text, size_t size, const char *where, const char *key, struct dt_text *out, enum dt_scan_found *found,
-                   struct dt_error *err)
+int dt_scan_record(const char *text, size_t size, const char *where, const char *key, struct dt_text *out,
+                   enum dt_scan_found *found, struct dt_error *err)
 {
     struct scanner *s = begin(text, size, where, err);
     s->record = s->any_number = true;

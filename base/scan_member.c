@@ -1,5 +1,5 @@
-/* The members of a JSON object as they are written. Whoever passes a text on with a few values changed keeps all others to the letter: numbers of any
- * size, the order of keys, white space. */
+/* The members of a JSON object as they are written. Whoever passes a text on with a few values
+ * changed keeps all others to the letter: numbers of any size, the order of keys, white space. */
 #include "base/scan.h"
 
 #include <string.h>

@@ -122,11 +122,16 @@ void dt_text_printf(struct dt_text *t, const char *fmt, ...)
     va_end(args);
 }
 
-/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are not valid. */
+/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are not
+ * valid. */
 static size_t utf8_length(const unsigned char *s, size_t size)
 {
     unsigned char a = s[0];
-    size_t length = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
+    size_t length = a < 0x80                ? 1
+                    : a >= 0xc2 && a < 0xe0 ? 2
+                    : a >= 0xe0 && a < 0xf0 ? 3
+                    : a >= 0xf0 && a < 0xf5 ? 4
+                                            : 0;
     if (length == 0 || length > size) {
         return 0;
     }
@@ -135,22 +140,28 @@ static size_t utf8_length(const unsigned char *s, size_t size)
             return 0;
         }
     }
-    if ((a == 0xe0 && s[1] < 0xa0) || (a == 0xed && s[1] >= 0xa0) || (a == 0xf0 && s[1] < 0x90) || (a == 0xf4 && s[1] >= 0x90)) {
+    if ((a == 0xe0 && s[1] < 0xa0) || (a == 0xed && s[1] >= 0xa0) || (a == 0xf0 && s[1] < 0x90) ||
+        (a == 0xf4 && s[1] >= 0x90)) {
         return 0;
     }
     return length;
 }
 
-/* The character of a valid sequence of 2 or 3 bytes; 0 for others: nothing above U+FFFF misleads. */
+/* The character of a valid sequence of 2 or 3 bytes; 0 for others: nothing above U+FFFF
+ * misleads. */
 static unsigned code_point(const unsigned char *s, size_t length)
 {
-    return length == 2 ? (s[0] & 0x1fU) << 6 | (s[1] & 0x3fU) : length == 3 ? (s[0] & 0xfU) << 12 | (s[1] & 0x3fU) << 6 | (s[2] & 0x3fU) : 0;
+    return length == 2   ? (s[0] & 0x1fU) << 6 | (s[1] & 0x3fU)
+           : length == 3 ? (s[0] & 0xfU) << 12 | (s[1] & 0x3fU) << 6 | (s[2] & 0x3fU)
+                         : 0;
 }
 
-/* A control beyond ASCII, or a character that turns the direction of writing or begins a line: with it a line could look like another one. */
+/* A control beyond ASCII, or a character that turns the direction of writing or begins a line:
+ * with it a line could look like another one. */
 static bool misleads(unsigned c)
 {
-    return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+    return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069);
 }
 
 size_t dt_text_visible(const char *s, size_t size)
@@ -289,7 +300,10 @@ size_t dt_text_mark(const void *text, size_t size, const char **other)
         const char *bytes;
         size_t size;
         const char *encoding;
-    } marks[] = {{"\xff\xfe\0\0", 4, "UTF-32"}, {"\0\0\xfe\xff", 4, "UTF-32"}, {"\xff\xfe", 2, "UTF-16"}, {"\xfe\xff", 2, "UTF-16"}};
+    } marks[] = {{"\xff\xfe\0\0", 4, "UTF-32"},
+                 {"\0\0\xfe\xff", 4, "UTF-32"},
+                 {"\xff\xfe", 2, "UTF-16"},
+                 {"\xfe\xff", 2, "UTF-16"}};
     *other = NULL;
     for (size_t i = 0; i < sizeof marks / sizeof marks[0] && *other == NULL; i++) {
         *other = size >= marks[i].size && memcmp(text, marks[i].bytes, marks[i].size) == 0 ? marks[i].encoding : NULL;
@@ -401,14 +415,16 @@ char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes)
         size_bytes /= 1024;
         unit++;
     }
-    (void)snprintf(out, out_bytes, unit == 0 || fabs(size_bytes) >= 100 ? "%.0f %s" : "%.1f %s", size_bytes, units[unit]);
+    (void)snprintf(out, out_bytes, unit == 0 || fabs(size_bytes) >= 100 ? "%.0f %s" : "%.1f %s", size_bytes,
+                   units[unit]);
     return out;
 }
 
 void dt_text_random(char out[33])
 {
     uint64_t words[2];
-    if (getrandom(words, sizeof words, 0) != (ssize_t)sizeof words) { /* a kernel that forbids it: no other process has our number at this time */
+    /* a kernel that forbids it: no other process has our number at this time */
+    if (getrandom(words, sizeof words, 0) != (ssize_t)sizeof words) {
         double now_s = dt_wall_s();
         memcpy(&words[0], &now_s, sizeof words[0]);
         words[1] = (uint64_t)getpid() ^ (uint64_t)(dt_now_s() * 1e9) << 22;

@@ -1,5 +1,6 @@
-/* dtckpt: looks at checkpoints. Every command takes a checkpoint (.../step-00000300), a checkpoints folder or a run's folder; the last two mean
- * the newest complete checkpoint there, and every one of them for list and verify. */
+/* dtckpt: looks at checkpoints. Every command takes a checkpoint (.../step-00000300), a
+ * checkpoints folder or a run's folder; the last two mean the newest complete checkpoint there,
+ * and every one of them for list and verify. */
 #include "base/arena.h"
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
@@ -120,7 +121,8 @@ static bool holds_slices(const char *path)
     return found;
 }
 
-/* Without a manifest, by its name or by what it holds: never a checkpoint, rather than one that has lost its manifest. */
+/* Without a manifest, by its name or by what it holds: never a checkpoint, rather than one that
+ * has lost its manifest. */
 static bool is_foreign(const char *path, const char *name)
 {
     return !checkpoint_looks_whole(path) && !(is_our_name(name) && holds_slices(path));
@@ -155,7 +157,8 @@ static enum standing list_one(const char *folder, const char *name)
         dt_text_say(stdout, "%-20s %10s %6s %14s  not a checkpoint of dtrun: %s", name, "-", "-", "-", err.text);
     } else if (c == NULL) {
         standing = STANDING_DAMAGED;
-        dt_text_say(stdout, "%-20s %10s %6s %14s  damaged%s: %s", name, "-", "-", "-", is_aside(name) ? ", set aside" : "", err.text);
+        dt_text_say(stdout, "%-20s %10s %6s %14s  damaged%s: %s", name, "-", "-", "-",
+                    is_aside(name) ? ", set aside" : "", err.text);
     } else {
         const struct checkpoint_state *s = checkpoint_get_state(c);
         int64_t parameters = 0;
@@ -217,7 +220,8 @@ static enum standing verify_one(const char *folder, const char *name)
     return standing;
 }
 
-/* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged that is not set aside, 2 when there is none. */
+/* Does `one` for each checkpoint in a folder or a run's folder: 0, 1 when one of them is damaged
+ * that is not set aside, 2 when there is none. */
 static int each(const char *path, const char *heading, enum standing (*one)(const char *folder, const char *name))
 {
     struct dt_error err;
@@ -266,11 +270,13 @@ out:
 static int list(const char *path)
 {
     char heading[96];
-    (void)snprintf(heading, sizeof heading, "%-20s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters", "state");
+    (void)snprintf(heading, sizeof heading, "%-20s %10s %6s %14s  %s\n", "checkpoint", "step", "ranks", "parameters",
+                   "state");
     return each(path, heading, list_one);
 }
 
-/* A checkpoint itself, or every one in a folder: whoever asks wants to know about all that a later start may need. */
+/* A checkpoint itself, or every one in a folder: whoever asks wants to know about all that a
+ * later start may need. */
 static int verify(const char *path)
 {
     const char *name = strrchr(path, '/') != NULL && strrchr(path, '/')[1] != 0 ? strrchr(path, '/') + 1 : path;
@@ -343,7 +349,8 @@ static int export_or_diff(bool export, const char *first, const char *second)
     return code;
 }
 
-/* Bytes of a trained model, as people can read them: control characters and broken UTF-8 become dots. */
+/* Bytes of a trained model, as people can read them: control characters and broken UTF-8 become
+ * dots. */
 static int sample(const char *path, const char *prompt, const char *count)
 {
     struct dt_error err;
@@ -380,7 +387,8 @@ static int sample(const char *path, const char *prompt, const char *count)
 static int refuse(const char *command)
 {
     static const char *const names[] = {"list", "verify", "hash", "diff", "export", "sample"};
-    static const char *const takes[] = {"PATH", "PATH...", "PATH...", "PATH PATH", "PATH FOLDER", "PATH [PROMPT [COUNT]]"};
+    static const char *const takes[] = {"PATH",      "PATH...",     "PATH...",
+                                        "PATH PATH", "PATH FOLDER", "PATH [PROMPT [COUNT]]"};
     const char *near = dt_text_nearest(command, names, 6);
     if (near != NULL && strcmp(near, command) != 0) {
         dt_text_say(stderr, "dtckpt: %s: unknown command; did you mean %s?", command, near);

@@ -1,4 +1,5 @@
-/* dtrun: starts the ranks of a job on this host, brings them together, starts them again when some are lost. */
+/* dtrun: starts the ranks of a job on this host, brings them together, starts them again when
+ * some are lost. */
 #include "base/log.h"
 #include "base/signals.h"
 #include "launcher/options/env.h"
@@ -55,17 +56,20 @@ static int print(struct options *o)
     return written ? DT_EXIT_DONE : DT_EXIT_FAILED;
 }
 
-/* The guard looks there for what workers leave behind, and our own programs for the page that they share with the agent. */
+/* The guard looks there for what workers leave behind, and our own programs for the page that
+ * they share with the agent. */
 static bool check_proc(const struct options *o)
 {
-    static const char what[] = "/proc is not that of this PID namespace", how[] = "mount it: mount -t proc proc /proc, or unshare --mount-proc";
+    static const char what[] = "/proc is not that of this PID namespace",
+                      how[] = "mount it: mount -t proc proc /proc, or unshare --mount-proc";
     if (process_numbers_are_ours()) {
         return true;
     }
     if (o->bundled) {
         (void)fprintf(stderr, "dtrun: %s, and %s needs it; %s\n", what, o->program, how);
     } else {
-        (void)fprintf(stderr, "dtrun: warning: %s: what workers leave behind cannot be found and ended; %s\n", what, how);
+        (void)fprintf(stderr, "dtrun: warning: %s: what workers leave behind cannot be found and ended; %s\n", what,
+                      how);
     }
     return !o->bundled;
 }
@@ -82,7 +86,8 @@ static bool check_stack(void)
     return false;
 }
 
-/* Signals that were ignored at the start stay ignored (base/signals.h), unless an option names them, or signals come over a leash: the launching host has chosen. */
+/* Signals that were ignored at the start stay ignored (base/signals.h), unless an option names
+ * them, or signals come over a leash: the launching host has chosen. */
 static void settle_signals(const struct options *o)
 {
     bool named = strcmp(options_source(o, OPTION_signals_to_handle), "default") != 0;
@@ -145,15 +150,17 @@ static int begin(struct options *o)
     return run_job(o, environ); /* in the agent; the guard never comes here */
 }
 
-/* LOGLEVEL in Python's words or numbers, as torchrun reads it. DTRUN_LOG, where set, comes before it. */
+/* LOGLEVEL in Python's words or numbers, as torchrun reads it. DTRUN_LOG, where set, comes
+ * before it. */
 static enum dt_log_level level_of(const char *text)
 {
     static const struct {
         const char *name;
         int number;
         enum dt_log_level level;
-    } known[] = {{"NOTSET", 0, DT_LOG_DEBUG},  {"DEBUG", 10, DT_LOG_DEBUG}, {"INFO", 20, DT_LOG_INFO},   {"WARN", 30, DT_LOG_WARN},
-                 {"WARNING", 30, DT_LOG_WARN}, {"ERROR", 40, DT_LOG_ERROR}, {"FATAL", 50, DT_LOG_ERROR}, {"CRITICAL", 50, DT_LOG_ERROR}};
+    } known[] = {{"NOTSET", 0, DT_LOG_DEBUG}, {"DEBUG", 10, DT_LOG_DEBUG},   {"INFO", 20, DT_LOG_INFO},
+                 {"WARN", 30, DT_LOG_WARN},   {"WARNING", 30, DT_LOG_WARN},  {"ERROR", 40, DT_LOG_ERROR},
+                 {"FATAL", 50, DT_LOG_ERROR}, {"CRITICAL", 50, DT_LOG_ERROR}};
     long long number;
     bool is_number = dt_parse_int64(text, &number);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
@@ -163,7 +170,8 @@ static enum dt_log_level level_of(const char *text)
     }
     if (!is_number) {
         char shown[64];
-        (void)fprintf(stderr, "dtrun: LOGLEVEL: %s: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n", option_show(text, shown));
+        (void)fprintf(stderr, "dtrun: LOGLEVEL: %s: unknown level; must be DEBUG, INFO, WARNING, ERROR or CRITICAL\n",
+                      option_show(text, shown));
     }
     return is_number ? DT_LOG_ERROR : DT_LOG_WARN;
 }
@@ -175,7 +183,8 @@ static void check_log_level(void)
     enum dt_log_level ignored;
     if (text != NULL && text[0] != '\0' && dt_log_parse(text, &ignored) != 0) {
         char shown[64];
-        (void)fprintf(stderr, "dtrun: DTRUN_LOG: %s: unknown level; must be error, warn, info or debug\n", option_show(text, shown));
+        (void)fprintf(stderr, "dtrun: DTRUN_LOG: %s: unknown level; must be error, warn, info or debug\n",
+                      option_show(text, shown));
     }
 }
 
@@ -188,14 +197,18 @@ int main(int argc, char **argv)
             (void)open("/dev/null", O_RDWR);
         }
     }
-    (void)signal(SIGXFSZ, SIG_IGN);  /* a limit on file sizes is an error of write, which costs lines of a log at most */
-    if (getauxval(AT_SECURE) != 0) { /* whoever starts us chooses the program, its variables and where files go */
-        (void)fprintf(stderr, "dtrun: set-user-id, set-group-id or file capabilities: refused; remove them with chmod ug-s or setcap -r\n");
+    (void)signal(SIGXFSZ, SIG_IGN);  /* a limit on file sizes is an error of write, which costs
+                                      * lines of a log at most */
+    if (getauxval(AT_SECURE) != 0) { /* whoever starts us chooses the program, its variables and
+                                      * where files go */
+        (void)fprintf(stderr, "dtrun: set-user-id, set-group-id or file capabilities: refused; remove them with chmod "
+                              "ug-s or setcap -r\n");
         return DT_EXIT_USAGE;
     }
     int leash_fd = -1;
     char key_path[64];
-    bool leashed = argc > 1 && strcmp(argv[1], "--leash") == 0; /* what it brings comes before options are read */
+    bool leashed = argc > 1 && strcmp(argv[1], "--leash") == 0; /* what it brings comes before
+                                                                 * options are read */
     if (leashed && leash_open(&leash_fd, key_path, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return DT_EXIT_USAGE;

@@ -1,4 +1,5 @@
-/* train: trains what a job.json describes, as one rank of dtrun's round or alone. Options in, exit code out. */
+/* train: trains what a job.json describes, as one rank of dtrun's round or alone. Options in,
+ * exit code out. */
 #include "base/crash.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -95,7 +96,8 @@ struct options {
 
 static _Atomic(struct world *) signal_world; /* null until its page is there */
 
-/* The first signal asks for a stop after this step; alone, the second one ends the process. An agent says by itself when it is over. */
+/* The first signal asks for a stop after this step; alone, the second one ends the process. An
+ * agent says by itself when it is over. */
 static void on_signal(int number)
 {
     struct world *w = atomic_load(&signal_world);
@@ -120,13 +122,16 @@ static void *wait_for_signals(void *set)
     return NULL;
 }
 
-/* Signals go to a thread of their own, and to no other: with a handler, 3 of 70 stops ended in a broken heap inside oneDNN, without one none of
- * 200. Why is not proved; a handler's frame on the stack of generated matrix code is the likely cause. Called before there are other threads,
+/* Signals go to a thread of their own, and to no other: with a handler, 3 of 70 stops ended in a
+ * broken heap inside oneDNN, without one none of
+ * 200. Why is not proved; a handler's frame on the stack of generated matrix code is the likely
+ *      cause. Called before there are other threads,
  * which inherit the mask. */
 static int catch_signals(struct dt_error *err)
 {
     static const int asked[] = {SIGINT, SIGTERM, SIGUSR1,
-                                SIGUSR2}; /* a scheduler's warning goes to every process of the step, not to the launcher alone */
+                                SIGUSR2}; /* a scheduler's warning goes to every process of the
+                                           * step, not to the launcher alone */
     static sigset_t set;
     pthread_t thread;
     sigemptyset(&set);
@@ -136,7 +141,8 @@ static int catch_signals(struct dt_error *err)
         }
     }
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a checkpoint at most */
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a
+                               * checkpoint at most */
     int rc = pthread_sigmask(SIG_BLOCK, &set, NULL);
     rc = rc != 0 ? rc : pthread_create(&thread, NULL, wait_for_signals, &set);
     if (rc != 0) {
@@ -186,7 +192,8 @@ static void free_options(struct options *o)
 static int add_job(struct options *o, const char *path)
 {
     if (o->job.path) {
-        dt_text_say(stderr, "train: %s: one job file, please, and %s is given already; see train --help", path, o->job.path);
+        dt_text_say(stderr, "train: %s: one job file, please, and %s is given already; see train --help", path,
+                    o->job.path);
         return -1;
     }
     o->job.path = path;
@@ -203,7 +210,8 @@ static void say_wrong(bool lacks_value, const char *word)
     const char *stem = name + strspn(name, "-");
     for (const struct option *x = long_options; x->name; x++) {
         if (strcmp(x->name, stem) == 0) {
-            dt_text_say(stderr, "train: %s: %s; see train --help", name, x->has_arg == no_argument ? "takes no value" : "needs a value");
+            dt_text_say(stderr, "train: %s: %s; see train --help", name,
+                        x->has_arg == no_argument ? "takes no value" : "needs a value");
             return;
         }
         names[count++] = x->name;
@@ -233,7 +241,8 @@ static int read_options(struct options *o, int argc, char **argv)
                 }
             }
             if ((o->nproc > 0 || o->json) && !o->plan) {
-                fprintf(stderr, "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
+                fprintf(stderr,
+                        "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
                         o->nproc > 0 ? "--nproc" : "--json");
                 return DT_EXIT_USAGE;
             }
@@ -279,7 +288,8 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
-                fprintf(stderr, "train: --nproc: %s: must be a whole number from 1 to %d; example: --nproc 4\n", optarg, 1 << 20);
+                fprintf(stderr, "train: --nproc: %s: must be a whole number from 1 to %d; example: --nproc 4\n", optarg,
+                        1 << 20);
                 return DT_EXIT_USAGE;
             }
             o->nproc = (int)number;
@@ -302,7 +312,8 @@ static int read_options(struct options *o, int argc, char **argv)
             printf("train %s\n", DT_VERSION);
             return DT_EXIT_DONE;
         default:
-            say_wrong(option == ':', optopt > 0 && optopt < OPT_PLAN ? (const char[]){'-', (char)optopt, 0} : argv[optind - 1]);
+            say_wrong(option == ':',
+                      optopt > 0 && optopt < OPT_PLAN ? (const char[]){'-', (char)optopt, 0} : argv[optind - 1]);
             return DT_EXIT_USAGE;
         }
     }
@@ -325,29 +336,34 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     struct dt_text text;
     const char *device = "cpu";
     struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
-    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may do so elsewhere */
+    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
+                                                                * do so elsewhere */
     if (world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
         return -1;
     }
     dt_text_init(&text);
-    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32, strcmp(world_device_name(job->training.device), "cuda") == 0, err);
+    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32,
+                             strcmp(world_device_name(job->training.device), "cuda") == 0, err);
     if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
         }
         bool on_gpu = strcmp(device, "cuda") == 0;
-        rc = on_gpu ? trainer_check_total(&t, gpu_most_total(), local, err)
-                    : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken already */
+        rc = on_gpu
+                 ? trainer_check_total(&t, gpu_most_total(), local, err)
+                 : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
+                                                                            * already */
     }
     const struct job_checkpointing *saves = &job->checkpointing;
     bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
-    if (rc == 0 &&
-        (folder_check("output_dir", job->output_dir, err) != 0 || folder_check("checkpointing.checkpoint_dir", saves->checkpoint_dir, err) != 0 ||
-         folder_check_names(job->output_dir, saves->checkpoint_dir, anew, err) != 0)) {
+    if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
+                    folder_check("checkpointing.checkpoint_dir", saves->checkpoint_dir, err) != 0 ||
+                    folder_check_names(job->output_dir, saves->checkpoint_dir, anew, err) != 0)) {
         rc = -1;
     }
-    bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL; /* who asks for the plan of a running job is told it */
+    /* who asks for the plan of a running job is told it */
+    bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL;
     rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
     rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
     if (rc == 0 && print && !o->json && t.step > 0) {
@@ -370,7 +386,8 @@ static int fail(struct world *w, const struct dt_error *err, int code, bool told
     return code;
 }
 
-/* All ranks end with the error of one ("rank 3: ..."): that one says it. When a peer is merely lost, nobody may be left to say so. */
+/* All ranks end with the error of one ("rank 3: ..."): that one says it. When a peer is merely
+ * lost, nobody may be left to say so. */
 static bool another_says(const struct dt_error *err, int code, int rank)
 {
     int named = rank;

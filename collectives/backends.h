@@ -7,7 +7,8 @@
 extern const struct dt_comm_ops dt_comm_solo;       /* solo.c: one rank */
 extern const struct dt_comm_ops dt_comm_shm;        /* shm.c: ranks of one host */
 extern const struct dt_comm_ops dt_comm_tcp;        /* tcp.c: ranks of several hosts */
-extern const struct dt_comm_ops dt_comm_peer;       /* peer.c: ranks whose devices reach each other's memory */
+extern const struct dt_comm_ops dt_comm_peer;       /* peer.c: ranks whose devices reach each
+                                                     * other's memory */
 extern const struct dt_comm_ops dt_comm_nccl;       /* nccl.c: ranks with a GPU each, on one host */
 extern const struct dt_comm_ops dt_comm_nccl_hosts; /* and on several */
 

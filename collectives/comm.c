@@ -1,5 +1,5 @@
-/* Opening and splitting communicators, and the watch over every collective: numbers, counts, the page, failures. What
- * actually moves and adds bytes is a row of `backends`. */
+/* Opening and splitting communicators, and the watch over every collective: numbers, counts, the
+ * page, failures. What actually moves and adds bytes is a row of `backends`. */
 #include "collectives/comm.h"
 
 #include "base/clock.h"
@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp, &dt_comm_peer, &dt_comm_nccl};
+static const struct dt_comm_ops *const backends[] = {&dt_comm_solo, &dt_comm_shm, &dt_comm_tcp, &dt_comm_peer,
+                                                     &dt_comm_nccl};
 
 const char *dt_coll_name(enum dt_coll kind)
 {
@@ -75,8 +76,9 @@ static const struct dt_comm_ops *choose(const struct dt_comm_options *o, struct 
     } else if (o->size == 1) {
         ops = &dt_comm_solo;
     } else if (apart && ops->start == NULL) {
-        (void)dt_fail(err, DT_INVALID, "communicator: backend %s reaches host memory only, and the device is %s; use peer or nccl", ops->name,
-                      o->device->ops->name);
+        (void)dt_fail(err, DT_INVALID,
+                      "communicator: backend %s reaches host memory only, and the device is %s; use peer or nccl",
+                      ops->name, o->device->ops->name);
         ops = NULL;
     } else if (ops == &dt_comm_nccl && o->host != NULL) {
         ops = &dt_comm_nccl_hosts;
@@ -96,7 +98,8 @@ struct dt_comm *dt_comm_make(const char *name, int rank, int size, const struct 
     return c;
 }
 
-/* Rank 0, of backends where all offer: everybody's tickets in one table. Each rank has put its own under KEY/RANK. */
+/* Rank 0, of backends where all offer: everybody's tickets in one table. Each rank has put its
+ * own under KEY/RANK. */
 static int collect(struct dt_comm *c, const char *key, char *table, struct dt_error *err)
 {
     size_t size = (size_t)c->size;
@@ -121,7 +124,8 @@ static int collect(struct dt_comm *c, const char *key, char *table, struct dt_er
     return rc == 0 ? 0 : dt_wrap(err, "waiting for all ranks to open their side");
 }
 
-/* Makes what this rank offers and finds what it needs of the others: rank 0's ticket, or the table of all. */
+/* Makes what this rank offers and finds what it needs of the others: rank 0's ticket, or the
+ * table of all. */
 static int exchange(struct dt_comm *c, const char *key, char **tickets, struct dt_error *err)
 {
     bool all = c->ops->all_offer;
@@ -203,7 +207,8 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
     int64_t *colors = dt_alloc((size_t)parent->size * sizeof(*colors));
     char(*tickets)[DT_COMM_TICKET_BYTES] = dt_alloc((size_t)parent->size * DT_COMM_TICKET_BYTES);
     char ticket[DT_COMM_TICKET_BYTES] = "";
-    int rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "colors", &mine, colors, 1, DT_I64, 0}, err);
+    int rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "colors", &mine, colors, 1, DT_I64, 0},
+                          err);
     if (rc == 0 && color >= 0) {
         int *members = dt_alloc((size_t)parent->size * sizeof(*members));
         int size = 0, rank = 0;
@@ -227,7 +232,10 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
     }
     /* Whoever could not offer says so; everybody takes part to the end. */
     if (rc == 0) {
-        rc = run_internal(parent, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "tickets", ticket, tickets, DT_COMM_TICKET_BYTES, DT_U8, 0}, err);
+        rc = run_internal(
+            parent,
+            &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "tickets", ticket, tickets, DT_COMM_TICKET_BYTES, DT_U8, 0},
+            err);
     }
     if (rc == 0 && parent->ops->split != NULL) {
         rc = parent->ops->split(parent, c != NULL && c->size > 1 ? c : NULL, color, err);
@@ -237,7 +245,9 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
         char *theirs = dt_alloc((size_t)offers * DT_COMM_TICKET_BYTES);
         for (int r = 0; r < offers && rc == 0; r++) {
             memcpy(theirs + (size_t)r * DT_COMM_TICKET_BYTES, tickets[c->members[r]], DT_COMM_TICKET_BYTES - 1);
-            rc = tickets[c->members[r]][0] == '!' ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[r], tickets[c->members[r]] + 2) : 0;
+            rc = tickets[c->members[r]][0] == '!'
+                     ? dt_fail(err, DT_IO, "rank %d: %.200s", c->members[r], tickets[c->members[r]] + 2)
+                     : 0;
         }
         rc = rc == 0 && c->ops->open(c, theirs, err) == 0 ? comm_watch_begin(c, err) : -1;
         free(theirs);
@@ -255,7 +265,9 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
 
 int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
-    return c->ops->alloc(c, size_bytes, out, err) == 0 ? 0 : dt_wrap(err, "communicator %s: arena of %zu bytes", c->name, size_bytes);
+    return c->ops->alloc(c, size_bytes, out, err) == 0
+               ? 0
+               : dt_wrap(err, "communicator %s: arena of %zu bytes", c->name, size_bytes);
 }
 
 int dt_comm_stopped(struct dt_comm *c, struct dt_error *err)
@@ -353,7 +365,8 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
     show(c, &call.x);
     struct dt_error err = {0};
     if (reduces && !dt_tree_can(x->type)) {
-        (void)dt_fail(&err, DT_INVALID, "%s %s: elements of type %s cannot be reduced", dt_coll_name(x->kind), call.x.name, dt_dtype_name(x->type));
+        (void)dt_fail(&err, DT_INVALID, "%s %s: elements of type %s cannot be reduced", dt_coll_name(x->kind),
+                      call.x.name, dt_dtype_name(x->type));
         comm_keep(c, &err);
         c->ops->abort(c);
     }

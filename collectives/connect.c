@@ -1,4 +1,5 @@
-/* The first collectives, before anything depends on them: they show whether the ranks reach each other, and what memory that takes. */
+/* The first collectives, before anything depends on them: they show whether the ranks reach each
+ * other, and what memory that takes. */
 #include "base/clock.h"
 #include "base/page.h"
 #include "collectives/comm.h"
@@ -19,7 +20,8 @@ static int await(struct dt_comm *c, struct dt_stream *s, struct dt_error *err)
             return dt_fail(err, DT_STOPPED, "%s: the round is over", c->name);
         }
         if (dt_now_s() > until_s) {
-            return dt_fail(err, DT_TIMEOUT, "%s: the first collectives are not done after %.0f s", c->name, c->open_timeout_s);
+            return dt_fail(err, DT_TIMEOUT, "%s: the first collectives are not done after %.0f s", c->name,
+                           c->open_timeout_s);
         }
     }
     return dt_comm_poll(c, err);

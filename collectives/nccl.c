@@ -1,8 +1,11 @@
-/* Ranks with a GPU each, by NCCL. What ranks agree upon and who is lost goes over a communicator of host memory (`control`); NCCL's own communicators are
- * made when all have found the same library, and children of them serve groups. Memory of dt_comm_alloc is NCCL's where the version has that, registered as
- * symmetric windows with the communicator and its groups, at the same offset everywhere.
+/* Ranks with a GPU each, by NCCL. What ranks agree upon and who is lost goes over a communicator
+ * of host memory (`control`); NCCL's own communicators are made when all have found the same
+ * library, and children of them serve groups. Memory of dt_comm_alloc is NCCL's where the
+ * version has that, registered as symmetric windows with the communicator and its groups, at the
+ * same offset everywhere.
  *
- * The order of NCCL's sums is its own: with two ranks the bits are those of the canonical tree, with more they are not, and BF16 is rounded at each hop. */
+ * The order of NCCL's sums is its own: with two ranks the bits are those of the canonical tree,
+ * with more they are not, and BF16 is rounded at each hop. */
 #include "collectives/nccl.h"
 #include "collectives/backends.h"
 #include "collectives/shm.h"
@@ -52,10 +55,12 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return control->ops->offer(control, ticket, err);
 }
 
-int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes, struct dt_error *err)
+int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes,
+                   struct dt_error *err)
 {
     struct dt_comm *control = ((struct nccl *)c->state)->control;
-    const struct dt_collective x = {.kind = kind, .name = name, .in = in, .out = out, .count = (int64_t)size_bytes, .type = DT_U8};
+    const struct dt_collective x = {
+        .kind = kind, .name = name, .in = in, .out = out, .count = (int64_t)size_bytes, .type = DT_U8};
     return control->ops->run(control, &x, ++control->number, c->open_timeout_s, err);
 }
 
@@ -92,15 +97,18 @@ static int init(struct dt_comm *c, struct dt_error *err)
         return -1;
     }
     if (x.result != NCCL_SUCCESS) {
-        return dt_fail(err, DT_IO, "rank %d: NCCL %s: ncclGetUniqueId: %s", shm_shown(c, 0), n->lib->number, n->lib->error_string(x.result));
+        return dt_fail(err, DT_IO, "rank %d: NCCL %s: ncclGetUniqueId: %s", shm_shown(c, 0), n->lib->number,
+                       n->lib->error_string(x.result));
     }
     struct nccl_config config = make_config(c, NCCL_CTA_EFFICIENCY);
-    return nccl_settle(c, NCCL_MAIN, n->lib->init(&n->handles[NCCL_MAIN], c->size, x.id, c->rank, &config), c->open_timeout_s,
-                       "ncclCommInitRankConfig", err);
+    return nccl_settle(c, NCCL_MAIN, n->lib->init(&n->handles[NCCL_MAIN], c->size, x.id, c->rank, &config),
+                       c->open_timeout_s, "ncclCommInitRankConfig", err);
 }
 
-/* A child of `of`'s communicator, for `out` (null: this rank is in none). All ranks of `of` call it alike. */
-static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which which, int color, int policy, struct dt_error *err)
+/* A child of `of`'s communicator, for `out` (null: this rank is in none). All ranks of `of` call
+ * it alike. */
+static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which which, int color, int policy,
+                     struct dt_error *err)
 {
     struct nccl *n = of->state;
     struct nccl_config config = make_config(out != NULL ? out : of, policy);
@@ -110,8 +118,8 @@ static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which wh
     }
     (void)pthread_mutex_lock(&n->lock);
     int rc = n->dead ? NCCL_INVALID_USAGE
-                     : n->lib->split(n->handles[NCCL_MAIN], to != NULL ? color : NCCL_NO_COLOR, of->rank, to != NULL ? &to->handles[which] : &n->none,
-                                     &config);
+                     : n->lib->split(n->handles[NCCL_MAIN], to != NULL ? color : NCCL_NO_COLOR, of->rank,
+                                     to != NULL ? &to->handles[which] : &n->none, &config);
     (void)pthread_mutex_unlock(&n->lock);
     if (nccl_settle(of, NCCL_MAIN, rc, of->open_timeout_s, "ncclCommSplit", err) != 0) {
         return -1;
@@ -186,11 +194,13 @@ static int open_nccl(struct dt_comm *c, const char *ticket, struct dt_error *err
     }
     n->control->store = NULL;
     n->control_open = true;
-    if (nccl_agree(c, err) != 0 || nccl_watch_open(c, err) != 0 || dt_device_alloc(c->device, DT_MEMORY_DEVICE, 64, &n->scratch, err) != 0 ||
+    if (nccl_agree(c, err) != 0 || nccl_watch_open(c, err) != 0 ||
+        dt_device_alloc(c->device, DT_MEMORY_DEVICE, 64, &n->scratch, err) != 0 ||
         (n->handles[NCCL_MAIN] == NULL && init(c, err) != 0)) {
         return nccl_give_up(c, err);
     }
-    if ((n->features & DT_NCCL_ZERO_CTAS) != 0 && on_one_host(n, c) && split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
+    if ((n->features & DT_NCCL_ZERO_CTAS) != 0 && on_one_host(n, c) &&
+        split_off(c, c, NCCL_GATHER, 0, NCCL_CTA_ZERO, err) != 0) {
         return nccl_give_up(c, err);
     }
     if (c->parent != NULL && join_parent(c, err) != 0) {
@@ -213,7 +223,8 @@ static int clear(struct dt_comm *c, void *p, size_t size_bytes, struct dt_error 
     if (dt_stream_open(c->device, 0, &s, err) != 0) {
         return -1;
     }
-    c->device->kernels->fill(s, &(struct dt_fill_args){.x = p, .count = (int64_t)(size_bytes / sizeof(float)), .value = 0, .type = DT_F32});
+    c->device->kernels->fill(
+        s, &(struct dt_fill_args){.x = p, .count = (int64_t)(size_bytes / sizeof(float)), .value = 0, .type = DT_F32});
     int rc = dt_stream_finish(s, c->open_timeout_s, err);
     dt_stream_close(s);
     return rc;
@@ -244,14 +255,15 @@ static int make_arena(struct dt_comm *c, struct nccl_arena *a, struct dt_error *
         bool known = dt_device_memory(c->device, &left, &total);
         a->base = NULL;
         return dt_fail(err, known && left < a->size_bytes ? DT_NO_MEMORY : DT_IO,
-                       "NCCL %s: ncclMemAlloc of %zu bytes: %s (%zu of %zu bytes are free)", n->lib->number, a->size_bytes, n->lib->error_string(rc),
-                       left, total);
+                       "NCCL %s: ncclMemAlloc of %zu bytes: %s (%zu of %zu bytes are free)", n->lib->number,
+                       a->size_bytes, n->lib->error_string(rc), left, total);
     }
     a->of_nccl = true;
     return clear(c, a->base, a->size_bytes, err);
 }
 
-/* With each of c's handles. Without a window NCCL copies through buffers of its own, so a refusal costs time only. */
+/* With each of c's handles. Without a window NCCL copies through buffers of its own, so a
+ * refusal costs time only. */
 static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct dt_error *err)
 {
     struct nccl *n = c->state;
@@ -263,14 +275,16 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
         if (n->handles[i] == NULL || at == sizeof n->windows / sizeof n->windows[0]) {
             continue;
         }
-        nccl_window *w = &n->windows[at][1]; /* not on the stack: NCCL may set it after we have given up */
+        nccl_window *w = &n->windows[at][1]; /* not on the stack: NCCL may set it after we have
+                                              * given up */
         *w = NULL;
         (void)pthread_mutex_lock(&n->lock);
         int rc = n->dead ? NCCL_IN_PROGRESS : n->lib->window(n->handles[i], a->base, a->size_bytes, w, NCCL_SYMMETRIC);
         (void)pthread_mutex_unlock(&n->lock);
         if (rc == NCCL_INVALID_ARGUMENT || rc == NCCL_INVALID_USAGE) {
-            dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s takes no window of %zu bytes: %s; its collectives copy", c->name, n->lib->number,
-                   a->size_bytes, n->lib->error_string(rc));
+            dt_log(DT_LOG_WARN, "comm",
+                   "communicator %s: NCCL %s takes no window of %zu bytes: %s; its collectives copy", c->name,
+                   n->lib->number, a->size_bytes, n->lib->error_string(rc));
             continue;
         }
         if (nccl_settle(c, (enum nccl_which)i, rc, c->open_timeout_s, "ncclCommWindowRegister", err) != 0) {
@@ -310,15 +324,16 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     int rc = nccl_hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
-            rc = dt_fail(err, dt_status_of(all[r].status), "rank %d: %.*s%s", shm_shown(c, r), (int)sizeof all[r].why, all[r].why,
-                         nccl_told_by(c, r, teller));
+            rc = dt_fail(err, dt_status_of(all[r].status), "rank %d: %.*s%s", shm_shown(c, r), (int)sizeof all[r].why,
+                         all[r].why, nccl_told_by(c, r, teller));
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
-            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
-                         size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
+            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld",
+                         shm_shown(c, c->rank), size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
         }
     }
     free(all);
-    n->arena_count++; /* from now on it is freed in close, when NCCL has ended: it may be registering it still when this fails */
+    n->arena_count++; /* from now on it is freed in close, when NCCL has ended: it may be
+                       * registering it still when this fails */
     rc = rc == 0 ? register_arena(c, a, err) : rc;
     for (struct dt_comm *g = n->groups; g != NULL && rc == 0; g = ((struct nccl *)g->state)->next_group) {
         rc = register_arena(g, a, err);
@@ -332,7 +347,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
 
 /* ---- the collectives ---- */
 
-/* How many of its elements NCCL sees for one of ours: what it does not know is only moved, never added. */
+/* How many of its elements NCCL sees for one of ours: what it does not know is only moved, never
+ * added. */
 static size_t factor_of(enum dt_dtype type)
 {
     return type == DT_U16 ? 2 : 1;
@@ -393,7 +409,8 @@ static int enqueue(struct dt_comm *c, const struct dt_collective *x, void *strea
     case DT_ALL_GATHER:
         return n->lib->all_gather(x->in, x->out, count * factor, type, handle, stream);
     case DT_BROADCAST:
-        return n->lib->broadcast(x->root == c->rank ? x->in : x->out, x->out, count * factor, type, x->root, handle, stream);
+        return n->lib->broadcast(x->root == c->rank ? x->in : x->out, x->out, count * factor, type, x->root, handle,
+                                 stream);
     default: /* a barrier: nobody is through before all have come */
         return n->lib->all_reduce(n->scratch, n->scratch, 1, NCCL_I32, NCCL_SUM, handle, stream);
     }
@@ -418,7 +435,8 @@ static const char *function_of(enum dt_coll kind)
     return "unknown";
 }
 
-static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err)
+static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s,
+                 struct dt_error *err)
 {
     struct nccl *n = c->state;
     (void)number;
@@ -440,9 +458,11 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
         (void)pthread_mutex_lock(&n->lock);
         rc = n->dead ? NCCL_INVALID_USAGE : enqueue(c, x, stream, &which);
         (void)pthread_mutex_unlock(&n->lock);
-        /* Until it is no longer in progress it is not in the stream, and nothing may be put behind it. */
+        /* Until it is no longer in progress it is not in the stream, and nothing may be put
+         * behind it. */
         if (nccl_settle(c, which, rc, c->timeout_s, function_of(x->kind), err) != 0) {
-            (void)nccl_await_rest(c); /* NCCL's thread may be about to put it there yet, and whoever hears of the failure may close the stream */
+            (void)nccl_await_rest(c); /* NCCL's thread may be about to put it there yet, and
+                                       * whoever hears of the failure may close the stream */
             return -1;
         }
     }
@@ -464,7 +484,9 @@ static int poll_nccl(struct dt_comm *c, struct dt_error *err)
     if (nccl_first(n, err) != 0) {
         return -1;
     }
-    return n->control->ops->poll(n->control, err) == 0 && nccl_look(c, err) == 0 && nccl_check_clock(c, err) == 0 ? 0 : nccl_give_up(c, err);
+    return n->control->ops->poll(n->control, err) == 0 && nccl_look(c, err) == 0 && nccl_check_clock(c, err) == 0
+               ? 0
+               : nccl_give_up(c, err);
 }
 
 static void tell(struct dt_comm *c, const struct dt_error *why)
@@ -473,7 +495,8 @@ static void tell(struct dt_comm *c, const struct dt_error *why)
     control->ops->tell(control, why);
 }
 
-/* A CTA of NCCL's takes one multiprocessor at most; where nothing bounds them it is not known how many there are. */
+/* A CTA of NCCL's takes one multiprocessor at most; where nothing bounds them it is not known
+ * how many there are. */
 static int sms(const struct dt_comm *c, enum dt_coll kind)
 {
     const struct nccl *n = c->state;
@@ -481,7 +504,8 @@ static int sms(const struct dt_comm *c, enum dt_coll kind)
     return copied || !dt_nccl_has_limits(n->lib) ? 0 : c->sm_limit;
 }
 
-/* Not where nothing orders what the communicators have on the device: nccl_load.c. Gathers by copy engines need no room there, and go by the same rule. */
+/* Not where nothing orders what the communicators have on the device: nccl_load.c. Gathers by
+ * copy engines need no room there, and go by the same rule. */
 static bool beside(const struct dt_comm *c)
 {
     return (((const struct nccl *)c->state)->features & DT_NCCL_BESIDE) != 0;
@@ -505,9 +529,11 @@ static void close_nccl(struct dt_comm *c)
     if (n->joined) {
         leave_parent(c);
     }
-    if (n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0) { /* a peer's collective may still read what is freed here */
-        (void)n->control->ops->run(n->control, &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8}, ++n->control->number,
-                                   CLOSE_S, &err);
+    /* a peer's collective may still read what is freed here */
+    if (n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0) {
+        (void)n->control->ops->run(n->control,
+                                   &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8},
+                                   ++n->control->number, CLOSE_S, &err);
     }
     for (size_t i = 0; i < sizeof n->windows / sizeof n->windows[0] && !atomic_load(&n->stopping); i++) {
         if (n->windows[i][0] != NULL) {
@@ -534,8 +560,9 @@ static void close_nccl(struct dt_comm *c)
     c->state = NULL;
 }
 
-#define OPS                                                                                                                                          \
-    .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl, .abort = abort_nccl, .close = close_nccl,      \
-    .start = start, .waits = nccl_waits, .tell = tell, .split = split, .sms = sms, .beside = beside, .connects_late = true
+#define OPS                                                                                                            \
+    .name = "nccl", .offer = offer, .open = open_nccl, .alloc = alloc, .run = run, .poll = poll_nccl,                  \
+    .abort = abort_nccl, .close = close_nccl, .start = start, .waits = nccl_waits, .tell = tell, .split = split,       \
+    .sms = sms, .beside = beside, .connects_late = true
 const struct dt_comm_ops dt_comm_nccl = {OPS};
 const struct dt_comm_ops dt_comm_nccl_hosts = {OPS, .all_offer = true};

@@ -1,13 +1,16 @@
-/* Inside of the backend over NCCL, and the four files that share it: nccl.c (opening, memory, the collectives), nccl_agree.c (versions), nccl_watch.c (who is where in which
- * collective, deadlines, mistakes), nccl_stop.c (calls that do not block, leaving).
+/* Inside of the backend over NCCL, and the four files that share it: nccl.c (opening, memory,
+ * the collectives), nccl_agree.c (versions), nccl_watch.c (who is where in which collective,
+ * deadlines, mistakes), nccl_stop.c (calls that do not block, leaving).
  *
  *   hosts     control: a communicator of host memory (shm on one host, tcp between hosts): who is gone, what one fails with all are told, small facts
  *   devices   main, gather: NCCL's communicators of the same ranks; gathers go by the second one where DTRUN_NCCL_ZERO_CTA=1 asks for gathers that take no multiprocessors
  *
- * Calls on a handle are made under `lock`: besides the thread that owns the communicator, the one that looks after peers (watch.c) asks for its state; it never waits
- * for the lock, since versions up to 2.22 launch in the calling thread, which may sit in a full queue of the driver.
- * No call of NCCL blocks: each one is followed by looks at the communicator's state, at the control, at the deadline. A communicator that has failed is
- * stopped by a thread of its own, so that whoever noticed goes on at once, whatever NCCL does. */
+ * Calls on a handle are made under `lock`: besides the thread that owns the communicator, the
+ * one that looks after peers (watch.c) asks for its state; it never waits for the lock, since
+ * versions up to 2.22 launch in the calling thread, which may sit in a full queue of the driver.
+ * No call of NCCL blocks: each one is followed by looks at the communicator's state, at the
+ * control, at the deadline. A communicator that has failed is stopped by a thread of its own, so
+ * that whoever noticed goes on at once, whatever NCCL does. */
 #ifndef DT_COLLECTIVES_NCCL_H
 #define DT_COLLECTIVES_NCCL_H
 
@@ -16,16 +19,24 @@
 
 #include <stdalign.h>
 
-enum { NCCL_ARENAS_MAX = 16, NCCL_RING = 64, NCCL_TEXT_WORDS = 12, NCCL_TEXT_BYTES = 8 * NCCL_TEXT_WORDS, NCCL_HANDLES = 2 };
+enum {
+    NCCL_ARENAS_MAX = 16,
+    NCCL_RING = 64,
+    NCCL_TEXT_WORDS = 12,
+    NCCL_TEXT_BYTES = 8 * NCCL_TEXT_WORDS,
+    NCCL_HANDLES = 2
+};
 enum nccl_which { NCCL_MAIN, NCCL_GATHER };
-/* begins: a thread that ends it has not taken the device yet; left: it cannot be ended while the process lives */
+/* begins: a thread that ends it has not taken the device yet; left: it cannot be ended while the
+ * process lives */
 enum nccl_rest { NCCL_GOES_ON, NCCL_BEGINS, NCCL_AT_REST, NCCL_LEFT };
 #define NCCL_LOOK_S 0.02
 
 struct nccl_said { /* what a rank puts into its stream; written by it, read by others of its host */
     _Atomic uint32_t number;
     _Atomic uint64_t digest;
-    _Atomic uint64_t text[NCCL_TEXT_WORDS]; /* may be read while it changes; then the number has changed too */
+    _Atomic uint64_t text[NCCL_TEXT_WORDS]; /* may be read while it changes; then the number has
+                                             * changed too */
 };
 
 struct nccl_side {              /* one rank's part of the memory that ranks of a host share */
@@ -44,7 +55,8 @@ struct nccl {
     const struct dt_nccl *lib;
     struct dt_comm *control;
     nccl_comm handles[NCCL_HANDLES];
-    pthread_mutex_t lock;       /* of calls on the handles; a launch may hold it for as long as the driver's queue is full */
+    pthread_mutex_t lock;       /* of calls on the handles; a launch may hold it for as long as
+                                 * the driver's queue is full */
     _Atomic bool dead;          /* a thread stops or has stopped it: nobody else calls NCCL */
     pthread_mutex_t facts_lock; /* never held over a call: of the following three and of seen_* */
     struct dt_error why;        /* the first failure; status DT_OK: none */
@@ -56,11 +68,13 @@ struct nccl {
     bool joined;               /* it stands in its parent's list of groups */
     bool splitting;            /* the parent's split may still set handles here */
     bool left;                 /* a group of it is stuck inside NCCL, and may use the arenas */
-    unsigned features;         /* DT_NCCL_*, those that all ranks have; of ZERO_CTAS also: and want */
+    unsigned features;         /* DT_NCCL_*, those that all ranks have; of ZERO_CTAS also: and
+                                * want */
     struct nccl_arena arenas[NCCL_ARENAS_MAX];
     int arena_count;
     void *windows[NCCL_ARENAS_MAX * 4][2]; /* nccl_comm, nccl_window */
-    nccl_comm none;                        /* where a split of which this rank is no part would put its communicator, at any time */
+    nccl_comm none;                        /* where a split of which this rank is no part would
+                                            * put its communicator, at any time */
     void *scratch;                         /* device memory for a barrier */
     struct dt_comm *groups, *next_group;   /* whose parent this one is; they use its arenas */
     uint32_t step;
@@ -74,20 +88,25 @@ struct nccl {
 };
 
 /* nccl.c */
-/* A collective of host memory, by the hosts' communicator; until all have taken part, open_timeout_s at most. */
-int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes, struct dt_error *err);
+/* A collective of host memory, by the hosts' communicator; until all have taken part,
+ * open_timeout_s at most. */
+int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const void *in, void *out, size_t size_bytes,
+                   struct dt_error *err);
 
 /* nccl_agree.c */
-/* Loads NCCL: sets lib and features. All ranks call it alike, when `control` is open; -1 with the same text on all where one has no NCCL (its status; the text names
- * rank and, of several, host), or another version than rank 0 (DT_INVALID, with both). */
+/* Loads NCCL: sets lib and features. All ranks call it alike, when `control` is open; -1 with
+ * the same text on all where one has no NCCL (its status; the text names rank and, of several,
+ * host), or another version than rank 0 (DT_INVALID, with both). */
 int nccl_agree(struct dt_comm *c, struct dt_error *err);
-/* For what all ranks say of one: " (noticed by rank 3)", by which a report knows whose words they are; "" on that rank itself. */
+/* For what all ranks say of one: " (noticed by rank 3)", by which a report knows whose words
+ * they are; "" on that rank itself. */
 const char *nccl_told_by(const struct dt_comm *c, int rank, char out[40]);
 
 /* nccl_watch.c */
 int nccl_watch_open(struct dt_comm *c, struct dt_error *err);
 void nccl_watch_close(struct dt_comm *c);
-/* Says what this rank is about to put into its stream as its collective n->step, and compares it with those of this host that have come already. */
+/* Says what this rank is about to put into its stream as its collective n->step, and compares it
+ * with those of this host that have come already. */
 int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err);
 void nccl_mark(struct dt_comm *c, struct dt_stream *s, bool done);
 /* This rank's stream stands in a collective for longer than allowed: who is missing? */
@@ -98,8 +117,10 @@ struct dt_text;
 void nccl_describe(struct dt_comm *c, struct dt_text *out);
 
 /* nccl_stop.c */
-/* After a call on c's handle `which` that returned rc: waits until it is through. `what`: the function, for messages. A failure is everybody's. */
-int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout_s, const char *what, struct dt_error *err);
+/* After a call on c's handle `which` that returned rc: waits until it is through. `what`: the
+ * function, for messages. A failure is everybody's. */
+int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout_s, const char *what,
+                struct dt_error *err);
 /* 0, or -1 with the first failure, or with DT_STOPPED when it was stopped without one. */
 int nccl_first(struct nccl *n, struct dt_error *err);
 /* Is NCCL well? 0, or -1 with what it says. */
@@ -107,9 +128,11 @@ int nccl_look(struct dt_comm *c, struct dt_error *err);
 /* Keeps the first failure, tells the others, stops NCCL; err gets the first one. -1. */
 int nccl_give_up(struct dt_comm *c, struct dt_error *err);
 void nccl_stop(struct dt_comm *c);
-/* One that is being stopped uses nothing any more. False: not within the time that closing may take. */
+/* One that is being stopped uses nothing any more. False: not within the time that closing may
+ * take. */
 bool nccl_await_rest(struct dt_comm *c);
-/* Ends NCCL's communicators, in good order or stopped. False: it does not come back, and nothing that it uses may be freed. */
+/* Ends NCCL's communicators, in good order or stopped. False: it does not come back, and nothing
+ * that it uses may be freed. */
 bool nccl_end(struct dt_comm *c);
 
 #endif

@@ -1,5 +1,6 @@
-/* What ranks find out about each other's NCCL before they use it: hosts are not always alike. NCCL refuses ranks of two versions itself, after all have connected
- * and with a line that names no host; here it is said before. */
+/* What ranks find out about each other's NCCL before they use it: hosts are not always alike.
+ * NCCL refuses ranks of two versions itself, after all have connected and with a line that names
+ * no host; here it is said before. */
 #include "collectives/backends.h"
 #include "collectives/nccl.h"
 #include "collectives/shm.h"
@@ -18,8 +19,9 @@ struct fact { /* what a rank finds */
     char number[32], path[200], host[64], why[264];
 };
 
-/* Not by default: such gathers wait for each other by memory operations of the streams, which no abort ends; a rank that dies before its gather would leave the
- * streams of the others waiting for good. */
+/* Not by default: such gathers wait for each other by memory operations of the streams, which no
+ * abort ends; a rank that dies before its gather would leave the streams of the others waiting
+ * for good. */
 static bool wants_zero_ctas(void)
 {
     const char *text = getenv("DTRUN_NCCL_ZERO_CTA");
@@ -45,13 +47,15 @@ static void find(struct nccl *n, struct fact *out)
 /* What came over the network ends somewhere. */
 static void end_texts(struct fact *x)
 {
-    x->number[sizeof x->number - 1] = x->path[sizeof x->path - 1] = x->host[sizeof x->host - 1] = x->why[sizeof x->why - 1] = '\0';
+    x->number[sizeof x->number - 1] = x->path[sizeof x->path - 1] = x->host[sizeof x->host - 1] =
+        x->why[sizeof x->why - 1] = '\0';
 }
 
 /* " on host b"; "" where all ranks are on one. */
 static const char *on_host(const struct dt_comm *c, const struct fact *x, char out[80])
 {
-    (void)snprintf(out, 80, "%s%s", c->ops == &dt_comm_nccl_hosts ? " on host " : "", c->ops == &dt_comm_nccl_hosts ? x->host : "");
+    (void)snprintf(out, 80, "%s%s", c->ops == &dt_comm_nccl_hosts ? " on host " : "",
+                   c->ops == &dt_comm_nccl_hosts ? x->host : "");
     return out;
 }
 
@@ -66,21 +70,24 @@ static int compare_versions(const struct dt_comm *c, const struct fact *all, str
     char first[80], other[80], teller[40];
     for (int r = 0; r < c->size; r++) {
         if (all[r].version == 0) {
-            return dt_fail(err, dt_status_of(all[r].status), "rank %d%s: %s%s", shm_shown(c, r), on_host(c, &all[r], other), all[r].why,
-                           nccl_told_by(c, r, teller));
+            return dt_fail(err, dt_status_of(all[r].status), "rank %d%s: %s%s", shm_shown(c, r),
+                           on_host(c, &all[r], other), all[r].why, nccl_told_by(c, r, teller));
         }
     }
     for (int r = 1; r < c->size; r++) {
         if (all[r].version != all[0].version) {
-            return dt_fail(err, DT_INVALID, "rank %d%s has NCCL %s (%.100s), rank %d%s %s (%.100s); install the same version on all hosts",
-                           shm_shown(c, 0), on_host(c, &all[0], first), all[0].number, all[0].path, shm_shown(c, r), on_host(c, &all[r], other),
-                           all[r].number, all[r].path);
+            return dt_fail(
+                err, DT_INVALID,
+                "rank %d%s has NCCL %s (%.100s), rank %d%s %s (%.100s); install the same version on all hosts",
+                shm_shown(c, 0), on_host(c, &all[0], first), all[0].number, all[0].path, shm_shown(c, r),
+                on_host(c, &all[r], other), all[r].number, all[r].path);
         }
     }
     return 0;
 }
 
-/* Libraries of one version may still differ: one that somebody built with less. What a rank lacks nobody may call, since the others would wait for it there. */
+/* Libraries of one version may still differ: one that somebody built with less. What a rank
+ * lacks nobody may call, since the others would wait for it there. */
 static void agree_on_features(struct dt_comm *c, const struct fact *all)
 {
     struct nccl *n = c->state;
@@ -91,18 +98,24 @@ static void agree_on_features(struct dt_comm *c, const struct fact *all)
         any |= all[r].features;
         n->features &= all[r].features;
     }
-    n->features |= (n->features & DT_NCCL_ZERO_CTAS) != 0 ? DT_NCCL_WINDOWS : 0; /* what all ask for is between windows */
-    unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS);   /* the others were not wanted everywhere */
-    if (missing == 0 || c->rank != 0 || c->parent != NULL) {                     /* in a group all may have what a rank outside of it lacks */
+    /* what all ask for is between windows */
+    n->features |= (n->features & DT_NCCL_ZERO_CTAS) != 0 ? DT_NCCL_WINDOWS : 0;
+    /* the others were not wanted everywhere */
+    unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS);
+    /* in a group all may have what a rank outside of it lacks */
+    if (missing == 0 || c->rank != 0 || c->parent != NULL) {
         return;
     }
     while ((all[poor].features & missing) == missing) {
         poor++;
     }
-    static const char *const names[] = {"", "ncclCommSplit", "symmetric windows", "ncclCommSplit and no symmetric windows"};
+    static const char *const names[] = {"", "ncclCommSplit", "symmetric windows",
+                                        "ncclCommSplit and no symmetric windows"};
     char host[80];
-    dt_log(DT_LOG_WARN, "comm", "%s: NCCL %s of rank %d%s (%.100s) has no %s, that of another rank has; no rank uses it", c->name, all[poor].number,
-           shm_shown(c, poor), on_host(c, &all[poor], host), all[poor].path, names[missing & ~all[poor].features]);
+    dt_log(DT_LOG_WARN, "comm",
+           "%s: NCCL %s of rank %d%s (%.100s) has no %s, that of another rank has; no rank uses it", c->name,
+           all[poor].number, shm_shown(c, poor), on_host(c, &all[poor], host), all[poor].path,
+           names[missing & ~all[poor].features]);
 }
 
 int nccl_agree(struct dt_comm *c, struct dt_error *err)

@@ -13,9 +13,12 @@
 
 #define LEAST 21400   /* the first with communicators that do not block */
 #define ORDERED 22600 /* the first that knows NCCL_LAUNCH_ORDER_IMPLICIT */
-#define WINDOWS 22907 /* the first whose kernels over symmetric windows end when their communicator is aborted */
+#define WINDOWS                                                                                                        \
+    22907 /* the first whose kernels over symmetric windows end when their
+           * communicator is aborted */
 
-static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2"};
+static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
+                                    "/usr/local/cuda/lib/libnccl.so.2"};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct dt_nccl table;
@@ -43,11 +46,14 @@ static void write_number(void)
     }
 }
 
-/* Kernels of NCCL wait on the device for those of the other ranks. Of two communicators at once they would wait for good where one rank's device has begun
- * with the first and another's with the second, and neither finds room beside it. With this variable NCCL (2.26 or newer) begins a kernel only when the one
- * that the host asked for before it, of whichever communicator, has all its blocks on the device (by launch completion events, CUDA 12.3; before, when it is
- * through). That is what NCCL's documentation asks for, "Using multiple NCCL communicators concurrently", of programs that ask in the same order on all
- * ranks, as ours do. Who has set it to something else keeps that, and one stream. */
+/* Kernels of NCCL wait on the device for those of the other ranks. Of two communicators at once
+ * they would wait for good where one rank's device has begun with the first and another's with
+ * the second, and neither finds room beside it. With this variable NCCL (2.26 or newer) begins a
+ * kernel only when the one that the host asked for before it, of whichever communicator, has all
+ * its blocks on the device (by launch completion events, CUDA 12.3; before, when it is through).
+ * That is what NCCL's documentation asks for, "Using multiple NCCL communicators concurrently",
+ * of programs that ask in the same order on all ranks, as ours do. Who has set it to something
+ * else keeps that, and one stream. */
 static bool order_launches(int version)
 {
     const char *text = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -66,21 +72,23 @@ static bool take(void *library)
     const char *missing = dt_library_find(library, functions, sizeof functions / sizeof functions[0]);
     (void)dt_library_find(library, later_functions, sizeof later_functions / sizeof later_functions[0]);
     if (table.get_version == NULL || table.get_version(&table.version) != NCCL_SUCCESS) {
-        (void)dt_fail(&problem, DT_INVALID, "NCCL: %s does not tell its version; install another one, or name one in DTRUN_NCCL", table.path);
+        (void)dt_fail(&problem, DT_INVALID,
+                      "NCCL: %s does not tell its version; install another one, or name one in DTRUN_NCCL", table.path);
         return false;
     }
     write_number();
     table.ordered = order_launches(table.version);
     if (table.version < LEAST || missing != NULL) {
-        (void)dt_fail(&problem, DT_INVALID, "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL", table.number,
-                      table.path);
+        (void)dt_fail(&problem, DT_INVALID,
+                      "NCCL %s (%s): too old, 2.14 is the least; install a newer one, or name one in DTRUN_NCCL",
+                      table.number, table.path);
         return false;
     }
     return true;
 }
 
-/* NCCL puts this variable above what a program asks for, and a rank that sits in a call of a communicator that blocks hears of no end (NCCL's
- * documentation, "Environment Variables"). */
+/* NCCL puts this variable above what a program asks for, and a rank that sits in a call of a
+ * communicator that blocks hears of no end (NCCL's documentation, "Environment Variables"). */
 static void refuse_blocking(void)
 {
     const char *text = getenv("NCCL_COMM_BLOCKING");
@@ -98,7 +106,8 @@ static void load(void)
         void *library = dlopen(wish, RTLD_NOW | RTLD_LOCAL);
         if (library == NULL) {
             const char *why = dlerror();
-            (void)dt_fail(&problem, DT_NOT_FOUND, "NCCL: DTRUN_NCCL=%.200s: %.200s", wish, why != NULL ? why : "cannot be loaded");
+            (void)dt_fail(&problem, DT_NOT_FOUND, "NCCL: DTRUN_NCCL=%.200s: %.200s", wish,
+                          why != NULL ? why : "cannot be loaded");
             return;
         }
         loaded = take(library);
@@ -109,8 +118,9 @@ static void load(void)
         loaded = take(library);
         return;
     }
-    (void)dt_fail(&problem, DT_NOT_FOUND,
-                  "NCCL: libnccl.so.2 is not here; install it, name its folder in LD_LIBRARY_PATH, or the file in DTRUN_NCCL");
+    (void)dt_fail(
+        &problem, DT_NOT_FOUND,
+        "NCCL: libnccl.so.2 is not here; install it, name its folder in LD_LIBRARY_PATH, or the file in DTRUN_NCCL");
 }
 
 const struct dt_nccl *dt_nccl_load(struct dt_error *err)
@@ -126,7 +136,8 @@ const struct dt_nccl *dt_nccl_load(struct dt_error *err)
 unsigned dt_nccl_features(const struct dt_nccl *n)
 {
     bool registers = n->mem_alloc != NULL && n->mem_free != NULL && n->window != NULL && n->window_end != NULL;
-    unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0, windows = registers && n->version >= WINDOWS ? DT_NCCL_WINDOWS : 0;
+    unsigned split = n->split != NULL ? DT_NCCL_SPLIT : 0,
+             windows = registers && n->version >= WINDOWS ? DT_NCCL_WINDOWS : 0;
     return split | windows | (n->version >= 22800 && split != 0 && registers ? DT_NCCL_ZERO_CTAS : 0) |
            (n->ordered && split != 0 ? DT_NCCL_BESIDE : 0);
 }

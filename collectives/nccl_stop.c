@@ -1,8 +1,12 @@
-/* Calls that may take their time, and leaving. NCCL's communicators are not blocking: a call returns at once, and its work is through when the state is no longer
- * "in progress". Whoever waits looks at the state, at the other ranks, at orders and at the clock; so nobody ever sits inside NCCL.
+/* Calls that may take their time, and leaving. NCCL's communicators are not blocking: a call
+ * returns at once, and its work is through when the state is no longer "in progress". Whoever
+ * waits looks at the state, at the other ranks, at orders and at the clock; so nobody ever sits
+ * inside NCCL.
  *
- * Stopping: ncclCommRevoke where the version has it (what is on the device ends, nothing is freed), else or when that takes too long ncclCommAbort. Both run in
- * a thread of their own, since an abort may hang: then its communicator is left where it is, until the process ends. So does ncclCommDestroy. */
+ * Stopping: ncclCommRevoke where the version has it (what is on the device ends, nothing is
+ * freed), else or when that takes too long ncclCommAbort. Both run in a thread of their own,
+ * since an abort may hang: then its communicator is left where it is, until the process ends. So
+ * does ncclCommDestroy. */
 #include "collectives/nccl.h"
 #include "collectives/shm.h"
 
@@ -19,7 +23,9 @@
 #define REVOKE_S 5.0 /* then it is aborted */
 #define END_S 10.0   /* what closing may take */
 #define CAUSE_S 0.2  /* what the hosts have to say who is lost, when NCCL fails first */
-#define SPIN_S 2e-4  /* since 2.23 each collective is put in by a thread that NCCL starts for it, which takes tens of microseconds */
+#define SPIN_S                                                                                                         \
+    2e-4 /* since 2.23 each collective is put in by a thread that NCCL starts for it,
+          * which takes tens of microseconds */
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 
@@ -47,7 +53,8 @@ static enum dt_status status_of(int result)
     }
 }
 
-/* The communicator of the hosts by which c's ranks are asked and told; of a group that is still being split off, its parent's. */
+/* The communicator of the hosts by which c's ranks are asked and told; of a group that is still
+ * being split off, its parent's. */
 static struct dt_comm *hosts_of(struct dt_comm *c)
 {
     while (!((struct nccl *)c->state)->control_open && c->parent != NULL) {
@@ -56,14 +63,17 @@ static struct dt_comm *hosts_of(struct dt_comm *c)
     return ((struct nccl *)c->state)->control;
 }
 
-/* By NCCL's last word: buffers are made with the first collectives, when the rest of the GPU is taken. */
+/* By NCCL's last word: buffers are made with the first collectives, when the rest of the GPU is
+ * taken. */
 static bool lacks_memory(int result, const char *more)
 {
     return result == NCCL_UNHANDLED_CUDA_ERROR &&
-           (strstr(more, "out of memory") != NULL || strstr(more, "CUDA calloc") != NULL || strstr(more, "CUDA malloc") != NULL);
+           (strstr(more, "out of memory") != NULL || strstr(more, "CUDA calloc") != NULL ||
+            strstr(more, "CUDA malloc") != NULL);
 }
 
-/* NCCL has failed. That may be the echo of a lost rank, and come before the hosts know of it: what they say within CAUSE_S is the cause. */
+/* NCCL has failed. That may be the echo of a lost rank, and come before the hosts know of it:
+ * what they say within CAUSE_S is the cause. */
 static int result_error(struct dt_comm *c, int result, const char *what, struct dt_error *err)
 {
     struct nccl *n = c->state;
@@ -80,23 +90,27 @@ static int result_error(struct dt_comm *c, int result, const char *what, struct 
     nccl_describe(c, &where);
     more = more != NULL ? more : "";
     bool full = lacks_memory(result, more), named = result == NCCL_UNHANDLED_CUDA_ERROR && n->device_name[0] != '\0';
-    (void)dt_fail(err, full ? DT_NO_MEMORY : status_of(result), "communicator %s: rank %d%s: NCCL %s: %s: %s%s%s%s%.*s%s", c->name,
-                  shm_shown(c, c->rank), dt_text_str(&where), n->lib->number, what, n->lib->error_string(result), named ? " of " : "",
+    (void)dt_fail(err, full ? DT_NO_MEMORY : status_of(result),
+                  "communicator %s: rank %d%s: NCCL %s: %s: %s%s%s%s%.*s%s", c->name, shm_shown(c, c->rank),
+                  dt_text_str(&where), n->lib->number, what, n->lib->error_string(result), named ? " of " : "",
                   named ? n->device_name : "", more[0] != '\0' ? ": " : "", (int)strcspn(more, "\n"), more,
-                  full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less (training.collective_sms, NCCL_NVLS_ENABLE=0)"
+                  full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less "
+                         "(training.collective_sms, NCCL_NVLS_ENABLE=0)"
                        : "");
     dt_text_clear(&where);
     return -1;
 }
 
-/* The state of one handle: NCCL_IN_PROGRESS while a call goes on, or before there is a handle; -1 when it was stopped. */
+/* The state of one handle: NCCL_IN_PROGRESS while a call goes on, or before there is a handle;
+ * -1 when it was stopped. */
 static int state_of(struct nccl *n, enum nccl_which which)
 {
     int state = NCCL_IN_PROGRESS, rc = NCCL_SUCCESS;
     if (n->dead || pthread_mutex_trylock(&n->lock) != 0) {
         return n->dead ? -1 : NCCL_IN_PROGRESS;
     }
-    nccl_comm handle = __atomic_load_n(&n->handles[which], __ATOMIC_ACQUIRE); /* NCCL's thread sets it */
+    /* NCCL's thread sets it */
+    nccl_comm handle = __atomic_load_n(&n->handles[which], __ATOMIC_ACQUIRE);
     if (n->dead) {
         state = -1;
     } else if (handle != NULL) {
@@ -135,7 +149,8 @@ int nccl_look(struct dt_comm *c, struct dt_error *err)
     return 0;
 }
 
-int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout_s, const char *what, struct dt_error *err)
+int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout_s, const char *what,
+                struct dt_error *err)
 {
     struct nccl *n = c->state;
     struct dt_comm *hosts = hosts_of(c);
@@ -158,8 +173,8 @@ int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout
             struct dt_text where;
             dt_text_init(&where);
             nccl_describe(c, &where);
-            (void)dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: NCCL %s: %s: no end in %.3g s", c->name, shm_shown(c, c->rank),
-                          dt_text_str(&where), n->lib->number, what, timeout_s);
+            (void)dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: NCCL %s: %s: no end in %.3g s", c->name,
+                          shm_shown(c, c->rank), dt_text_str(&where), n->lib->number, what, timeout_s);
             dt_text_clear(&where);
             return nccl_give_up(c, err);
         }
@@ -193,15 +208,16 @@ static bool revoke(struct nccl *n)
             continue;
         }
         if (n->lib->async_error(n->handles[i], &state) != NCCL_SUCCESS || state != NCCL_SUCCESS) {
-            return false; /* in the middle of another call, or failed: ncclCommRevoke is for what is well */
+            return false; /* in the middle of another call, or failed: ncclCommRevoke is for what
+                           * is well */
         }
         rc = n->lib->revoke(n->handles[i], 0);
         well = rc == NCCL_SUCCESS || rc == NCCL_IN_PROGRESS;
     }
     for (int i = 0; well && i < NCCL_HANDLES; i++) {
         int state = NCCL_SUCCESS;
-        while (n->handles[i] != NULL && n->lib->async_error(n->handles[i], &state) == NCCL_SUCCESS && state == NCCL_IN_PROGRESS &&
-               dt_now_s() < until_s) {
+        while (n->handles[i] != NULL && n->lib->async_error(n->handles[i], &state) == NCCL_SUCCESS &&
+               state == NCCL_IN_PROGRESS && dt_now_s() < until_s) {
             (void)nanosleep(&short_pause, NULL);
         }
         well = state != NCCL_IN_PROGRESS;
@@ -209,11 +225,13 @@ static bool revoke(struct nccl *n)
     return well;
 }
 
-/* False: before 2.19 an abort by another thread than the one whose call goes on frees what that call uses; nothing is on the device then. */
+/* False: before 2.19 an abort by another thread than the one whose call goes on frees what that
+ * call uses; nothing is on the device then. */
 static bool may_abort(const struct nccl *n, nccl_comm handle)
 {
     int state = NCCL_SUCCESS;
-    return n->lib->version >= 21900 || (n->lib->async_error(handle, &state) == NCCL_SUCCESS && state != NCCL_IN_PROGRESS);
+    return n->lib->version >= 21900 ||
+           (n->lib->async_error(handle, &state) == NCCL_SUCCESS && state != NCCL_IN_PROGRESS);
 }
 
 static void abort_one(struct nccl *n, enum nccl_which which)
@@ -226,7 +244,8 @@ static void abort_one(struct nccl *n, enum nccl_which which)
     }
 }
 
-/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one is GPU 0. Afterwards the device may be closed. */
+/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one
+ * is GPU 0. Afterwards the device may be closed. */
 static void take_device(struct nccl *n)
 {
     int begins = NCCL_BEGINS;
@@ -242,8 +261,9 @@ static void *abort_gather(void *argument)
     return NULL;
 }
 
-/* Side by side: an abort waits for what its communicator has on the device, which may stand behind what the other one's abort ends. One after the other where nobody
- * waits for it any more: the device may be closed. */
+/* Side by side: an abort waits for what its communicator has on the device, which may stand
+ * behind what the other one's abort ends. One after the other where nobody waits for it any
+ * more: the device may be closed. */
 static void abort_all(struct nccl *n)
 {
     pthread_t gather;
@@ -267,7 +287,8 @@ static void come_to_rest(struct nccl *n)
     (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_AT_REST);
 }
 
-/* Waits for a call that goes on, but not for one that does not come back: the abort ends what it waits for. */
+/* Waits for a call that goes on, but not for one that does not come back: the abort ends what it
+ * waits for. */
 static void *stop_main(void *argument)
 {
     struct nccl *n = argument;
@@ -342,7 +363,8 @@ int nccl_give_up(struct dt_comm *c, struct dt_error *err)
     (void)pthread_mutex_unlock(&n->facts_lock);
     if (first) {
         struct dt_comm *hosts = hosts_of(c);
-        hosts->ops->tell(hosts, err); /* before the device is let go: whoever finds garbage knows why */
+        hosts->ops->tell(hosts, err); /* before the device is let go: whoever finds garbage knows
+                                       * why */
     }
     nccl_stop(c);
     return -1;
@@ -385,24 +407,30 @@ bool nccl_end(struct dt_comm *c)
 {
     struct nccl *n = c->state;
     bool rest = true;
-    if (n->splitting) { /* until its parent is at rest, NCCL may still put this group's communicator here */
+    if (n->splitting) { /* until its parent is at rest, NCCL may still put this group's
+                         * communicator here */
         rest = nccl_await_rest(c->parent);
     }
     if (rest && n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0 && finalize(c)) {
         in_thread(n, destroy_main);
         rest = nccl_await_rest(c);
-    } else if (rest && (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it may be writing them */
+    } else if (rest && (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it
+                                                                         * may be writing them */
         nccl_stop(c);
         rest = nccl_await_rest(c);
-        if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is freed */
+        if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is
+                                       * freed */
             in_thread(n, abort_main);
             rest = nccl_await_rest(c);
         }
     }
     if (!rest) {
         int going = NCCL_GOES_ON;
-        (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_LEFT); /* no thread more takes the device */
-        dt_log(DT_LOG_WARN, "comm", "communicator %s: NCCL %s does not end it; it is left as it is until the process ends", c->name, n->lib->number);
+        /* no thread more takes the device */
+        (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_LEFT);
+        dt_log(DT_LOG_WARN, "comm",
+               "communicator %s: NCCL %s does not end it; it is left as it is until the process ends", c->name,
+               n->lib->number);
     }
     return rest;
 }

@@ -1,6 +1,8 @@
-/* Who is where. NCCL itself does not tell which rank it waits for, so each rank's stream writes into memory that the ranks of its host share: the number of the
- * collective that it has come to, and of the one that it has come through. What ranks are about to do lies beside it and is compared by whoever comes later:
- * NCCL would hang or compute nonsense where they differ. Of other hosts it is known when they fail or are gone, by the control. */
+/* Who is where. NCCL itself does not tell which rank it waits for, so each rank's stream writes
+ * into memory that the ranks of its host share: the number of the collective that it has come
+ * to, and of the one that it has come through. What ranks are about to do lies beside it and is
+ * compared by whoever comes later: NCCL would hang or compute nonsense where they differ. Of
+ * other hosts it is known when they fail or are gone, by the control. */
 #include "collectives/nccl.h"
 #include "collectives/tcp.h"
 
@@ -14,7 +16,9 @@
 #include <string.h>
 
 #define NAMED_MAX 4
-#define OTHERS_MORE_S 2.0 /* ranks beside the missing one, on another host, give up first: they can name it */
+#define OTHERS_MORE_S                                                                                                  \
+    2.0 /* ranks beside the missing one, on another host, give up first: they
+         * can name it */
 
 static struct nccl_side *side(const struct nccl *n, int i)
 {
@@ -100,14 +104,16 @@ int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *
 {
     struct nccl *n = c->state;
     struct nccl_said *mine = &side(n, n->own_side)->said[n->step % NCCL_RING];
-    uint64_t h = shm_mix(shm_mix(shm_mix(1, n->step), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    uint64_t h = shm_mix(shm_mix(shm_mix(1, n->step), (uint64_t)x->count),
+                         (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (const char *p = x->name; *p != '\0'; p++) {
         h = shm_mix(h, (uint64_t)(unsigned char)*p);
     }
     char ours[NCCL_TEXT_BYTES] = "", theirs[NCCL_TEXT_BYTES];
     uint64_t words[NCCL_TEXT_WORDS], digest;
-    (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count, dt_dtype_name(x->type));
+    (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count,
+                   dt_dtype_name(x->type));
     memcpy(words, ours, sizeof words);
     atomic_store(&mine->number, 0); /* none has that number */
     for (int i = 0; i < NCCL_TEXT_WORDS; i++) {
@@ -117,8 +123,9 @@ int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *
     atomic_store(&mine->number, n->step);
     for (int i = 0; i < n->side_count; i++) {
         if (i != n->own_side && read_said(n, i, n->step, &digest, theirs) && digest != h) {
-            return dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %u: rank %d does %s, rank %d does %s", c->name,
-                           n->step, shm_shown(c, c->rank), ours, rank_of(c, i), theirs);
+            return dt_fail(err, DT_INVALID,
+                           "communicator %s: the ranks disagree on collective %u: rank %d does %s, rank %d does %s",
+                           c->name, n->step, shm_shown(c, c->rank), ours, rank_of(c, i), theirs);
         }
     }
     return 0;
@@ -209,11 +216,12 @@ int nccl_check_clock(struct dt_comm *c, struct dt_error *err)
     if (count > 0 || all_here || stood_s >= c->timeout_s + OTHERS_MORE_S) {
         describe_side(n, n->own_side, ready, ", in ", &where);
         if (count == 0) {
-            dt_text_puts(&missing, all_here ? "nobody, all ranks are in it and NCCL does not end"
-                                            : "nobody of this host, so a rank of another one is late, or NCCL does not end");
+            dt_text_puts(&missing, all_here
+                                       ? "nobody, all ranks are in it and NCCL does not end"
+                                       : "nobody of this host, so a rank of another one is late, or NCCL does not end");
         }
-        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: no end in %.3g s; missing: %s", c->name, shm_shown(c, c->rank),
-                     dt_text_str(&where), c->timeout_s, dt_text_str(&missing));
+        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: rank %d%s: no end in %.3g s; missing: %s", c->name,
+                     shm_shown(c, c->rank), dt_text_str(&where), c->timeout_s, dt_text_str(&missing));
     }
     dt_text_clear(&where);
     dt_text_clear(&missing);

@@ -1,5 +1,6 @@
-/* Non-blocking sockets and poll(). With a page, poll wakes every 20 ms to look at the order: a futex and a socket cannot be waited
- * for together, and an agent that aborts a round also closes the store, which wakes most waits at once. */
+/* Non-blocking sockets and poll(). With a page, poll wakes every 20 ms to look at the order: a
+ * futex and a socket cannot be waited for together, and an agent that aborts a round also closes
+ * the store, which wakes most waits at once. */
 #include "collectives/net.h"
 
 #include "base/clock.h"
@@ -21,8 +22,10 @@
 
 static const double order_interval_s = 0.02;
 
-/* Most answers come within this time, and to be put to sleep and woken costs both sides more than looking: on an idle virtual machine a round trip
- * through the store takes 50 us with sleeping and 25 us without (`bench store`). Whoever else wants the processor gets it between two looks. */
+/* Most answers come within this time, and to be put to sleep and woken costs both sides more
+ * than looking: on an idle virtual machine a round trip through the store takes 50 us with
+ * sleeping and 25 us without (`bench store`). Whoever else wants the processor gets it between
+ * two looks. */
 static const double look_s = 50e-6;
 
 char *dt_net_name(const char *host, int port, char *out, size_t out_bytes)
@@ -41,7 +44,8 @@ static int fail_stopped(const struct dt_net *n, const char *what, struct dt_erro
     return dt_fail(err, DT_STOPPED, "%s: %s: the round was ended", n->name, what);
 }
 
-/* Errors of a connected socket: the peer is gone, unless the order says that this is how rounds end. */
+/* Errors of a connected socket: the peer is gone, unless the order says that this is how rounds
+ * end. */
 static int fail_gone(const struct dt_net *n, const char *what, const char *cause, struct dt_error *err)
 {
     return is_aborted(n->page) ? fail_stopped(n, what, err) : dt_fail(err, DT_PEER, "%s: %s: %s", n->name, what, cause);
@@ -98,17 +102,20 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* A connection to ourselves: with a free ephemeral port as target the kernel can join a socket with itself. */
+/* A connection to ourselves: with a free ephemeral port as target the kernel can join a socket
+ * with itself. */
 static bool is_own(int fd)
 {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t a_size = sizeof a, b_size = sizeof b;
-    return getsockname(fd, (struct sockaddr *)&a, &a_size) == 0 && getpeername(fd, (struct sockaddr *)&b, &b_size) == 0 && a_size == b_size &&
-           memcmp(&a, &b, a_size) == 0;
+    return getsockname(fd, (struct sockaddr *)&a, &a_size) == 0 &&
+           getpeername(fd, (struct sockaddr *)&b, &b_size) == 0 && a_size == b_size && memcmp(&a, &b, a_size) == 0;
 }
 
-/* One attempt at one address: 0 with n->fd connected, or -1 with errno-like text in cause; -2 when ordered to stop. */
-static int try_address(struct dt_net *n, const struct addrinfo *a, double deadline_s, char *cause, size_t cause_bytes, struct dt_error *err)
+/* One attempt at one address: 0 with n->fd connected, or -1 with errno-like text in cause; -2
+ * when ordered to stop. */
+static int try_address(struct dt_net *n, const struct addrinfo *a, double deadline_s, char *cause, size_t cause_bytes,
+                       struct dt_error *err)
 {
     n->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (n->fd < 0) {
@@ -141,27 +148,32 @@ static int try_address(struct dt_net *n, const struct addrinfo *a, double deadli
 }
 
 /* All addresses of the name once. */
-static int try_all(struct dt_net *n, const char *host, int port, double deadline_s, char *cause, size_t cause_bytes, struct dt_error *err)
+static int try_all(struct dt_net *n, const char *host, int port, double deadline_s, char *cause, size_t cause_bytes,
+                   struct dt_error *err)
 {
     char service[16];
     (void)snprintf(service, sizeof service, "%d", port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV},
+                    *found = NULL;
     int code = getaddrinfo(host, service, &hints, &found);
     if (code != 0) {
-        (void)snprintf(cause, cause_bytes, "name look-up: %s", code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
+        (void)snprintf(cause, cause_bytes, "name look-up: %s",
+                       code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
         return -1;
     }
     int rc = -1;
     for (const struct addrinfo *a = found; a != NULL && rc == -1; a = a->ai_next) {
         /* One dead address must not use up the time of the others. */
-        double until_s = a->ai_next != NULL ? fmin(deadline_s, dt_now_s() + fmax((deadline_s - dt_now_s()) / 3, 0.2)) : deadline_s;
+        double until_s =
+            a->ai_next != NULL ? fmin(deadline_s, dt_now_s() + fmax((deadline_s - dt_now_s()) / 3, 0.2)) : deadline_s;
         rc = try_address(n, a, until_s, cause, cause_bytes, err);
     }
     freeaddrinfo(found);
     return rc;
 }
 
-int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page, struct dt_error *err)
+int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page,
+                   struct dt_error *err)
 {
     struct dt_net made = {.fd = -1, .page = page};
     dt_net_name(host, port, made.name, sizeof made.name);
@@ -184,7 +196,8 @@ int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline
         double until_s = dt_now_s() + pause_s * (0.5 + (double)(seed >> 16 & 0xffff) / 65536.0);
         pause_s = fmin(pause_s * 1.5, 1.0);
         if (until_s >= deadline_s) {
-            return dt_fail(err, DT_TIMEOUT, "%s: connect: %s (tried for %.1f s)", made.name, cause, dt_now_s() - began_s);
+            return dt_fail(err, DT_TIMEOUT, "%s: connect: %s (tried for %.1f s)", made.name, cause,
+                           dt_now_s() - began_s);
         }
         for (double left_s = until_s - dt_now_s(); left_s > 0; left_s = until_s - dt_now_s()) {
             if (is_aborted(page)) {
@@ -215,21 +228,26 @@ static int listen_at(struct dt_net *n, const struct addrinfo *a, int backlog)
     return 0;
 }
 
-int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err)
+int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out,
+                  struct dt_error *err)
 {
     struct dt_net made = {.fd = -1, .page = page};
     bool all = host == NULL || host[0] == '\0';
     dt_net_name(all ? "*" : host, port, made.name, sizeof made.name);
     char service[16];
     (void)snprintf(service, sizeof service, "%d", port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_NUMERICSERV | AI_PASSIVE},
+                    *found = NULL;
     int code = getaddrinfo(all ? NULL : host, service, &hints, &found);
     if (code != 0) {
-        return dt_fail(err, code == EAI_AGAIN ? DT_TIMEOUT : DT_NOT_FOUND, "%s: %s; must be a name or an address of this host", all ? "*" : host,
-                       gai_strerror(code));
+        return dt_fail(err, code == EAI_AGAIN ? DT_TIMEOUT : DT_NOT_FOUND,
+                       "%s: %s; must be a name or an address of this host", all ? "*" : host, gai_strerror(code));
     }
     int rc = -1;
-    for (int pass = 0; pass < 2 && rc != 0; pass++) { /* all addresses: IPv6 first, it serves both; a name: IPv4 first */
+    for (int pass = 0; pass < 2 && rc != 0; pass++) { /* all addresses: IPv6 first, it serves
+                                                       * both; a name: IPv4 first */
         for (const struct addrinfo *a = found; a != NULL && rc != 0; a = a->ai_next) {
             if ((a->ai_family == AF_INET6) == (all ? pass == 0 : pass == 1)) {
                 rc = listen_at(&made, a, backlog);
@@ -250,7 +268,8 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
         dt_net_close(&made);
         return -1;
     }
-    *port_out = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+    *port_out = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                               : ((struct sockaddr_in *)&at)->sin_port);
     dt_net_name(all ? "*" : host, *port_out, made.name, sizeof made.name);
     *n = made;
     return 0;
@@ -261,8 +280,8 @@ struct dt_ports dt_ports_but(int lo, int hi, int last)
     return (struct dt_ports){lo, hi, lo > 0 && last >= lo && last <= hi ? last - lo + 1 : 0};
 }
 
-int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
-                         struct dt_error *err)
+int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog,
+                         struct dt_page *page, int *port_out, struct dt_error *err)
 {
     if (ports->lo <= 0) {
         return dt_net_listen(n, host, 0, backlog, page, port_out, err);
@@ -272,7 +291,8 @@ int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_por
         if (dt_net_listen(n, host, ports->lo + (ports->first % span + i) % span, backlog, page, port_out, err) == 0) {
             return 0;
         }
-        if (err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) { /* the name: another port is no better */
+        /* the name: another port is no better */
+        if (err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) {
             return -1;
         }
     }
@@ -305,9 +325,11 @@ int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s
         int fd = accept4(listener->fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             char host[NI_MAXHOST] = "?", service[NI_MAXSERV] = "0";
-            (void)getnameinfo((struct sockaddr *)&from, size, host, sizeof host, service, sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
+            (void)getnameinfo((struct sockaddr *)&from, size, host, sizeof host, service, sizeof service,
+                              NI_NUMERICHOST | NI_NUMERICSERV);
             struct dt_net made = {.fd = fd, .page = listener->page};
-            (void)snprintf(made.name, sizeof made.name, strchr(host, ':') != NULL ? "[%.200s]:%s" : "%.200s:%s", host, service);
+            (void)snprintf(made.name, sizeof made.name, strchr(host, ':') != NULL ? "[%.200s]:%s" : "%.200s:%s", host,
+                           service);
             set_options(fd);
             *out = made;
             return 0;
@@ -353,7 +375,8 @@ int dt_net_write(struct dt_net *n, const void *data, size_t size, double deadlin
 }
 
 /* Between at_least and size bytes. */
-static int read_between(struct dt_net *n, void *data, size_t at_least, size_t size, size_t *out, double deadline_s, struct dt_error *err)
+static int read_between(struct dt_net *n, void *data, size_t at_least, size_t size, size_t *out, double deadline_s,
+                        struct dt_error *err)
 {
     char *to = data;
     size_t got = 0;

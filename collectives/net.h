@@ -1,5 +1,6 @@
-/* Blocking TCP sockets with deadlines. Every call ends by its deadline (absolute, dt_now_s) or when the page's order becomes
- * DT_ORDER_ABORT (DT_STOPPED). Errors read `host:port: what: cause`. Sockets are non-blocking inside, close-on-exec, without Nagle. */
+/* Blocking TCP sockets with deadlines. Every call ends by its deadline (absolute, dt_now_s) or
+ * when the page's order becomes DT_ORDER_ABORT (DT_STOPPED). Errors read `host:port: what:
+ * cause`. Sockets are non-blocking inside, close-on-exec, without Nagle. */
 #ifndef DT_COLLECTIVES_NET_H
 #define DT_COLLECTIVES_NET_H
 
@@ -15,26 +16,33 @@ struct dt_net {
     char name[288];       /* "host:port" of the other side ("[addr]:port" for IPv6) */
 };
 
-/* Connects to the first address that answers, IPv6 and IPv4; refused and unreachable hosts and failing name look-ups are tried
- * again until the deadline. */
-int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page, struct dt_error *err);
+/* Connects to the first address that answers, IPv6 and IPv4; refused and unreachable hosts and
+ * failing name look-ups are tried again until the deadline. */
+int dt_net_connect(struct dt_net *n, const char *host, int port, double deadline_s, struct dt_page *page,
+                   struct dt_error *err);
 /* What a port says that we may not have: with DT_INVALID, as another try is denied, too. */
-#define DT_NET_DENIED                                                                                                                                \
-    "permission denied: ports below 1024 (net.ipv4.ip_unprivileged_port_start) are for root and CAP_NET_BIND_SERVICE; choose another port"
+#define DT_NET_DENIED                                                                                                  \
+    "permission denied: ports below 1024 (net.ipv4.ip_unprivileged_port_start) are for root and "                      \
+    "CAP_NET_BIND_SERVICE; choose another port"
 
-/* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has. backlog 0: 4096. DT_NOT_FOUND: no host of that name, or it
- * is another one. DT_TIMEOUT: no name server answers. */
-int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out, struct dt_error *err);
-/* Ports lo..hi, from lo + first on; lo 0: whichever the system chooses. Who begins at different ones does not try the same. */
+/* Listens; host null: all addresses. port 0: the system chooses; *port_out is the one it has.
+ * backlog 0: 4096. DT_NOT_FOUND: no host of that name, or it is another one. DT_TIMEOUT: no name
+ * server answers. */
+int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, struct dt_page *page, int *port_out,
+                  struct dt_error *err);
+/* Ports lo..hi, from lo + first on; lo 0: whichever the system chooses. Who begins at different
+ * ones does not try the same. */
 struct dt_ports {
     int lo, hi, first; /* first: any number from 0 on */
 };
-/* lo..hi with `last` at the end, where it is among them: somebody else's, if another one is free. */
+/* lo..hi with `last` at the end, where it is among them: somebody else's, if another one is
+ * free. */
 struct dt_ports dt_ports_but(int lo, int hi, int last);
 /* The same at the first of these ports that is free. */
-int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog, struct dt_page *page, int *port_out,
-                         struct dt_error *err);
-/* Whether this machine may listen at a host's address: not at one that a router or a container's bridge translates to ours. Also true when nobody can tell. */
+int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_ports *ports, int backlog,
+                         struct dt_page *page, int *port_out, struct dt_error *err);
+/* Whether this machine may listen at a host's address: not at one that a router or a container's
+ * bridge translates to ours. Also true when nobody can tell. */
 bool dt_net_is_here(const char *host);
 int dt_net_accept(struct dt_net *listener, struct dt_net *out, double deadline_s, struct dt_error *err);
 /* All bytes. A closed connection is DT_PEER. */

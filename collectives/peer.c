@@ -1,16 +1,22 @@
-/* Ranks whose devices reach each other's memory: several on one GPU, or GPUs of one host. Each rank's arenas are imported by all others, and a rank's stream
- * reads its peers' buffers where they are; sums are those of the kernel `sum_slices`, in tree order, so the bits are those of every other backend.
+/* Ranks whose devices reach each other's memory: several on one GPU, or GPUs of one host. Each
+ * rank's arenas are imported by all others, and a rank's stream reads its peers' buffers where
+ * they are; sums are those of the kernel `sum_slices`, in tree order, so the bits are those of
+ * every other backend.
  *
  *   arenas          | ready | wait for all | rank r sums slice r over all buffers, copies the sum to all | done | wait for all |
  *   small, or other | copy to my stage | ready | wait for all | read all stages |                  two stages, used in turn
  *
- * Streams meet by words in shared host memory: a stream writes the number of its step to its own word and waits for those of its peers. No kernel spins,
- * and a host can let a stream go on whose peer will never write: that is how a lost rank leaves nobody inside. Nothing is valid then; dt_comm_poll says so.
+ * Streams meet by words in shared host memory: a stream writes the number of its step to its own
+ * word and waits for those of its peers. No kernel spins, and a host can let a stream go on
+ * whose peer will never write: that is how a lost rank leaves nobody inside. Nothing is valid
+ * then; dt_comm_poll says so.
  *
- * The hosts have a communicator of their own, over shared memory (`control`): handles travel there, it knows when a process has ended, and what one fails with
- * all others are told. The host never waits for its peers in `start`; what ranks do is compared by whoever comes later.
+ * The hosts have a communicator of their own, over shared memory (`control`): handles travel
+ * there, it knows when a process has ended, and what one fails with all others are told. The
+ * host never waits for its peers in `start`; what ranks do is compared by whoever comes later.
  *
- * Buffers lie at the same place of the arena on every rank, or, for all_gather in place, each at its slice of it. */
+ * Buffers lie at the same place of the arena on every rank, or, for all_gather in place, each at
+ * its slice of it. */
 #include "collectives/backends.h"
 #include "collectives/peer.h"
 #include "collectives/shm.h"
@@ -54,7 +60,8 @@ static bool find(const struct dt_comm *c, const void *at, size_t size_bytes, str
         const struct peer *p = c->state;
         for (int i = 1; i < p->arena_count; i++) {
             uintptr_t base = (uintptr_t)p->arenas[i].base[c->rank], x = (uintptr_t)at;
-            if (x >= base && x - base <= p->arenas[i].size_bytes && size_bytes <= p->arenas[i].size_bytes - (x - base)) {
+            if (x >= base && x - base <= p->arenas[i].size_bytes &&
+                size_bytes <= p->arenas[i].size_bytes - (x - base)) {
                 *out = (struct place){c, i, x - base};
                 return true;
             }
@@ -72,17 +79,20 @@ static char *reach(const struct dt_comm *c, const struct place *place, int rank)
     return ((const struct peer *)c->state)->arenas[place->arena].base[rank] + place->offset;
 }
 
-/* What a step passes on; two, in turn: who comes to the next step but one has left all peers behind this one. */
+/* What a step passes on; two, in turn: who comes to the next step but one has left all peers
+ * behind this one. */
 static char *stage(const struct op *o, int rank, uint32_t step)
 {
     return o->p->arenas[0].base[rank] + (step & 1) * STAGE_BYTES;
 }
 
 /* Host memory of all ranks by one collective of the hosts. */
-static int gather(struct dt_comm *c, const char *name, const void *mine, void *all, size_t size_bytes, struct dt_error *err)
+static int gather(struct dt_comm *c, const char *name, const void *mine, void *all, size_t size_bytes,
+                  struct dt_error *err)
 {
     struct dt_comm *control = ((struct peer *)c->state)->control;
-    const struct dt_collective x = {.kind = DT_ALL_GATHER, .name = name, .in = mine, .out = all, .count = (int64_t)size_bytes, .type = DT_U8};
+    const struct dt_collective x = {
+        .kind = DT_ALL_GATHER, .name = name, .in = mine, .out = all, .count = (int64_t)size_bytes, .type = DT_U8};
     return control->ops->run(control, &x, ++control->number, c->open_timeout_s, err);
 }
 
@@ -134,8 +144,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         if (all[r].size_bytes < 0) {
             rc = dt_fail(err, DT_NO_MEMORY, "rank %d: %.*s", shm_shown(c, r), (int)sizeof all[r].why, all[r].why);
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
-            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld", shm_shown(c, c->rank),
-                         size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
+            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld",
+                         shm_shown(c, c->rank), size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);
         } else if (r != c->rank) {
             rc = dt_device_import(c->device, all[r].handle, size_bytes, (void **)&a->base[r], err);
             rc = rc == 0 ? 0 : dt_wrap(err, "rank %d's memory", shm_shown(c, r));
@@ -179,7 +189,8 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return control->ops->offer(control, ticket, err);
 }
 
-/* The sides: an arena of the hosts' communicator, which all streams of this rank may write to and wait for. */
+/* The sides: an arena of the hosts' communicator, which all streams of this rank may write to
+ * and wait for. */
 static int open_sides(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
@@ -211,7 +222,8 @@ static int open_peer(struct dt_comm *c, const char *ticket, struct dt_error *err
     if (c->device == NULL) {
         return dt_fail(err, DT_INVALID, "backend peer needs a device whose memory is not the host's");
     }
-    if (p->control->ops->open(p->control, ticket, err) != 0 || open_sides(c, err) != 0 || alloc(c, 2 * STAGE_BYTES, &stages, err) != 0) {
+    if (p->control->ops->open(p->control, ticket, err) != 0 || open_sides(c, err) != 0 ||
+        alloc(c, 2 * STAGE_BYTES, &stages, err) != 0) {
         return -1;
     }
     for (int i = 0; i < PEER_RING; i++) {
@@ -251,8 +263,8 @@ static const void **take_inputs(struct op *o)
     struct peer *p = o->p;
     uint32_t i = p->sum_count++ % PEER_RING;
     const struct peer_side *own = p->sides[o->c->rank];
-    while (p->sum_count > PEER_RING && (int32_t)(peer_word(&own->ready) - p->in_step[i]) <= 0 && atomic_load(&o->c->stopped) == 0 &&
-           !dt_stream_failed(o->s, NULL)) {
+    while (p->sum_count > PEER_RING && (int32_t)(peer_word(&own->ready) - p->in_step[i]) <= 0 &&
+           atomic_load(&o->c->stopped) == 0 && !dt_stream_failed(o->s, NULL)) {
         dt_sleep_s(1e-4);
     }
     p->in_step[i] = p->step;
@@ -276,9 +288,12 @@ static enum dt_op kernel_op(enum dt_reduction op)
 
 static void sum(struct op *o, void *out, const void **in, int64_t count)
 {
-    o->s->device->kernels->sum_slices(
-        o->s,
-        &(struct dt_sum_slices_args){.out = out, .in = in, .in_count = o->c->size, .op = kernel_op(o->x->op), .count = count, .type = o->x->type});
+    o->s->device->kernels->sum_slices(o->s, &(struct dt_sum_slices_args){.out = out,
+                                                                         .in = in,
+                                                                         .in_count = o->c->size,
+                                                                         .op = kernel_op(o->x->op),
+                                                                         .count = count,
+                                                                         .type = o->x->type});
 }
 
 static void copy(struct op *o, void *to, const void *from, size_t size_bytes)
@@ -363,24 +378,29 @@ static void run_direct(struct op *o, const struct place *in_at, const struct pla
 /* ---- do all ranks do the same? ---- */
 
 /* Says what this rank is about to do and compares it with those who have come already. */
-static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at, struct dt_error *err)
+static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at,
+               struct dt_error *err)
 {
     const struct dt_collective *x = o->x;
     struct peer_said *mine = &o->p->sides[o->c->rank]->said[number % PEER_RING];
-    uint64_t h =
-        shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    uint64_t h = shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count),
+                         (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (const char *c = x->name; *c != '\0'; c++) {
         h = shm_mix(h, (uint64_t)(unsigned char)*c);
     }
     if (out_at != NULL) { /* in arenas: at the same place, or each at its slice */
-        size_t own = x->kind == DT_ALL_GATHER && x->in == (const char *)x->out + (size_t)o->c->rank * (size_t)x->count * o->width ? 1 : 0;
+        size_t own =
+            x->kind == DT_ALL_GATHER && x->in == (const char *)x->out + (size_t)o->c->rank * (size_t)x->count * o->width
+                ? 1
+                : 0;
         h = shm_mix(h, own ? 1 : in_at->offset);
         h = shm_mix(h, x->kind == DT_REDUCE_SCATTER ? 2 : out_at->offset);
     }
     char ours[PEER_TEXT_BYTES] = "", theirs[PEER_TEXT_BYTES];
     uint64_t words[PEER_TEXT_WORDS];
-    (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count, dt_dtype_name(x->type));
+    (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count,
+                   dt_dtype_name(x->type));
     memcpy(words, ours, sizeof words);
     atomic_store(&mine->number, -1);
     for (int i = 0; i < PEER_TEXT_WORDS; i++) {
@@ -399,8 +419,9 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
         memcpy(theirs, words, sizeof theirs);
         theirs[sizeof theirs - 1] = '\0';
         if (atomic_load(&other->number) == number) {
-            return dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s%s", o->c->name,
-                           (long long)number, shm_shown(o->c, o->c->rank), ours, shm_shown(o->c, r), theirs,
+            return dt_fail(err, DT_INVALID,
+                           "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s%s",
+                           o->c->name, (long long)number, shm_shown(o->c, o->c->rank), ours, shm_shown(o->c, r), theirs,
                            strcmp(theirs, ours) == 0 ? " elsewhere in memory" : "");
         }
     }
@@ -409,15 +430,17 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
 
 /* ---- the backend's row ---- */
 
-/* A stream that waits for its peers holds nothing that another one needs, since no kernel spins: of collectives that all ranks start in one order, the first
- * that is not through waits only for what its rank has put in before it. Sums have their own order, wherever they run. */
+/* A stream that waits for its peers holds nothing that another one needs, since no kernel spins:
+ * of collectives that all ranks start in one order, the first that is not through waits only for
+ * what its rank has put in before it. Sums have their own order, wherever they run. */
 static bool beside(const struct dt_comm *c)
 {
     (void)c;
     return true;
 }
 
-static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s, struct dt_error *err)
+static int start(struct dt_comm *c, const struct dt_collective *x, int64_t number, struct dt_stream *s,
+                 struct dt_error *err)
 {
     struct op o = {.c = c, .p = c->state, .x = x, .s = s, .width = dt_dtype_size(x->type)};
     size_t part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * o.width;
@@ -433,7 +456,8 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
         run_direct(&o, &in_at, &out_at);
         return 0;
     }
-    int64_t slices = x->kind == DT_REDUCE_SCATTER ? c->size : 1, most = (int64_t)(STAGE_BYTES / o.width) / slices, at = 0;
+    int64_t slices = x->kind == DT_REDUCE_SCATTER ? c->size : 1, most = (int64_t)(STAGE_BYTES / o.width) / slices,
+            at = 0;
     do {
         int64_t n = x->kind == DT_BARRIER ? 0 : x->count - at < most ? x->count - at : most;
         run_staged(&o, at, n);
@@ -450,14 +474,16 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     return control->ops->run(control, x, ++control->number, timeout_s, err);
 }
 
-/* Ranks that are threads of this process read our memory itself, not a mapping of their own: it may go when their streams have run dry. */
+/* Ranks that are threads of this process read our memory itself, not a mapping of their own: it
+ * may go when their streams have run dry. */
 static void await_threads(struct dt_comm *c)
 {
     struct peer *p = c->state;
     double until_s = dt_now_s() + CLOSE_S;
     atomic_store(&p->sides[c->rank]->drained, 1);
     for (int r = 0; r < c->size; r++) {
-        while (shm_slot(p->control->state, r)->pid == getpid() && atomic_load(&p->sides[r]->drained) == 0 && dt_now_s() < until_s) {
+        while (shm_slot(p->control->state, r)->pid == getpid() && atomic_load(&p->sides[r]->drained) == 0 &&
+               dt_now_s() < until_s) {
             dt_sleep_s(DRAINED_S);
         }
     }
@@ -473,9 +499,11 @@ static void close_peer(struct dt_comm *c)
     for (int i = 0; i < p->arena_count; i++) {
         drop_imports(c, &p->arenas[i]);
     }
-    if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) { /* a peer may still have what is freed here */
-        (void)p->control->ops->run(p->control, &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8}, ++p->control->number,
-                                   CLOSE_S, &err);
+    /* a peer may still have what is freed here */
+    if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) {
+        (void)p->control->ops->run(p->control,
+                                   &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8},
+                                   ++p->control->number, CLOSE_S, &err);
     }
     if (p->opened) {
         await_threads(c);

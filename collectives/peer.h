@@ -1,4 +1,5 @@
-/* Inside of the backend "peer": peer.c (memory and collectives) and peer_look.c (who is lost, and letting streams go). */
+/* Inside of the backend "peer": peer.c (memory and collectives) and peer_look.c (who is lost,
+ * and letting streams go). */
 #ifndef DT_COLLECTIVES_PEER_H
 #define DT_COLLECTIVES_PEER_H
 
@@ -11,14 +12,16 @@ enum { PEER_ARENAS_MAX = 16, PEER_RING = 64, PEER_TEXT_WORDS = 12, PEER_TEXT_BYT
 struct peer_said { /* what a rank does; written by it, read by whoever comes later */
     _Atomic int64_t number;
     _Atomic uint64_t digest;
-    _Atomic uint64_t text[PEER_TEXT_WORDS]; /* may be read while it changes; then the number has changed too */
+    _Atomic uint64_t text[PEER_TEXT_WORDS]; /* may be read while it changes; then the number has
+                                             * changed too */
 };
 
 struct peer_side { /* one rank's part of the shared host memory */
     alignas(64) uint32_t ready;
     alignas(64) uint32_t done;
     _Atomic uint32_t drained;  /* nothing of it runs on a stream any more */
-    _Atomic uint32_t released; /* it has let all streams go: what they compute from now on is nothing */
+    _Atomic uint32_t released; /* it has let all streams go: what they compute from now on is
+                                * nothing */
     alignas(64) struct peer_said said[PEER_RING];
 };
 
@@ -40,7 +43,8 @@ struct peer {
     bool opened;
     /* peer_look.c; the lock is of what follows: any thread may poll */
     pthread_mutex_t lock;
-    uint32_t seen_ready; /* for the clock: the last step this rank's stream was seen to reach, and when */
+    uint32_t seen_ready; /* for the clock: the last step this rank's stream was seen to reach,
+                          * and when */
     double seen_s;
     pthread_t releaser;
     bool releasing;

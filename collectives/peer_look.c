@@ -1,5 +1,7 @@
-/* Who is lost, and letting streams go that wait for one. Any thread may ask: the host while it waits, and the thread that looks while the host is elsewhere
- * (watch.c). What is found stays found: shared memory keeps it (`failed`, `released`), a process that has ended comes no more, and an order only grows. */
+/* Who is lost, and letting streams go that wait for one. Any thread may ask: the host while it
+ * waits, and the thread that looks while the host is elsewhere (watch.c). What is found stays
+ * found: shared memory keeps it (`failed`, `released`), a process that has ended comes no more,
+ * and an order only grows. */
 #include "collectives/peer.h"
 
 #include "base/clock.h"
@@ -34,7 +36,8 @@ static void release_streams(struct dt_comm *c)
 {
     struct peer *p = c->state;
     if (p->opened && !p->releasing) {
-        atomic_store(&p->sides[c->rank]->released, 1); /* before the first word: whoever sees a stream run dry asks for this next */
+        atomic_store(&p->sides[c->rank]->released, 1); /* before the first word: whoever sees a
+                                                        * stream run dry asks for this next */
         write_words(c);
         p->releasing = pthread_create(&p->releaser, NULL, release, c) == 0;
     }
@@ -63,7 +66,8 @@ static int check_clock(struct dt_comm *c, struct dt_error *err)
     }
     int rc = 0;
     if (missing.size > 0) {
-        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: after %.3g s without %s", c->name, c->timeout_s, dt_text_str(&missing));
+        rc = dt_fail(err, DT_TIMEOUT, "communicator %s: after %.3g s without %s", c->name, c->timeout_s,
+                     dt_text_str(&missing));
     }
     dt_text_clear(&missing);
     return rc;
@@ -116,7 +120,8 @@ bool peer_waits(struct dt_comm *c)
     const struct peer_side *own = p->sides[c->rank];
     uint32_t ready = peer_word(&own->ready), done = peer_word(&own->done);
     for (int r = 0; r < c->size; r++) {
-        if ((int32_t)(peer_word(&p->sides[r]->ready) - ready) < 0 || (int32_t)(peer_word(&p->sides[r]->done) - done) < 0) {
+        if ((int32_t)(peer_word(&p->sides[r]->ready) - ready) < 0 ||
+            (int32_t)(peer_word(&p->sides[r]->done) - done) < 0) {
             return true;
         }
     }

@@ -1,13 +1,14 @@
-/* Collectives over shared memory. Nothing moves that arithmetic does not touch: buffers in arenas are read and written where
- * they are, by all ranks.
+/* Collectives over shared memory. Nothing moves that arithmetic does not touch: buffers in
+ * arenas are read and written where they are, by all ranks.
  *
  *   small (16 KiB)  everybody copies its input to its slot | step | reads all slots
  *   all_reduce      | step | rank r sums slice r over all buffers, stores the sum to all | step |
  *   others          | step | rank r reads what it wants from its peers                   | step |
  *
- * The first step also compares what the ranks are about to do. When one of them has its buffers outside the arenas, all go
- * by chunks that fit the bounce buffer: copy in | step | as above | step | copy out. Every element is summed by dt_tree_reduce
- * over all ranks, so that neither slices nor chunks show in the bits. */
+ * The first step also compares what the ranks are about to do. When one of them has its buffers
+ * outside the arenas, all go by chunks that fit the bounce buffer: copy in | step | as above |
+ * step | copy out. Every element is summed by dt_tree_reduce over all ranks, so that neither
+ * slices nor chunks show in the bits. */
 #include "collectives/shm.h"
 
 #include "base/text.h"
@@ -29,7 +30,8 @@ struct op {
     struct shm_what *mine;
     size_t width;               /* bytes of an element */
     size_t in_bytes, out_bytes; /* of each rank's buffers */
-    struct shm_places *places;  /* where each rank has its buffers: checked copies of what lies in shared memory */
+    struct shm_places *places;  /* where each rank has its buffers: checked copies of what lies
+                                 * in shared memory */
     const void **in;            /* room for dt_tree_reduce's inputs */
 };
 
@@ -52,7 +54,8 @@ static bool find_arena(const struct dt_comm *c, const void *p, size_t size_bytes
     return false;
 }
 
-/* Does `place` of some rank hold a buffer of so many bytes? Peers write it, so it is checked once, and only a copy is used. */
+/* Does `place` of some rank hold a buffer of so many bytes? Peers write it, so it is checked
+ * once, and only a copy is used. */
 static bool holds(const struct dt_comm *c, const struct shm_place *place, size_t size_bytes)
 {
     for (int32_t i = 0; i < place->level && c != NULL; i++) {
@@ -92,8 +95,8 @@ static void publish(struct op *o, int64_t number)
     size_t name_bytes = strlen(x->name);
     memcpy(name, x->name, name_bytes < sizeof(name) ? name_bytes : sizeof(name));
     memcpy(words, name, sizeof(words));
-    uint64_t h =
-        shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count), (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
+    uint64_t h = shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count),
+                         (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (int i = 0; i < SHM_NAME_WORDS; i++) {
         h = shm_mix(h, words[i]);
@@ -122,7 +125,8 @@ static void describe(const struct shm_what *w, struct dt_text *out)
     enum dt_coll kind = (enum dt_coll)atomic_load(&w->kind);
     dt_text_printf(out, "%s %s", dt_coll_name(kind), name);
     if (kind != DT_BARRIER) {
-        dt_text_printf(out, " of %lld %s", (long long)atomic_load(&w->count), dt_dtype_name((enum dt_dtype)atomic_load(&w->type)));
+        dt_text_printf(out, " of %lld %s", (long long)atomic_load(&w->count),
+                       dt_dtype_name((enum dt_dtype)atomic_load(&w->type)));
     }
     if (kind == DT_ALL_REDUCE || kind == DT_REDUCE_SCATTER) {
         dt_text_printf(out, " %s", dt_reduction_name((enum dt_reduction)atomic_load(&w->op)));
@@ -141,7 +145,8 @@ static int compare(struct op *o, int64_t number, struct dt_error *err)
             if (holds(o->c, &o->places[r].in, o->in_bytes) && holds(o->c, &o->places[r].out, o->out_bytes)) {
                 continue;
             }
-            (void)dt_fail(err, DT_INTERNAL, "communicator %s: rank %d says that its buffers lie where no arena is", o->c->name, shm_shown(o->c, r));
+            (void)dt_fail(err, DT_INTERNAL, "communicator %s: rank %d says that its buffers lie where no arena is",
+                          o->c->name, shm_shown(o->c, r));
             shm_fail(o->c, err);
             return -1;
         }
@@ -150,8 +155,10 @@ static int compare(struct op *o, int64_t number, struct dt_error *err)
         dt_text_init(&theirs);
         describe(o->mine, &ours);
         describe(what, &theirs);
-        (void)dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s", o->c->name,
-                      (long long)o->call.number, shm_shown(o->c, o->c->rank), dt_text_str(&ours), shm_shown(o->c, r), dt_text_str(&theirs));
+        (void)dt_fail(err, DT_INVALID,
+                      "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s",
+                      o->c->name, (long long)o->call.number, shm_shown(o->c, o->c->rank), dt_text_str(&ours),
+                      shm_shown(o->c, r), dt_text_str(&theirs));
         dt_text_clear(&ours);
         dt_text_clear(&theirs);
         shm_fail(o->c, err);
@@ -173,7 +180,14 @@ static int first_step(struct op *o, int64_t number, struct dt_error *err)
 int shm_begin(struct dt_comm *c, const struct dt_collective *outer, const struct shm_call *call, struct dt_error *err)
 {
     struct shm *s = c->state;
-    struct op o = {.c = c, .s = s, .x = outer, .call = *call, .in_bytes = SIZE_MAX, .out_bytes = SIZE_MAX, .places = s->places, .in = s->in};
+    struct op o = {.c = c,
+                   .s = s,
+                   .x = outer,
+                   .call = *call,
+                   .in_bytes = SIZE_MAX,
+                   .out_bytes = SIZE_MAX,
+                   .places = s->places,
+                   .in = s->in};
     publish(&o, ++c->number);
     return first_step(&o, c->number, err);
 }
@@ -205,7 +219,8 @@ static int run_small(struct op *o, int64_t number, size_t in_bytes, struct dt_er
     return 0;
 }
 
-/* Elements at..at + n of each slice (of the whole for all_reduce and broadcast); input and output of rank r for them. */
+/* Elements at..at + n of each slice (of the whole for all_reduce and broadcast); input and
+ * output of rank r for them. */
 static const char *input(const struct op *o, int r, int64_t at, int64_t n, int slice)
 {
     const struct shm_place *p = &o->places[r].in;
@@ -224,7 +239,8 @@ static void sum_slice(struct op *o, int64_t at, int64_t n)
 {
     int size = o->c->size, me = o->c->rank;
     size_t total = (size_t)n * o->width, each = (total / (size_t)size / SLICE_BYTES + 1) * SLICE_BYTES;
-    size_t first = (size_t)me * each < total ? (size_t)me * each : total, last = first + each < total ? first + each : total;
+    size_t first = (size_t)me * each < total ? (size_t)me * each : total,
+           last = first + each < total ? first + each : total;
     for (size_t b = first; b < last; b += SHM_BLOCK_BYTES) {
         size_t bytes = last - b < SHM_BLOCK_BYTES ? last - b : SHM_BLOCK_BYTES;
         for (int r = 0; r < size; r++) {
@@ -288,7 +304,8 @@ static void copy_in(struct op *o, int64_t at, int64_t n)
     char *bounce = o->s->bounces + (size_t)o->c->rank * SHM_BOUNCE_BYTES;
     int slices = x->kind == DT_REDUCE_SCATTER ? o->c->size : 1;
     for (int i = 0; i < slices; i++) {
-        memcpy(bounce + (size_t)(i * n) * o->width, (const char *)x->in + (size_t)(i * x->count + at) * o->width, (size_t)n * o->width);
+        memcpy(bounce + (size_t)(i * n) * o->width, (const char *)x->in + (size_t)(i * x->count + at) * o->width,
+               (size_t)n * o->width);
     }
 }
 
@@ -319,7 +336,8 @@ static int run_large(struct op *o, int64_t number, struct dt_error *err)
             return -1;
         }
         if (out_bounces) {
-            memcpy((char *)x->out + (size_t)at * o->width, o->s->bounces + (size_t)o->c->rank * SHM_BOUNCE_BYTES, (size_t)n * o->width);
+            memcpy((char *)x->out + (size_t)at * o->width, o->s->bounces + (size_t)o->c->rank * SHM_BOUNCE_BYTES,
+                   (size_t)n * o->width);
         }
         at += n;
         if (at >= x->count) {
@@ -338,7 +356,12 @@ static int run_large(struct op *o, int64_t number, struct dt_error *err)
 static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
 {
     struct shm *s = c->state;
-    struct op o = {.c = c, .s = s, .x = x, .call = {dt_coll_name(x->kind), x->name, number, timeout_s}, .places = s->places, .in = s->in};
+    struct op o = {.c = c,
+                   .s = s,
+                   .x = x,
+                   .call = {dt_coll_name(x->kind), x->name, number, timeout_s},
+                   .places = s->places,
+                   .in = s->in};
     o.width = dt_dtype_size(x->type);
     size_t part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * o.width;
     o.in_bytes = x->kind == DT_REDUCE_SCATTER ? part * (size_t)c->size : part;
@@ -371,8 +394,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     for (int i = 0; i < 3 && rc == 0; i++) {
         rc = run(c, &steps[i], ++c->number, c->open_timeout_s, err);
         if (rc == 0 && i == 0 && sizes[0] != -sizes[1]) {
-            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu", (long long)-sizes[1],
-                         (long long)sizes[0], shm_shown(c, c->rank), size_bytes);
+            rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu",
+                         (long long)-sizes[1], (long long)sizes[0], shm_shown(c, c->rank), size_bytes);
         } else if (rc == 0 && i == 1 && c->rank != 0) {
             ticket[sizeof(ticket) - 1] = '\0';
             rc = shm_map_take(&a.map, ticket, a.stride * (size_t)c->size, err);

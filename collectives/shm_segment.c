@@ -1,5 +1,6 @@
-/* Memory of the shared-memory backend: memfds, which nothing has to remove after a crash, found by their makers' peers as
- * /proc/PID/fd/N. Threads of the maker's process use its mapping, so that a thread sanitizer sees one memory. */
+/* Memory of the shared-memory backend: memfds, which nothing has to remove after a crash, found
+ * by their makers' peers as /proc/PID/fd/N. Threads of the maker's process use its mapping, so
+ * that a thread sanitizer sees one memory. */
 #include "collectives/shm.h"
 
 #include "base/cgroup.h"
@@ -42,7 +43,8 @@ static void identity(char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "%s/%s", boot, space);
 }
 
-/* The parts of a ticket. A ticket comes through a store or from a peer, so each part is checked before it is used. */
+/* The parts of a ticket. A ticket comes through a store or from a peer, so each part is checked
+ * before it is used. */
 struct ticket {
     char where[112];
     int pid, fd;
@@ -51,7 +53,8 @@ struct ticket {
     size_t size_bytes;
 };
 
-/* A mapping of a file that this process has made. Threads are given an address of the list only, never the one that a ticket says. */
+/* A mapping of a file that this process has made. Threads are given an address of the list only,
+ * never the one that a ticket says. */
 struct shm_made {
     struct shm_front *front;
     uint64_t nonce;
@@ -136,8 +139,8 @@ int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_C
     *fd = memory;
     char where[112];
     identity(where, sizeof(where));
-    (void)snprintf(ticket, DT_COMM_TICKET_BYTES, "shm1 %s %d %d %" PRIxPTR " %" PRIx64 " %zu", where, getpid(), memory, (uintptr_t)p, nonce,
-                   size_bytes);
+    (void)snprintf(ticket, DT_COMM_TICKET_BYTES, "shm1 %s %d %d %" PRIxPTR " %" PRIx64 " %zu", where, getpid(), memory,
+                   (uintptr_t)p, nonce, size_bytes);
     return 0;
 }
 
@@ -147,7 +150,8 @@ static bool read_number(const char **text, int base, uint64_t most, uint64_t *ou
     char *end;
     errno = 0;
     *out = isxdigit((unsigned char)**text) ? strtoull(*text, &end, base) : 0;
-    if (!isxdigit((unsigned char)**text) || errno != 0 || *out > most || end == *text || (*end != ' ' && *end != '\0')) {
+    if (!isxdigit((unsigned char)**text) || errno != 0 || *out > most || end == *text ||
+        (*end != ' ' && *end != '\0')) {
         return false;
     }
     *text = *end == ' ' ? end + 1 : end;
@@ -170,8 +174,9 @@ static bool read_ticket(struct ticket *out, const char *text, size_t size_bytes)
     }
     memcpy(out->where, text, n);
     text += n + 1;
-    if (!read_number(&text, 10, INT_MAX, &pid) || !read_number(&text, 10, INT_MAX, &fd) || !read_number(&text, 16, UINTPTR_MAX, &address) ||
-        !read_number(&text, 16, UINT64_MAX, &out->nonce) || !read_number(&text, 10, SIZE_MAX, &size) || *text != '\0' || pid == 0) {
+    if (!read_number(&text, 10, INT_MAX, &pid) || !read_number(&text, 10, INT_MAX, &fd) ||
+        !read_number(&text, 16, UINTPTR_MAX, &address) || !read_number(&text, 16, UINT64_MAX, &out->nonce) ||
+        !read_number(&text, 10, SIZE_MAX, &size) || *text != '\0' || pid == 0) {
         return false;
     }
     out->pid = (int)pid;
@@ -181,15 +186,16 @@ static bool read_ticket(struct ticket *out, const char *text, size_t size_bytes)
     return size == size_bytes && size_bytes <= (size_t)INT64_MAX - PAGE;
 }
 
-/* Is what `path` names shared memory of ours, of this size for good? Asked by a descriptor that opens nothing: a device or a pipe is left alone. */
+/* Is what `path` names shared memory of ours, of this size for good? Asked by a descriptor that
+ * opens nothing: a device or a pipe is left alone. */
 static bool is_shared_memory(int fd, const char *path, size_t size_bytes)
 {
     static const char name[] = "/memfd:" MEMFD " (deleted)";
     char target[sizeof(name)];
     struct stat st;
     ssize_t n = readlink(path, target, sizeof(target));
-    return n == (ssize_t)sizeof(name) - 1 && memcmp(target, name, sizeof(name) - 1) == 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-           st.st_uid == geteuid() && st.st_size == (off_t)(size_bytes + PAGE);
+    return n == (ssize_t)sizeof(name) - 1 && memcmp(target, name, sizeof(name) - 1) == 0 && fstat(fd, &st) == 0 &&
+           S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_size == (off_t)(size_bytes + PAGE);
 }
 
 /* The file of another process, open for reading and writing; -1 with an error. */
@@ -211,7 +217,8 @@ static int open_theirs(const struct ticket *t, struct dt_error *err)
         memory = open(here, O_RDWR | O_CLOEXEC);
     }
     (void)close(named);
-    if (memory >= 0 && (fcntl(memory, F_GET_SEALS) & SEALS) != SEALS) { /* its maker could cut it off under us */
+    /* its maker could cut it off under us */
+    if (memory >= 0 && (fcntl(memory, F_GET_SEALS) & SEALS) != SEALS) {
         (void)close(memory);
         memory = -1;
     }
@@ -224,16 +231,21 @@ int shm_map_take(struct shm_map *m, const char *text, size_t size_bytes, struct 
     char ours[112];
     if (!read_ticket(&t, text, size_bytes)) {
         return dt_fail(err, DT_INVALID,
-                       "\"%.120s\" names no shared memory of %zu bytes; rank 0 opens a communicator of another size, or somebody else "
+                       "\"%.120s\" names no shared memory of %zu bytes; rank 0 opens a communicator of another size, "
+                       "or somebody else "
                        "writes to the store",
                        text, size_bytes);
     }
     identity(ours, sizeof(ours));
     if (strcmp(ours, t.where) != 0) {
-        return dt_fail(err, DT_INVALID, "rank 0 is on another host or in another container: shared memory does not reach it");
+        return dt_fail(err, DT_INVALID,
+                       "rank 0 is on another host or in another container: shared memory does not reach it");
     }
     if (t.pid == getpid()) {
-        return made_take(m, &t) ? 0 : dt_fail(err, DT_PEER, "\"%.120s\" names memory that this process has not made, or has no more", text);
+        return made_take(m, &t)
+                   ? 0
+                   : dt_fail(err, DT_PEER, "\"%.120s\" names memory that this process has not made, or has no more",
+                             text);
     }
     int memory = open_theirs(&t, err);
     if (memory < 0) {

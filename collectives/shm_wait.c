@@ -1,6 +1,6 @@
-/* Steps of the shared-memory backend: arriving, waiting (spinning for a moment, then asleep on a futex), and knowing who is
- * missing and why. Every look of a waiting rank, 20 a second, sees the page's order, an abort, a failure of any rank and
- * the death of a peer. */
+/* Steps of the shared-memory backend: arriving, waiting (spinning for a moment, then asleep on a
+ * futex), and knowing who is missing and why. Every look of a waiting rank, 20 a second, sees
+ * the page's order, an abort, a failure of any rank and the death of a peer. */
 #include "collectives/shm.h"
 
 #include "base/clock.h"
@@ -143,7 +143,8 @@ static void say_where(const struct shm_call *call, char *out, size_t out_bytes)
 static bool told(const struct dt_comm *c)
 {
     struct shm *s = c->state;
-    return atomic_load_explicit(&s->header->failed, memory_order_relaxed) != 0 || atomic_load_explicit(&c->stopped, memory_order_relaxed) != 0 ||
+    return atomic_load_explicit(&s->header->failed, memory_order_relaxed) != 0 ||
+           atomic_load_explicit(&c->stopped, memory_order_relaxed) != 0 ||
            (c->page != NULL && atomic_load_explicit(&c->page->order, memory_order_relaxed) >= DT_ORDER_ABORT);
 }
 
@@ -170,7 +171,8 @@ static int hear(struct dt_comm *c, struct dt_error *err)
         }
         relax();
     }
-    return dt_fail(err, dt_status_of(h->failed_status), "%.*s (noticed by rank %d)", (int)sizeof(h->failed_text), h->failed_text, h->failed_rank);
+    return dt_fail(err, dt_status_of(h->failed_status), "%.*s (noticed by rank %d)", (int)sizeof(h->failed_text),
+                   h->failed_text, h->failed_rank);
 }
 
 /* Fails when a rank that has not arrived never will. */
@@ -184,7 +186,8 @@ static int look_after_missing(struct dt_comm *c, struct dt_error *err)
         struct shm_slot *slot = shm_slot(s, r);
         uint32_t left = atomic_load(&slot->left);
         bool dead = left == SHM_HERE && gone(s, r);
-        if ((left == SHM_HERE && !dead) || !missing(s, r)) { /* it may have arrived before it left */
+        if ((left == SHM_HERE && !dead) || !missing(s, r)) { /* it may have arrived before it
+                                                              * left */
             continue;
         }
         struct dt_text who;
@@ -245,8 +248,8 @@ static int wait_asleep(struct dt_comm *c, const struct shm_call *call, uint32_t 
             rc = dt_fail(err, DT_TIMEOUT, "no end in %g s; missing: %s", call->timeout_s, dt_text_str(&who));
             shm_fail(c, err);
         } else {
-            dt_log(DT_LOG_WARN, "comm", "%s %s: has waited %.0f s, gives up after %.0f s; missing: %s", c->name, where, now_s - start_s,
-                   call->timeout_s, dt_text_str(&who));
+            dt_log(DT_LOG_WARN, "comm", "%s %s: has waited %.0f s, gives up after %.0f s; missing: %s", c->name, where,
+                   now_s - start_s, call->timeout_s, dt_text_str(&who));
             say_s = now_s + SAY_S;
         }
         dt_text_clear(&who);
@@ -261,7 +264,8 @@ static int wait_for(struct dt_comm *c, const struct shm_call *call, uint32_t tar
     struct shm *s = c->state;
     _Atomic uint32_t *arrived = &s->header->arrived;
     double end_s = 0;
-    /* Where spinning was in vain (the peer shares this core, or is late), spin for less; now and then try again. */
+    /* Where spinning was in vain (the peer shares this core, or is late), spin for less; now and
+     * then try again. */
     double limit_s = s->wait_count++ % 32 == 0 ? s->spin_s : s->spin_now_s;
     for (int i = 1;; i++) {
         if ((int32_t)(atomic_load_explicit(arrived, memory_order_acquire) - target) >= 0) {
@@ -320,7 +324,8 @@ int shm_look(struct dt_comm *c, struct dt_error *err)
     for (int r = 0; r < c->size; r++) {
         struct shm_slot *slot = shm_slot(s, r);
         if (r != c->rank && gone(s, r) && atomic_load(&slot->left) == SHM_HERE) {
-            (void)dt_fail(err, DT_PEER, "communicator %s: rank %d is gone: process %d has ended", c->name, shm_shown(c, r), slot->pid);
+            (void)dt_fail(err, DT_PEER, "communicator %s: rank %d is gone: process %d has ended", c->name,
+                          shm_shown(c, r), slot->pid);
             shm_fail(c, err);
             return -1;
         }

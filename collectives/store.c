@@ -1,6 +1,7 @@
-/* One client, two ways to a table. Over a socket a request is written and its answer read; straight on a table the request is
- * carried out under the lock and the answer lands in a buffer of the client, where a wake-up may append to it later. Either way
- * `receive` yields the next bytes of the answer, so everything above it is written once. */
+/* One client, two ways to a table. Over a socket a request is written and its answer read;
+ * straight on a table the request is carried out under the lock and the answer lands in a buffer
+ * of the client, where a wake-up may append to it later. Either way `receive` yields the next
+ * bytes of the answer, so everything above it is written once. */
 #include "collectives/store.h"
 
 #include "base/clock.h"
@@ -99,7 +100,8 @@ static int local_receive(struct dt_store *s, void *data, size_t size, double dea
         } else if (now_s >= deadline_s) {
             rc = dt_fail(err, DT_TIMEOUT, "local store: no answer in time");
         } else {
-            double until_s = s->page != NULL ? fmin(deadline_s, now_s + order_interval_s) : fmin(deadline_s, now_s + 3600);
+            double until_s =
+                s->page != NULL ? fmin(deadline_s, now_s + order_interval_s) : fmin(deadline_s, now_s + 3600);
             struct timespec until = dt_timespec(until_s);
             (void)pthread_cond_timedwait(&s->local->changed, &s->local->lock, &until);
         }
@@ -126,12 +128,14 @@ static int local_send(struct dt_store *s, const struct dt_wire_request *r, struc
 
 /* ---- bytes out and in ---- */
 
-/* Requests are gathered by put and leave together with flush: one segment for a WAIT and its GET. */
+/* Requests are gathered by put and leave together with flush: one segment for a WAIT and its
+ * GET. */
 static int put(struct dt_store *s, const struct dt_wire_request *r, struct dt_error *err)
 {
     if (s->broken) {
         return is_aborted(s) ? dt_fail(err, DT_STOPPED, "%s: the round was ended", dt_store_name(s))
-                             : dt_fail(err, DT_PEER, "%s: an earlier request failed, the connection is of no use", dt_store_name(s));
+                             : dt_fail(err, DT_PEER, "%s: an earlier request failed, the connection is of no use",
+                                       dt_store_name(s));
     }
     if (s->local != NULL) {
         return local_send(s, r, err);
@@ -204,7 +208,8 @@ static int receive_body(struct dt_store *s, int64_t size, struct dt_text *out, d
 {
     if (size < 0 || size > (int64_t)1 << 32) {
         s->broken = true;
-        return dt_fail(err, DT_PEER, "%s: answer with a value of %lld bytes: not a store", dt_store_name(s), (long long)size);
+        return dt_fail(err, DT_PEER, "%s: answer with a value of %lld bytes: not a store", dt_store_name(s),
+                       (long long)size);
     }
     dt_text_reset(out);
     char part[4096]; /* a wrong length must not reserve memory that nobody sends */
@@ -224,7 +229,8 @@ static int receive_value(struct dt_store *s, struct dt_text *out, double deadlin
     return receive_i64(s, &size, deadline_s, err) != 0 ? -1 : receive_body(s, size, out, deadline_s, err);
 }
 
-/* One request without a wait; its answer (if it has one) is read by the caller until *deadline_s. */
+/* One request without a wait; its answer (if it has one) is read by the caller until
+ * *deadline_s. */
 static int ask(struct dt_store *s, const struct dt_wire_request *r, double *deadline_s, struct dt_error *err)
 {
     *deadline_s = dt_now_s() + s->timeout_s;
@@ -237,7 +243,8 @@ static int ask_i64(struct dt_store *s, const struct dt_wire_request *r, int64_t 
     return ask(s, r, &deadline_s, err) != 0 ? -1 : receive_i64(s, out, deadline_s, err);
 }
 
-/* After a wait timed out: CANCEL_WAIT; a STOP_WAITING that crossed it comes first. The connection stays usable. */
+/* After a wait timed out: CANCEL_WAIT; a STOP_WAITING that crossed it comes first. The
+ * connection stays usable. */
 static void cancel_wait(struct dt_store *s)
 {
     double deadline_s = 0;
@@ -248,18 +255,21 @@ static void cancel_wait(struct dt_store *s)
     }
 }
 
-static int fail_wait(struct dt_store *s, const char *what, const char *const *keys, size_t count, double timeout_s, struct dt_error *err)
+static int fail_wait(struct dt_store *s, const char *what, const char *const *keys, size_t count, double timeout_s,
+                     struct dt_error *err)
 {
     char more[48] = "";
     if (count > 1) {
         (void)snprintf(more, sizeof more, " (and %zu more)", count - 1);
     }
-    return dt_fail(err, DT_TIMEOUT, "%s: %s '%.200s'%s: not there after %.1f s", dt_store_name(s), what, count > 0 ? keys[0] : "", more, timeout_s);
+    return dt_fail(err, DT_TIMEOUT, "%s: %s '%.200s'%s: not there after %.1f s", dt_store_name(s), what,
+                   count > 0 ? keys[0] : "", more, timeout_s);
 }
 
-/* Reads the answer of a wait: 0, or -1; after a timeout the wait is cancelled and the error names the keys. */
-static int receive_wait(struct dt_store *s, void *data, size_t size, const char *what, const char *const *keys, size_t count, double timeout_s,
-                        double deadline_s, struct dt_error *err)
+/* Reads the answer of a wait: 0, or -1; after a timeout the wait is cancelled and the error
+ * names the keys. */
+static int receive_wait(struct dt_store *s, void *data, size_t size, const char *what, const char *const *keys,
+                        size_t count, double timeout_s, double deadline_s, struct dt_error *err)
 {
     struct dt_error cause = {0};
     if (receive(s, data, size, deadline_s, &cause) == 0) {
@@ -283,14 +293,17 @@ static int shake_hands(struct dt_store *s, double deadline_s, struct dt_error *e
     char bytes[4];
     uint32_t nonce = (uint32_t)getpid() | DT_WIRE_LOOKS;
     if (put(s, &(struct dt_wire_request){.query = DT_WIRE_VALIDATE, .word = DT_WIRE_MAGIC}, err) != 0 ||
-        put(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = nonce}, err) != 0 || flush(s, deadline_s, err) != 0 ||
-        receive_now(s, bytes, sizeof bytes, deadline_s, err) != 0) {
+        put(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = nonce}, err) != 0 ||
+        flush(s, deadline_s, err) != 0 || receive_now(s, bytes, sizeof bytes, deadline_s, err) != 0) {
         return -1;
     }
-    return dt_wire_read_u32(bytes) == nonce ? 0 : dt_fail(err, DT_PEER, "%s: wrong answer to a ping: not a store", s->net.name);
+    return dt_wire_read_u32(bytes) == nonce
+               ? 0
+               : dt_fail(err, DT_PEER, "%s: wrong answer to a ping: not a store", s->net.name);
 }
 
-int dt_store_open(struct dt_store **out, const char *host, int port, double timeout_s, struct dt_page *page, struct dt_error *err)
+int dt_store_open(struct dt_store **out, const char *host, int port, double timeout_s, struct dt_page *page,
+                  struct dt_error *err)
 {
     struct dt_store *s = dt_alloc(sizeof *s);
     double deadline_s = dt_now_s() + timeout_s;
@@ -300,7 +313,8 @@ int dt_store_open(struct dt_store **out, const char *host, int port, double time
     s->timeout_s = timeout_s;
     s->page = page;
     s->buffer = dt_alloc(buffer_bytes);
-    for (;;) { /* a server that was emptied while we connected drops us: again, with a fresh connection */
+    for (;;) { /* a server that was emptied while we connected drops us: again, with a fresh
+                * connection */
         struct dt_error cause = {0};
         if (dt_net_connect(&s->net, host, port, deadline_s, page, err) != 0) {
             dt_store_close(s);
@@ -342,7 +356,8 @@ int dt_store_open_local(struct dt_store **out, struct dt_store_local *local, str
 
 int dt_store_clone(struct dt_store *s, struct dt_store **out, double timeout_s, struct dt_error *err)
 {
-    return s->local != NULL ? dt_store_open_local(out, s->local, s->page, err) : dt_store_open(out, s->host, s->port, timeout_s, s->page, err);
+    return s->local != NULL ? dt_store_open_local(out, s->local, s->page, err)
+                            : dt_store_open(out, s->host, s->port, timeout_s, s->page, err);
 }
 
 void dt_store_close(struct dt_store *s)
@@ -373,28 +388,32 @@ const char *dt_store_name(const struct dt_store *s)
 int dt_store_set(struct dt_store *s, const char *key, const void *value, size_t size, struct dt_error *err)
 {
     double deadline_s = 0;
-    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_SET, .key = bytes_of(key), .value = {value, size}}, &deadline_s, err);
+    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_SET, .key = bytes_of(key), .value = {value, size}},
+               &deadline_s, err);
 }
 
 int dt_store_append(struct dt_store *s, const char *key, const void *value, size_t size, struct dt_error *err)
 {
     double deadline_s = 0;
-    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_APPEND, .key = bytes_of(key), .value = {value, size}}, &deadline_s, err);
+    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_APPEND, .key = bytes_of(key), .value = {value, size}},
+               &deadline_s, err);
 }
 
 int dt_store_push(struct dt_store *s, const char *key, const void *value, size_t size, struct dt_error *err)
 {
     double deadline_s = 0;
-    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_QUEUE_PUSH, .key = bytes_of(key), .value = {value, size}}, &deadline_s, err);
+    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_QUEUE_PUSH, .key = bytes_of(key), .value = {value, size}},
+               &deadline_s, err);
 }
 
-/* WAIT and GET leave together. A key that is there answers 00 and its value. A key that is not answers an empty value at once (eight
- * zero bytes) and 00 when it is: nine zero bytes, after which GET is sent again. A present empty value looks the same and costs
- * the second GET too. */
+/* WAIT and GET leave together. A key that is there answers 00 and its value. A key that is not
+ * answers an empty value at once (eight zero bytes) and 00 when it is: nine zero bytes, after
+ * which GET is sent again. A present empty value looks the same and costs the second GET too. */
 int dt_store_get(struct dt_store *s, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err)
 {
     struct dt_bytes name = bytes_of(key);
-    struct dt_wire_request wait = {.query = DT_WIRE_WAIT, .count = 1, .keys = &name}, get = {.query = DT_WIRE_GET, .key = name};
+    struct dt_wire_request wait = {.query = DT_WIRE_WAIT, .count = 1, .keys = &name},
+                           get = {.query = DT_WIRE_GET, .key = name};
     double began_s = dt_now_s(), deadline_s = began_s + timeout_s;
     char head[9];
     if (put(s, &wait, err) != 0 || put(s, &get, err) != 0 || flush(s, began_s + s->timeout_s, err) != 0 ||
@@ -431,14 +450,16 @@ int dt_store_wait(struct dt_store *s, const char *const *keys, size_t count, dou
     return rc;
 }
 
-int dt_store_multi_get(struct dt_store *s, const char *const *keys, size_t count, struct dt_text *out, double timeout_s, struct dt_error *err)
+int dt_store_multi_get(struct dt_store *s, const char *const *keys, size_t count, struct dt_text *out, double timeout_s,
+                       struct dt_error *err)
 {
     if (dt_store_wait(s, keys, count, timeout_s, err) != 0) {
         return -1;
     }
     struct dt_bytes *names = names_of(keys, count);
     double deadline_s = 0;
-    int rc = ask(s, &(struct dt_wire_request){.query = DT_WIRE_MULTI_GET, .count = count, .keys = names}, &deadline_s, err);
+    int rc =
+        ask(s, &(struct dt_wire_request){.query = DT_WIRE_MULTI_GET, .count = count, .keys = names}, &deadline_s, err);
     for (size_t i = 0; i < count && rc == 0; i++) {
         rc = receive_value(s, &out[i], deadline_s, err);
     }
@@ -446,15 +467,17 @@ int dt_store_multi_get(struct dt_store *s, const char *const *keys, size_t count
     return rc;
 }
 
-int dt_store_multi_set(struct dt_store *s, const char *const *keys, const void *const *values, const size_t *sizes, size_t count,
-                       struct dt_error *err)
+int dt_store_multi_set(struct dt_store *s, const char *const *keys, const void *const *values, const size_t *sizes,
+                       size_t count, struct dt_error *err)
 {
     struct dt_bytes *names = names_of(keys, count), *contents = dt_alloc(count * sizeof *contents);
     for (size_t i = 0; i < count; i++) {
         contents[i] = (struct dt_bytes){values[i], sizes[i]};
     }
     double deadline_s = 0;
-    int rc = ask(s, &(struct dt_wire_request){.query = DT_WIRE_MULTI_SET, .count = count, .keys = names, .values = contents}, &deadline_s, err);
+    int rc =
+        ask(s, &(struct dt_wire_request){.query = DT_WIRE_MULTI_SET, .count = count, .keys = names, .values = contents},
+            &deadline_s, err);
     free(contents);
     free(names);
     return rc;
@@ -463,7 +486,8 @@ int dt_store_multi_set(struct dt_store *s, const char *const *keys, const void *
 int dt_store_add(struct dt_store *s, const char *key, int64_t delta, int64_t *total, struct dt_error *err)
 {
     int64_t sum = 0;
-    if (ask_i64(s, &(struct dt_wire_request){.query = DT_WIRE_ADD, .key = bytes_of(key), .number = delta}, &sum, err) != 0) {
+    if (ask_i64(s, &(struct dt_wire_request){.query = DT_WIRE_ADD, .key = bytes_of(key), .number = delta}, &sum, err) !=
+        0) {
         return -1;
     }
     if (total != NULL) {
@@ -472,12 +496,14 @@ int dt_store_add(struct dt_store *s, const char *key, int64_t delta, int64_t *to
     return 0;
 }
 
-int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size, const void *desired, size_t desired_size,
-                         struct dt_text *out, struct dt_error *err)
+int dt_store_compare_set(struct dt_store *s, const char *key, const void *expected, size_t expected_size,
+                         const void *desired, size_t desired_size, struct dt_text *out, struct dt_error *err)
 {
     double deadline_s = 0;
-    struct dt_wire_request r = {
-        .query = DT_WIRE_COMPARE_SET, .key = bytes_of(key), .value = {expected, expected_size}, .desired = {desired, desired_size}};
+    struct dt_wire_request r = {.query = DT_WIRE_COMPARE_SET,
+                                .key = bytes_of(key),
+                                .value = {expected, expected_size},
+                                .desired = {desired, desired_size}};
     return ask(s, &r, &deadline_s, err) != 0 ? -1 : receive_value(s, out, deadline_s, err);
 }
 
@@ -530,7 +556,8 @@ int dt_store_pop(struct dt_store *s, const char *key, struct dt_text *out, doubl
         int64_t length = 0;
         double left_s = fmax(began_s + timeout_s - dt_now_s(), 0);
         if (dt_store_wait(s, &key, 1, left_s, err) != 0 ||
-            ask(s, &(struct dt_wire_request){.query = DT_WIRE_QUEUE_POP, .key = bytes_of(key)}, &deadline_s, err) != 0 ||
+            ask(s, &(struct dt_wire_request){.query = DT_WIRE_QUEUE_POP, .key = bytes_of(key)}, &deadline_s, err) !=
+                0 ||
             receive_i64(s, &length, deadline_s, err) != 0) {
             return -1;
         }
@@ -552,6 +579,7 @@ int dt_store_ping(struct dt_store *s, struct dt_error *err)
 {
     double deadline_s = 0;
     char bytes[4];
-    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 1}, &deadline_s, err) != 0 ? -1
-                                                                                                      : receive_now(s, bytes, 4, deadline_s, err);
+    return ask(s, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 1}, &deadline_s, err) != 0
+               ? -1
+               : receive_now(s, bytes, 4, deadline_s, err);
 }

@@ -1,7 +1,8 @@
-/* One hash table of entries. An entry exists for a key that has a value, a queue or waiters, and goes when the last of them does.
- * A wait is an array of nodes, one per missing key; each node hangs in the list of its entry, longest waiting first. When a key
- * becomes ready its nodes are taken out, and a waiter without nodes left is told. A key that was ready once counts as ready for the
- * rest of that wait, also when it is deleted again before the last one arrives. */
+/* One hash table of entries. An entry exists for a key that has a value, a queue or waiters, and
+ * goes when the last of them does. A wait is an array of nodes, one per missing key; each node
+ * hangs in the list of its entry, longest waiting first. When a key becomes ready its nodes are
+ * taken out, and a waiter without nodes left is told. A key that was ready once counts as ready
+ * for the rest of that wait, also when it is deleted again before the last one arrives. */
 #include "collectives/store_table.h"
 
 #include <assert.h>
@@ -211,7 +212,8 @@ static void leave_value(struct dt_store_table *t, struct entry *e)
 
 struct dt_store_value *dt_store_table_share(struct dt_bytes value)
 {
-    struct dt_store_value *v = (struct dt_store_value *)((char *)(uintptr_t)value.data - offsetof(struct dt_store_value, data));
+    struct dt_store_value *v =
+        (struct dt_store_value *)((char *)(uintptr_t)value.data - offsetof(struct dt_store_value, data));
     v->shares++;
     return v;
 }
@@ -229,7 +231,8 @@ bool dt_store_value_is_left(const struct dt_store_value *v)
     return v->is_left;
 }
 
-/* Makes room for size bytes, keeping the content: exactly at first, doubling when it grows by appends. */
+/* Makes room for size bytes, keeping the content: exactly at first, doubling when it grows by
+ * appends. */
 static void reserve(struct dt_store_table *t, struct entry *e, size_t size)
 {
     size_t kept = e->value_size, capacity = e->has_value && size > kept && size < kept * 2 ? kept * 2 : size;
@@ -292,7 +295,8 @@ static void hook(struct dt_store_wait *n, struct dt_store_waiter *w, struct entr
     w->missing_count++;
 }
 
-/* What waits take counts as what keys take: a thousand clients may wait for the same hundred thousand keys. */
+/* What waits take counts as what keys take: a thousand clients may wait for the same hundred
+ * thousand keys. */
 static void make_waits(struct dt_store_table *t, struct dt_store_waiter *w, size_t count)
 {
     w->waits_bytes = count * sizeof *w->waits;
@@ -344,7 +348,8 @@ static void finish(struct dt_store_table *t, struct dt_store_waiter *w)
     w->ready(w);
 }
 
-/* Takes out what has become ready meanwhile without a wake-up: a push that completed nobody wakes nobody. */
+/* Takes out what has become ready meanwhile without a wake-up: a push that completed nobody
+ * wakes nobody. */
 static void recheck(struct dt_store_waiter *w)
 {
     for (size_t i = 0; i < w->wait_count; i++) {
@@ -382,7 +387,8 @@ bool dt_store_table_wait(struct dt_store_table *t, struct dt_store_waiter *w, co
     make_waits(t, w, missing);
     for (size_t i = 0; i < count; i++) {
         struct entry *e = find_or_make(t, keys[i]);
-        if (is_ready(e) || (e->wait_last != NULL && e->wait_last->waiter == w)) { /* a key named twice counts once */
+        /* a key named twice counts once */
+        if (is_ready(e) || (e->wait_last != NULL && e->wait_last->waiter == w)) {
             continue;
         }
         hook(&w->waits[w->wait_count++], w, e);
@@ -391,12 +397,13 @@ bool dt_store_table_wait(struct dt_store_table *t, struct dt_store_waiter *w, co
     return false;
 }
 
-int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, struct dt_bytes key, int64_t world_size, bool *passed,
-                           struct dt_error *err)
+int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, struct dt_bytes key, int64_t world_size,
+                           bool *passed, struct dt_error *err)
 {
     struct entry *before = find(t, key);
     /* An arrival is no value that others waited for: only the last one wakes. */
-    struct dt_store_wait *first = before != NULL ? before->wait_first : NULL, *last = before != NULL ? before->wait_last : NULL;
+    struct dt_store_wait *first = before != NULL ? before->wait_first : NULL,
+                         *last = before != NULL ? before->wait_last : NULL;
     if (before != NULL) {
         before->wait_first = before->wait_last = NULL;
     }
@@ -422,7 +429,8 @@ int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, 
     return 0;
 }
 
-void dt_store_table_each_waiter(const struct dt_store_table *t, void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key),
+void dt_store_table_each_waiter(const struct dt_store_table *t,
+                                void (*call)(void *user, const struct dt_store_waiter *w, struct dt_bytes key),
                                 void *user)
 {
     for (const struct dt_store_waiter *w = t->waiters; w != NULL; w = w->next) {
@@ -528,7 +536,8 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
         return -1;
     }
     const struct entry *old = find(t, key);
-    size_t doubled = old != NULL ? old->value_size : 0; /* what growing may cost beyond the bytes themselves */
+    size_t doubled = old != NULL ? old->value_size : 0; /* what growing may cost beyond the bytes
+                                                         * themselves */
     if (t->bytes + doubled + value.size > t->limits.total_bytes) {
         return dt_fail(err, DT_NO_MEMORY, "append of %zu bytes to %zu: the store is full", value.size, doubled);
     }
@@ -588,13 +597,15 @@ static struct dt_bytes put_number(int64_t number, char *room, size_t room_bytes)
     return (struct dt_bytes){at, (size_t)(room + room_bytes - at)};
 }
 
-int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t delta, int64_t *total, struct dt_error *err)
+int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t delta, int64_t *total,
+                       struct dt_error *err)
 {
     int64_t number = 0;
     struct entry *e = find(t, key);
     if (e != NULL && e->has_value && !parse_number(data_of(e), e->value_size, &number)) {
         char name[128];
-        return dt_fail(err, DT_INVALID, "add to key '%s': its value is not a number", dt_store_key_text(key, name, sizeof name));
+        return dt_fail(err, DT_INVALID, "add to key '%s': its value is not a number",
+                       dt_store_key_text(key, name, sizeof name));
     }
     char digits[24];
     *total = number = (int64_t)((uint64_t)number + (uint64_t)delta);
@@ -606,8 +617,8 @@ int dt_store_table_add(struct dt_store_table *t, struct dt_bytes key, int64_t de
     return 0;
 }
 
-int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected, struct dt_bytes desired, struct dt_bytes *now,
-                               struct dt_error *err)
+int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, struct dt_bytes expected,
+                               struct dt_bytes desired, struct dt_bytes *now, struct dt_error *err)
 {
     struct entry *e = find(t, key);
     bool has_value = e != NULL && e->has_value;
@@ -660,7 +671,8 @@ bool dt_store_table_delete(struct dt_store_table *t, struct dt_bytes key)
     return true;
 }
 
-void dt_store_table_each(const struct dt_store_table *t, void (*call)(void *user, struct dt_bytes key, struct dt_bytes value), void *user)
+void dt_store_table_each(const struct dt_store_table *t,
+                         void (*call)(void *user, struct dt_bytes key, struct dt_bytes value), void *user)
 {
     for (size_t i = 0; i < t->bucket_count; i++) {
         for (const struct entry *e = t->buckets[i]; e != NULL; e = e->next) {

@@ -1,12 +1,12 @@
-/* Ranks of several hosts. Ranks of one host form an inner communicator (shm), whose leader speaks with the leaders of the
- * other hosts (tcp_pass.c):
+/* Ranks of several hosts. Ranks of one host form an inner communicator (shm), whose leader
+ * speaks with the leaders of the other hosts (tcp_pass.c):
  *
  *   one rank per host    its buffers go out and come in as they are
  *   several              everybody copies its input to its stage | step | sums its slice of the host's nodes | step |
  *                        the leader exchanges | step | everybody copies its output;   by passes that fit the stage
  *
- * The sums of nodes combine to what dt_tree_reduce gives over all ranks, so that the layout does not show in the bits. A communicator that
- * lies on one host leaves everything to the inner one. */
+ * The sums of nodes combine to what dt_tree_reduce gives over all ranks, so that the layout does
+ * not show in the bits. A communicator that lies on one host leaves everything to the inner one. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -19,7 +19,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define LEADER_MORE_S 0.5 /* the leader gives up later than ranks that wait for a neighbour, who can name it */
+#define LEADER_MORE_S                                                                                                  \
+    0.5 /* the leader gives up later than ranks that wait for a neighbour, who
+         * can name it */
 
 /* Where the inner ticket travels: with a group's ticket; through the store otherwise. */
 static struct tcp *parent_of(const struct dt_comm *c)
@@ -80,8 +82,9 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     if (rc == 0 && getrandom(&nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce)) {
         rc = dt_fail_errno(err, "random bytes for a nonce");
     }
-    if (rc == 0 && (size_t)snprintf(ticket, DT_COMM_TICKET_BYTES, "tcp1 %s %s %d %llx %s", above != NULL ? "-" : key_of(c), address, port,
-                                    (unsigned long long)nonce, inside) >= DT_COMM_TICKET_BYTES) {
+    if (rc == 0 &&
+        (size_t)snprintf(ticket, DT_COMM_TICKET_BYTES, "tcp1 %s %s %d %llx %s", above != NULL ? "-" : key_of(c),
+                         address, port, (unsigned long long)nonce, inside) >= DT_COMM_TICKET_BYTES) {
         rc = dt_fail(err, DT_INVALID, "host %s at %s: too long for a ticket", key_of(c), address);
     }
     return rc;
@@ -99,8 +102,8 @@ static bool read_ticket(struct ticket *out, const char *text)
 {
     unsigned long long nonce = 0;
     int used = 0;
-    if (sscanf(text, "tcp1 %63s %63s %5d %16llx %n", out->key, out->address, &out->port, &nonce, &used) != 4 || used == 0 || out->port < 0 ||
-        out->port > 65535) {
+    if (sscanf(text, "tcp1 %63s %63s %5d %16llx %n", out->key, out->address, &out->port, &nonce, &used) != 4 ||
+        used == 0 || out->port < 0 || out->port > 65535) {
         return false;
     }
     out->nonce = nonce;
@@ -150,7 +153,8 @@ static int read_tickets(struct dt_comm *c, const char *tickets, const char **ins
     t->leader = t->hosts[t->here].ranks[0] == c->rank;
     if (above != NULL) {
         struct ticket first;
-        (void)read_ticket(&first, tickets + (size_t)t->hosts[t->here].ranks[0] * DT_COMM_TICKET_BYTES); /* it was read above */
+        /* it was read above */
+        (void)read_ticket(&first, tickets + (size_t)t->hosts[t->here].ranks[0] * DT_COMM_TICKET_BYTES);
         *inside = first.inside;
     }
     return 0;
@@ -194,7 +198,8 @@ static int open_inner(struct dt_comm *c, const char *inside, struct dt_error *er
     inner = t->inner;
     (void)snprintf(key, sizeof(key), "comm/tcp/%s/%u/host/%s", c->name, c->page != NULL ? c->page->round : 0, h->key);
     if (t->leader) {
-        if (inner->ops->offer(inner, ticket, err) != 0 || dt_store_set(c->store, key, ticket, strlen(ticket), err) != 0) {
+        if (inner->ops->offer(inner, ticket, err) != 0 ||
+            dt_store_set(c->store, key, ticket, strlen(ticket), err) != 0) {
             return -1;
         }
     } else {
@@ -239,7 +244,9 @@ static int open_hosts(struct dt_comm *c, struct dt_error *err)
         for (int j = 0; j < t->host_count; j++) {
             if (j != t->here) {
                 t->hosts[j].ring = malloc((size_t)t->hosts[j].part_count * TCP_RING * TCP_BLOCK_BYTES);
-                rc = rc == 0 && t->hosts[j].ring == NULL ? dt_fail(err, DT_NO_MEMORY, "no memory for what host %s sends", t->hosts[j].key) : rc;
+                rc = rc == 0 && t->hosts[j].ring == NULL
+                         ? dt_fail(err, DT_NO_MEMORY, "no memory for what host %s sends", t->hosts[j].key)
+                         : rc;
             }
         }
     }
@@ -285,7 +292,8 @@ static int run_alone(struct dt_comm *c, const struct dt_collective *x, struct tc
 {
     size_t width = dt_dtype_size(x->type), part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * width;
     int64_t count = x->kind == DT_BARRIER ? 0 : x->count, most = pass_count(c, x);
-    uintptr_t before = x->kind == DT_REDUCE_SCATTER ? (uintptr_t)c->rank * part : 0; /* of slots that are not ours */
+    /* of slots that are not ours */
+    uintptr_t before = x->kind == DT_REDUCE_SCATTER ? (uintptr_t)c->rank * part : 0;
     if (x->kind == DT_ALL_GATHER && part > 0 && (char *)x->out + (size_t)c->rank * part != x->in) {
         memcpy((char *)x->out + (size_t)c->rank * part, x->in, part);
     } else if (x->kind == DT_BROADCAST && part > 0 && x->root == c->rank && x->in != x->out) {
@@ -351,7 +359,8 @@ static void sum_nodes(struct staged *s, int64_t first, int64_t count)
             in[i] = stage_of(s, t->local_of[node->first + i]) + (size_t)first * s->width;
         }
         char *out = t->common + (size_t)t->parts[k].index * 2 * TCP_STAGE_BYTES;
-        dt_tree_partial(out + (size_t)first * tcp_sum_width(s->x->type, node->count), in, node->count, s->x->op, s->x->type, count);
+        dt_tree_partial(out + (size_t)first * tcp_sum_width(s->x->type, node->count), in, node->count, s->x->op,
+                        s->x->type, count);
     }
 }
 
@@ -361,7 +370,8 @@ static void find_sums(struct staged *s)
     for (int k = 0; k < t->part_count; k++) {
         if (t->parts[k].host == t->here) {
             int i = t->parts[k].index;
-            s->sums[i] = t->nodes[k].count == 1 ? stage_of(s, t->local_of[t->nodes[k].first]) : t->common + (size_t)i * 2 * TCP_STAGE_BYTES;
+            s->sums[i] = t->nodes[k].count == 1 ? stage_of(s, t->local_of[t->nodes[k].first])
+                                                : t->common + (size_t)i * 2 * TCP_STAGE_BYTES;
         }
     }
 }
@@ -427,7 +437,8 @@ static int pass(struct staged *s, struct tcp_pass *p, const struct shm_call *cal
     return 0;
 }
 
-static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct tcp_pass *p, const struct shm_call *call, struct dt_error *err)
+static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct tcp_pass *p, const struct shm_call *call,
+                      struct dt_error *err)
 {
     struct tcp *t = c->state;
     bool slots = x->kind == DT_REDUCE_SCATTER || x->kind == DT_ALL_GATHER;
@@ -448,7 +459,8 @@ static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct t
     return rc;
 }
 
-/* Tells the others. An abort here may be seen by the stream before the one who aborts has said so. */
+/* Tells the others. An abort here may be seen by the stream before the one who aborts has said
+ * so. */
 static void tell(struct dt_comm *c, const struct dt_error *why)
 {
     struct dt_error abort;
@@ -467,7 +479,8 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     }
     struct shm_call call = {dt_coll_name(x->kind), x->name, number, timeout_s};
     struct tcp_pass p = {.x = x, .call = &call, .deadline_s = dt_now_s() + timeout_s + LEADER_MORE_S};
-    t->head = (struct tcp_head){TCP_MAGIC, (int32_t)x->kind, (int32_t)x->op, (int32_t)x->type, 0, c->rank, number, x->count, ""};
+    t->head = (struct tcp_head){
+        TCP_MAGIC, (int32_t)x->kind, (int32_t)x->op, (int32_t)x->type, 0, c->rank, number, x->count, ""};
     t->head.root = x->kind == DT_BROADCAST ? x->root : 0;
     memcpy(t->head.name, x->name, strnlen(x->name, sizeof(t->head.name)));
     int rc = t->inner->size == 1 ? run_alone(c, x, &p, err) : run_staged(c, x, &p, &call, err);
@@ -490,8 +503,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         return -1;
     }
     if (t->host_count > 1 && sizes[0] != -sizes[1]) {
-        return dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu", (long long)-sizes[1],
-                       (long long)sizes[0], c->rank, size_bytes);
+        return dt_fail(err, DT_INVALID, "the ranks ask for different sizes: from %lld to %lld bytes, rank %d for %zu",
+                       (long long)-sizes[1], (long long)sizes[0], c->rank, size_bytes);
     }
     return t->inner->ops->alloc(t->inner, size_bytes, out, err);
 }

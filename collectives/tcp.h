@@ -1,12 +1,14 @@
-/* Inside of the backend for several hosts: who is where, and the three files that share it: tcp.c (opening, local sums, the
- * table of the backend), tcp_mesh.c (connections between the leaders of hosts, and what travels beside the data: failures and farewells),
- * tcp_pass.c (one exchange: streams in both directions with every other leader, merged while they arrive).
+/* Inside of the backend for several hosts: who is where, and the three files that share it:
+ * tcp.c (opening, local sums, the table of the backend), tcp_mesh.c (connections between the
+ * leaders of hosts, and what travels beside the data: failures and farewells), tcp_pass.c (one
+ * exchange: streams in both directions with every other leader, merged while they arrive).
  *
  *   host a   rank 0 (leader) rank 1     inner communicator: shm among them, arenas included
  *               |  data, control        two connections between each two leaders
  *   host b   rank 2 (leader) rank 3
  *
- * A host sums the nodes of the canonical tree that it holds completely; leaders exchange these, slice by slice. */
+ * A host sums the nodes of the canonical tree that it holds completely; leaders exchange these,
+ * slice by slice. */
 #ifndef DT_COLLECTIVES_TCP_H
 #define DT_COLLECTIVES_TCP_H
 
@@ -19,14 +21,21 @@
 #include <sys/uio.h>
 
 #define TCP_MAGIC 0x32504354u
-#define TCP_SMALL_BYTES ((size_t)16384)           /* up to here every host merges everything: one way instead of two */
-#define TCP_BLOCK_BYTES ((size_t)64 * 1024)       /* merged at a time: stays in the second-level cache until it travels on */
-#define TCP_RING 4                                /* blocks of each node that may arrive before they are merged */
+#define TCP_SMALL_BYTES                                                                                                \
+    ((size_t)16384) /* up to here every host merges everything: one
+                     * way instead of two */
+#define TCP_BLOCK_BYTES                                                                                                \
+    ((size_t)64 * 1024) /* merged at a time: stays in the second-level
+                         * cache until it travels on */
+#define TCP_RING                                                                                                       \
+    4                                             /* blocks of each node that may arrive before
+                                                   * they are merged */
 #define TCP_STAGE_BYTES ((size_t)4 * 1024 * 1024) /* of ranks that share a host, per pass */
 #define TCP_LOOK_S 0.05
 #define TCP_SPIN_S 20e-6
-/* Blocks of sums that travel before a merged one: what is on its way between two hosts is about twice as much. On one machine more only gets cold
- * (25 MiB: 6.7 ms with 2; with 3 that, too, but 11.5 in one run of four; 11 with 8); on a wire it must cover its delay. */
+/* Blocks of sums that travel before a merged one: what is on its way between two hosts is about
+ * twice as much. On one machine more only gets cold (25 MiB: 6.7 ms with 2; with 3 that, too,
+ * but 11.5 in one run of four; 11 with 8); on a wire it must cover its delay. */
 #define TCP_LAG_NEAR 2
 #define TCP_LAG_FAR 16
 #define TCP_NAME_BYTES 48
@@ -94,7 +103,8 @@ struct tcp {
     const char **sums;     /* where this host's parts of the running pass lie */
     struct tcp_head head;
     void *polls;               /* struct pollfd, 2 per host */
-    double spin_s, spin_now_s; /* how long to try again before sleeping: at most, and as experience goes */
+    double spin_s, spin_now_s; /* how long to try again before sleeping: at most, and as
+                                * experience goes */
     uint32_t wait_count;
     _Atomic int word_sent; /* the one word was said */
     struct {
@@ -105,7 +115,8 @@ struct tcp {
     size_t stage_stride;
 };
 
-/* One exchange between the leaders. Elements are those of the pass: `n` of each slot (of the whole for all_reduce and broadcast). */
+/* One exchange between the leaders. Elements are those of the pass: `n` of each slot (of the
+ * whole for all_reduce and broadcast). */
 struct tcp_pass {
     const struct dt_collective *x;
     const struct shm_call *call;
@@ -113,7 +124,8 @@ struct tcp_pass {
     int64_t n, stride; /* stride: from one slot to the next in the buffers below */
     bool with_head;
     const char *const *sums; /* of this host's nodes, by index; null without a reduction */
-    char *result;            /* element 0 of the pass; those not written may lie outside the buffer */
+    char *result;            /* element 0 of the pass; those not written may lie outside the
+                              * buffer */
 };
 
 /* tcp_mesh.c */

@@ -1,6 +1,7 @@
-/* Connections between the leaders of hosts: a data and a control connection for each pair. Whoever connects says the round's
- * nonce first; others are closed. Control carries at most one word in each direction, a failure or a farewell, which is looked at and
- * left there: so any thread may look. A dead process shows as the end of its connections. */
+/* Connections between the leaders of hosts: a data and a control connection for each pair.
+ * Whoever connects says the round's nonce first; others are closed. Control carries at most one
+ * word in each direction, a failure or a farewell, which is looked at and left there: so any
+ * thread may look. A dead process shows as the end of its connections. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -43,7 +44,8 @@ static bool address_towards(const char *host, char *out, size_t out_bytes)
     }
     for (const struct addrinfo *a = found; a != NULL && !done; a = a->ai_next) {
         struct dt_net n = {.fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-        done = n.fd >= 0 && connect(n.fd, a->ai_addr, a->ai_addrlen) == 0 && dt_net_local_address(&n, out, out_bytes, NULL) == 0;
+        done = n.fd >= 0 && connect(n.fd, a->ai_addr, a->ai_addrlen) == 0 &&
+               dt_net_local_address(&n, out, out_bytes, NULL) == 0;
         dt_net_close(&n);
     }
     freeaddrinfo(found);
@@ -59,8 +61,8 @@ static bool is_loopback(const char *name)
     return strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 || strncmp(name, "localhost", 9) == 0;
 }
 
-/* The address of the route to MASTER_ADDR. A host's own name may lead to loopback there (127.0.1.1), where nobody else comes: then the
- * default route's. */
+/* The address of the route to MASTER_ADDR. A host's own name may lead to loopback there
+ * (127.0.1.1), where nobody else comes: then the default route's. */
 static void route_address(char *out, size_t out_bytes)
 {
     const char *master = getenv("MASTER_ADDR");
@@ -85,8 +87,10 @@ int tcp_listen(struct dt_comm *c, char *address, int *port, struct dt_error *err
     if (range != NULL && range[0] != 0 && (sscanf(range, "%d-%d", &lo, &hi) != 2 || lo < 1 || hi < lo || hi > 65535)) {
         return dt_fail(err, DT_INVALID, "DTRUN_PORT_RANGE: %.40s: not LO-HI with 1 <= LO <= HI <= 65535", range);
     }
-    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of ours */
-    return dt_net_listen_within(&t->listener, at, &(struct dt_ports){lo, hi, getpid() + c->rank}, 0, c->page, port, err);
+    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of
+                                                                * ours */
+    return dt_net_listen_within(&t->listener, at, &(struct dt_ports){lo, hi, getpid() + c->rank}, 0, c->page, port,
+                                err);
 }
 
 void tcp_describe_host(const struct tcp_host *h, struct dt_text *out)
@@ -98,7 +102,8 @@ void tcp_describe_host(const struct tcp_host *h, struct dt_text *out)
     dt_text_puts(out, h->rank_count > 8 ? ", ...)" : ")");
 }
 
-/* The launcher notices a lost host and says so; a connection ends by itself somewhat later, so that no rank is blamed for it. */
+/* The launcher notices a lost host and says so; a connection ends by itself somewhat later, so
+ * that no rank is blamed for it. */
 static double dead_s(void)
 {
     const char *text = getenv("DTRUN_DEAD_AFTER");
@@ -129,7 +134,8 @@ static bool is_near(int fd)
         struct sockaddr_storage room;
     } us = {0}, them = {0};
     socklen_t our_bytes = sizeof(us), their_bytes = sizeof(them);
-    if (getsockname(fd, &us.any, &our_bytes) != 0 || getpeername(fd, &them.any, &their_bytes) != 0 || us.any.sa_family != them.any.sa_family) {
+    if (getsockname(fd, &us.any, &our_bytes) != 0 || getpeername(fd, &them.any, &their_bytes) != 0 ||
+        us.any.sa_family != them.any.sa_family) {
         return false;
     }
     return us.any.sa_family == AF_INET6 ? memcmp(&us.v6.sin6_addr, &them.v6.sin6_addr, sizeof(us.v6.sin6_addr)) == 0
@@ -155,11 +161,13 @@ static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *er
             struct hello hello;
             int rc = -1;
             double begun_s = dt_now_s(), say_at_s = begun_s + SAY_EVERY_S;
-            for (double now_s = begun_s; rc != 0; now_s = dt_now_s()) { /* looks around between tries */
+            /* looks around between tries */
+            for (double now_s = begun_s; rc != 0; now_s = dt_now_s()) {
                 if (now_s >= say_at_s) {
                     say_at_s += SAY_EVERY_S;
-                    dt_log(DT_LOG_WARN, "tcp", "waiting %.0f s for rank %d on host %s at %s port %d, %.0f s left: %s%s", now_s - begun_s, h->ranks[0],
-                           h->key, h->address, h->port, deadline_s - now_s, err->text, unreached_hint);
+                    dt_log(DT_LOG_WARN, "tcp", "waiting %.0f s for rank %d on host %s at %s port %d, %.0f s left: %s%s",
+                           now_s - begun_s, h->ranks[0], h->key, h->address, h->port, deadline_s - now_s, err->text,
+                           unreached_hint);
                 }
                 rc = dt_net_connect(&n, h->address, h->port, fmin(deadline_s, now_s + 0.5), c->page, err);
                 if (rc != 0 && (err->status != DT_TIMEOUT || dt_now_s() >= deadline_s || tcp_look(c, err) != 0)) {
@@ -247,7 +255,8 @@ static int missing_hosts(const struct dt_comm *c, struct dt_error *err)
     return -1;
 }
 
-/* Takes the connections of those behind this one; strangers may come, silent or talking, and do not stop it. */
+/* Takes the connections of those behind this one; strangers may come, silent or talking, and do
+ * not stop it. */
 static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *err)
 {
     struct tcp *t = c->state;
@@ -301,8 +310,9 @@ int tcp_connect_all(struct dt_comm *c, struct dt_error *err)
     return call_others(c, deadline_s, err) == 0 ? await_others(c, deadline_s, err) : -1;
 }
 
-/* What host h has said: 1 with the word, 0 nothing yet, -1 the connection has ended. A part of a word stays there to be looked at, so that nothing but poll
- * tells whether the rest can still come. */
+/* What host h has said: 1 with the word, 0 nothing yet, -1 the connection has ended. A part of a
+ * word stays there to be looked at, so that nothing but poll tells whether the rest can still
+ * come. */
 static int peek(const struct tcp_host *h, struct tcp_word *w)
 {
     ssize_t n = h->control < 0 ? -1 : recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT);
@@ -329,7 +339,8 @@ static int fail_gone(const struct dt_comm *c, const struct tcp_host *h, const ch
     struct dt_text who;
     dt_text_init(&who);
     tcp_describe_host(h, &who);
-    (void)dt_fail(err, DT_PEER, "communicator %s: rank %d on %s is gone: %s", c->name, h->ranks[0], dt_text_str(&who), cause);
+    (void)dt_fail(err, DT_PEER, "communicator %s: rank %d on %s is gone: %s", c->name, h->ranks[0], dt_text_str(&who),
+                  cause);
     dt_text_clear(&who);
     return -1;
 }
@@ -404,7 +415,8 @@ static void say(struct dt_comm *c, enum dt_status status, const char *text)
 void tcp_tell(struct dt_comm *c, const struct dt_error *why)
 {
     struct tcp *t = c->state;
-    if (t->inner != NULL && t->inner->ops == &dt_comm_shm && t->inner->state != NULL && ((struct shm *)t->inner->state)->header != NULL) {
+    if (t->inner != NULL && t->inner->ops == &dt_comm_shm && t->inner->state != NULL &&
+        ((struct shm *)t->inner->state)->header != NULL) {
         shm_fail(t->inner, why);
     }
     say(c, why->status, why->text);

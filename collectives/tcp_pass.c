@@ -1,13 +1,17 @@
-/* One exchange between the leaders of hosts. With every other leader there is one stream in each direction:
+/* One exchange between the leaders of hosts. With every other leader there is one stream in each
+ * direction:
  *
  *   out   head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of my nodes for what that host merges, by blocks; M: blocks that I have merged, or give
  *   in    head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of its nodes for what I merge;                    M: blocks that it has merged, or gives
  *
- * A block is merged as soon as all hosts' sums for it are here, and travels on while it is in the cache, behind `lag` further blocks of sums. So little
- * is on its way at any time that it stays in the caches and in the socket's window: 25 MiB between two ranks on loopback take less than half of the
- * time that they take when all sums travel first. Nobody can wait in a circle: M i needs S i of all, which only M before i - lag precede.
- * Sums wait in a ring of TCP_RING blocks per node; merged blocks arrive where they belong. Sockets never block. Where nothing moves, it tries again for
- * a moment, then waits in poll(), which wakes 20 times a second to look around. */
+ * A block is merged as soon as all hosts' sums for it are here, and travels on while it is in
+ * the cache, behind `lag` further blocks of sums. So little is on its way at any time that it
+ * stays in the caches and in the socket's window: 25 MiB between two ranks on loopback take less
+ * than half of the time that they take when all sums travel first. Nobody can wait in a circle:
+ * M i needs S i of all, which only M before i - lag precede. Sums wait in a ring of TCP_RING
+ * blocks per node; merged blocks arrive where they belong. Sockets never block. Where nothing
+ * moves, it tries again for a moment, then waits in poll(), which wakes 20 times a second to
+ * look around. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -64,7 +68,8 @@ static struct range share(const struct run *u, int j, int i)
     const struct tcp *t = u->t;
     int64_t n = u->p->n;
     if (x->kind == DT_REDUCE_SCATTER || x->kind == DT_ALL_GATHER) {
-        return i < t->hosts[j].rank_count ? (struct range){t->hosts[j].ranks[i] * u->p->stride, n} : (struct range){0, 0};
+        return i < t->hosts[j].rank_count ? (struct range){t->hosts[j].ranks[i] * u->p->stride, n}
+                                          : (struct range){0, 0};
     }
     if (i > 0 || x->kind == DT_BARRIER || (x->kind == DT_BROADCAST && t->host_of[x->root] != j)) {
         return (struct range){0, 0};
@@ -124,7 +129,8 @@ static void push_sums(struct run *u, struct tcp_way *w, int h, struct range b, b
     }
 }
 
-/* One direction: host `from` gives sums over the share of `to`, and the blocks of its own share, each `lag` blocks of sums later. */
+/* One direction: host `from` gives sums over the share of `to`, and the blocks of its own share,
+ * each `lag` blocks of sums later. */
 static void push_stream(struct run *u, struct tcp_way *w, int from, int to)
 {
     size_t lag = u->t->hosts[from == u->t->here ? to : from].lag;
@@ -186,7 +192,8 @@ static void set_ready(struct run *u, int j)
     struct tcp_host *h = &u->t->hosts[j];
     size_t full = u->merged + TCP_RING;
     h->in.ready = u->reduces && full < u->block_count ? before_sums(u, j, full) : h->in.count;
-    h->out.ready = u->reduces && u->spreads && u->merged < u->block_count ? before_result(u, j, u->merged) : h->out.count;
+    h->out.ready =
+        u->reduces && u->spreads && u->merged < u->block_count ? before_result(u, j, u->merged) : h->out.count;
 }
 
 static void prepare(struct run *u)
@@ -278,10 +285,12 @@ static int compare(struct run *u, struct tcp_host *h, struct dt_error *err)
     struct tcp_head *ours = &u->t->head, *theirs = &h->head;
     h->checked = true;
     if (theirs->magic != TCP_MAGIC || theirs->number != ours->number) {
-        return dt_fail(err, DT_INTERNAL, "communicator %s: what host %s sends is not collective %lld", u->c->name, h->key, (long long)ours->number);
+        return dt_fail(err, DT_INTERNAL, "communicator %s: what host %s sends is not collective %lld", u->c->name,
+                       h->key, (long long)ours->number);
     }
-    if (ours->kind == theirs->kind && ours->op == theirs->op && ours->type == theirs->type && ours->root == theirs->root &&
-        ours->count == theirs->count && memcmp(ours->name, theirs->name, sizeof(ours->name)) == 0) {
+    if (ours->kind == theirs->kind && ours->op == theirs->op && ours->type == theirs->type &&
+        ours->root == theirs->root && ours->count == theirs->count &&
+        memcmp(ours->name, theirs->name, sizeof(ours->name)) == 0) {
         return 0;
     }
     struct dt_text a, b;
@@ -289,8 +298,9 @@ static int compare(struct run *u, struct tcp_host *h, struct dt_error *err)
     dt_text_init(&b);
     describe(ours, &a);
     describe(theirs, &b);
-    (void)dt_fail(err, DT_INVALID, "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s", u->c->name,
-                  (long long)ours->number, ours->rank, dt_text_str(&a), theirs->rank, dt_text_str(&b));
+    (void)dt_fail(err, DT_INVALID,
+                  "communicator %s: the ranks disagree on collective %lld: rank %d does %s, rank %d does %s",
+                  u->c->name, (long long)ours->number, ours->rank, dt_text_str(&a), theirs->rank, dt_text_str(&b));
     dt_text_clear(&a);
     dt_text_clear(&b);
     return -1;
@@ -313,10 +323,11 @@ static void merge(struct run *u)
         for (int k = 0; k < t->part_count; k++) {
             size_t wide = tcp_sum_width(x->type, t->nodes[k].count), index = (size_t)t->parts[k].index;
             const struct tcp_host *h = &t->hosts[t->parts[k].host];
-            t->merge_in[k] =
-                t->parts[k].host == t->here ? u->p->sums[index] + (size_t)first * wide : h->ring + (index * TCP_RING + turn) * TCP_BLOCK_BYTES;
+            t->merge_in[k] = t->parts[k].host == t->here ? u->p->sums[index] + (size_t)first * wide
+                                                         : h->ring + (index * TCP_RING + turn) * TCP_BLOCK_BYTES;
         }
-        dt_tree_merge(u->p->result + first * (int64_t)u->width, t->merge_in, t->nodes, u->c->size, x->op, x->type, t->blocks[u->merged].count);
+        dt_tree_merge(u->p->result + first * (int64_t)u->width, t->merge_in, t->nodes, u->c->size, x->op, x->type,
+                      t->blocks[u->merged].count);
     }
 out:
     for (int j = 0; j < t->host_count && u->merged != before; j++) {
@@ -374,8 +385,9 @@ struct idle {
     double since_s, limit_s;
 };
 
-/* Whether to try again at once: the other side may be just behind, and a sleep costs more than what it waits for. Where that was in vain (the peer
- * shares this core, or the wire is slow), for less; now and then for long again. */
+/* Whether to try again at once: the other side may be just behind, and a sleep costs more than
+ * what it waits for. Where that was in vain (the peer shares this core, or the wire is slow),
+ * for less; now and then for long again. */
 static bool spins(struct tcp *t, struct idle *i)
 {
     double now_s = dt_now_s();

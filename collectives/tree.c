@@ -1,5 +1,6 @@
-/* Sums in canonical-tree order, block by block so that partial sums stay in the first-level cache. The tree over n leaves
- * splits at the largest power of two below n, so its nodes are the aligned powers of two, cut off at the end. */
+/* Sums in canonical-tree order, block by block so that partial sums stay in the first-level
+ * cache. The tree over n leaves splits at the largest power of two below n, so its nodes are the
+ * aligned powers of two, cut off at the end. */
 #include "collectives/tree.h"
 
 #include "kernels/kernels.h"
@@ -23,26 +24,27 @@ bool dt_tree_can(enum dt_dtype type)
     return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_I64;
 }
 
-/* The operands may be the same memory, element for element: no iteration reads what another one wrote. */
-#define LOOP(T, EXPR)                                                                                                                                \
-    do {                                                                                                                                             \
-        T *o = out;                                                                                                                                  \
-        const T *p = a, *q = b;                                                                                                                      \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                                                         \
-        {                                                                                                                                            \
-            T x = p[i], y = q[i];                                                                                                                    \
-            o[i] = (EXPR);                                                                                                                           \
-        }                                                                                                                                            \
+/* The operands may be the same memory, element for element: no iteration reads what another one
+ * wrote. */
+#define LOOP(T, EXPR)                                                                                                  \
+    do {                                                                                                               \
+        T *o = out;                                                                                                    \
+        const T *p = a, *q = b;                                                                                        \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                           \
+        {                                                                                                              \
+            T x = p[i], y = q[i];                                                                                      \
+            o[i] = (EXPR);                                                                                             \
+        }                                                                                                              \
     } while (0)
-#define LOOPS(T, SUM)                                                                                                                                \
-    do {                                                                                                                                             \
-        if (op == DT_SUM) {                                                                                                                          \
-            LOOP(T, SUM);                                                                                                                            \
-        } else if (op == DT_MAX) {                                                                                                                   \
-            LOOP(T, x > y ? x : y);                                                                                                                  \
-        } else {                                                                                                                                     \
-            LOOP(T, x < y ? x : y);                                                                                                                  \
-        }                                                                                                                                            \
+#define LOOPS(T, SUM)                                                                                                  \
+    do {                                                                                                               \
+        if (op == DT_SUM) {                                                                                            \
+            LOOP(T, SUM);                                                                                              \
+        } else if (op == DT_MAX) {                                                                                     \
+            LOOP(T, x > y ? x : y);                                                                                    \
+        } else {                                                                                                       \
+            LOOP(T, x < y ? x : y);                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static void combine(void *out, const void *a, const void *b, enum dt_reduction op, enum dt_dtype type, int64_t n)
@@ -77,8 +79,8 @@ static const uint16_t *half_at(const struct sum *s, int part)
     return (const uint16_t *)(const void *)((const char *)s->in[part] + s->offset_bytes);
 }
 
-/* The node of ranks first .. first + count - 1, whose inputs begin at *part. Returns where its value is: an input itself, or
- * `room`, which is a block. */
+/* The node of ranks first .. first + count - 1, whose inputs begin at *part. Returns where its
+ * value is: an input itself, or `room`, which is a block. */
 static const void *node(const struct sum *s, int first, int count, int *part, void *room)
 {
     bool leaf = s->parts == NULL ? count == 1 : (s->parts[*part].first == first && s->parts[*part].count == count);
@@ -117,7 +119,8 @@ static void reduce(void *out, struct sum *s, int size, int64_t count)
         char *to = (char *)out + (s->wide ? (size_t)at * wide : s->offset_bytes);
         int part = 0;
         if (size == 2 && s->type != DT_BF16 && s->parts == NULL) {
-            combine(to, (const char *)s->in[0] + s->offset_bytes, (const char *)s->in[1] + s->offset_bytes, s->op, s->type, s->n);
+            combine(to, (const char *)s->in[0] + s->offset_bytes, (const char *)s->in[1] + s->offset_bytes, s->op,
+                    s->type, s->n);
             continue;
         }
         if (size == 2 && halves(s) && !s->wide) {
@@ -133,22 +136,24 @@ static void reduce(void *out, struct sum *s, int size, int64_t count)
     }
 }
 
-void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type, int64_t count)
+void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type,
+                    int64_t count)
 {
     assert(dt_tree_can(type) && in_count >= 1);
     struct sum s = {.in = in, .op = op, .type = type};
     reduce(out, &s, in_count, count);
 }
 
-void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type, int64_t count)
+void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type,
+                     int64_t count)
 {
     assert(dt_tree_can(type) && in_count >= 1);
     struct sum s = {.in = in, .op = op, .type = type, .wide = type == DT_BF16};
     reduce(out, &s, in_count, count);
 }
 
-void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op, enum dt_dtype type,
-                   int64_t count)
+void dt_tree_merge(void *out, const void *const *in, const struct dt_tree_part *parts, int size, enum dt_reduction op,
+                   enum dt_dtype type, int64_t count)
 {
     assert(dt_tree_can(type));
     struct sum s = {.in = in, .parts = parts, .op = op, .type = type};

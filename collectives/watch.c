@@ -1,9 +1,12 @@
-/* The watch over peers of a device's communicators. The host that drives a device runs ahead of it, and sits in a launch when the driver's queue is full; a
- * stream of it that waits for a lost rank empties no queue. So a thread asks every LOOK_S how things are, for a communicator and all its groups. The first that is
- * not well takes the others along: a stream may wait in one of them for a rank that is stuck in another. What is started later fails its stream at once, so that
- * the queue runs dry.
+/* The watch over peers of a device's communicators. The host that drives a device runs ahead of
+ * it, and sits in a launch when the driver's queue is full; a stream of it that waits for a lost
+ * rank empties no queue. So a thread asks every LOOK_S how things are, for a communicator and
+ * all its groups. The first that is not well takes the others along: a stream may wait in one of
+ * them for a rank that is stuck in another. What is started later fails its stream at once, so
+ * that the queue runs dry.
  *
- * The same thread shows on the page whether a stream waits for peers now: the host, which only puts work in, does not know. */
+ * The same thread shows on the page whether a stream waits for peers now: the host, which only
+ * puts work in, does not know. */
 #include "collectives/watch.h"
 
 #include "base/clock.h"
@@ -29,11 +32,13 @@ struct comm_watch {
     struct dt_page *page;
 };
 
-/* `first` is not well. The other ranks of each communicator are told the cause before any is aborted: whoever finds one aborted knows why. */
+/* `first` is not well. The other ranks of each communicator are told the cause before any is
+ * aborted: whoever finds one aborted knows why. */
 static void let_go(struct comm_watch *w, struct dt_comm *first, const struct dt_error *why)
 {
     struct dt_error cause = *why;
-    if (atomic_load(&first->stopped) == 1) { /* by dt_comm_abort; for the others it is this rank that gave up */
+    if (atomic_load(&first->stopped) == 1) { /* by dt_comm_abort; for the others it is this rank
+                                              * that gave up */
         (void)dt_fail(&cause, DT_PEER, "rank %d aborted communicator %s", first->rank, first->name);
     }
     for (int i = 0; i < w->count; i++) {

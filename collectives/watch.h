@@ -4,7 +4,8 @@
 
 #include "collectives/comm.h"
 
-/* Begins to look after an open communicator; a group is taken along by its parent's thread. Nothing for backends of host memory, whose `run` looks itself. */
+/* Begins to look after an open communicator; a group is taken along by its parent's thread.
+ * Nothing for backends of host memory, whose `run` looks itself. */
 int comm_watch_begin(struct dt_comm *c, struct dt_error *err);
 /* Before it is closed. Harmless without a begin. */
 void comm_watch_end(struct dt_comm *c);

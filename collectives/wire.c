@@ -1,6 +1,7 @@
-/* The parser walks a request along the letters of its row in `layouts`: u word, i 64-bit number, s string, v value, K count and
- * keys, P count and pairs. Strings are remembered as positions from the start of the request, so that the bytes may move while
- * a request is incomplete; nothing is parsed twice however the stream is cut. */
+/* The parser walks a request along the letters of its row in `layouts`: u word, i 64-bit number,
+ * s string, v value, K count and keys, P count and pairs. Strings are remembered as positions
+ * from the start of the request, so that the bytes may move while a request is incomplete;
+ * nothing is parsed twice however the stream is cut. */
 #include "collectives/wire.h"
 
 #include <assert.h>
@@ -152,7 +153,8 @@ void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size)
     }
 }
 
-/* Keeps the unfinished request for the next feed; `at` stays relative to its start. Big buffers do not outlive their request. */
+/* Keeps the unfinished request for the next feed; `at` stays relative to its start. Big buffers
+ * do not outlive their request. */
 static int hold_rest(struct dt_wire_parser *p)
 {
     size_t rest = p->window_size - p->start;
@@ -207,8 +209,8 @@ static int parse_string(struct dt_wire_parser *p, bool is_key, struct dt_error *
     uint64_t size = read_little((const unsigned char *)length, 8);
     size_t limit = is_key ? p->limits.key_bytes : p->limits.value_bytes;
     if (size > limit) {
-        return dt_fail(err, DT_INVALID, "%s with a %s of %llu bytes: at most %zu", layouts[p->query].name, is_key ? "key" : "value",
-                       (unsigned long long)size, limit);
+        return dt_fail(err, DT_INVALID, "%s with a %s of %llu bytes: at most %zu", layouts[p->query].name,
+                       is_key ? "key" : "value", (unsigned long long)size, limit);
     }
     if (p->at + size > p->limits.request_bytes) {
         return dt_fail(err, DT_INVALID, "%s of more than %zu bytes", layouts[p->query].name, p->limits.request_bytes);
@@ -254,7 +256,8 @@ static int parse_field(struct dt_wire_parser *p, char field, struct dt_error *er
         }
         uint64_t count = read_little((const unsigned char *)from, 8);
         if (count > p->limits.key_count) {
-            return dt_fail(err, DT_INVALID, "%s with %llu keys: at most %zu", layouts[p->query].name, (unsigned long long)count, p->limits.key_count);
+            return dt_fail(err, DT_INVALID, "%s with %llu keys: at most %zu", layouts[p->query].name,
+                           (unsigned long long)count, p->limits.key_count);
         }
         p->todo = (size_t)count * (field == 'P' ? 2 : 1);
         p->done = 0;
@@ -294,7 +297,8 @@ static int begin_request(struct dt_wire_parser *p, struct dt_error *err)
     return 1;
 }
 
-/* Positions become pointers. MULTI_SET's spans alternate; its keys come first, its values in the second half. */
+/* Positions become pointers. MULTI_SET's spans alternate; its keys come first, its values in the
+ * second half. */
 static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
 {
     if (p->bytes_capacity < p->span_count) {

@@ -1,7 +1,9 @@
-/* Frames of the TCPStore protocol (PyTorch 2.2 and later): query codes, an incremental parser for the server's side, the answers,
- * and small writers for both sides. No sockets. A request is a code byte and its fields; strings have a 64-bit length in front;
- * everything is little-endian. The parser takes a stream cut anywhere and yields whole requests; it refuses a connection that does
- * not begin with VALIDATE, unknown codes and sizes over the limits as soon as the length field is there. */
+/* Frames of the TCPStore protocol (PyTorch 2.2 and later): query codes, an incremental parser
+ * for the server's side, the answers, and small writers for both sides. No sockets. A request is
+ * a code byte and its fields; strings have a 64-bit length in front; everything is
+ * little-endian. The parser takes a stream cut anywhere and yields whole requests; it refuses a
+ * connection that does not begin with VALIDATE, unknown codes and sizes over the limits as soon
+ * as the length field is there. */
 #ifndef DT_COLLECTIVES_WIRE_H
 #define DT_COLLECTIVES_WIRE_H
 
@@ -37,7 +39,9 @@ enum dt_wire_query {
     DT_WIRE_QUERY_COUNT
 };
 #define DT_WIRE_MAGIC 0x3C85F7CEu
-#define DT_WIRE_LOOKS 0x80000000u /* in PING's nonce: this client looks for its answers instead of sleeping, and asks on at once */
+#define DT_WIRE_LOOKS                                                                                                  \
+    0x80000000u /* in PING's nonce: this client looks for its answers instead
+                 * of sleeping, and asks on at once */
 enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
 
 /* "SET", for statistics. */
@@ -45,8 +49,10 @@ const char *dt_wire_query_name(enum dt_wire_query query);
 
 struct dt_wire_request {
     enum dt_wire_query query;
-    uint32_t word;                       /* VALIDATE's magic, PING's nonce: a process id, and DT_WIRE_LOOKS */
-    int64_t number;                      /* ADD's delta, any number; BARRIER's world size, from 1 to INT32_MAX */
+    uint32_t word;                       /* VALIDATE's magic, PING's nonce: a process id, and
+                                          * DT_WIRE_LOOKS */
+    int64_t number;                      /* ADD's delta, any number; BARRIER's world size, from 1
+                                          * to INT32_MAX */
     struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
     size_t count;                        /* of keys (and values, MULTI_SET) */
     const struct dt_bytes *keys, *values;
@@ -79,12 +85,15 @@ void dt_wire_parser_clear(struct dt_wire_parser *p);
 size_t dt_wire_parser_held(const struct dt_wire_parser *p);
 /* Gives the parser what was read. The bytes must stay until dt_wire_next has returned 0 or -1. */
 void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size);
-/* 1: a request, valid until the next call; 0: everything is consumed, feed more; -1: bad input, close the connection. */
+/* 1: a request, valid until the next call; 0: everything is consumed, feed more; -1: bad input,
+ * close the connection. */
 int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct dt_error *err);
 
-/* Answers that are to be sent: text, and between its bytes values that are the table's own. All zeros: empty. */
+/* Answers that are to be sent: text, and between its bytes values that are the table's own. All
+ * zeros: empty. */
 struct dt_wire_output {
-    size_t copy_bytes; /* of one answer so much is copied at least; 0: 64 KiB, SIZE_MAX: all of it */
+    size_t copy_bytes; /* of one answer so much is copied at least; 0: 64 KiB, SIZE_MAX: all of
+                        * it */
     struct dt_text text;
     size_t text_sent;
     struct dt_wire_share {
@@ -97,10 +106,12 @@ struct dt_wire_output {
 };
 /* Empties it, and frees its memory. */
 void dt_wire_output_clear(struct dt_wire_output *o, struct dt_store_table *t);
-/* Bytes of memory that an output keeps alive: its own, and those of shared values that no key has any more. */
+/* Bytes of memory that an output keeps alive: its own, and those of shared values that no key
+ * has any more. */
 size_t dt_wire_output_held(const struct dt_wire_output *o);
 size_t dt_wire_output_left(const struct dt_wire_output *o);
-/* The next bytes to be sent, at most `size` in at most `count` pieces, which it still owns. Returns the number of pieces. */
+/* The next bytes to be sent, at most `size` in at most `count` pieces, which it still owns.
+ * Returns the number of pieces. */
 int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int count, size_t size);
 /* The next `size` bytes are sent. */
 void dt_wire_output_sent(struct dt_wire_output *o, struct dt_store_table *t, size_t size);
@@ -109,12 +120,14 @@ static inline size_t dt_wire_output_unsent(const struct dt_wire_output *o)
     return o->text.size - o->text_sent + o->shares_size;
 }
 
-/* Carries a request out on the table and appends its answer, if there is one now, to out. A WAIT or BARRIER that is not over parks w;
- * w->ready then owes the client one byte DT_WIRE_STOP_WAITING. -1: refused, close the connection (the answer may have begun). */
-int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_wire_output *out,
-                   struct dt_error *err);
+/* Carries a request out on the table and appends its answer, if there is one now, to out. A WAIT
+ * or BARRIER that is not over parks w; w->ready then owes the client one byte
+ * DT_WIRE_STOP_WAITING. -1: refused, close the connection (the answer may have begun). */
+int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r,
+                   struct dt_wire_output *out, struct dt_error *err);
 
-/* Writers. A request is written as its query's layout says, from the same members that the parser fills in. */
+/* Writers. A request is written as its query's layout says, from the same members that the
+ * parser fills in. */
 void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r);
 void dt_wire_put_u8(struct dt_text *out, uint8_t value);
 void dt_wire_put_u32(struct dt_text *out, uint32_t value);

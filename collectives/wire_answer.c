@@ -1,12 +1,14 @@
-/* Carries out requests on the table, and makes their answers. A value of some size is not copied into the answer: the answer shares it with the table, whose own bytes
- * are sent. So neither memory nor time of the server grows with what clients ask for. */
+/* Carries out requests on the table, and makes their answers. A value of some size is not copied
+ * into the answer: the answer shares it with the table, whose own bytes are sent. So neither
+ * memory nor time of the server grows with what clients ask for. */
 #include "collectives/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    copied_bytes = 65536, /* of one answer: so much is copied, for then it goes with those of other clients */
+    copied_bytes = 65536, /* of one answer: so much is copied, for then it goes with those of
+                           * other clients */
     kept_bytes = 4096,    /* of a buffer that is empty: thousands of clients may be idle */
     shared_bytes = 256    /* beyond that, values from this size on are shared */
 };
@@ -43,8 +45,10 @@ int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int
     int n = 0;
     while (n < count && size > 0 && (share < o->count || text_at < o->text.size)) {
         size_t text_end = share < o->count ? o->shares[share].at : o->text.size;
-        const char *from = text_at < text_end ? o->text.data + text_at : (const char *)o->shares[share].bytes.data + skip;
-        size_t have = text_at < text_end ? text_end - text_at : o->shares[share].bytes.size - skip, part = have < size ? have : size;
+        const char *from =
+            text_at < text_end ? o->text.data + text_at : (const char *)o->shares[share].bytes.data + skip;
+        size_t have = text_at < text_end ? text_end - text_at : o->shares[share].bytes.size - skip,
+               part = have < size ? have : size;
         out[n++] = (struct iovec){(void *)(uintptr_t)from, part};
         size -= part;
         if (text_at < text_end) {
@@ -57,7 +61,8 @@ int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int
     return n;
 }
 
-/* What was sent of the text goes, once it is the larger part: one that reads slowly, and asks on, must not keep it. */
+/* What was sent of the text goes, once it is the larger part: one that reads slowly, and asks
+ * on, must not keep it. */
 static void shrink(struct dt_wire_output *o)
 {
     if (dt_wire_output_unsent(o) == 0) {
@@ -109,7 +114,8 @@ static void add_share(struct dt_wire_output *o, struct dt_bytes value)
         o->capacity = o->capacity > 0 ? o->capacity * 2 : 4;
         o->shares = dt_realloc(o->shares, o->capacity * sizeof *o->shares);
     }
-    o->shares[o->count++] = (struct dt_wire_share){.at = o->text.size, .bytes = value, .value = dt_store_table_share(value)};
+    o->shares[o->count++] =
+        (struct dt_wire_share){.at = o->text.size, .bytes = value, .value = dt_store_table_share(value)};
     o->shares_size += value.size;
 }
 
@@ -128,9 +134,11 @@ static int put_value(struct answer *a, struct dt_bytes value, bool stored, struc
     size_t limit = dt_store_table_limits(a->table)->request_bytes;
     a->size += 8 + value.size;
     if (a->size > limit) {
-        return dt_fail(err, DT_INVALID, "%s with an answer of more than %zu bytes", dt_wire_query_name(a->request->query), limit);
+        return dt_fail(err, DT_INVALID, "%s with an answer of more than %zu bytes",
+                       dt_wire_query_name(a->request->query), limit);
     }
-    size_t copied = a->out->text.size - a->begun + value.size, most = a->out->copy_bytes > 0 ? a->out->copy_bytes : copied_bytes;
+    size_t copied = a->out->text.size - a->begun + value.size,
+           most = a->out->copy_bytes > 0 ? a->out->copy_bytes : copied_bytes;
     if (stored && value.size >= shared_bytes && copied > most) {
         dt_wire_put_i64(&a->out->text, (int64_t)value.size);
         add_share(a->out, value);
@@ -220,8 +228,8 @@ static int check_room(const struct dt_store_table *t, const struct dt_wire_reque
     return 0;
 }
 
-int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r, struct dt_wire_output *output,
-                   struct dt_error *err)
+int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r,
+                   struct dt_wire_output *output, struct dt_error *err)
 {
     struct answer a = {t, r, output, output->text.size, 0};
     struct dt_text *out = &output->text;

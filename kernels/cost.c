@@ -79,7 +79,8 @@ struct dt_cost dt_cost_matmul(const struct dt_matmul_args *a)
 struct dt_cost dt_cost_column_sum(const struct dt_column_sum_args *a)
 {
     double cols = (double)a->col_count;
-    return moved((double)a->row_count * cols * size_of(a->type) + cols * own_size(a->type, a->grad_type) * times(a->accumulate));
+    return moved((double)a->row_count * cols * size_of(a->type) +
+                 cols * own_size(a->type, a->grad_type) * times(a->accumulate));
 }
 
 struct dt_cost dt_cost_layernorm(const struct dt_layernorm_args *a)
@@ -93,7 +94,8 @@ struct dt_cost dt_cost_layernorm_backward(const struct dt_layernorm_backward_arg
 {
     double rows = (double)a->row_count, cols = (double)a->col_count;
     double tensors = 3.0 + (a->dresidual != NULL), sums = a->dgamma != NULL ? 2.0 * times(a->accumulate) : 0;
-    return moved((tensors * rows * cols + cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type) + sums * cols * own_size(a->type, a->grad_type));
+    return moved((tensors * rows * cols + cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type) +
+                 sums * cols * own_size(a->type, a->grad_type));
 }
 
 struct dt_cost dt_cost_activation(const struct dt_activation_args *a)
@@ -107,12 +109,14 @@ struct dt_cost dt_cost_activation_backward(const struct dt_activation_backward_a
     return moved(3.0 * (double)a->count * size_of(a->type) + sums);
 }
 
-/* Of attention: `rows` times all its heads, of q and what is as large; of k and of v; operations of one product of (T, T). */
+/* Of attention: `rows` times all its heads, of q and what is as large; of k and of v; operations
+ * of one product of (T, T). */
 struct attention {
     double rows, wide, narrow, product;
 };
 
-static struct attention attention_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, bool causal)
+static struct attention attention_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads,
+                                     int64_t head_size, bool causal)
 {
     struct attention n = {.rows = (double)(batch * positions)};
     n.wide = n.rows * (double)(heads * head_size);
@@ -124,7 +128,8 @@ static struct attention attention_of(int64_t batch, int64_t positions, int64_t h
 struct dt_cost dt_cost_attention(const struct dt_attention_args *a)
 {
     struct attention n = attention_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->causal);
-    return (struct dt_cost){.bytes = (2.0 * n.wide + 2.0 * n.narrow) * size_of(a->type) + n.rows * (double)a->heads * wide_size(a->type),
+    return (struct dt_cost){.bytes = (2.0 * n.wide + 2.0 * n.narrow) * size_of(a->type) +
+                                     n.rows * (double)a->heads * wide_size(a->type),
                             .flops = 2.0 * n.product};
 }
 
@@ -132,7 +137,8 @@ struct dt_cost dt_cost_attention(const struct dt_attention_args *a)
 struct dt_cost dt_cost_attention_backward(const struct dt_attention_backward_args *a)
 {
     struct attention n = attention_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->causal);
-    return (struct dt_cost){.bytes = (4.0 * n.wide + 4.0 * n.narrow) * size_of(a->type) + n.rows * (double)a->heads * wide_size(a->type),
+    return (struct dt_cost){.bytes = (4.0 * n.wide + 4.0 * n.narrow) * size_of(a->type) +
+                                     n.rows * (double)a->heads * wide_size(a->type),
                             .flops = 5.0 * n.product};
 }
 
@@ -146,13 +152,15 @@ struct dt_cost dt_cost_embedding_backward(const struct dt_embedding_backward_arg
 {
     double rows = (double)a->row_count, vocab = (double)a->vocab_count, cols = (double)a->col_count;
     double touched = rows < vocab ? rows : vocab;
-    return moved(rows * cols * size_of(a->type) + (a->accumulate ? 2.0 * touched : vocab) * cols * own_size(a->type, a->grad_type) +
+    return moved(rows * cols * size_of(a->type) +
+                 (a->accumulate ? 2.0 * touched : vocab) * cols * own_size(a->type, a->grad_type) +
                  rows * (double)sizeof *a->ids);
 }
 
 struct dt_cost dt_cost_position_backward(const struct dt_position_backward_args *a)
 {
-    double cols = (double)a->col_count, table = a->accumulate ? 2.0 * (double)a->position_count : (double)a->table_count;
+    double cols = (double)a->col_count,
+           table = a->accumulate ? 2.0 * (double)a->position_count : (double)a->table_count;
     return moved((double)a->row_count * cols * size_of(a->type) + table * cols * own_size(a->type, a->grad_type));
 }
 
@@ -170,7 +178,8 @@ struct dt_cost dt_cost_adamw(const struct dt_adamw_args *a)
 {
     double copy = a->w_bf16 != NULL ? size_of(DT_BF16) : 0;
     double moments = 4.0 * size_of(a->type == DT_F32 ? a->moment_type : a->type);
-    return moved((double)a->count * (2.0 * size_of(a->type) + moments + copy + optimizer_grad_size(a->type, a->grad_type)));
+    return moved((double)a->count *
+                 (2.0 * size_of(a->type) + moments + copy + optimizer_grad_size(a->type, a->grad_type)));
 }
 
 struct dt_cost dt_cost_adamw_many(const struct dt_adamw_args *each, int count)

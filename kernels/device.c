@@ -57,7 +57,8 @@ static const struct device_row rows[] = {
 #ifdef DT_CUDA
     {"cuda", &dt_cuda_device_ops, cuda, DT_F32, false, &dt_cuda_timer},
 #endif
-    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true, NULL},         {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true, NULL},
+    {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true, NULL},
+    {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true, NULL},
     {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL},
 };
 
@@ -68,8 +69,10 @@ static const struct device_row *find_row(const char *name, struct dt_error *err)
             return &rows[i];
         }
     }
-    (void)(strcmp(name, "cuda") == 0 ? dt_fail(err, DT_INVALID, "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
-                                     : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
+    (void)(strcmp(name, "cuda") == 0
+               ? dt_fail(err, DT_INVALID,
+                         "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
+               : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
     return NULL;
 }
 
@@ -160,7 +163,8 @@ struct head {
 };
 _Static_assert(sizeof(struct head) + DT_DEVICE_OWN_BYTES <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
 
-/* Memory of this process that was exported: ranks that are its threads are given an address of this list only, whatever a handle says. */
+/* Memory of this process that was exported: ranks that are its threads are given an address of
+ * this list only, whatever a handle says. */
 struct exported {
     void *base;
     size_t size_bytes;
@@ -316,7 +320,8 @@ static int no_sharing(const struct dt_device *d, struct dt_error *err)
     return dt_fail(err, DT_INVALID, "device %s: its memory cannot be shared between ranks", d->ops->name);
 }
 
-int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES], struct dt_error *err)
+int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char handle[DT_DEVICE_HANDLE_BYTES],
+                     struct dt_error *err)
 {
     struct head head;
     memset(&head, 0, sizeof head);
@@ -335,7 +340,8 @@ int dt_device_export(struct dt_device *d, void *base, size_t size_bytes, char ha
     return 0;
 }
 
-int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], size_t size_bytes, void **out, struct dt_error *err)
+int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYTES], size_t size_bytes, void **out,
+                     struct dt_error *err)
 {
     struct head head;
     memcpy(&head, handle, sizeof head);
@@ -343,7 +349,8 @@ int dt_device_import(struct dt_device *d, const char handle[DT_DEVICE_HANDLE_BYT
         return no_sharing(d, err);
     }
     if (head.size_bytes != size_bytes || (head.process == getpid() && !exports_have(head.base, size_bytes))) {
-        return dt_fail(err, DT_INVALID, "device %s: a handle that names no memory of %zu bytes of another rank", d->ops->name, size_bytes);
+        return dt_fail(err, DT_INVALID, "device %s: a handle that names no memory of %zu bytes of another rank",
+                       d->ops->name, size_bytes);
     }
     if (head.process == getpid()) {
         *out = head.base;
@@ -360,7 +367,8 @@ bool dt_device_has_graphs(const struct dt_device *d)
 int dt_graph_begin(struct dt_stream *s, struct dt_error *err)
 {
     const struct dt_device_graphs *graphs = s->device->ops->graphs;
-    return graphs != NULL ? graphs->begin(s, err) : dt_fail(err, DT_NOT_FOUND, "graph: device %s has none", s->device->ops->name);
+    return graphs != NULL ? graphs->begin(s, err)
+                          : dt_fail(err, DT_NOT_FOUND, "graph: device %s has none", s->device->ops->name);
 }
 
 int dt_graph_end(struct dt_stream *s, struct dt_graph **out, struct dt_error *err)

@@ -1,5 +1,6 @@
-/* Exact sums of doubles in fixed point. Adding splits the 53 bits of a double over at most three limbs without carries; a limb
- * is a signed 64-bit integer of which 32 bits are used up by one value, so 2^31 values fit before carries must be settled. */
+/* Exact sums of doubles in fixed point. Adding splits the 53 bits of a double over at most three
+ * limbs without carries; a limb is a signed 64-bit integer of which 32 bits are used up by one
+ * value, so 2^31 values fit before carries must be settled. */
 #include "kernels/exact.h"
 
 #include <math.h>
@@ -23,7 +24,8 @@ void dt_exact_add(int64_t *limbs, double v)
         return; /* 0, or below 2^-1022 */
     }
     mantissa |= 1ULL << 52;
-    int low = exponent - 1075 - DT_EXACT_LOW; /* weight of the mantissa's last bit, in bits above the lowest limb's */
+    int low = exponent - 1075 - DT_EXACT_LOW; /* weight of the mantissa's last bit, in bits above
+                                               * the lowest limb's */
     if (low < 0) {
         if (low <= -53) {
             return;
@@ -76,7 +78,8 @@ double dt_exact_get(const int64_t *limbs)
     if (top < 0) {
         return 0;
     }
-    /* The highest 96 bits, the last bit set when anything below is not zero: then one rounding to double is right. */
+    /* The highest 96 bits, the last bit set when anything below is not zero: then one rounding
+     * to double is right. */
     unsigned __int128 head = 0;
     for (int i = top; i > top - 3; i--) {
         head = head << 32 | (i >= 0 ? digit[i] : 0);

@@ -1,6 +1,8 @@
-/* Exact sums of doubles: 22 limbs of 32 bits in int64, so that adding (in any order, in any slicing, also by an integer
- * all_reduce over up to 2^20 ranks and 2^30 blocks) gives the same bits. Carries are settled only when read. Fixed point:
- * limb i has weight 2^(32 i + DT_EXACT_LOW), which spans 2^-352 to 2^352: values beyond count as overflow, smaller bits are cut off. */
+/* Exact sums of doubles: 22 limbs of 32 bits in int64, so that adding (in any order, in any
+ * slicing, also by an integer all_reduce over up to 2^20 ranks and 2^30 blocks) gives the same
+ * bits. Carries are settled only when read. Fixed point: limb i has weight 2^(32 i +
+ * DT_EXACT_LOW), which spans 2^-352 to 2^352: values beyond count as overflow, smaller bits are
+ * cut off. */
 #ifndef DT_KERNELS_EXACT_H
 #define DT_KERNELS_EXACT_H
 
@@ -9,7 +11,8 @@
 
 #define DT_EXACT_LIMB_COUNT 22
 #define DT_EXACT_LOW (-352)
-/* Array length: the limbs, then the number of values that were not finite or too large, and of such nan. */
+/* Array length: the limbs, then the number of values that were not finite or too large, and of
+ * such nan. */
 #define DT_EXACT_LIMBS 24
 
 /* Adds v >= 0 (or nan or inf, which are counted). */

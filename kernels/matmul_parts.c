@@ -4,7 +4,8 @@
 static void gelu(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a)
 {
     if (!a->aux_only) {
-        k->activation(s, &(struct dt_activation_args){.y = a->c, .x = a->aux, .count = a->m * a->n, .kind = DT_ACT_GELU, .type = a->type});
+        k->activation(s, &(struct dt_activation_args){
+                             .y = a->c, .x = a->aux, .count = a->m * a->n, .kind = DT_ACT_GELU, .type = a->type});
     }
 }
 

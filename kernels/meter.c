@@ -1,4 +1,5 @@
-/* A row of the table: find the meter, note the call, begin its timer, call the device's own row, end the timer. */
+/* A row of the table: find the meter, note the call, begin its timer, call the device's own row,
+ * end the timer. */
 #include "kernels/meter.h"
 
 #include "base/text.h"
@@ -50,13 +51,13 @@ static void end(struct dt_metered *call, struct dt_stream *s)
     }
 }
 
-#define METERED(kernel)                                                                                                                              \
-    static void metered_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                                            \
-    {                                                                                                                                                \
-        struct dt_meter *m = meter_of(s);                                                                                                            \
-        struct dt_metered *call = begin(m, s, ROW_##kernel, dt_cost_##kernel(a));                                                                    \
-        m->inner->kernel(s, a);                                                                                                                      \
-        end(call, s);                                                                                                                                \
+#define METERED(kernel)                                                                                                \
+    static void metered_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                              \
+    {                                                                                                                  \
+        struct dt_meter *m = meter_of(s);                                                                              \
+        struct dt_metered *call = begin(m, s, ROW_##kernel, dt_cost_##kernel(a));                                      \
+        m->inner->kernel(s, a);                                                                                        \
+        end(call, s);                                                                                                  \
     }
 DT_COST_ROWS(METERED)
 

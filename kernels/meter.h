@@ -1,4 +1,5 @@
-/* A table of kernels in front of a device's own: each row notes the call, what it costs at least (cost.h), and how long the device takes for it. */
+/* A table of kernels in front of a device's own: each row notes the call, what it costs at least
+ * (cost.h), and how long the device takes for it. */
 #ifndef DT_KERNELS_METER_H
 #define DT_KERNELS_METER_H
 
@@ -21,14 +22,16 @@ struct dt_meter {
     int64_t count, room;      /* room: calls that have a timer */
 };
 
-/* Rows of struct dt_kernels, and their names. What matmul_epilogue refuses is no call; what is done in its place is. */
+/* Rows of struct dt_kernels, and their names. What matmul_epilogue refuses is no call; what is
+ * done in its place is. */
 #define DT_METER_ONE(kernel) +1
 enum { DT_METER_ROWS = DT_COST_ROWS(DT_METER_ONE) + 2 };
 const char *dt_meter_name(int row);
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d);
-/* From begin to end what is asked of the device's kernels goes through the meter, and the calls before it are forgotten: all of them have run. One thread puts
- * work into the device's streams meanwhile. */
+/* From begin to end what is asked of the device's kernels goes through the meter, and the calls
+ * before it are forgotten: all of them have run. One thread puts work into the device's streams
+ * meanwhile. */
 void dt_meter_begin(struct dt_meter *m);
 void dt_meter_end(struct dt_meter *m);
 /* All calls have run. Harmless on a zeroed struct. */

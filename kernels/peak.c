@@ -4,34 +4,41 @@
 #include <stddef.h>
 #include <string.h>
 
-/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name counts. Clocks under such a load differ from the highest one, and
- * by form (SXM, PCIe), so what is stated is not what multiprocessors and clock give. */
+/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name
+ * counts. Clocks under such a load differ from the highest one, and by form (SXM, PCIe), so what
+ * is stated is not what multiprocessors and clock give. */
 static const struct {
     const char *words[2]; /* the second may be null */
     int sm_count;         /* of the whole GPU */
     double bf16, fp32;
 } table[] = {
-    {{"B300", NULL}, 148, 2250, 75},         {{"B200", NULL}, 148, 2250, 75},        {{"H200", "NVL"}, 132, 835.5, 60},
-    {{"H200", NULL}, 132, 989.4, 66.9},      {{"GH200", NULL}, 132, 989.4, 66.9},    {{"H100", "PCIe"}, 114, 756.5, 51.2},
-    {{"H100", "NVL"}, 132, 835.5, 60},       {{"H100", NULL}, 132, 989.4, 66.9},     {{"A100", NULL}, 108, 312, 19.5},
-    {{"A30", NULL}, 56, 165, 10.3},          {{"A40", NULL}, 84, 149.7, 37.4},       {{"A10", NULL}, 72, 125, 31.2},
-    {{"L40S", NULL}, 142, 362, 91.6},        {{"L40", NULL}, 142, 181, 90.5},        {{"L4", NULL}, 58, 121, 30.3},
-    {{"RTX 5090", NULL}, 170, 209.5, 104.8}, {{"RTX 4090", NULL}, 128, 165.2, 82.6}, {{"RTX 3090", NULL}, 82, 71, 35.6},
+    {{"B300", NULL}, 148, 2250, 75},        {{"B200", NULL}, 148, 2250, 75},
+    {{"H200", "NVL"}, 132, 835.5, 60},      {{"H200", NULL}, 132, 989.4, 66.9},
+    {{"GH200", NULL}, 132, 989.4, 66.9},    {{"H100", "PCIe"}, 114, 756.5, 51.2},
+    {{"H100", "NVL"}, 132, 835.5, 60},      {{"H100", NULL}, 132, 989.4, 66.9},
+    {{"A100", NULL}, 108, 312, 19.5},       {{"A30", NULL}, 56, 165, 10.3},
+    {{"A40", NULL}, 84, 149.7, 37.4},       {{"A10", NULL}, 72, 125, 31.2},
+    {{"L40S", NULL}, 142, 362, 91.6},       {{"L40", NULL}, 142, 181, 90.5},
+    {{"L4", NULL}, 58, 121, 30.3},          {{"RTX 5090", NULL}, 170, 209.5, 104.8},
+    {{"RTX 4090", NULL}, 128, 165.2, 82.6}, {{"RTX 3090", NULL}, 82, 71, 35.6},
 };
 
-/* FLOP per clock of one multiprocessor: a multiplication and an addition count as two. GeForce cards do sums in F32 at half the rate. */
+/* FLOP per clock of one multiprocessor: a multiplication and an addition count as two. GeForce
+ * cards do sums in F32 at half the rate. */
 static const struct {
     int major, minor;
     double bf16, bf16_geforce, fp32;
-} rates[] = {{8, 0, 2048, 2048, 128},  {8, 6, 1024, 512, 256},   {8, 7, 1024, 1024, 256}, {8, 9, 1024, 512, 256}, {9, 0, 4096, 4096, 256},
-             {10, 0, 8192, 8192, 256}, {10, 3, 8192, 8192, 256}, {12, 0, 1024, 512, 256}, {12, 1, 1024, 512, 256}};
+} rates[] = {{8, 0, 2048, 2048, 128},  {8, 6, 1024, 512, 256},  {8, 7, 1024, 1024, 256},
+             {8, 9, 1024, 512, 256},   {9, 0, 4096, 4096, 256}, {10, 0, 8192, 8192, 256},
+             {10, 3, 8192, 8192, 256}, {12, 0, 1024, 512, 256}, {12, 1, 1024, 512, 256}};
 
 /* A word of the name: "L4" is none of "L40S". */
 static bool has_word(const char *name, const char *word)
 {
     size_t size = strlen(word);
     for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
-        bool begins = at == name || strchr(" -", at[-1]) != NULL, ends = strchr(" -", at[size]) != NULL; /* the end, too */
+        /* the end, too */
+        bool begins = at == name || strchr(" -", at[-1]) != NULL, ends = strchr(" -", at[size]) != NULL;
         if (begins && ends) {
             return true;
         }

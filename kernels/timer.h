@@ -1,4 +1,5 @@
-/* How long a piece of a stream's work takes, by the device's own clock: what is put in between begin and end. Nothing waits for it. */
+/* How long a piece of a stream's work takes, by the device's own clock: what is put in between
+ * begin and end. Nothing waits for it. */
 #ifndef DT_KERNELS_TIMER_H
 #define DT_KERNELS_TIMER_H
 
@@ -14,9 +15,11 @@ int dt_timer_open(struct dt_device *d, struct dt_timer **out, struct dt_error *e
 void dt_timer_close(struct dt_timer *t);
 void dt_timer_begin(struct dt_timer *t, struct dt_stream *s);
 void dt_timer_end(struct dt_timer *t, struct dt_stream *s);
-/* Seconds from the last begin to the last end, once the host has waited for what is behind both; 0 when they have not run. */
+/* Seconds from the last begin to the last end, once the host has waited for what is behind both;
+ * 0 when they have not run. */
 double dt_timer_s(const struct dt_timer *t);
-/* Seconds from the last begin of `origin`, on whichever stream of the device, to the last begin of t. False: one of them has not run. */
+/* Seconds from the last begin of `origin`, on whichever stream of the device, to the last begin
+ * of t. False: one of them has not run. */
 bool dt_timer_since(const struct dt_timer *t, const struct dt_timer *origin, double *seconds);
 
 /* Of a device with a clock of its own; on others a function on the stream looks at the host's. */

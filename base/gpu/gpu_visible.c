@@ -1,5 +1,6 @@
-/* The rules are those that CUDA's documentation gives, and for what it leaves open those that PyTorch found (torch.cuda._parse_visible_devices):
- * a number may be followed by anything, all entries are of the first one's kind, blanks stand before numbers only. */
+/* The rules are those that CUDA's documentation gives, and for what it leaves open those that
+ * PyTorch found (torch.cuda._parse_visible_devices): a number may be followed by anything, all
+ * entries are of the first one's kind, blanks stand before numbers only. */
 #include "base/gpu/gpu_visible.h"
 
 #include <ctype.h>
@@ -43,22 +44,26 @@ static bool take(struct dt_gpu_visible *v, const char *entry, const char *prefix
         long value = number(entry);
         if (value < 0 || (count >= 0 && value >= count) || value > INT_MAX) {
             bool asked = value >= 0 && count > 0;
-            (void)snprintf(v->problem, sizeof v->problem, "%.100s is no GPU%s", entry[0] != '\0' ? entry : "an empty entry",
-                           asked ? " of this host" : "");
+            (void)snprintf(v->problem, sizeof v->problem, "%.100s is no GPU%s",
+                           entry[0] != '\0' ? entry : "an empty entry", asked ? " of this host" : "");
             if (asked) {
-                (void)snprintf(v->problem + strlen(v->problem), sizeof v->problem - strlen(v->problem), ", which has 0%s", count > 1 ? " to " : "");
-                (void)snprintf(v->problem + strlen(v->problem), sizeof v->problem - strlen(v->problem), count > 1 ? "%d" : "", count - 1);
+                (void)snprintf(v->problem + strlen(v->problem), sizeof v->problem - strlen(v->problem),
+                               ", which has 0%s", count > 1 ? " to " : "");
+                (void)snprintf(v->problem + strlen(v->problem), sizeof v->problem - strlen(v->problem),
+                               count > 1 ? "%d" : "", count - 1);
             }
             return false;
         }
         gpu = (int)value;
     } else if (strncmp(entry, prefix, 4) != 0) {
-        (void)snprintf(v->problem, sizeof v->problem, "%.100s does not begin with %s as those before it", entry, prefix);
+        (void)snprintf(v->problem, sizeof v->problem, "%.100s does not begin with %s as those before it", entry,
+                       prefix);
         return false;
     } else if (prefix[0] == 'G' && count >= 0) {
         gpu = find(entry, uuids, count);
         if (gpu < 0) {
-            (void)snprintf(v->problem, sizeof v->problem, "%.100s is %s of this host", entry, gpu == -1 ? "no GPU" : "the beginning of several GPUs");
+            (void)snprintf(v->problem, sizeof v->problem, "%.100s is %s of this host", entry,
+                           gpu == -1 ? "no GPU" : "the beginning of several GPUs");
             return false;
         }
     }
@@ -85,7 +90,8 @@ void dt_gpu_visible(const char *text, const char *const *uuids, int count, struc
             break;
         }
         for (int i = 0; i < out->count - 1; i++) {
-            bool same = prefix == NULL || out->gpu[i] >= 0 ? out->gpu[i] == out->gpu[out->count - 1] : strcmp(entries[i], entry) == 0;
+            bool same = prefix == NULL || out->gpu[i] >= 0 ? out->gpu[i] == out->gpu[out->count - 1]
+                                                           : strcmp(entries[i], entry) == 0;
             if (same) {
                 (void)snprintf(out->problem, sizeof out->problem, "%.100s is named twice, then none is seen", entry);
                 out->count = 0;

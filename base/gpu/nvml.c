@@ -1,4 +1,5 @@
-/* NVML's functions by their names; each call here asks for one thing and takes "not supported" for an answer. */
+/* NVML's functions by their names; each call here asks for one thing and takes "not supported"
+ * for an answer. */
 #include "base/gpu/nvml.h"
 
 #include "base/library.h"
@@ -36,14 +37,22 @@ static int fail(struct dt_error *err, int rc, const char *what)
 {
     switch (rc) {
     case NVML_DRIVER_NOT_LOADED:
-        return dt_fail(err, DT_NOT_FOUND, "%s: the NVIDIA driver is not loaded; modprobe nvidia, or start the container with its GPUs", what);
+        return dt_fail(err, DT_NOT_FOUND,
+                       "%s: the NVIDIA driver is not loaded; modprobe nvidia, or start the container with its GPUs",
+                       what);
     case NVML_LIB_RM_VERSION_MISMATCH:
         return dt_fail(err, DT_INVALID,
-                       "%s: the driver in the kernel and its library are of different versions; reboot, or reload the driver's module", what);
+                       "%s: the driver in the kernel and its library are of different versions; reboot, or reload the "
+                       "driver's module",
+                       what);
     case NVML_NO_PERMISSION:
-        return dt_fail(err, DT_IO, "%s: no permission; see who may open /dev/nvidiactl and the GPU's /dev/nvidiaN", what);
+        return dt_fail(err, DT_IO, "%s: no permission; see who may open /dev/nvidiactl and the GPU's /dev/nvidiaN",
+                       what);
     case NVML_GPU_IS_LOST:
-        return dt_fail(err, DT_IO, "%s: lost: it fell off the bus; reboot the host, and have the card, its power and its slot looked at", what);
+        return dt_fail(
+            err, DT_IO,
+            "%s: lost: it fell off the bus; reboot the host, and have the card, its power and its slot looked at",
+            what);
     case NVML_RESET_REQUIRED:
         return dt_fail(err, DT_IO, "%s: needs a reset; end what uses it, then nvidia-smi --gpu-reset", what);
     case NVML_NOT_FOUND:
@@ -55,7 +64,8 @@ static int fail(struct dt_error *err, int rc, const char *what)
 
 /* ---- the library ---- */
 
-static const char *const names[] = {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
+static const char *const names[] = {"libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+                                    "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
 
 int dt_nvml_open(struct dt_nvml **out, struct dt_error *err)
 {
@@ -70,11 +80,13 @@ int dt_nvml_open(struct dt_nvml **out, struct dt_error *err)
         DT_NVML_FUNCTIONS(ROW)
 #undef ROW
     };
-    (void)dt_library_find(n->library, symbols, sizeof symbols / sizeof symbols[0]); /* what an older driver lacks stays null */
+    /* what an older driver lacks stays null */
+    (void)dt_library_find(n->library, symbols, sizeof symbols / sizeof symbols[0]);
     int rc = n->nvmlInit_v2 != NULL ? n->nvmlInit_v2() : NVML_NOT_FOUND;
     if (rc != NVML_SUCCESS) {
         if (rc == NVML_NOT_FOUND) {
-            (void)dt_fail(err, DT_INVALID, "libnvidia-ml.so.1 is older than anything that CUDA 11 ran on; install a newer driver");
+            (void)dt_fail(err, DT_INVALID,
+                          "libnvidia-ml.so.1 is older than anything that CUDA 11 ran on; install a newer driver");
         } else {
             (void)fail(err, rc, "NVML");
         }
@@ -104,7 +116,8 @@ void dt_nvml_close(struct dt_nvml *n)
 const char *dt_nvml_driver(struct dt_nvml *n, char *out, size_t out_bytes)
 {
     out[0] = '\0';
-    if (n->nvmlSystemGetDriverVersion == NULL || n->nvmlSystemGetDriverVersion(out, (unsigned)out_bytes) != NVML_SUCCESS) {
+    if (n->nvmlSystemGetDriverVersion == NULL ||
+        n->nvmlSystemGetDriverVersion(out, (unsigned)out_bytes) != NVML_SUCCESS) {
         out[0] = '\0';
     }
     return out;
@@ -113,7 +126,10 @@ const char *dt_nvml_driver(struct dt_nvml *n, char *out, size_t out_bytes)
 int dt_nvml_cuda(struct dt_nvml *n)
 {
     int version = -1;
-    return n->nvmlSystemGetCudaDriverVersion_v2 != NULL && n->nvmlSystemGetCudaDriverVersion_v2(&version) == NVML_SUCCESS ? version : -1;
+    return n->nvmlSystemGetCudaDriverVersion_v2 != NULL &&
+                   n->nvmlSystemGetCudaDriverVersion_v2(&version) == NVML_SUCCESS
+               ? version
+               : -1;
 }
 
 int dt_nvml_count(struct dt_nvml *n)
@@ -142,7 +158,8 @@ struct dt_nvml_gpu *dt_nvml_at(struct dt_nvml *n, int index, struct dt_error *er
     nvmlDevice_t device = NULL;
     char what[32];
     (void)snprintf(what, sizeof what, "GPU %d", index);
-    int rc = n->nvmlDeviceGetHandleByIndex_v2 != NULL ? n->nvmlDeviceGetHandleByIndex_v2((unsigned)index, &device) : NVML_NOT_FOUND;
+    int rc = n->nvmlDeviceGetHandleByIndex_v2 != NULL ? n->nvmlDeviceGetHandleByIndex_v2((unsigned)index, &device)
+                                                      : NVML_NOT_FOUND;
     if (rc != NVML_SUCCESS) {
         (void)fail(err, rc, what);
         return NULL;
@@ -153,7 +170,8 @@ struct dt_nvml_gpu *dt_nvml_at(struct dt_nvml *n, int index, struct dt_error *er
 struct dt_nvml_gpu *dt_nvml_find(struct dt_nvml *n, const char *id, struct dt_error *err)
 {
     bool named = strncmp(id, "GPU-", 4) == 0 || strncmp(id, "MIG-", 4) == 0;
-    int (*find)(const char *, nvmlDevice_t *) = named ? n->nvmlDeviceGetHandleByUUID : n->nvmlDeviceGetHandleByPciBusId_v2;
+    int (*find)(const char *, nvmlDevice_t *) =
+        named ? n->nvmlDeviceGetHandleByUUID : n->nvmlDeviceGetHandleByPciBusId_v2;
     nvmlDevice_t device = NULL;
     int rc = find != NULL ? find(id, &device) : NVML_NOT_FOUND;
     if (rc != NVML_SUCCESS) {
@@ -166,15 +184,16 @@ struct dt_nvml_gpu *dt_nvml_find(struct dt_nvml *n, const char *id, struct dt_er
 int dt_nvml_parts(struct dt_nvml *n, struct dt_nvml_gpu *gpu)
 {
     unsigned count = 0;
-    bool known = n->nvmlDeviceGetMaxMigDeviceCount != NULL && n->nvmlDeviceGetMaxMigDeviceCount(handle(gpu), &count) == NVML_SUCCESS;
+    bool known = n->nvmlDeviceGetMaxMigDeviceCount != NULL &&
+                 n->nvmlDeviceGetMaxMigDeviceCount(handle(gpu), &count) == NVML_SUCCESS;
     return known && count <= DT_NVML_GPUS ? (int)count : 0;
 }
 
 struct dt_nvml_gpu *dt_nvml_part(struct dt_nvml *n, struct dt_nvml_gpu *gpu, int index)
 {
     nvmlDevice_t part = NULL;
-    bool there =
-        n->nvmlDeviceGetMigDeviceHandleByIndex != NULL && n->nvmlDeviceGetMigDeviceHandleByIndex(handle(gpu), (unsigned)index, &part) == NVML_SUCCESS;
+    bool there = n->nvmlDeviceGetMigDeviceHandleByIndex != NULL &&
+                 n->nvmlDeviceGetMigDeviceHandleByIndex(handle(gpu), (unsigned)index, &part) == NVML_SUCCESS;
     return there ? gpu_of(part) : NULL;
 }
 
@@ -196,7 +215,8 @@ void dt_nvml_identify(struct dt_nvml *n, struct dt_nvml_gpu *gpu, char name[96],
 
 const char *dt_nvml_serial(struct dt_nvml *n, struct dt_nvml_gpu *gpu, char *out, size_t out_bytes)
 {
-    if (n->nvmlDeviceGetSerial == NULL || n->nvmlDeviceGetSerial(handle(gpu), out, (unsigned)out_bytes) != NVML_SUCCESS) {
+    if (n->nvmlDeviceGetSerial == NULL ||
+        n->nvmlDeviceGetSerial(handle(gpu), out, (unsigned)out_bytes) != NVML_SUCCESS) {
         out[0] = '\0';
     }
     return out;
@@ -205,7 +225,9 @@ const char *dt_nvml_serial(struct dt_nvml *n, struct dt_nvml_gpu *gpu, char *out
 int dt_nvml_minor(struct dt_nvml *n, struct dt_nvml_gpu *gpu)
 {
     unsigned minor = 0;
-    return n->nvmlDeviceGetMinorNumber != NULL && n->nvmlDeviceGetMinorNumber(handle(gpu), &minor) == NVML_SUCCESS ? (int)minor : -1;
+    return n->nvmlDeviceGetMinorNumber != NULL && n->nvmlDeviceGetMinorNumber(handle(gpu), &minor) == NVML_SUCCESS
+               ? (int)minor
+               : -1;
 }
 
 /* ---- values ---- */
@@ -321,7 +343,8 @@ static int64_t current(int (*get)(nvmlDevice_t, unsigned *, unsigned *), nvmlDev
 static int64_t ecc_errors(const struct dt_nvml *n, nvmlDevice_t device, unsigned type, unsigned counter)
 {
     unsigned long long count = 0;
-    bool known = n->nvmlDeviceGetTotalEccErrors != NULL && n->nvmlDeviceGetTotalEccErrors(device, type, counter, &count) == NVML_SUCCESS;
+    bool known = n->nvmlDeviceGetTotalEccErrors != NULL &&
+                 n->nvmlDeviceGetTotalEccErrors(device, type, counter, &count) == NVML_SUCCESS;
     return known ? (int64_t)count : -1;
 }
 
@@ -331,7 +354,8 @@ static int64_t retired(const struct dt_nvml *n, nvmlDevice_t device)
     int64_t all = 0;
     for (unsigned cause = NVML_RETIRED_SINGLE_BIT; cause <= NVML_RETIRED_DOUBLE_BIT; cause++) {
         unsigned count = 0;
-        int rc = n->nvmlDeviceGetRetiredPages != NULL ? n->nvmlDeviceGetRetiredPages(device, cause, &count, NULL) : NVML_NOT_SUPPORTED;
+        int rc = n->nvmlDeviceGetRetiredPages != NULL ? n->nvmlDeviceGetRetiredPages(device, cause, &count, NULL)
+                                                      : NVML_NOT_SUPPORTED;
         if (rc != NVML_SUCCESS && rc != NVML_INSUFFICIENT_SIZE) {
             return -1;
         }
@@ -343,10 +367,13 @@ static int64_t retired(const struct dt_nvml *n, nvmlDevice_t device)
 static int64_t remapped(const struct dt_nvml *n, nvmlDevice_t device, enum dt_nvml_value what)
 {
     unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
-    if (n->nvmlDeviceGetRemappedRows == NULL || n->nvmlDeviceGetRemappedRows(device, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS) {
+    if (n->nvmlDeviceGetRemappedRows == NULL ||
+        n->nvmlDeviceGetRemappedRows(device, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS) {
         return -1;
     }
-    return what == DT_NVML_REMAP_PENDING ? (int64_t)pending : what == DT_NVML_REMAP_FAILED ? (int64_t)failed : (int64_t)corrected + uncorrected;
+    return what == DT_NVML_REMAP_PENDING  ? (int64_t)pending
+           : what == DT_NVML_REMAP_FAILED ? (int64_t)failed
+                                          : (int64_t)corrected + uncorrected;
 }
 
 /* Links that the GPU has are up or down; those that it does not have are no answer. */
@@ -382,7 +409,8 @@ int64_t dt_nvml_value(struct dt_nvml *n, struct dt_nvml_gpu *gpu, enum dt_nvml_v
     case DT_NVML_MEMORY_CLOCK_MAX:
         return mhz(n->nvmlDeviceGetMaxClockInfo, d, what == DT_NVML_CLOCK_MAX ? NVML_CLOCK_SM : NVML_CLOCK_MEM);
     case DT_NVML_THROTTLE:
-        return n->nvmlDeviceGetCurrentClocksThrottleReasons != NULL && n->nvmlDeviceGetCurrentClocksThrottleReasons(d, &bits) == NVML_SUCCESS
+        return n->nvmlDeviceGetCurrentClocksThrottleReasons != NULL &&
+                       n->nvmlDeviceGetCurrentClocksThrottleReasons(d, &bits) == NVML_SUCCESS
                    ? (int64_t)bits
                    : -1;
     case DT_NVML_TEMPERATURE:
@@ -443,15 +471,18 @@ int dt_nvml_processes(struct dt_nvml *n, struct dt_nvml_gpu *gpu, struct dt_nvml
     enum { ROOM = 256 };
     nvmlProcessInfo_t found[ROOM];
     unsigned count = ROOM;
-    int rc = n->nvmlDeviceGetComputeRunningProcesses_v3 != NULL ? n->nvmlDeviceGetComputeRunningProcesses_v3(handle(gpu), &count, found)
-                                                                : NVML_NOT_SUPPORTED;
+    int rc = n->nvmlDeviceGetComputeRunningProcesses_v3 != NULL
+                 ? n->nvmlDeviceGetComputeRunningProcesses_v3(handle(gpu), &count, found)
+                 : NVML_NOT_SUPPORTED;
     if (rc != NVML_SUCCESS) {
         return -1;
     }
     for (int i = 0; i < (int)count && i < room; i++) {
         char path[256];
-        out[i] = (struct dt_nvml_process){.pid = found[i].pid, .bytes = found[i].usedGpuMemory > INT64_MAX ? -1 : (int64_t)found[i].usedGpuMemory};
-        if (n->nvmlSystemGetProcessName != NULL && n->nvmlSystemGetProcessName(found[i].pid, path, sizeof path) == NVML_SUCCESS) {
+        out[i] = (struct dt_nvml_process){
+            .pid = found[i].pid, .bytes = found[i].usedGpuMemory > INT64_MAX ? -1 : (int64_t)found[i].usedGpuMemory};
+        if (n->nvmlSystemGetProcessName != NULL &&
+            n->nvmlSystemGetProcessName(found[i].pid, path, sizeof path) == NVML_SUCCESS) {
             path[sizeof path - 1] = '\0';
             path[strcspn(path, " ")] = '\0'; /* some drivers give the arguments, too */
             const char *slash = strrchr(path, '/');
@@ -465,7 +496,8 @@ int dt_nvml_reaches(struct dt_nvml *n, struct dt_nvml_gpu *a, struct dt_nvml_gpu
 {
     unsigned status = 0;
     if (n->nvmlDeviceGetP2PStatus == NULL ||
-        n->nvmlDeviceGetP2PStatus(handle(a), handle(b), nvlink ? NVML_P2P_NVLINK : NVML_P2P_READ, &status) != NVML_SUCCESS) {
+        n->nvmlDeviceGetP2PStatus(handle(a), handle(b), nvlink ? NVML_P2P_NVLINK : NVML_P2P_READ, &status) !=
+            NVML_SUCCESS) {
         return -1;
     }
     return status == NVML_P2P_OK;
@@ -475,7 +507,8 @@ int dt_nvml_reaches(struct dt_nvml *n, struct dt_nvml_gpu *a, struct dt_nvml_gpu
 
 int dt_nvml_watch(struct dt_nvml *n, struct dt_nvml_gpu *const *gpus, int count, struct dt_error *err)
 {
-    if (n->nvmlEventSetCreate == NULL || n->nvmlDeviceRegisterEvents == NULL || n->nvmlEventSetWait_v2 == NULL || n->nvmlEventSetFree == NULL) {
+    if (n->nvmlEventSetCreate == NULL || n->nvmlDeviceRegisterEvents == NULL || n->nvmlEventSetWait_v2 == NULL ||
+        n->nvmlEventSetFree == NULL) {
         return dt_fail(err, DT_NOT_FOUND, "NVML: this driver tells of no events");
     }
     int rc = n->nvmlEventSetCreate(&n->events);
@@ -487,7 +520,8 @@ int dt_nvml_watch(struct dt_nvml *n, struct dt_nvml_gpu *const *gpus, int count,
     bool any = false;
     for (int i = 0; i < count && i < DT_NVML_GPUS; i++) {
         rc = n->nvmlDeviceRegisterEvents(handle(gpus[i]), NVML_EVENT_XID | NVML_EVENT_DOUBLE_BIT_ECC, n->events);
-        rc = rc == NVML_SUCCESS ? rc : n->nvmlDeviceRegisterEvents(handle(gpus[i]), NVML_EVENT_XID, n->events); /* without ECC */
+        /* without ECC */
+        rc = rc == NVML_SUCCESS ? rc : n->nvmlDeviceRegisterEvents(handle(gpus[i]), NVML_EVENT_XID, n->events);
         any = any || rc == NVML_SUCCESS;
         n->watched[n->watched_count++] = gpus[i];
     }
@@ -521,13 +555,15 @@ int dt_nvml_wait(struct dt_nvml *n, double timeout_s, struct dt_nvml_event *out)
 
 enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gpu, const struct dt_nvml_event *e)
 {
-    int64_t instance = one(n->nvmlDeviceGetGpuInstanceId, handle(gpu)), compute = one(n->nvmlDeviceGetComputeInstanceId, handle(gpu));
+    int64_t instance = one(n->nvmlDeviceGetGpuInstanceId, handle(gpu)),
+            compute = one(n->nvmlDeviceGetComputeInstanceId, handle(gpu));
     if (instance < 0) { /* it is whole */
         return DT_NVML_OURS;
     }
     if (e->gpu_instance == NVML_NO_INSTANCE) {
         return DT_NVML_ANYBODYS;
     }
-    bool same = e->gpu_instance == instance && (e->compute_instance == NVML_NO_INSTANCE || compute < 0 || e->compute_instance == compute);
+    bool same = e->gpu_instance == instance &&
+                (e->compute_instance == NVML_NO_INSTANCE || compute < 0 || e->compute_instance == compute);
     return same ? DT_NVML_OURS : DT_NVML_OTHERS;
 }

@@ -1,6 +1,8 @@
-/* What NVIDIA's driver says of its GPUs: state, health, who uses them, errors as they happen. By NVML (libnvidia-ml.so.1), which comes with the driver and
- * is loaded when it is first needed; each function of it may be missing in an old one, and what a GPU does not answer is -1. Its calls make no context on
- * a GPU and cost it no memory, but they may hang in the kernel when a GPU does: call them where that holds nobody up. */
+/* What NVIDIA's driver says of its GPUs: state, health, who uses them, errors as they happen. By
+ * NVML (libnvidia-ml.so.1), which comes with the driver and is loaded when it is first needed;
+ * each function of it may be missing in an old one, and what a GPU does not answer is -1. Its
+ * calls make no context on a GPU and cost it no memory, but they may hang in the kernel when a
+ * GPU does: call them where that holds nobody up. */
 #ifndef DT_BASE_GPU_NVML_H
 #define DT_BASE_GPU_NVML_H
 
@@ -13,7 +15,8 @@
 #define DT_NVML_GPUS 64 /* more of one host are not looked at */
 
 struct dt_nvml;     /* the library, started */
-struct dt_nvml_gpu; /* one GPU, or one part of a GPU that is cut by MIG; NVML's handle, good as long as the library is open */
+struct dt_nvml_gpu; /* one GPU, or one part of a GPU that is cut by MIG; NVML's handle, good as
+                     * long as the library is open */
 
 /* What a GPU can be asked for; dt_nvml_value_name says each as a word. */
 enum dt_nvml_value {
@@ -58,12 +61,15 @@ struct dt_nvml_process {
 
 struct dt_nvml_event {
     int gpu;                                 /* which of those that are watched */
-    int xid;                                 /* 0: an error of memory that cannot be corrected, told without a number */
-    unsigned gpu_instance, compute_instance; /* of a GPU that MIG cut, as far as the driver knows whose it is */
+    int xid;                                 /* 0: an error of memory that cannot be corrected,
+                                              * told without a number */
+    unsigned gpu_instance, compute_instance; /* of a GPU that MIG cut, as far as the driver knows
+                                              * whose it is */
 };
 enum dt_nvml_whose { DT_NVML_ANYBODYS, DT_NVML_OURS, DT_NVML_OTHERS };
 
-/* Fails with DT_NOT_FOUND where there is no driver, DT_INVALID where its parts do not fit together, DT_IO otherwise. */
+/* Fails with DT_NOT_FOUND where there is no driver, DT_INVALID where its parts do not fit
+ * together, DT_IO otherwise. */
 int dt_nvml_open(struct dt_nvml **out, struct dt_error *err);
 void dt_nvml_close(struct dt_nvml *n); /* null is harmless */
 
@@ -71,17 +77,20 @@ void dt_nvml_close(struct dt_nvml *n); /* null is harmless */
 const char *dt_nvml_driver(struct dt_nvml *n, char *out, size_t out_bytes);
 /* The newest CUDA that the driver serves, 13000 for 13.0; -1 not known. */
 int dt_nvml_cuda(struct dt_nvml *n);
-/* GPUs of this host, in the order of their bus addresses, whatever CUDA_VISIBLE_DEVICES says; -1 not known. */
+/* GPUs of this host, in the order of their bus addresses, whatever CUDA_VISIBLE_DEVICES says; -1
+ * not known. */
 int dt_nvml_count(struct dt_nvml *n);
 
-/* Those of them that this process may use: a control group may keep others from it. -1 not known. */
+/* Those of them that this process may use: a control group may keep others from it. -1 not
+ * known. */
 int dt_nvml_usable(struct dt_nvml *n);
 
 /* GPU by number; null, with why: lost, or not ours to see. */
 struct dt_nvml_gpu *dt_nvml_at(struct dt_nvml *n, int index, struct dt_error *err);
 /* By "GPU-...", "MIG-..." or "0000:3b:00.0". */
 struct dt_nvml_gpu *dt_nvml_find(struct dt_nvml *n, const char *id, struct dt_error *err);
-/* Part `index` of a GPU that is cut by MIG; null: no such part. Empty places lie between parts: ask up to dt_nvml_parts. */
+/* Part `index` of a GPU that is cut by MIG; null: no such part. Empty places lie between parts:
+ * ask up to dt_nvml_parts. */
 struct dt_nvml_gpu *dt_nvml_part(struct dt_nvml *n, struct dt_nvml_gpu *gpu, int index);
 int dt_nvml_parts(struct dt_nvml *n, struct dt_nvml_gpu *gpu);
 /* "" where it is not known. bus: as sysfs writes it, "0000:3b:00.0". */
@@ -97,22 +106,27 @@ int dt_nvml_processes(struct dt_nvml *n, struct dt_nvml_gpu *gpu, struct dt_nvml
 /* Can one read the other's memory (nvlink: over NVLink)? 1, 0, or -1 not known. */
 int dt_nvml_reaches(struct dt_nvml *n, struct dt_nvml_gpu *one, struct dt_nvml_gpu *other, bool nvlink);
 
-/* Errors from now on. A GPU that does not tell is left out; -1 when none does. Freed by dt_nvml_close. */
+/* Errors from now on. A GPU that does not tell is left out; -1 when none does. Freed by
+ * dt_nvml_close. */
 int dt_nvml_watch(struct dt_nvml *n, struct dt_nvml_gpu *const *gpus, int count, struct dt_error *err);
-/* Waits for the next one. 1: *out; 0: none within timeout_s; -1: nothing can be told any more, and a GPU may be lost: see dt_nvml_health. */
+/* Waits for the next one. 1: *out; 0: none within timeout_s; -1: nothing can be told any more,
+ * and a GPU may be lost: see dt_nvml_health. */
 int dt_nvml_wait(struct dt_nvml *n, double timeout_s, struct dt_nvml_event *out);
-/* An event of a whole GPU, seen from that GPU (ours) or from a part of it: the part's own, a neighbour's, or the driver does not say (anybody's). */
+/* An event of a whole GPU, seen from that GPU (ours) or from a part of it: the part's own, a
+ * neighbour's, or the driver does not say (anybody's). */
 enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gpu, const struct dt_nvml_event *e);
 
 /* ---- words; pure ---- */
 
-/* "power, heat" of the bits of DT_NVML_THROTTLE that slow a GPU down; "" when none does (idle is none). hardware: only those that say something is wrong. */
+/* "power, heat" of the bits of DT_NVML_THROTTLE that slow a GPU down; "" when none does (idle is
+ * none). hardware: only those that say something is wrong. */
 const char *dt_nvml_throttle_text(int64_t reasons, bool hardware, char *out, size_t out_bytes);
 /* What an Xid means, "fell off the bus"; null for one that the table lacks. */
 const char *dt_nvml_xid_text(int xid);
 /* Nothing that runs on the GPU goes on after it: whoever waits for it need not. */
 bool dt_nvml_xid_ends_gpu(int xid);
-/* A line of the kernel's log as the driver writes them, "NVRM: Xid (PCI:0000:3b:00): 79, ...": the number and the bus address ("0000:3b:00.0"), or 0. */
+/* A line of the kernel's log as the driver writes them, "NVRM: Xid (PCI:0000:3b:00): 79, ...":
+ * the number and the bus address ("0000:3b:00.0"), or 0. */
 int dt_nvml_xid_of_line(const char *line, char bus[32]);
 
 #endif

@@ -1,6 +1,7 @@
-/* What of NVML's interface we call, as NVIDIA's nvml.h declares it (its binary form has not changed since the driver that brought each name). The
- * toolkit does not always ship that header, and a build without a toolkit reads GPUs as well. Functions with a number behind their name are the
- * ones that the header's macros choose. */
+/* What of NVML's interface we call, as NVIDIA's nvml.h declares it (its binary form has not
+ * changed since the driver that brought each name). The toolkit does not always ship that
+ * header, and a build without a toolkit reads GPUs as well. Functions with a number behind their
+ * name are the ones that the header's macros choose. */
 #ifndef DT_BASE_GPU_NVML_ABI_H
 #define DT_BASE_GPU_NVML_ABI_H
 
@@ -37,7 +38,8 @@ typedef struct {
     unsigned long long total, free, used; /* used: with what the driver reserves */
 } nvmlMemory_t;
 typedef struct {
-    unsigned gpu, memory; /* percent of the last sample period in which a kernel ran, memory was read or written */
+    unsigned gpu, memory; /* percent of the last sample period in which a kernel ran, memory was
+                           * read or written */
 } nvmlUtilization_t;
 typedef struct {
     unsigned pid;
@@ -49,55 +51,58 @@ typedef struct {
     unsigned long long eventType, eventData; /* of an Xid: its number */
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
-_Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_t) == 24 && sizeof(nvmlProcessInfo_t) == 24 && sizeof(nvmlEventData_t) == 32,
+_Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_t) == 24 && sizeof(nvmlProcessInfo_t) == 24 &&
+                   sizeof(nvmlEventData_t) == 32,
                "sizes of NVIDIA's header");
 
 /* X(name, parameters): all return nvmlReturn_t. */
-#define DT_NVML_FUNCTIONS(X)                                                                                                                         \
-    X(nvmlInit_v2, (void))                                                                                                                           \
-    X(nvmlShutdown, (void))                                                                                                                          \
-    X(nvmlSystemGetDriverVersion, (char *version, unsigned length))                                                                                  \
-    X(nvmlSystemGetCudaDriverVersion_v2, (int *version))                                                                                             \
-    X(nvmlSystemGetProcessName, (unsigned pid, char *name, unsigned length))                                                                         \
-    X(nvmlDeviceGetCount_v2, (unsigned *count))                                                                                                      \
-    X(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device))                                                                         \
-    X(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device))                                                                           \
-    X(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus, nvmlDevice_t *device))                                                                     \
-    X(nvmlDeviceGetName, (nvmlDevice_t device, char *name, unsigned length))                                                                         \
-    X(nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned length))                                                                         \
-    X(nvmlDeviceGetSerial, (nvmlDevice_t device, char *serial, unsigned length))                                                                     \
-    X(nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned *minor))                                                                              \
-    X(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t * pci))                                                                           \
-    X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t * memory))                                                                         \
-    X(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t * rates))                                                               \
-    X(nvmlDeviceGetClockInfo, (nvmlDevice_t device, unsigned type, unsigned *mhz))                                                                   \
-    X(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t device, unsigned type, unsigned *mhz))                                                                \
-    X(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsigned long long *reasons))                                                 \
-    X(nvmlDeviceGetTemperature, (nvmlDevice_t device, unsigned sensor, unsigned *celsius))                                                           \
-    X(nvmlDeviceGetPowerUsage, (nvmlDevice_t device, unsigned *milliwatts))                                                                          \
-    X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t device, unsigned *milliwatts))                                                                  \
-    X(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode))                                                                           \
-    X(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode))                                                                               \
-    X(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                                                             \
-    X(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count))                                                                        \
-    X(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t device, unsigned index, nvmlDevice_t *mig))                                                 \
-    X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned *id))                                                                               \
-    X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned *id))                                                                           \
-    X(nvmlDeviceGetEccMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                                                             \
-    X(nvmlDeviceGetTotalEccErrors, (nvmlDevice_t device, unsigned type, unsigned counter, unsigned long long *count))                                \
-    X(nvmlDeviceGetRetiredPages, (nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *addresses))                              \
-    X(nvmlDeviceGetRetiredPagesPendingStatus, (nvmlDevice_t device, unsigned *pending))                                                              \
-    X(nvmlDeviceGetRemappedRows, (nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed))             \
-    X(nvmlDeviceGetCurrPcieLinkGeneration, (nvmlDevice_t device, unsigned *generation))                                                              \
-    X(nvmlDeviceGetCurrPcieLinkWidth, (nvmlDevice_t device, unsigned *width))                                                                        \
-    X(nvmlDeviceGetMaxPcieLinkGeneration, (nvmlDevice_t device, unsigned *generation))                                                               \
-    X(nvmlDeviceGetMaxPcieLinkWidth, (nvmlDevice_t device, unsigned *width))                                                                         \
-    X(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active))                                                              \
-    X(nvmlDeviceGetP2PStatus, (nvmlDevice_t one, nvmlDevice_t other, unsigned what, unsigned *status))                                               \
-    X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes))                                 \
-    X(nvmlEventSetCreate, (nvmlEventSet_t * set))                                                                                                    \
-    X(nvmlDeviceRegisterEvents, (nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set))                                                 \
-    X(nvmlEventSetWait_v2, (nvmlEventSet_t set, nvmlEventData_t * data, unsigned timeout_ms))                                                        \
+#define DT_NVML_FUNCTIONS(X)                                                                                           \
+    X(nvmlInit_v2, (void))                                                                                             \
+    X(nvmlShutdown, (void))                                                                                            \
+    X(nvmlSystemGetDriverVersion, (char *version, unsigned length))                                                    \
+    X(nvmlSystemGetCudaDriverVersion_v2, (int *version))                                                               \
+    X(nvmlSystemGetProcessName, (unsigned pid, char *name, unsigned length))                                           \
+    X(nvmlDeviceGetCount_v2, (unsigned *count))                                                                        \
+    X(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device))                                           \
+    X(nvmlDeviceGetHandleByUUID, (const char *uuid, nvmlDevice_t *device))                                             \
+    X(nvmlDeviceGetHandleByPciBusId_v2, (const char *bus, nvmlDevice_t *device))                                       \
+    X(nvmlDeviceGetName, (nvmlDevice_t device, char *name, unsigned length))                                           \
+    X(nvmlDeviceGetUUID, (nvmlDevice_t device, char *uuid, unsigned length))                                           \
+    X(nvmlDeviceGetSerial, (nvmlDevice_t device, char *serial, unsigned length))                                       \
+    X(nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned *minor))                                                \
+    X(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t * pci))                                             \
+    X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t * memory))                                           \
+    X(nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t * rates))                                 \
+    X(nvmlDeviceGetClockInfo, (nvmlDevice_t device, unsigned type, unsigned *mhz))                                     \
+    X(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t device, unsigned type, unsigned *mhz))                                  \
+    X(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsigned long long *reasons))                   \
+    X(nvmlDeviceGetTemperature, (nvmlDevice_t device, unsigned sensor, unsigned *celsius))                             \
+    X(nvmlDeviceGetPowerUsage, (nvmlDevice_t device, unsigned *milliwatts))                                            \
+    X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t device, unsigned *milliwatts))                                    \
+    X(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode))                                             \
+    X(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode))                                                 \
+    X(nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                               \
+    X(nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned *count))                                          \
+    X(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t device, unsigned index, nvmlDevice_t *mig))                   \
+    X(nvmlDeviceGetGpuInstanceId, (nvmlDevice_t device, unsigned *id))                                                 \
+    X(nvmlDeviceGetComputeInstanceId, (nvmlDevice_t device, unsigned *id))                                             \
+    X(nvmlDeviceGetEccMode, (nvmlDevice_t device, unsigned *current, unsigned *pending))                               \
+    X(nvmlDeviceGetTotalEccErrors, (nvmlDevice_t device, unsigned type, unsigned counter, unsigned long long *count))  \
+    X(nvmlDeviceGetRetiredPages,                                                                                       \
+      (nvmlDevice_t device, unsigned cause, unsigned *count, unsigned long long *addresses))                           \
+    X(nvmlDeviceGetRetiredPagesPendingStatus, (nvmlDevice_t device, unsigned *pending))                                \
+    X(nvmlDeviceGetRemappedRows,                                                                                       \
+      (nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed))          \
+    X(nvmlDeviceGetCurrPcieLinkGeneration, (nvmlDevice_t device, unsigned *generation))                                \
+    X(nvmlDeviceGetCurrPcieLinkWidth, (nvmlDevice_t device, unsigned *width))                                          \
+    X(nvmlDeviceGetMaxPcieLinkGeneration, (nvmlDevice_t device, unsigned *generation))                                 \
+    X(nvmlDeviceGetMaxPcieLinkWidth, (nvmlDevice_t device, unsigned *width))                                           \
+    X(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active))                                \
+    X(nvmlDeviceGetP2PStatus, (nvmlDevice_t one, nvmlDevice_t other, unsigned what, unsigned *status))                 \
+    X(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes))   \
+    X(nvmlEventSetCreate, (nvmlEventSet_t * set))                                                                      \
+    X(nvmlDeviceRegisterEvents, (nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set))                   \
+    X(nvmlEventSetWait_v2, (nvmlEventSet_t set, nvmlEventData_t * data, unsigned timeout_ms))                          \
     X(nvmlEventSetFree, (nvmlEventSet_t set))
 
 #endif

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* nvml.h, nvmlClocksThrottleReasons. Idle (bit 0) and clocks that somebody chose (1) slow nothing down that runs. */
+/* nvml.h, nvmlClocksThrottleReasons. Idle (bit 0) and clocks that somebody chose (1) slow
+ * nothing down that runs. */
 static const struct {
     unsigned bit;
     bool hardware; /* heat, or power that is not there */

@@ -1,4 +1,5 @@
-/* What benches of kernels work on. Random numbers are drawn once, a block of them, and copied as often as a buffer needs. */
+/* What benches of kernels work on. Random numbers are drawn once, a block of them, and copied as
+ * often as a buffer needs. */
 #include "cmd/bench/buffers.h"
 
 #include "kernels/timer.h"
@@ -36,7 +37,9 @@ int bench_check_dtype(const char *dtype, struct dt_error *err)
 int bench_check_device(const struct dt_device *d, const char *name, struct dt_error *err)
 {
     bool one = d->kernels == dt_kernels_twin(DT_F32) || d->kernels == dt_kernels_twin(DT_F64);
-    return one ? dt_fail(err, DT_INVALID, "--device: %s: its kernels know one type, and here are two; use cpu or cuda", name) : 0;
+    return one ? dt_fail(err, DT_INVALID, "--device: %s: its kernels know one type, and here are two; use cpu or cuda",
+                         name)
+               : 0;
 }
 
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes)
@@ -79,7 +82,8 @@ void bench_fill_random(struct bench *b, void *to, int64_t count, enum dt_dtype t
     for (int64_t i = 0; i < count && !b->failed; i += BLOCK) {
         int64_t n = block_at(i, count);
         dt_stream_copy(b->s, b->staging, b->random, (size_t)n * sizeof(float));
-        b->k->cast(b->s, &(struct dt_cast_args){(char *)to + (size_t)i * dt_dtype_size(type), b->staging, n, type, DT_F32});
+        b->k->cast(b->s,
+                   &(struct dt_cast_args){(char *)to + (size_t)i * dt_dtype_size(type), b->staging, n, type, DT_F32});
     }
 }
 

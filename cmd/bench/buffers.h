@@ -1,4 +1,5 @@
-/* What benches of kernels work on: a device, a stream, the shapes, and buffers that a case makes as it asks for them. */
+/* What benches of kernels work on: a device, a stream, the shapes, and buffers that a case makes
+ * as it asks for them. */
 #ifndef DT_CMD_BENCH_BUFFERS_H
 #define DT_CMD_BENCH_BUFFERS_H
 
@@ -26,12 +27,14 @@ struct bench {
     int32_t *numbers;       /* pinned, as many positive numbers */
     void *staging;          /* on the device, as many floats */
     struct dt_timer *timer; /* of bench_begin, which opens it */
-    char *lead;             /* two blocks that are copied ahead of what is timed; null: nothing is */
+    char *lead;             /* two blocks that are copied ahead of what is timed; null: nothing
+                             * is */
     size_t lead_bytes;      /* of one */
     bool failed;            /* said on stderr; nothing more is done */
 };
 
-/* Whether nothing failed so far, with the outcome of one more call; the first failure's text goes to stderr. */
+/* Whether nothing failed so far, with the outcome of one more call; the first failure's text
+ * goes to stderr. */
 bool bench_ok(struct bench *b, int rc, const struct dt_error *err);
 /* --dtype is "fp32", "bf16" or "", which means both; the open device's kernels know both types. */
 int bench_check_dtype(const char *dtype, struct dt_error *err);
@@ -42,15 +45,17 @@ const char *bench_dtype_name(enum dt_dtype type);
 /* Memory of the open device, for dt_device_free; null when there is none, which bench_ok heard. */
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes);
 
-/* What the host hands to the device: a block of random floats, and a place for them there. The stream is open. Closing frees what there is, the timer
- * too. */
+/* What the host hands to the device: a block of random floats, and a place for them there. The
+ * stream is open. Closing frees what there is, the timer too. */
 void bench_open_random(struct bench *b);
 void bench_close_random(struct bench *b);
-/* Queues random numbers in (0, 1) of type F32 or BF16 into `count` elements at `to` on the device. */
+/* Queues random numbers in (0, 1) of type F32 or BF16 into `count` elements at `to` on the
+ * device. */
 void bench_fill_random(struct bench *b, void *to, int64_t count, enum dt_dtype type);
 
-/* Buffer `at` of a case, `count` elements on the device, made when it is first asked for and kept until bench_clear. Floats are random, never
- * zeros, which some machines move and multiply faster; other types are zeros. Null when it failed. */
+/* Buffer `at` of a case, `count` elements on the device, made when it is first asked for and
+ * kept until bench_clear. Floats are random, never zeros, which some machines move and multiply
+ * faster; other types are zeros. Null when it failed. */
 void *bench_buffer(struct bench *b, int at, int64_t count, enum dt_dtype type);
 /* The same with ids below `limit`, in no order; one such buffer per case. */
 int32_t *bench_ids(struct bench *b, int at, int64_t count, int64_t limit);

@@ -1,8 +1,10 @@
-/* Times collectives by size. Results are checked before anything is timed. Columns are those of nccl-tests: `bytes` is the
- * whole buffer, algbw = bytes / time, busbw = algbw scaled to what each rank must move. `floor_us` is a vector add c = a + b of
- * two threads over `bytes` each, measured in the same run between the repetitions: the all-reduce's goal is twice that.
- * With --hosts it is a plain exchange over a socket of what an all-reduce must send (bench_sockets.c); the goal is 1.25 times that.
- * With --peer gloo and MPICH do the same sums between the repetitions. */
+/* Times collectives by size. Results are checked before anything is timed. Columns are those of
+ * nccl-tests: `bytes` is the whole buffer, algbw = bytes / time, busbw = algbw scaled to what
+ * each rank must move. `floor_us` is a vector add c = a + b of two threads over `bytes` each,
+ * measured in the same run between the repetitions: the all-reduce's goal is twice that. With
+ * --hosts it is a plain exchange over a socket of what an all-reduce must send
+ * (bench_sockets.c); the goal is 1.25 times that. With --peer gloo and MPICH do the same sums
+ * between the repetitions. */
 #include "cmd/bench/collectives.h"
 
 #include "base/clock.h"
@@ -46,7 +48,8 @@ struct bench {
 
 static float value(int rank, int64_t i)
 {
-    return (float)(((uint64_t)i * 2654435761u + (uint64_t)rank * 40503u) % 1024) * 0x1p-70f; /* sums of a few hundred stay exact */
+    /* sums of a few hundred stay exact */
+    return (float)(((uint64_t)i * 2654435761u + (uint64_t)rank * 40503u) % 1024) * 0x1p-70f;
 }
 
 /* Fills the input, as large as it may be. */
@@ -61,8 +64,14 @@ static void fill(struct bench *b)
 static struct dt_collective make(const struct bench *b, enum dt_coll kind, int64_t count)
 {
     bool sliced = kind == DT_REDUCE_SCATTER || kind == DT_ALL_GATHER;
-    return (struct dt_collective){
-        kind, DT_SUM, "bench", b->in, kind == DT_ALL_REDUCE || kind == DT_BROADCAST ? b->in : b->out, sliced ? count / b->size : count, DT_F32, 0};
+    return (struct dt_collective){kind,
+                                  DT_SUM,
+                                  "bench",
+                                  b->in,
+                                  kind == DT_ALL_REDUCE || kind == DT_BROADCAST ? b->in : b->out,
+                                  sliced ? count / b->size : count,
+                                  DT_F32,
+                                  0};
 }
 
 static double sum_of(const struct bench *b, int64_t i)
@@ -81,7 +90,10 @@ static int64_t wrong(struct bench *b, enum dt_coll kind, int64_t count)
     int64_t bad = 0;
     fill(b);
     dt_comm_start(b->c, &x, NULL);
-    int64_t n = kind == DT_BARRIER ? 0 : kind == DT_REDUCE_SCATTER ? x.count : kind == DT_ALL_GATHER ? x.count * b->size : count;
+    int64_t n = kind == DT_BARRIER          ? 0
+                : kind == DT_REDUCE_SCATTER ? x.count
+                : kind == DT_ALL_GATHER     ? x.count * b->size
+                                            : count;
     for (int64_t i = 0; i < n; i++) {
         double want = kind == DT_ALL_REDUCE       ? sum_of(b, i)
                       : kind == DT_REDUCE_SCATTER ? sum_of(b, b->rank * x.count + i)
@@ -108,14 +120,16 @@ static void *add(void *arg)
     return NULL;
 }
 
-/* Seconds of one vector add by two threads, each on its half. Memory of its own: a, b, c of max_bytes. */
+/* Seconds of one vector add by two threads, each on its half. Memory of its own: a, b, c of
+ * max_bytes. */
 static double add_once(float *memory, size_t max_bytes, int64_t count, int64_t times)
 {
     struct adder two[2];
     int64_t stride = (int64_t)(max_bytes / sizeof(float)), half = count / 2;
     for (int t = 0; t < 2; t++) {
         float *a = memory + t * half;
-        two[t] = (struct adder){.in = {a, a + stride}, .out = a + 2 * stride, .count = t == 0 ? half : count - half, .times = times};
+        two[t] = (struct adder){
+            .in = {a, a + stride}, .out = a + 2 * stride, .count = t == 0 ? half : count - half, .times = times};
     }
     double start_s = dt_now_s();
     if (pthread_create(&two[1].thread, NULL, add, &two[1]) != 0) {
@@ -131,7 +145,8 @@ static double floor_once(const struct bench *b, float *memory, int64_t count, in
 {
     int hosts = b->set->hosts;
     if (hosts > 1) {
-        return bench_sockets_once((char *)memory, (size_t)count * sizeof(float) * 2 * (size_t)(hosts - 1) / (size_t)hosts, times);
+        return bench_sockets_once((char *)memory,
+                                  (size_t)count * sizeof(float) * 2 * (size_t)(hosts - 1) / (size_t)hosts, times);
     }
     return add_once(memory, b->set->max_bytes, count, times);
 }
@@ -157,7 +172,8 @@ static double time_once(struct bench *b, const struct dt_collective *x, int64_t 
         dt_comm_start(b->c, x, NULL);
     }
     double mean_s = (dt_now_s() - start_s) / (double)times;
-    dt_comm_start(b->c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "slowest", &mean_s, &mean_s, 1, DT_F64, 0}, NULL);
+    dt_comm_start(b->c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "slowest", &mean_s, &mean_s, 1, DT_F64, 0},
+                  NULL);
     return mean_s;
 }
 
@@ -168,9 +184,11 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     int64_t bad = wrong(b, kind, count);
     dt_comm_start(b->c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "wrong", &bad, &bad, 1, DT_I64, 0}, NULL);
     fill(b);
-    double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0}, peer_s[BENCH_PEERS_MAX][REPEATS] = {{0}};
+    double once_s = time_once(b, &x, 10), all_s[REPEATS], floor_s[REPEATS] = {0},
+           peer_s[BENCH_PEERS_MAX][REPEATS] = {{0}};
     int64_t times = times_for(once_s, b->set->seconds);
-    int peer_count = b->set->peers != NULL && b->rank == 0 && kind == DT_ALL_REDUCE && b->size == 2 ? b->set->peers->count : 0;
+    int peer_count =
+        b->set->peers != NULL && b->rank == 0 && kind == DT_ALL_REDUCE && b->size == 2 ? b->set->peers->count : 0;
     int64_t peer_times[BENCH_PEERS_MAX] = {0};
     for (int k = 0; k < peer_count; k++) {
         peer_times[k] = times_for(bench_peers_ask(b->set->peers, k, bytes, 3), b->set->seconds);
@@ -195,15 +213,20 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
     if (b->rank != 0) {
         return;
     }
-    static const double per_rank[DT_COLL_COUNT] = {[DT_ALL_REDUCE] = 2, [DT_REDUCE_SCATTER] = 1, [DT_ALL_GATHER] = 1}; /* 0: all travels once */
-    double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9, load = 0;
+    /* 0: all travels once */
+    static const double per_rank[DT_COLL_COUNT] = {[DT_ALL_REDUCE] = 2, [DT_REDUCE_SCATTER] = 1, [DT_ALL_GATHER] = 1};
+    double n = b->size, s = all_s[REPEATS / 2], moved = (double)count * sizeof(float), algbw = moved / s / 1e9,
+           load = 0;
     (void)getloadavg(&load, 1);
-    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": %.0f, \"count\": %lld, "
+    printf("{\"bench\": \"collectives\", \"op\": \"%s\", \"backend\": \"%s\", \"ranks\": %d, \"hosts\": %d, \"bytes\": "
+           "%.0f, \"count\": %lld, "
            "\"type\": \"F32\", "
-           "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": %.3f, \"busbw\": %.3f, \"wrong\": "
+           "\"redop\": \"sum\", \"buffers\": \"%s\", \"us\": %.3f, \"us_min\": %.3f, \"us_max\": %.3f, \"algbw\": "
+           "%.3f, \"busbw\": %.3f, \"wrong\": "
            "%lld",
-           dt_coll_name(kind), b->c->ops->name, b->size, b->set->hosts, moved, (long long)count, b->set->heap ? "heap" : "arena", s * 1e6,
-           all_s[0] * 1e6, all_s[REPEATS - 1] * 1e6, algbw, algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
+           dt_coll_name(kind), b->c->ops->name, b->size, b->set->hosts, moved, (long long)count,
+           b->set->heap ? "heap" : "arena", s * 1e6, all_s[0] * 1e6, all_s[REPEATS - 1] * 1e6, algbw,
+           algbw * (per_rank[kind] > 0 ? per_rank[kind] * (n - 1) / n : 1), (long long)bad);
     if (memory != NULL) {
         double f = floor_s[REPEATS / 2];
         printf(", \"floor_us\": %.3f, \"ratio\": %.3f", f * 1e6, s / f);
@@ -214,7 +237,8 @@ static void measure(struct bench *b, enum dt_coll kind, size_t bytes, float *mem
         if (peer_s[k][0] <= 0) { /* it ended, or hung */
             continue;
         }
-        printf(", \"%s_us\": %.3f, \"%s_us_min\": %.3f, \"to_%s\": %.3f", name, peer * 1e6, name, peer_s[k][0] * 1e6, name, s / peer);
+        printf(", \"%s_us\": %.3f, \"%s_us_min\": %.3f, \"to_%s\": %.3f", name, peer * 1e6, name, peer_s[k][0] * 1e6,
+               name, s / peer);
     }
     printf(", \"load\": %.2f}\n", load);
     (void)fflush(stdout);
@@ -245,7 +269,9 @@ static int sweep(struct bench *b, struct dt_error *err)
             continue;
         }
         static const size_t sizes[] = {1024, 65536, 1048576, 26214400};
-        for (size_t i = 0, n = set->min_bytes; n <= bytes; i++, n = set->factor > 0 ? n * set->factor : i < 4 ? sizes[i] : SIZE_MAX) {
+        for (size_t i = 0, n = set->min_bytes; n <= bytes; i++, n = set->factor > 0 ? n * set->factor
+                                                                    : i < 4         ? sizes[i]
+                                                                                    : SIZE_MAX) {
             size_t least = (size_t)b->size * sizeof(float);
             measure(b, (enum dt_coll)kind, n < least ? least : n, kind == DT_ALL_REDUCE ? memory : NULL);
             if (kind == DT_BARRIER) {
@@ -284,7 +310,8 @@ static int as_threads(const struct settings *set)
     for (; started < set->ranks; started++) {
         struct bench *b = &all[started];
         *b = (struct bench){.set = set, .rank = started, .size = set->ranks};
-        if (dt_store_open_local(&b->store, local, NULL, &err) != 0 || pthread_create(&b->thread, NULL, rank_main, b) != 0) {
+        if (dt_store_open_local(&b->store, local, NULL, &err) != 0 ||
+            pthread_create(&b->thread, NULL, rank_main, b) != 0) {
             (void)fprintf(stderr, "bench collectives: cannot start rank %d\n", started);
             exit(DT_EXIT_TEMPORARY); /* the others wait for it */
         }
@@ -313,10 +340,12 @@ static int as_process(const struct settings *set)
     struct bench b = {.set = set, .rank = (int)number_of("RANK"), .size = (int)number_of("WORLD_SIZE")};
     const char *host = getenv("MASTER_ADDR");
     if (b.size < 1 || b.rank < 0 || b.rank >= b.size || host == NULL || number_of("MASTER_PORT") < 0) {
-        (void)fprintf(stderr, "bench collectives: RANK is set, but WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not right\n");
+        (void)fprintf(stderr,
+                      "bench collectives: RANK is set, but WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not right\n");
         return DT_EXIT_USAGE;
     }
-    if (dt_page_attach(&b.page, &err) != 0 || dt_store_open(&b.store, host, (int)number_of("MASTER_PORT"), 60, b.page, &err) != 0) {
+    if (dt_page_attach(&b.page, &err) != 0 ||
+        dt_store_open(&b.store, host, (int)number_of("MASTER_PORT"), 60, b.page, &err) != 0) {
         (void)fprintf(stderr, "bench collectives: %s\n", err.text);
         return DT_EXIT_TEMPORARY;
     }
@@ -326,18 +355,26 @@ static int as_process(const struct settings *set)
     return b.failed;
 }
 
-/* Under dtrun one rank of it, otherwise 2 threads; consecutive ranks are taken for hosts. Sizes from min by factor to max, by default 1 KiB, 64 KiB,
+/* Under dtrun one rank of it, otherwise 2 threads; consecutive ranks are taken for hosts. Sizes
+ * from min by factor to max, by default 1 KiB, 64 KiB,
  * 1 MiB, 25 MiB. */
 int bench_collectives(int argc, char **argv)
 {
     enum { RANKS = 1, OP, MIN, MAX, FACTOR, SECONDS, HEAP, NO_FLOOR, HOSTS, PEER, PEERS };
     static const struct option options[] = {
-        {"ranks", required_argument, NULL, RANKS}, {"op", required_argument, NULL, OP},         {"min", required_argument, NULL, MIN},
-        {"max", required_argument, NULL, MAX},     {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
-        {"heap", no_argument, NULL, HEAP},         {"no-floor", no_argument, NULL, NO_FLOOR},   {"hosts", required_argument, NULL, HOSTS},
-        {"peer", no_argument, NULL, PEER},         {"peers", required_argument, NULL, PEERS},   {0}};
-    struct settings set = {
-        .ranks = 2, .hosts = 1, .min_bytes = 1024, .max_bytes = (size_t)25600 * 1024, .factor = 0, .seconds = 0.05, .with_floor = true};
+        {"ranks", required_argument, NULL, RANKS},   {"op", required_argument, NULL, OP},
+        {"min", required_argument, NULL, MIN},       {"max", required_argument, NULL, MAX},
+        {"factor", required_argument, NULL, FACTOR}, {"seconds", required_argument, NULL, SECONDS},
+        {"heap", no_argument, NULL, HEAP},           {"no-floor", no_argument, NULL, NO_FLOOR},
+        {"hosts", required_argument, NULL, HOSTS},   {"peer", no_argument, NULL, PEER},
+        {"peers", required_argument, NULL, PEERS},   {0}};
+    struct settings set = {.ranks = 2,
+                           .hosts = 1,
+                           .min_bytes = 1024,
+                           .max_bytes = (size_t)25600 * 1024,
+                           .factor = 0,
+                           .seconds = 0.05,
+                           .with_floor = true};
     const char *folder = "tests/peers";
     bool with_peers = false;
     struct bench_peers peers = {0};
@@ -346,7 +383,8 @@ int bench_collectives(int argc, char **argv)
         long long n = 0;
         double d = 0;
         bool number = o == RANKS || o == MIN || o == MAX || o == FACTOR || o == HOSTS;
-        if (o == '?' || (number && (!dt_parse_int64(optarg, &n) || n < 1)) || (o == SECONDS && (!dt_parse_double(optarg, &d) || d <= 0))) {
+        if (o == '?' || (number && (!dt_parse_int64(optarg, &n) || n < 1)) ||
+            (o == SECONDS && (!dt_parse_double(optarg, &d) || d <= 0))) {
             (void)fprintf(stderr, "bench: collectives: wrong option; see bench --help\n");
             return DT_EXIT_USAGE;
         }
@@ -367,7 +405,10 @@ int bench_collectives(int argc, char **argv)
         known = known || strcmp(set.op, dt_coll_name((enum dt_coll)kind)) == 0;
     }
     if (!known) {
-        (void)fprintf(stderr, "bench: --op %s: unknown; there are all_reduce, reduce_scatter, all_gather, broadcast and barrier\n", set.op);
+        (void)fprintf(
+            stderr,
+            "bench: --op %s: unknown; there are all_reduce, reduce_scatter, all_gather, broadcast and barrier\n",
+            set.op);
         return DT_EXIT_USAGE;
     }
     int ranks = getenv("RANK") != NULL ? (int)number_of("WORLD_SIZE") : set.ranks;

@@ -48,7 +48,8 @@ int bench_first(int argc, char **argv)
     struct dt_store *store = NULL;
     struct dt_comm *comm = NULL;
     const char *file = dt_bench_option(argc, argv, "file", NULL), *host = getenv("MASTER_ADDR");
-    int rank = number_of("RANK"), size = number_of("WORLD_SIZE"), port = number_of("MASTER_PORT"), round = number_of("TORCHELASTIC_RESTART_COUNT");
+    int rank = number_of("RANK"), size = number_of("WORLD_SIZE"), port = number_of("MASTER_PORT"),
+        round = number_of("TORCHELASTIC_RESTART_COUNT");
     int64_t sum = rank + 1;
     if (rank < 0 || size < 1 || host == NULL || port < 0) {
         (void)fprintf(stderr, "bench first: runs under dtrun only: dtrun --nproc_per_node=2 bench first\n");
@@ -56,13 +57,17 @@ int bench_first(int argc, char **argv)
     }
     int code = DT_EXIT_TEMPORARY;
     if (dt_page_attach(&page, &err) != 0 || dt_store_open(&store, host, port, 60, page, &err) != 0 ||
-        dt_comm_open(&comm, &(struct dt_comm_options){.rank = rank, .size = size, .store = store, .page = page, .timeout_s = 60}, &err) != 0) {
+        dt_comm_open(
+            &comm, &(struct dt_comm_options){.rank = rank, .size = size, .store = store, .page = page, .timeout_s = 60},
+            &err) != 0) {
         (void)fprintf(stderr, "bench first: %s\n", err.text);
         goto out;
     }
-    dt_comm_start(comm,
-                  &(struct dt_collective){.kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "first", .in = &sum, .out = &sum, .count = 1, .type = DT_I64},
-                  NULL);
+    dt_comm_start(
+        comm,
+        &(struct dt_collective){
+            .kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "first", .in = &sum, .out = &sum, .count = 1, .type = DT_I64},
+        NULL);
     if (dt_comm_poll(comm, &err) != 0 || sum != (int64_t)size * (size + 1) / 2) {
         (void)fprintf(stderr, "bench first: the sum is %lld: %s\n", (long long)sum, err.text);
         goto out;
@@ -77,9 +82,15 @@ int bench_first(int argc, char **argv)
             note(file, "kill", round, dt_now_s());
             (void)raise(SIGKILL);
         }
-        dt_comm_start(
-            comm, &(struct dt_collective){.kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "last", .in = &sum, .out = &sum, .count = 1, .type = DT_I64},
-            NULL);
+        dt_comm_start(comm,
+                      &(struct dt_collective){.kind = DT_ALL_REDUCE,
+                                              .op = DT_SUM,
+                                              .name = "last",
+                                              .in = &sum,
+                                              .out = &sum,
+                                              .count = 1,
+                                              .type = DT_I64},
+                      NULL);
         if (dt_comm_poll(comm, &err) != 0 && rank == 0) {
             double at_s = atomic_load(&told_s);
             note(file, "noticed", round, at_s > 0 ? at_s : dt_now_s());

@@ -1,6 +1,8 @@
-/* Trains a GPT-2 on random tokens in this process, as one rank, and takes turns: a few steps as they are; one step whose kernels a meter looks at
- * (kernels/meter.h); a copy; a square product. The floor of a call is the time in which the copy moves the bytes that its arguments say must move, or the product
- * does the operations, whichever is longer; that of a kernel is the sum over its calls in the step, that of the step the sum over its kernels. What a step takes
+/* Trains a GPT-2 on random tokens in this process, as one rank, and takes turns: a few steps as
+ * they are; one step whose kernels a meter looks at (kernels/meter.h); a copy; a square product.
+ * The floor of a call is the time in which the copy moves the bytes that its arguments say must
+ * move, or the product does the operations, whichever is longer; that of a kernel is the sum
+ * over its calls in the step, that of the step the sum over its kernels. What a step takes
  * beyond its kernels (copies, launches that come late, the host) is a line of its own. */
 #include "cmd/bench/floor.h"
 
@@ -77,15 +79,17 @@ static int open_job(struct floor *f, const char *folder, enum dt_dtype type, str
 {
     const struct shape *s = &f->shape;
     char *path = dt_format("%s/job.json", folder);
-    char *text = dt_format(
-        "{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,\"vocab_size\":%ld},\n"
-        "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
-        "\"training\":{\"strategy\":\"single_device\",\"precision\":\"%s\",\"batch_size_per_gpu\":%ld,\"gradient_accumulation_steps\":%ld,\n"
-        "\"max_steps\":1000000,\"learning_rate\":1e-4,\"lr_scheduler_type\":\"constant\",\"weight_decay\":0.1,\"max_grad_norm\":1.0,\"cuda_graphs\":"
-        "false},\n"
-        "\"activation_checkpointing\":{\"enabled\":true,\"level\":\"%s\"}}\n",
-        s->layers, s->channels / 64, s->channels, s->positions, s->vocabulary, folder, s->positions, bench_dtype_name(type), s->batch, s->micro_steps,
-        s->level);
+    char *text = dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_"
+                           "positions\":%ld,\"vocab_size\":%ld},\n"
+                           "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
+                           "\"training\":{\"strategy\":\"single_device\",\"precision\":\"%s\",\"batch_size_per_gpu\":%"
+                           "ld,\"gradient_accumulation_steps\":%ld,\n"
+                           "\"max_steps\":1000000,\"learning_rate\":1e-4,\"lr_scheduler_type\":\"constant\",\"weight_"
+                           "decay\":0.1,\"max_grad_norm\":1.0,\"cuda_graphs\":"
+                           "false},\n"
+                           "\"activation_checkpointing\":{\"enabled\":true,\"level\":\"%s\"}}\n",
+                           s->layers, s->channels / 64, s->channels, s->positions, s->vocabulary, folder, s->positions,
+                           bench_dtype_name(type), s->batch, s->micro_steps, s->level);
     struct dt_text problems;
     dt_text_init(&problems);
     int rc = dt_file_write(path, text, strlen(text), err);
@@ -149,7 +153,8 @@ static void close_run(struct floor *f)
 
 /* ---- turns ---- */
 
-/* Microseconds of a step: the median, without the first one, before which the device had nothing to do. */
+/* Microseconds of a step: the median, without the first one, before which the device had nothing
+ * to do. */
 static double run_steps(struct floor *f, int count)
 {
     struct trainer *t = &f->trainer;
@@ -195,7 +200,8 @@ static void take_turn(struct floor *f, int turn, double step_us, double copy_us,
     for (int64_t i = 0; i < f->meter.count; i++) {
         const struct dt_metered *call = &f->meter.calls[i];
         struct line *k = &f->kernels[call->row];
-        double us = dt_timer_s(call->timer) * 1e6, floor_us = fmax(call->cost.bytes * copy_us, call->cost.flops * square_us);
+        double us = dt_timer_s(call->timer) * 1e6,
+               floor_us = fmax(call->cost.bytes * copy_us, call->cost.flops * square_us);
         k->calls++;
         k->us[turn] += us;
         k->floor_us[turn] += floor_us;
@@ -244,8 +250,8 @@ static void print_line(struct floor *f, struct line *x, const char *what)
         (void)snprintf(micro_steps, sizeof micro_steps, ", %ld micro-steps", s->micro_steps);
     }
     (void)dt_device_place(f->b.d->ops->name, f->b.d->options.index, &place);
-    char *name = dt_format("%s %s %s, %s %ldx%ld%s, level %s", f->b.k->name, bench_dtype_name(f->b.type), what, s->size, s->batch, s->positions,
-                           micro_steps, s->level);
+    char *name = dt_format("%s %s %s, %s %ldx%ld%s, level %s", f->b.k->name, bench_dtype_name(f->b.type), what, s->size,
+                           s->batch, s->positions, micro_steps, s->level);
     struct dt_bench_case line = {.bench = "floor",
                                  .name = name,
                                  .unit = "us",
@@ -324,7 +330,8 @@ int bench_floor(int argc, char **argv)
         (void)fprintf(stderr, "bench: floor: %s\n", err.text);
         return DT_EXIT_USAGE;
     }
-    if (sscanf(s->size, "L%ldC%ld", &s->layers, &s->channels) != 2 || s->layers < 1 || s->channels < 64 || s->channels % 64 != 0) {
+    if (sscanf(s->size, "L%ldC%ld", &s->layers, &s->channels) != 2 || s->layers < 1 || s->channels < 64 ||
+        s->channels % 64 != 0) {
         (void)fprintf(stderr, "bench: floor: --size: %s: must be like L6C384, channels a multiple of 64\n", s->size);
         return DT_EXIT_USAGE;
     }

@@ -1,7 +1,9 @@
-/* Every kernel, by the bytes that it must move or, where arithmetic decides (bench_products.c), by the operations that it must do: each row of
- * `kernels` below is a function that makes the call, and says how many (cost.h). The floor is the time in which a copy moves as many bytes, or a square
- * product does as many operations; these are timed in turns with the kernel, all by the device's clock. Calls follow each other without a wait, so many
- * that what the host needs to start the first does not count. */
+/* Every kernel, by the bytes that it must move or, where arithmetic decides (bench_products.c),
+ * by the operations that it must do: each row of `kernels` below is a function that makes the
+ * call, and says how many (cost.h). The floor is the time in which a copy moves as many bytes,
+ * or a square product does as many operations; these are timed in turns with the kernel, all by
+ * the device's clock. Calls follow each other without a wait, so many that what the host needs
+ * to start the first does not count. */
 #include "cmd/bench/kernels.h"
 
 #include "base/bench.h"
@@ -41,7 +43,8 @@ static double cast(struct bench *b, bool go)
 
 static double scale(struct bench *b, bool go)
 {
-    struct dt_scale_args a = {.x = bench_buffer(b, 0, b->rows * b->cols, b->type), .count = b->rows * b->cols, .factor = -1, .type = b->type};
+    struct dt_scale_args a = {
+        .x = bench_buffer(b, 0, b->rows * b->cols, b->type), .count = b->rows * b->cols, .factor = -1, .type = b->type};
     if (go) {
         b->k->scale(b->s, &a);
     }
@@ -51,7 +54,12 @@ static double scale(struct bench *b, bool go)
 static double add(struct bench *b, bool go)
 {
     int64_t n = b->rows * b->cols;
-    struct dt_add_args a = {bench_buffer(b, 0, n, b->type), bench_buffer(b, 1, n, b->type), bench_buffer(b, 2, n, b->type), n, b->type, b->type};
+    struct dt_add_args a = {bench_buffer(b, 0, n, b->type),
+                            bench_buffer(b, 1, n, b->type),
+                            bench_buffer(b, 2, n, b->type),
+                            n,
+                            b->type,
+                            b->type};
     if (go) {
         b->k->add(b->s, &a);
     }
@@ -132,7 +140,8 @@ static double layernorm_backward(struct bench *b, bool go)
 static double activation(struct bench *b, bool go)
 {
     int64_t n = b->rows * b->cols;
-    struct dt_activation_args a = {bench_buffer(b, 0, n, b->type), bench_buffer(b, 1, n, b->type), n, DT_ACT_GELU, b->type};
+    struct dt_activation_args a = {bench_buffer(b, 0, n, b->type), bench_buffer(b, 1, n, b->type), n, DT_ACT_GELU,
+                                   b->type};
     if (go) {
         b->k->activation(b->s, &a);
     }
@@ -225,7 +234,8 @@ static double cross_entropy(struct bench *b, bool go)
 
 static struct dt_adamw_args adamw_args(struct bench *b, enum dt_dtype moments)
 {
-    bool half = b->type == DT_BF16; /* then the gradient is, too, and the weights' copy is written */
+    bool half = b->type == DT_BF16; /* then the gradient is, too, and the weights' copy is
+                                     * written */
     return (struct dt_adamw_args){.w = bench_buffer(b, 0, b->parameters, DT_F32),
                                   .m = bench_buffer(b, 1, b->parameters, moments),
                                   .v = bench_buffer(b, 2, b->parameters, moments),
@@ -310,7 +320,8 @@ static double sgd(struct bench *b, bool go)
 
 static double norm_sum(struct bench *b, bool go)
 {
-    struct dt_norm_sum_args a = {bench_buffer(b, 0, DT_EXACT_LIMBS, DT_I64), bench_buffer(b, 1, b->parameters, b->type), b->parameters, b->type};
+    struct dt_norm_sum_args a = {bench_buffer(b, 0, DT_EXACT_LIMBS, DT_I64), bench_buffer(b, 1, b->parameters, b->type),
+                                 b->parameters, b->type};
     if (go) {
         b->k->norm_sum(b->s, &a);
     }
@@ -319,8 +330,10 @@ static double norm_sum(struct bench *b, bool go)
 
 static double norm_finish(struct bench *b, bool go)
 {
-    struct dt_norm_finish_args a = {
-        .norm = bench_buffer(b, 0, 1, DT_F64), .limbs = bench_buffer(b, 1, DT_EXACT_LIMBS, DT_I64), .scale = 1, .max_norm = 1};
+    struct dt_norm_finish_args a = {.norm = bench_buffer(b, 0, 1, DT_F64),
+                                    .limbs = bench_buffer(b, 1, DT_EXACT_LIMBS, DT_I64),
+                                    .scale = 1,
+                                    .max_norm = 1};
     if (go) {
         b->k->norm_finish(b->s, &a);
     }
@@ -406,14 +419,16 @@ static void name_shape(const struct bench *b, enum shape shape, char *out, size_
     }
 }
 
-static void measure(struct bench *b, size_t kernel, const struct bench_copying *c, const struct bench_squaring *q, int repeats, double enough_us)
+static void measure(struct bench *b, size_t kernel, const struct bench_copying *c, const struct bench_squaring *q,
+                    int repeats, double enough_us)
 {
     char name[128], shape[48];
     struct dt_device_place place = {.name = ""};
     double samples[REPEATS_MOST], floors[REPEATS_MOST];
     double work = kernels[kernel].run(b, false); /* bytes, or operations */
     bool arithmetic = kernels[kernel].shape == ARITHMETIC;
-    int warm = dt_device_timer(b->d) != NULL ? 10 : 1; /* the first call touches memory and loads code; clocks of a GPU take some more */
+    int warm = dt_device_timer(b->d) != NULL ? 10 : 1; /* the first call touches memory and loads
+                                                        * code; clocks of a GPU take some more */
     (void)time_kernel(b, kernel, warm);
     int calls = bench_calls(time_kernel(b, kernel, warm), enough_us);
     int floor_calls = arithmetic ? bench_square_calls(b, q, enough_us) : bench_copy_calls(b, c, enough_us);
@@ -424,7 +439,8 @@ static void measure(struct bench *b, size_t kernel, const struct bench_copying *
     if (!b->failed) {
         (void)dt_device_place(b->d->ops->name, b->d->options.index, &place);
         name_shape(b, kernels[kernel].shape, shape, sizeof shape);
-        (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, bench_dtype_name(b->type), kernels[kernel].name, shape);
+        (void)snprintf(name, sizeof name, "%s %s %s %s", b->k->name, bench_dtype_name(b->type), kernels[kernel].name,
+                       shape);
         struct dt_bench_case line = {.bench = "kernels",
                                      .name = name,
                                      .unit = "us",
@@ -453,10 +469,12 @@ int bench_kernels(int argc, char **argv)
     struct dt_device opened = {0};
     struct bench b = {.name = "kernels", .d = &opened};
     struct dt_error err = {0};
-    const char *device = dt_bench_option(argc, argv, "device", "cpu"), *dtype = dt_bench_option(argc, argv, "dtype", "");
+    const char *device = dt_bench_option(argc, argv, "device", "cpu"),
+               *dtype = dt_bench_option(argc, argv, "dtype", "");
     const char *wanted = dt_bench_option(argc, argv, "kernel", "");
     bool gpu = strcmp(device, "cuda") == 0;
-    int repeats = (int)dt_bench_number(argc, argv, "repeats", gpu ? 50 : 15), one = *wanted != '\0' ? find_kernel(wanted) : -1;
+    int repeats = (int)dt_bench_number(argc, argv, "repeats", gpu ? 50 : 15),
+        one = *wanted != '\0' ? find_kernel(wanted) : -1;
     if (*wanted != '\0' && one < 0) {
         (void)fprintf(stderr, "bench: kernels: --kernel: %s: no such kernel\n", wanted);
         return DT_EXIT_USAGE;
@@ -473,10 +491,12 @@ int bench_kernels(int argc, char **argv)
     b.positions = dt_bench_number(argc, argv, "positions", BENCH_POSITIONS);
     b.head = dt_bench_number(argc, argv, "head", 0);
     if (b.head > 0 && b.cols % b.head != 0) {
-        (void)fprintf(stderr, "bench: kernels: --head: %lld: must divide --cols=%lld\n", (long long)b.head, (long long)b.cols);
+        (void)fprintf(stderr, "bench: kernels: --head: %lld: must divide --cols=%lld\n", (long long)b.head,
+                      (long long)b.cols);
         return DT_EXIT_USAGE;
     }
-    struct dt_device_options o = {.thread_count = (int)dt_bench_number(argc, argv, "threads", 1), .streams = DT_STREAMS_INLINE};
+    struct dt_device_options o = {.thread_count = (int)dt_bench_number(argc, argv, "threads", 1),
+                                  .streams = DT_STREAMS_INLINE};
     if (dt_device_open(b.d, device, &o, &err) != 0) {
         (void)fprintf(stderr, "bench kernels: %s\n", err.text);
         return DT_EXIT_USAGE;

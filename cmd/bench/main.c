@@ -1,5 +1,6 @@
-/* bench NAME [options]: measures one thing and prints one JSON line per case. To add a benchmark: a function, and a row here; its options
- * are checked, and shown by --help, as the row spells them. */
+/* bench NAME [options]: measures one thing and prints one JSON line per case. To add a
+ * benchmark: a function, and a row here; its options are checked, and shown by --help, as the
+ * row spells them. */
 #include "base/bench.h"
 #include "base/text.h"
 #include "cmd/bench/collectives.h"
@@ -18,22 +19,29 @@ static const struct {
     int (*run)(int argc, char **argv);
 } benches[] = {
     {"collectives", "sums and copies between ranks, by size; under dtrun one rank of it, otherwise so many threads",
-     "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S --heap --no-floor "
+     "--ranks=1..256 --hosts=1..256 --op=NAME --min=1..1073741824 --max=1..1073741824 --factor=2..1024 --seconds=S "
+     "--heap --no-floor "
      "--peer --peers=FOLDER",
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"floor", "each kernel of a training step, and the step, against what the machine allows",
-     "--device=NAME --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 --micro-steps=1..1024 --level=none|cheap|mlp|block "
+     "--device=NAME --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 --micro-steps=1..1024 "
+     "--level=none|cheap|mlp|block "
      "--dtype=fp32|bf16 --steps=1..500 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_floor},
     {"kernels", "each kernel against a copy of as many bytes",
-     "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 --parameters=1..2147483648 "
+     "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 "
+     "--parameters=1..2147483648 "
      "--positions=1..1048576 --head=1..256 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_kernels},
-    {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer", bench_start},
+    {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer",
+     bench_start},
     {"step", "training steps of train",
-     "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH --peer", bench_step},
-    {"store", "requests, connections, wake-ups", "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
+     "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH "
+     "--peer",
+     bench_step},
+    {"store", "requests, connections, wake-ups",
+     "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
 };
 
 static void print_help(FILE *out)
@@ -55,7 +63,8 @@ static void print_help(FILE *out)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && argc < 4 && (strcmp(argv[argc - 1], "--help") == 0 || strcmp(argv[argc - 1], "-h") == 0)) { /* of one benchmark, too */
+    /* of one benchmark, too */
+    if (argc > 1 && argc < 4 && (strcmp(argv[argc - 1], "--help") == 0 || strcmp(argv[argc - 1], "-h") == 0)) {
         print_help(stdout);
         return 0;
     }

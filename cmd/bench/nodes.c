@@ -1,4 +1,5 @@
-/* Each agent is what dtrun runs for a job on several hosts (nodes.h), all on one loop, told what a node without workers has to say. */
+/* Each agent is what dtrun runs for a job on several hosts (nodes.h), all on one loop, told what
+ * a node without workers has to say. */
 #include "cmd/bench/nodes.h"
 
 #include "base/clock.h"
@@ -99,7 +100,8 @@ static int begin(struct crowd *c)
     struct dt_error err;
     for (int i = 0; i < c->count; i++) {
         struct bench_agent *a = &c->agents[i];
-        if (nodes_open(&a->nodes, &c->loop, &a->options, &(struct nodes_hooks){.user = a, .act = on_act, .settle = on_settle}, &err) != 0) {
+        if (nodes_open(&a->nodes, &c->loop, &a->options,
+                       &(struct nodes_hooks){.user = a, .act = on_act, .settle = on_settle}, &err) != 0) {
             return -1;
         }
         say_join(a);
@@ -122,7 +124,8 @@ static int follow(long count, int port, int in, int out)
     struct crowd c;
     char byte = 0;
     int others = (int)count - 1;
-    if (prepare(&c, 1, others, count, port) != 0 || write(out, &byte, 1) != 1 || read(in, &byte, 1) != 1 || begin(&c) != 0) {
+    if (prepare(&c, 1, others, count, port) != 0 || write(out, &byte, 1) != 1 || read(in, &byte, 1) != 1 ||
+        begin(&c) != 0) {
         return -1;
     }
     for (int round = 1; round <= 2; round++) {
@@ -170,8 +173,10 @@ static int lead(long count, int port, int in, int out, double *ms)
     }
     ms[0] = (dt_now_s() - began_s) * 1e3;
     began_s = dt_now_s();
-    nodes_tell(c.agents[0].nodes,
-               &(struct event){.kind = EVENT_FAILED, .round = 1, .failure = FAILURE_PLAIN, .code = 1, .step = -1, .saved_step = -1});
+    nodes_tell(
+        c.agents[0].nodes,
+        &(struct event){
+            .kind = EVENT_FAILED, .round = 1, .failure = FAILURE_PLAIN, .code = 1, .step = -1, .saved_step = -1});
     say_join(&c.agents[0]);
     if (wait_for_all(&c, &news, 2) != 0) {
         return -1;
@@ -220,7 +225,10 @@ int bench_nodes(long count, double *first_ms, double *again_ms)
     }
     pid_t leader = fork_quietly();
     if (leader == 0) {
-        _exit(lead(count, port, to_leader[0], to_others[1], ms) == 0 && write(result[1], ms, sizeof ms) == (ssize_t)sizeof ms ? 0 : 1);
+        _exit(lead(count, port, to_leader[0], to_others[1], ms) == 0 &&
+                      write(result[1], ms, sizeof ms) == (ssize_t)sizeof ms
+                  ? 0
+                  : 1);
     }
     pid_t others = leader > 0 ? fork_quietly() : -1;
     if (others == 0) {

@@ -23,7 +23,8 @@ void bench_peers_open(struct bench_peers *p, const char *folder, bool sockets)
     open_one(p, "gloo", (char *[]){python != NULL ? python : (char *)"python3", script, NULL});
     free(python);
     free(script);
-    char *command = dt_format("t=$(mktemp) && mpicc.mpich -O2 '%s/allreduce_mpi.c' -o $t && chmod +x $t && { %s mpiexec.mpich -n 2 $t; rm $t; }",
+    char *command = dt_format("t=$(mktemp) && mpicc.mpich -O2 '%s/allreduce_mpi.c' -o $t && chmod +x $t && { %s "
+                              "mpiexec.mpich -n 2 $t; rm $t; }",
                               folder, sockets ? "MPIR_CVAR_NOLOCAL=1" : "");
     open_one(p, "mpich", (char *[]){(char *)"/bin/sh", (char *)"-c", command, NULL});
     free(command);

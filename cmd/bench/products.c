@@ -1,4 +1,5 @@
-/* Products and attention, where arithmetic decides: of the sizes that a layer of a transformer has. */
+/* Products and attention, where arithmetic decides: of the sizes that a layer of a transformer
+ * has. */
 #include "cmd/bench/products.h"
 
 #include "kernels/cost.h"
@@ -11,7 +12,9 @@ void bench_choose(struct bench *b, const struct dt_matmul_args *a)
     int measured;
     each[0].epilogue = DT_EPILOGUE_NONE;
     if (plans != NULL) {
-        (void)bench_ok(b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 2 : 1, NULL, NULL, &measured, &why, &err), &err);
+        (void)bench_ok(
+            b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 2 : 1, NULL, NULL, &measured, &why, &err),
+            &err);
     }
 }
 
@@ -28,7 +31,8 @@ static double product(struct bench *b, bool go, struct dt_matmul_args a)
     return dt_cost_matmul(&a).flops;
 }
 
-/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input, that of its weights. */
+/* The first map of an MLP, (rows, cols) by (cols, 4 cols): forward, the gradient of its input,
+ * that of its weights. */
 static double map(struct bench *b, bool go, enum dt_epilogue epilogue)
 {
     int64_t wide = 4 * b->cols;
@@ -124,7 +128,8 @@ static struct shape shape_of(const struct bench *b)
     return n;
 }
 
-/* Causal. As at the start of a run it is measured first if it was not yet, and its plan says by what it is computed. */
+/* Causal. As at the start of a run it is measured first if it was not yet, and its plan says by
+ * what it is computed. */
 double bench_attention(struct bench *b, bool go)
 {
     const struct shape n = shape_of(b);
@@ -150,10 +155,12 @@ double bench_attention(struct bench *b, bool go)
     return dt_cost_attention(&a).flops;
 }
 
-/* Elements that a layer has to spare, or, where that is more, what the scores of one sequence take; and behind them the log-sum-exp's sums and a little. */
+/* Elements that a layer has to spare, or, where that is more, what the scores of one sequence
+ * take; and behind them the log-sum-exp's sums and a little. */
 static int64_t backward_work(const struct bench *b, const struct shape *n)
 {
-    int64_t positions = (n->positions + 127) / 128 * 128, layer = 2 * b->rows * b->cols, sequence = n->heads * positions * positions;
+    int64_t positions = (n->positions + 127) / 128 * 128, layer = 2 * b->rows * b->cols,
+            sequence = n->heads * positions * positions;
     return (layer > sequence ? layer : sequence) + 2 * b->rows * n->heads + 8192;
 }
 

@@ -54,8 +54,14 @@ void bench_squaring_open(struct bench *b, struct bench_squaring *q, int64_t side
 static struct dt_matmul_args square_args(const struct bench *b, const struct bench_squaring *q)
 {
     size_t bytes_each = (size_t)(q->side * q->side) * dt_dtype_size(b->type);
-    return (struct dt_matmul_args){
-        .c = q->p, .a = q->p + bytes_each, .b = q->p + 2 * bytes_each, .m = q->side, .n = q->side, .k = q->side, .type = b->type, .c_type = b->type};
+    return (struct dt_matmul_args){.c = q->p,
+                                   .a = q->p + bytes_each,
+                                   .b = q->p + 2 * bytes_each,
+                                   .m = q->side,
+                                   .n = q->side,
+                                   .k = q->side,
+                                   .type = b->type,
+                                   .c_type = b->type};
 }
 
 void bench_squaring_fill(struct bench *b, struct bench_squaring *q)

@@ -1,4 +1,5 @@
-/* What kernels are compared with: how fast a copy moves bytes, and a square product does operations, in the same run. */
+/* What kernels are compared with: how fast a copy moves bytes, and a square product does
+ * operations, in the same run. */
 #ifndef DT_CMD_BENCH_RATES_H
 #define DT_CMD_BENCH_RATES_H
 
@@ -16,7 +17,8 @@ struct bench_squaring {
     int64_t side;
 };
 
-/* What is usual on a device: how long calls that follow each other are measured at a time, MiB of a block, side of a product. */
+/* What is usual on a device: how long calls that follow each other are measured at a time, MiB
+ * of a block, side of a product. */
 double bench_enough_us(const struct dt_device *d);
 long bench_copy_mib(const struct dt_device *d);
 long bench_square_side(const struct dt_device *d);
@@ -29,8 +31,9 @@ void bench_squaring_open(struct bench *b, struct bench_squaring *q, int64_t side
 void bench_squaring_fill(struct bench *b, struct bench_squaring *q);
 void bench_squaring_close(struct bench *b, struct bench_squaring *q);
 
-/* Of what is put into the stream between the two: seconds of one of `calls` calls, by the device's clock. On a GPU copies go ahead while the host puts them in, so
- * that short kernels follow each other without a gap. */
+/* Of what is put into the stream between the two: seconds of one of `calls` calls, by the
+ * device's clock. On a GPU copies go ahead while the host puts them in, so that short kernels
+ * follow each other without a gap. */
 void bench_begin(struct bench *b, int calls);
 double bench_finish(struct bench *b, int calls);
 /* How many calls of so many microseconds each are enough to be measured. */

@@ -1,4 +1,5 @@
-/* Two threads, one connection over loopback with buffers as the tcp backend has them, nothing but send, recv and poll. */
+/* Two threads, one connection over loopback with buffers as the tcp backend has them, nothing
+ * but send, recv and poll. */
 #include "cmd/bench/sockets.h"
 
 #include "base/clock.h"
@@ -24,7 +25,8 @@ static void *exchange(void *arg)
     size_t total = s->size_bytes, sent, got;
     for (int64_t i = 0; i < s->times && !s->failed; i++) {
         for (sent = got = 0; (sent < total || got < total) && !s->failed;) {
-            ssize_t out = sent < total ? send(s->net.fd, s->from + sent, total - sent, MSG_NOSIGNAL | MSG_DONTWAIT) : -1;
+            ssize_t out =
+                sent < total ? send(s->net.fd, s->from + sent, total - sent, MSG_NOSIGNAL | MSG_DONTWAIT) : -1;
             sent += out > 0 ? (size_t)out : 0;
             ssize_t in = got < total ? recv(s->net.fd, s->to + got, total - got, MSG_DONTWAIT) : -1;
             got += in > 0 ? (size_t)in : 0;
@@ -47,7 +49,8 @@ double bench_sockets_once(char *memory, size_t size_bytes, int64_t times)
     int port = 0, size = 1 << 20;
     double mean_s = 0, deadline_s = dt_now_s() + 10;
     if (dt_net_listen(&listener, "127.0.0.1", 0, 1, NULL, &port, &err) != 0 ||
-        dt_net_connect(&two[0].net, "127.0.0.1", port, deadline_s, NULL, &err) != 0 || dt_net_accept(&listener, &two[1].net, deadline_s, &err) != 0) {
+        dt_net_connect(&two[0].net, "127.0.0.1", port, deadline_s, NULL, &err) != 0 ||
+        dt_net_accept(&listener, &two[1].net, deadline_s, &err) != 0) {
         goto out;
     }
     for (size_t i = 0; i < 2; i++) {

@@ -5,8 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Mean seconds of `times` exchanges over loopback: two threads each send size_bytes to the other and receive as much, both ways at
- * once. memory: 4 * size_bytes. 0 when sockets are not to be had. */
+/* Mean seconds of `times` exchanges over loopback: two threads each send size_bytes to the other
+ * and receive as much, both ways at once. memory: 4 * size_bytes. 0 when sockets are not to be
+ * had. */
 double bench_sockets_once(char *memory, size_t size_bytes, int64_t times);
 
 #endif

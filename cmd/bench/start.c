@@ -1,5 +1,6 @@
-/* `dtrun --no_python --nproc_per_node=N /bin/true` from start to end, in milliseconds; the floor is N times /bin/true started and waited for
- * by ourselves, the peer is torchrun with the same words. Interleaved, median over repeats. */
+/* `dtrun --no_python --nproc_per_node=N /bin/true` from start to end, in milliseconds; the floor
+ * is N times /bin/true started and waited for by ourselves, the peer is torchrun with the same
+ * words. Interleaved, median over repeats. */
 #include "cmd/bench/start.h"
 
 #include "base/bench.h"
@@ -68,8 +69,15 @@ static double time_two_launchers(const char *path)
     double began_s = dt_now_s();
     for (int i = 0; i < 2; i++) {
         (void)snprintf(rank, sizeof rank, "--node_rank=%d", i);
-        char *argv[] = {(char *)path,          (char *)"--nnodes=2", rank, (char *)"--master_addr=127.0.0.1", port, (char *)"--nproc_per_node=1",
-                        (char *)"--no_python", (char *)"/bin/true",  NULL};
+        char *argv[] = {(char *)path,
+                        (char *)"--nnodes=2",
+                        rank,
+                        (char *)"--master_addr=127.0.0.1",
+                        port,
+                        (char *)"--nproc_per_node=1",
+                        (char *)"--no_python",
+                        (char *)"/bin/true",
+                        NULL};
         pids[i] = spawn_with(argv, true); /* that loopback is no address for other hosts */
     }
     bool well = ended_well(pids[0]);
@@ -102,7 +110,8 @@ static double time_in(const struct dt_text *text, const char *word)
 
 enum { max_agents = 2 };
 
-/* `bench first` under one agent with two workers, or under two with one each, until all have ended. */
+/* `bench first` under one agent with two workers, or under two with one each, until all have
+ * ended. */
 static bool launch_first(const char *dtrun, long agents, const char *file)
 {
     pid_t pids[max_agents];
@@ -135,7 +144,8 @@ static bool launch_first(const char *dtrun, long agents, const char *file)
     return well;
 }
 
-/* Two of our own workers: from the command to the first sum; from a worker's death until the other knows, and to the first sum of the next round. */
+/* Two of our own workers: from the command to the first sum; from a worker's death until the
+ * other knows, and to the first sum of the next round. */
 static int run_first(const char *dtrun, long agents, long repeats)
 {
     static const struct {
@@ -159,7 +169,8 @@ static int run_first(const char *dtrun, long agents, long repeats)
         bool well = launch_first(dtrun, agents, file);
         (void)dt_file_read(file, 4096, &text, NULL);
         for (int i = 0; i < 3; i++) {
-            double from_s = rows[i].from == NULL ? began_s : time_in(&text, rows[i].from), to_s = time_in(&text, rows[i].to);
+            double from_s = rows[i].from == NULL ? began_s : time_in(&text, rows[i].from),
+                   to_s = time_in(&text, rows[i].to);
             well = well && from_s >= 0 && to_s >= 0;
             samples[i][r < 0 ? 0 : r] = (to_s - from_s) * 1e3;
         }
@@ -172,7 +183,8 @@ static int run_first(const char *dtrun, long agents, long repeats)
     for (int i = 0; i < 3 && code == 0; i++) {
         char name[96];
         (void)snprintf(name, sizeof name, "%s, %s", rows[i].name, agents == 1 ? "2 ranks" : "2 agents");
-        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "ms"}, samples[i], (size_t)repeats);
+        dt_bench_print(&(struct dt_bench_case){.bench = "start", .name = name, .unit = "ms"}, samples[i],
+                       (size_t)repeats);
     }
     (void)dt_file_remove_tree(folder, NULL);
     free(file);
@@ -276,7 +288,8 @@ static int run_case(const char *dtrun, const char *torchrun, long nproc, long re
 
 int bench_start(int argc, char **argv)
 {
-    const char *given = dt_bench_option(argc, argv, "dtrun", NULL), *list = dt_bench_option(argc, argv, "nproc", "1,2,8,64");
+    const char *given = dt_bench_option(argc, argv, "dtrun", NULL),
+               *list = dt_bench_option(argc, argv, "nproc", "1,2,8,64");
     long repeats = dt_bench_number(argc, argv, "repeats", 11), agents = dt_bench_number(argc, argv, "agents", 1000);
     char *dtrun = given != NULL ? dt_strdup(given) : bench_find_dtrun(), *torchrun = NULL;
     int code = repeats >= 1 && repeats <= max_repeats ? 0 : 2;

@@ -1,5 +1,6 @@
-/* Writes a shard of random tokens and a job to a temporary folder, runs dtrun on it and reads the run's metrics.jsonl: what is measured is what a
- * user gets. Ours and the peer's runs alternate, the median of all runs counts. */
+/* Writes a shard of random tokens and a job to a temporary folder, runs dtrun on it and reads
+ * the run's metrics.jsonl: what is measured is what a user gets. Ours and the peer's runs
+ * alternate, the median of all runs counts. */
 #include "cmd/bench/step.h"
 
 #include "base/bench.h"
@@ -45,11 +46,14 @@ static int write_shard(const char *path, struct dt_error *err)
 static int write_job(const char *folder, const struct shape *s, long steps, struct dt_error *err)
 {
     char *path = dt_format("%s/job.json", folder);
-    char *job = dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,\"vocab_size\":%d},\n"
-                          "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
-                          "\"training\":{\"batch_size_per_gpu\":%ld,\"max_steps\":%ld,\"learning_rate\":1e-3,\"max_grad_norm\":1.0,\"threads\":1},\n"
-                          "\"logging\":{\"log_every_n_steps\":1}}\n",
-                          s->layers, s->heads, s->channels, s->positions, VOCABULARY, folder, s->positions, s->batch, steps);
+    char *job =
+        dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,"
+                  "\"vocab_size\":%d},\n"
+                  "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
+                  "\"training\":{\"batch_size_per_gpu\":%ld,\"max_steps\":%ld,\"learning_rate\":1e-3,\"max_grad_norm\":"
+                  "1.0,\"threads\":1},\n"
+                  "\"logging\":{\"log_every_n_steps\":1}}\n",
+                  s->layers, s->heads, s->channels, s->positions, VOCABULARY, folder, s->positions, s->batch, steps);
     int result = dt_file_write(path, job, strlen(job), err);
     free(job);
     free(path);
@@ -71,7 +75,8 @@ static bool run(char *const *argv, const char *out)
     return started && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* Median of the values of a key in a JSON-lines file, the first `skip` left out; negative when there are none. */
+/* Median of the values of a key in a JSON-lines file, the first `skip` left out; negative when
+ * there are none. */
 static double median_of(const char *path, const char *key, int skip)
 {
     double values[MAX_STEPS];
@@ -100,10 +105,12 @@ struct variant {
 
 static double run_ours(const char *folder, const char *dtrun, const struct variant *v)
 {
-    char *nproc = dt_format("--nproc_per_node=%ld", v->ranks), *job = dt_format("%s/job.json", folder), *out = dt_format("%s/run", folder);
+    char *nproc = dt_format("--nproc_per_node=%ld", v->ranks), *job = dt_format("%s/job.json", folder),
+         *out = dt_format("%s/run", folder);
     char *set = dt_format("training.strategy=%s", v->strategy), *metrics = dt_format("%s/metrics.jsonl", out);
     char *precision = dt_format("training.precision=%s", v->dtype);
-    char *argv[] = {(char *)dtrun, nproc, (char *)"train", job, (char *)"--output_dir", out, (char *)"--set", set, (char *)"--set", precision, NULL};
+    char *argv[] = {(char *)dtrun, nproc,           (char *)"train", job, (char *)"--output_dir", out, (char *)"--set",
+                    set,           (char *)"--set", precision,       NULL};
     (void)dt_file_remove_tree(out, NULL);
     double value = run(argv, "/dev/null") ? median_of(metrics, "tokens_per_s", WARMUP) : -1;
     free(metrics);
@@ -115,15 +122,20 @@ static double run_ours(const char *folder, const char *dtrun, const struct varia
     return value;
 }
 
-/* tests/peers/step.py, with torchrun for more than one rank. Its names of strategies: none, ddp, fsdp2. */
+/* tests/peers/step.py, with torchrun for more than one rank. Its names of strategies: none, ddp,
+ * fsdp2. */
 static double run_peer(const char *folder, const char *script, const char *size, const struct variant *v)
 {
-    const char *theirs = v->ranks == 1 ? "none" : strcmp(v->strategy, "full_shard") == 0 ? "fsdp2" : strcmp(v->strategy, "ddp") == 0 ? "ddp" : NULL;
+    const char *theirs = v->ranks == 1                            ? "none"
+                         : strcmp(v->strategy, "full_shard") == 0 ? "fsdp2"
+                         : strcmp(v->strategy, "ddp") == 0        ? "ddp"
+                                                                  : NULL;
     char *program = theirs != NULL ? dt_bench_peer_program(v->ranks == 1 ? "python" : "torchrun") : NULL;
     if (program == NULL) {
         return 0;
     }
-    char *out = dt_format("%s/peer.json", folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks), *name = dt_format("%sv%d", size, VOCABULARY);
+    char *out = dt_format("%s/peer.json", folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks),
+         *name = dt_format("%sv%d", size, VOCABULARY);
     char *argv[20];
     int n = 0;
     argv[n++] = program;
@@ -131,8 +143,9 @@ static double run_peer(const char *folder, const char *script, const char *size,
         argv[n++] = (char *)"--standalone";
         argv[n++] = nproc;
     }
-    char *const rest[] = {(char *)script,   (char *)"--model",   (char *)"gpt2", (char *)"--size",     name,           (char *)"--dtype",
-                          (char *)v->dtype, (char *)"--threads", (char *)"1",    (char *)"--strategy", (char *)theirs, NULL};
+    char *const rest[] = {(char *)script, (char *)"--model",    (char *)"gpt2",   (char *)"--size",
+                          name,           (char *)"--dtype",    (char *)v->dtype, (char *)"--threads",
+                          (char *)"1",    (char *)"--strategy", (char *)theirs,   NULL};
     memcpy(argv + n, rest, sizeof rest);
     double value = run(argv, out) ? median_of(out, "tok_s", 0) : -1;
     free(name);
@@ -142,15 +155,16 @@ static double run_peer(const char *folder, const char *script, const char *size,
     return value;
 }
 
-static int run_case(const char *folder, const char *dtrun, const char *script, const char *size, const struct variant *v, long repeats)
+static int run_case(const char *folder, const char *dtrun, const char *script, const char *size,
+                    const struct variant *v, long repeats)
 {
     double ours[MAX_RUNS], peers[MAX_RUNS];
     size_t peer_count = 0;
     for (long r = 0; r < repeats; r++) {
         ours[r] = run_ours(folder, dtrun, v);
         if (ours[r] <= 0) {
-            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n", v->strategy, v->ranks, dtrun,
-                          v->ranks);
+            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n",
+                          v->strategy, v->ranks, dtrun, v->ranks);
             return 1;
         }
         double peer = script != NULL ? run_peer(folder, script, size, v) : 0;
@@ -158,9 +172,13 @@ static int run_case(const char *folder, const char *dtrun, const char *script, c
             peers[peer_count++] = peer;
         }
     }
-    char *name = dt_format("gpt2 %s %s, %s, %ld rank%s, 1 thread each", size, v->dtype, v->strategy, v->ranks, v->ranks == 1 ? "" : "s");
-    struct dt_bench_case c = {
-        .bench = "step", .name = name, .unit = "tokens/s", .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0, .peer_name = "PyTorch"};
+    char *name = dt_format("gpt2 %s %s, %s, %ld rank%s, 1 thread each", size, v->dtype, v->strategy, v->ranks,
+                           v->ranks == 1 ? "" : "s");
+    struct dt_bench_case c = {.bench = "step",
+                              .name = name,
+                              .unit = "tokens/s",
+                              .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0,
+                              .peer_name = "PyTorch"};
     dt_bench_print(&c, ours, (size_t)repeats);
     free(name);
     return 0;
@@ -168,16 +186,20 @@ static int run_case(const char *folder, const char *dtrun, const char *script, c
 
 int bench_step(int argc, char **argv)
 {
-    const char *size = dt_bench_option(argc, argv, "size", "L6C384"), *list = dt_bench_option(argc, argv, "strategy", NULL);
-    const char *dtype = dt_bench_option(argc, argv, "dtype", NULL), *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
+    const char *size = dt_bench_option(argc, argv, "size", "L6C384"),
+               *list = dt_bench_option(argc, argv, "strategy", NULL);
+    const char *dtype = dt_bench_option(argc, argv, "dtype", NULL),
+               *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
     long ranks = dt_bench_number(argc, argv, "ranks", 0), steps = dt_bench_number(argc, argv, "steps", 15),
          repeats = dt_bench_number(argc, argv, "repeats", 3);
     struct shape s = {.positions = 256, .batch = 4};
-    if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 || s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
-        (dtype != NULL && strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0) || steps <= WARMUP || steps > MAX_STEPS || repeats < 1 ||
-        repeats > MAX_RUNS) {
+    if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 ||
+        s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
+        (dtype != NULL && strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0) || steps <= WARMUP ||
+        steps > MAX_STEPS || repeats < 1 || repeats > MAX_RUNS) {
         (void)fprintf(stderr,
-                      "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --dtype fp32|bf16  --steps %d..%d  --repeats 1..%d\n",
+                      "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --dtype fp32|bf16  "
+                      "--steps %d..%d  --repeats 1..%d\n",
                       WARMUP + 1, MAX_STEPS, MAX_RUNS);
         return 2;
     }
@@ -199,12 +221,17 @@ int bench_step(int argc, char **argv)
         (void)fprintf(stderr, "bench step: %s\n", err.text);
     }
     for (long n = ranks > 0 ? ranks : 1; n <= (ranks > 0 ? ranks : 2) && code == 0; n++) {
-        char *copy = dt_strdup(list != NULL ? list : n == 1 ? "single_device" : "ddp,zero1,zero2,full_shard"), *rest = copy;
+        char *copy = dt_strdup(list != NULL ? list
+                               : n == 1     ? "single_device"
+                                            : "ddp,zero1,zero2,full_shard"),
+             *rest = copy;
         for (char *word; code == 0 && (word = strsep(&rest, ",")) != NULL;) {
             const char *const both[] = {"fp32", "bf16"};
             for (int i = 0; i < 2 && code == 0; i++) {
                 struct variant v = {.strategy = word, .dtype = both[i], .ranks = n};
-                code = dtype == NULL || strcmp(dtype, both[i]) == 0 ? run_case(folder, dtrun, peer ? script : NULL, size, &v, repeats) : 0;
+                code = dtype == NULL || strcmp(dtype, both[i]) == 0
+                           ? run_case(folder, dtrun, peer ? script : NULL, size, &v, repeats)
+                           : 0;
             }
         }
         free(copy);

@@ -1,7 +1,9 @@
-/* Servers in processes of their own: ours, PyTorch's when asked for, and as floor a loop that returns what it gets. First our own client against
- * them, then PyTorch's clients (tests/peers/store.py), with the CPU time that the server needs per operation. Each repeat runs a case on all of them in
- * turn, so that a noisy machine is noisy for all. PyTorch's server looks up the names of its peers: on a machine without a name server that takes
- * seconds and shows in `connect`. */
+/* Servers in processes of their own: ours, PyTorch's when asked for, and as floor a loop that
+ * returns what it gets. First our own client against them, then PyTorch's clients
+ * (tests/peers/store.py), with the CPU time that the server needs per operation. Each repeat
+ * runs a case on all of them in turn, so that a noisy machine is noisy for all. PyTorch's server
+ * looks up the names of its peers: on a machine without a name server that takes seconds and
+ * shows in `connect`. */
 #include "cmd/bench/store.h"
 
 #include "base/bench.h"
@@ -94,7 +96,8 @@ static void put_hello(struct dt_text *out)
     dt_wire_put_request(out, &(struct dt_wire_request){.query = DT_WIRE_PING, .word = 7});
 }
 
-/* Milliseconds until all connections were opened and answered; one that is refused fails the case. */
+/* Milliseconds until all connections were opened and answered; one that is refused fails the
+ * case. */
 static double run_connect(struct bench_server *s, const struct setup *o)
 {
     struct dt_text hello;
@@ -118,7 +121,8 @@ static double run_wake(struct bench_server *s, const struct setup *o)
     put_hello(&hello);
     dt_wire_put_request(&hello, &(struct dt_wire_request){.query = DT_WIRE_WAIT, .count = 1, .keys = &key});
     int rc = dt_store_delete(s->store, "bench/go", NULL, NULL);
-    rc = rc == 0 ? greet_all(s, nets, o->wake_count, &hello) : rc; /* the ping is answered and the wait follows in the same segment */
+    /* the ping is answered and the wait follows in the same segment */
+    rc = rc == 0 ? greet_all(s, nets, o->wake_count, &hello) : rc;
     dt_sleep_s(0.05);
     double began_s = dt_now_s();
     rc = rc == 0 ? dt_store_set(s->store, "bench/go", "1", 1, NULL) : rc;
@@ -150,8 +154,9 @@ static const struct {
     bool has_floor; /* one round trip */
     bool many;      /* connections */
 } cases[] = {
-    {"set", "ops/s", run_set, false, false},     {"add", "us", run_add, true, false},   {"get", "us", run_get, true, false},
-    {"connect", "ms", run_connect, false, true}, {"wake", "ms", run_wake, false, true},
+    {"set", "ops/s", run_set, false, false}, {"add", "us", run_add, true, false},
+    {"get", "us", run_get, true, false},     {"connect", "ms", run_connect, false, true},
+    {"wake", "ms", run_wake, false, true},
 };
 
 static void name_case(char *out, size_t out_bytes, size_t i, const struct setup *o)
@@ -160,16 +165,20 @@ static void name_case(char *out, size_t out_bytes, size_t i, const struct setup 
     (void)snprintf(out, out_bytes, count > 0 ? "%s, %ld clients" : "%s", cases[i].name, count);
 }
 
-static int run_cases(struct bench_server *servers, int server_count, struct dt_net *echo, const struct setup *o, long repeats)
+static int run_cases(struct bench_server *servers, int server_count, struct dt_net *echo, const struct setup *o,
+                     long repeats)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         double samples[max_servers][max_repeats], floors[max_repeats];
-        int measured = cases[i].many && o->client_count == 0 ? 1 : server_count; /* PyTorch's takes minutes for thousands of connections */
-        for (long r = -1; r < repeats; r++) {                                    /* the first is a warm-up */
+        /* PyTorch's takes minutes for thousands of connections */
+        int measured = cases[i].many && o->client_count == 0 ? 1 : server_count;
+        /* the first is a warm-up */
+        for (long r = -1; r < repeats; r++) {
             for (int k = 0; k < measured; k++) {
                 samples[k][r < 0 ? 0 : r] = cases[i].run(&servers[k], o);
                 if (samples[k][r < 0 ? 0 : r] < 0) {
-                    (void)fprintf(stderr, "bench: case %s failed against the server '%s'\n", cases[i].name, servers[k].name);
+                    (void)fprintf(stderr, "bench: case %s failed against the server '%s'\n", cases[i].name,
+                                  servers[k].name);
                     measured = k; /* a peer may be unable to do it; we may not */
                     if (k == 0) {
                         return 1;
@@ -193,30 +202,39 @@ static int run_cases(struct bench_server *servers, int server_count, struct dt_n
 
 /* ---- PyTorch's clients: against its own server and ours, and our client against ours ---- */
 
-/* Operations per second, and the server's CPU microseconds per operation; negative when the clients failed. */
-static double run_clients(struct dt_bench_peer *c, const struct bench_server *s, const char *kind, int clients, long ops, double *cpu_us)
+/* Operations per second, and the server's CPU microseconds per operation; negative when the
+ * clients failed. */
+static double run_clients(struct dt_bench_peer *c, const struct bench_server *s, const char *kind, int clients,
+                          long ops, double *cpu_us)
 {
     double cpu_s = bench_server_cpu_s(s), took_s = dt_bench_peer_ask(c, "%d %s %d %ld", s->port, kind, clients, ops);
     *cpu_us = (bench_server_cpu_s(s) - cpu_s) * 1e6 / (double)ops;
     return (double)ops / took_s;
 }
 
-static void print_clients(const char *kind, int clients, const char *what, const char *unit, double samples[2][max_repeats], long repeats)
+static void print_clients(const char *kind, int clients, const char *what, const char *unit,
+                          double samples[2][max_repeats], long repeats)
 {
     char name[64];
     (void)snprintf(name, sizeof name, "%s, %d torch client%s%s", kind, clients, clients == 1 ? "" : "s", what);
-    struct dt_bench_case c = {
-        .bench = "store", .name = name, .unit = unit, .peer = dt_bench_median(samples[1], (size_t)repeats), .peer_name = "torch"};
+    struct dt_bench_case c = {.bench = "store",
+                              .name = name,
+                              .unit = unit,
+                              .peer = dt_bench_median(samples[1], (size_t)repeats),
+                              .peer_name = "torch"};
     dt_bench_print(&c, samples[0], (size_t)repeats);
 }
 
-/* One client of ours on our server, and PyTorch's on PyTorch's. Not in turns with PyTorch's client on ours, which it would leave on another core than it had. */
-static int run_pairs(struct bench_server *servers, struct dt_bench_peer *c, const struct setup *o, const char *kind, long ops, long repeats)
+/* One client of ours on our server, and PyTorch's on PyTorch's. Not in turns with PyTorch's
+ * client on ours, which it would leave on another core than it had. */
+static int run_pairs(struct bench_server *servers, struct dt_bench_peer *c, const struct setup *o, const char *kind,
+                     long ops, long repeats)
 {
     double ours[max_repeats], theirs[max_repeats], cpu_us;
     for (long r = -1; r < repeats; r++) {
         long at = r < 0 ? 0 : r;
-        ours[at] = strcmp(kind, "set") == 0 ? run_set(&servers[0], o) : 1e6 / (strcmp(kind, "get") == 0 ? run_get : run_add)(&servers[0], o);
+        ours[at] = strcmp(kind, "set") == 0 ? run_set(&servers[0], o)
+                                            : 1e6 / (strcmp(kind, "get") == 0 ? run_get : run_add)(&servers[0], o);
         theirs[at] = run_clients(c, &servers[1], kind, 1, ops, &cpu_us);
         if (ours[at] < 0 || theirs[at] < 0) {
             return 1;
@@ -224,8 +242,11 @@ static int run_pairs(struct bench_server *servers, struct dt_bench_peer *c, cons
     }
     char name[64];
     (void)snprintf(name, sizeof name, "%s, own client and server", kind);
-    struct dt_bench_case pair = {
-        .bench = "store", .name = name, .unit = "ops/s", .peer = dt_bench_median(theirs, (size_t)repeats), .peer_name = "torch's client and server"};
+    struct dt_bench_case pair = {.bench = "store",
+                                 .name = name,
+                                 .unit = "ops/s",
+                                 .peer = dt_bench_median(theirs, (size_t)repeats),
+                                 .peer_name = "torch's client and server"};
     dt_bench_print(&pair, ours, (size_t)repeats);
     return 0;
 }
@@ -280,7 +301,8 @@ static long at_most_files(long count)
 
 int bench_store(int argc, char **argv)
 {
-    struct setup o = {.op_count = dt_bench_number(argc, argv, "ops", 6400), .client_count = dt_bench_number(argc, argv, "clients", 0)};
+    struct setup o = {.op_count = dt_bench_number(argc, argv, "ops", 6400),
+                      .client_count = dt_bench_number(argc, argv, "clients", 0)};
     long repeats = dt_bench_number(argc, argv, "repeats", 9);
     struct bench_server servers[max_servers] = {{0}}, echo_server = {0};
     struct dt_net echo = {.fd = -1};
@@ -293,7 +315,8 @@ int bench_store(int argc, char **argv)
     o.connect_count = at_most_files(o.client_count > 0 ? o.client_count : 4000);
     o.wake_count = at_most_files(o.client_count > 0 ? o.client_count : 10000);
     memset(o.value, 'v', sizeof o.value);
-    if (bench_server_start(&echo_server, "echo", bench_serve_echo) != 0 || bench_server_start(&servers[0], "dtrun", bench_serve_ours) != 0) {
+    if (bench_server_start(&echo_server, "echo", bench_serve_echo) != 0 ||
+        bench_server_start(&servers[0], "dtrun", bench_serve_ours) != 0) {
         goto out;
     }
     if (dt_bench_flag(argc, argv, "peer")) {

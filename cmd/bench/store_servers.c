@@ -43,7 +43,8 @@ void bench_serve_torch(int fd)
 {
     char *python = dt_bench_peer_program("python");
     static const char script[] = "import sys, time\nfrom torch.distributed import TCPStore\n"
-                                 "s = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\nprint(s.port, flush=True)\ntime.sleep(1e9)\n";
+                                 "s = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\nprint(s.port, "
+                                 "flush=True)\ntime.sleep(1e9)\n";
     (void)dup2(fd, 1);
     (void)execl(python, python, "-c", script, (char *)NULL);
 }

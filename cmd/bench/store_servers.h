@@ -1,4 +1,5 @@
-/* Servers of the store for the bench, each in a process of its own that ends with ours. Between bench_store*.c only. */
+/* Servers of the store for the bench, each in a process of its own that ends with ours. Between
+ * bench_store*.c only. */
 #ifndef DT_CMD_BENCH_STORE_SERVERS_H
 #define DT_CMD_BENCH_STORE_SERVERS_H
 
@@ -13,7 +14,8 @@ struct bench_server {
     struct dt_store *store; /* our own client's connection; the bench opens it */
 };
 
-/* What runs in the server's process: opens a port, writes it as a line to fd, serves until it is killed. */
+/* What runs in the server's process: opens a port, writes it as a line to fd, serves until it is
+ * killed. */
 void bench_serve_ours(int fd);
 void bench_serve_torch(int fd); /* PyTorch's own; needs its Python */
 void bench_serve_echo(int fd);  /* one connection; what comes goes back */

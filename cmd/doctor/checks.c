@@ -1,5 +1,6 @@
-/* The table of checks, and those about one machine at a time: what was chosen, CPUs, memory, limits. Those about the ways between machines are in
- * doctor_checks_net.c. A check says one line (of several things that are wrong, one each), with what to do where it is not well. */
+/* The table of checks, and those about one machine at a time: what was chosen, CPUs, memory,
+ * limits. Those about the ways between machines are in doctor_checks_net.c. A check says one
+ * line (of several things that are wrong, one each), with what to do where it is not well. */
 #include "cmd/doctor/checks.h"
 
 #include "cmd/doctor/look.h"
@@ -22,10 +23,11 @@ static void check_ranks(const struct doctor_view *v, struct doctor_report *r)
         }
     }
     if (missing > 0) {
-        doctor_say(r, DOCTOR_FAIL, "look at the first lines of their output, and whether their hosts reach MASTER_ADDR", "no word from rank%s%s%s",
-                   missing > 1 ? "s" : "", dt_text_str(&text), missing > 8 ? ", ..." : "");
+        doctor_say(r, DOCTOR_FAIL, "look at the first lines of their output, and whether their hosts reach MASTER_ADDR",
+                   "no word from rank%s%s%s", missing > 1 ? "s" : "", dt_text_str(&text), missing > 8 ? ", ..." : "");
     } else if (v->alone) {
-        doctor_say(r, DOCTOR_INFO, NULL, "alone; dtrun --nproc_per_node=2 doctor also looks at the store and at sums across ranks");
+        doctor_say(r, DOCTOR_INFO, NULL,
+                   "alone; dtrun --nproc_per_node=2 doctor also looks at the store and at sums across ranks");
     } else {
         doctor_say(r, DOCTOR_OK, NULL, "all %d answered", v->rank_count);
     }
@@ -33,14 +35,15 @@ static void check_ranks(const struct doctor_view *v, struct doctor_report *r)
     for (int i = 0; i < v->rank_count; i++) {
         char late[64];
         if (v->ranks[i].here && facts_get(&v->ranks[i].facts, "late", late, sizeof late) != NULL) {
-            doctor_say(r, DOCTOR_FAIL, "a file system or a resolver of this host hangs", "rank %d: looking at %s did not come back", i, late);
+            doctor_say(r, DOCTOR_FAIL, "a file system or a resolver of this host hangs",
+                       "rank %d: looking at %s did not come back", i, late);
         }
     }
 }
 
 /* A value that should be the same everywhere, and matters little else. */
-static void say_same(const struct doctor_view *v, struct doctor_report *r, const char *name, const char *before, enum doctor_level other,
-                     const char *advice)
+static void say_same(const struct doctor_view *v, struct doctor_report *r, const char *name, const char *before,
+                     enum doctor_level other, const char *advice)
 {
     struct dt_text text;
     dt_text_init(&text);
@@ -66,8 +69,9 @@ static void check_system(const struct doctor_view *v, struct doctor_report *r)
     dt_text_puts(&text, ", glibc ");
     int libcs = view_values(v, "libc", &text);
     bool warn = machines > 1 || libcs > 1;
-    doctor_say(r, warn ? DOCTOR_WARN : DOCTOR_OK, warn ? "programs built on one of them may not run on the other, nor give the same bits" : NULL,
-               "%s%s", dt_text_str(&text), different > 1 && !warn ? " (kernels differ; that is no harm)" : "");
+    doctor_say(r, warn ? DOCTOR_WARN : DOCTOR_OK,
+               warn ? "programs built on one of them may not run on the other, nor give the same bits" : NULL, "%s%s",
+               dt_text_str(&text), different > 1 && !warn ? " (kernels differ; that is no harm)" : "");
     dt_text_clear(&text);
 }
 
@@ -98,19 +102,22 @@ static void check_python(const struct doctor_view *v, struct doctor_report *r)
             return;
         }
     }
-    say_same(v, r, "python", "", DOCTOR_WARN, "scripts may run under different versions; set PYTHON_EXEC, or activate the same environment");
+    say_same(v, r, "python", "", DOCTOR_WARN,
+             "scripts may run under different versions; set PYTHON_EXEC, or activate the same environment");
 }
 
 static void check_cpu(const struct doctor_view *v, struct doctor_report *r)
 {
-    say_same(v, r, "cpu", "", DOCTOR_WARN, "the slowest host sets the pace, and math libraries may differ in the last bit");
+    say_same(v, r, "cpu", "", DOCTOR_WARN,
+             "the slowest host sets the pace, and math libraries may differ in the last bit");
 }
 
 /* The machine that a host is on: several agents may share one, each is a host then. */
 static bool same_machine(const struct doctor_view *v, int one, int other)
 {
     char a[64], b[64];
-    bool known = facts_get(view_host(v, one), "boot", a, sizeof a) != NULL && facts_get(view_host(v, other), "boot", b, sizeof b) != NULL;
+    bool known = facts_get(view_host(v, one), "boot", a, sizeof a) != NULL &&
+                 facts_get(view_host(v, other), "boot", b, sizeof b) != NULL;
     return one == other || (known && a[0] != '\0' && strcmp(a, b) == 0);
 }
 
@@ -169,16 +176,18 @@ static void check_cores(const struct doctor_view *v, struct doctor_report *r)
             continue;
         }
         if (said++ < 4) {
-            dt_text_printf(&text, "%s%s: %d rank%s on %d core%s", said > 1 ? "; " : "", v->hosts[h].name, ranks, ranks == 1 ? "" : "s", cores,
-                           cores == 1 ? "" : "s");
+            dt_text_printf(&text, "%s%s: %d rank%s on %d core%s", said > 1 ? "; " : "", v->hosts[h].name, ranks,
+                           ranks == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
         }
         if (ranks > cores && advice[0] == '\0') {
             (void)snprintf(advice, sizeof advice,
-                           "ranks that share a core wait for each other at every sum: at most %d rank%s there, or more CPUs for the job", cores,
-                           cores == 1 ? "" : "s");
+                           "ranks that share a core wait for each other at every sum: at most %d rank%s there, or more "
+                           "CPUs for the job",
+                           cores, cores == 1 ? "" : "s");
         }
     }
-    doctor_say(r, advice[0] != '\0' ? DOCTOR_WARN : DOCTOR_OK, advice, "%s", said > 0 ? dt_text_str(&text) : "not known");
+    doctor_say(r, advice[0] != '\0' ? DOCTOR_WARN : DOCTOR_OK, advice, "%s",
+               said > 0 ? dt_text_str(&text) : "not known");
     dt_text_clear(&text);
 }
 
@@ -192,8 +201,9 @@ static void check_threads(const struct doctor_view *v, struct doctor_report *r)
         set = set || facts_get(view_host(v, h), "omp", value, sizeof value) != NULL;
         count_cores(v, h, &ranks, &cores);
         if (cores > 0 && threads > 1 && threads * ranks > cores) {
-            doctor_say(r, DOCTOR_WARN, "lower OMP_NUM_THREADS, or unset it", "%s: OMP_NUM_THREADS=%.0f, times %d ranks, is more than its %d cores",
-                       v->hosts[h].name, threads, ranks, cores);
+            doctor_say(r, DOCTOR_WARN, "lower OMP_NUM_THREADS, or unset it",
+                       "%s: OMP_NUM_THREADS=%.0f, times %d ranks, is more than its %d cores", v->hosts[h].name, threads,
+                       ranks, cores);
             return;
         }
     }
@@ -211,18 +221,21 @@ static void check_memory(const struct doctor_view *v, struct doctor_report *r)
     dt_text_init(&text);
     for (int h = 0; h < v->host_count; h++) {
         char size[32], cap[32];
-        double free_bytes = facts_number(view_host(v, h), "memory_free", -1), limit = facts_number(view_host(v, h), "memory_limit", -1);
+        double free_bytes = facts_number(view_host(v, h), "memory_free", -1),
+               limit = facts_number(view_host(v, h), "memory_limit", -1);
         double usable = limit >= 0 && limit < free_bytes ? limit : free_bytes;
         little = little || (usable >= 0 && usable < 256 * MIB * v->hosts[h].ranks);
         if (h < 4) {
             dt_text_printf(&text, "%s%s: %s%s", h > 0 ? "; " : "", v->hosts[h].name,
-                           free_bytes < 0 ? "not known" : dt_text_bytes(free_bytes, size, sizeof size), free_bytes < 0 ? "" : " free");
+                           free_bytes < 0 ? "not known" : dt_text_bytes(free_bytes, size, sizeof size),
+                           free_bytes < 0 ? "" : " free");
             if (limit >= 0) {
                 dt_text_printf(&text, ", control group allows %s", dt_text_bytes(limit, cap, sizeof cap));
             }
         }
     }
-    doctor_say(r, little ? DOCTOR_WARN : DOCTOR_OK, little ? "less than 256 MiB for each rank: ask the scheduler or container for more" : NULL, "%s",
+    doctor_say(r, little ? DOCTOR_WARN : DOCTOR_OK,
+               little ? "less than 256 MiB for each rank: ask the scheduler or container for more" : NULL, "%s",
                dt_text_str(&text));
     dt_text_clear(&text);
 }
@@ -230,9 +243,12 @@ static void check_memory(const struct doctor_view *v, struct doctor_report *r)
 static void check_overcommit(const struct doctor_view *v, struct doctor_report *r)
 {
     for (int h = 0; h < v->host_count; h++) {
-        if (facts_number(view_host(v, h), "overcommit", 0) >= 2 || facts_number(view_host(v, h), "address_space", -1) >= 0) {
-            doctor_say(r, DOCTOR_WARN, "memory that is only reserved counts: sysctl vm.overcommit_memory=0, ulimit -v unlimited",
-                       "%s: vm.overcommit_memory is %.0f, ulimit -v is %s", v->hosts[h].name, facts_number(view_host(v, h), "overcommit", 0),
+        if (facts_number(view_host(v, h), "overcommit", 0) >= 2 ||
+            facts_number(view_host(v, h), "address_space", -1) >= 0) {
+            doctor_say(r, DOCTOR_WARN,
+                       "memory that is only reserved counts: sysctl vm.overcommit_memory=0, ulimit -v unlimited",
+                       "%s: vm.overcommit_memory is %.0f, ulimit -v is %s", v->hosts[h].name,
+                       facts_number(view_host(v, h), "overcommit", 0),
                        facts_number(view_host(v, h), "address_space", -1) >= 0 ? "set" : "unlimited");
             return;
         }
@@ -240,8 +256,10 @@ static void check_overcommit(const struct doctor_view *v, struct doctor_report *
     doctor_say(r, DOCTOR_OK, NULL, "not limited");
 }
 
-/* A limit whose least value is judged: below `least` it is a failure, below `good` a warning; negative: unlimited. */
-static void say_limit(const struct doctor_view *v, struct doctor_report *r, const char *name, double least, double good, const char *advice)
+/* A limit whose least value is judged: below `least` it is a failure, below `good` a warning;
+ * negative: unlimited. */
+static void say_limit(const struct doctor_view *v, struct doctor_report *r, const char *name, double least, double good,
+                      const char *advice)
 {
     struct dt_text text;
     int host = 0;
@@ -268,24 +286,29 @@ static int most_ranks(const struct doctor_view *v)
     return most;
 }
 
-/* A rank has a connection to its store and, with gloo, to every other rank; the files of its data come on top. */
+/* A rank has a connection to its store and, with gloo, to every other rank; the files of its
+ * data come on top. */
 static void check_files(const struct doctor_view *v, struct doctor_report *r)
 {
     double needed = v->rank_count + 64.0;
-    say_limit(v, r, "files", needed, needed + 896 > 1024 ? needed + 896 : 1024, "ulimit -n 65536, or LimitNOFILE= in the scheduler's unit");
+    say_limit(v, r, "files", needed, needed + 896 > 1024 ? needed + 896 : 1024,
+              "ulimit -n 65536, or LimitNOFILE= in the scheduler's unit");
 }
 
 static void check_processes(const struct doctor_view *v, struct doctor_report *r)
 {
     double needed = 64.0 * most_ranks(v);
-    if (facts_number(view_host(v, 0), "root", 0) == 1) { /* it does not count for root; the control group's does */
-        say_limit(v, r, "pids_limit", 8.0 * most_ranks(v), needed, "raise the control group's pids.max (docker run --pids-limit, TasksMax=)");
+    if (facts_number(view_host(v, 0), "root", 0) == 1) { /* it does not count for root; the
+                                                          * control group's does */
+        say_limit(v, r, "pids_limit", 8.0 * most_ranks(v), needed,
+                  "raise the control group's pids.max (docker run --pids-limit, TasksMax=)");
         return;
     }
     double pids = view_least(v, "pids_limit", NULL), processes = view_least(v, "processes", NULL);
     bool group = pids >= 0 && (processes < 0 || pids < processes);
     say_limit(v, r, group ? "pids_limit" : "processes", 8.0 * most_ranks(v), needed,
-              group ? "raise the control group's pids.max (docker run --pids-limit, TasksMax=)" : "ulimit -u 65536; threads of all ranks count");
+              group ? "raise the control group's pids.max (docker run --pids-limit, TasksMax=)"
+                    : "ulimit -u 65536; threads of all ranks count");
 }
 
 static void check_locked(const struct doctor_view *v, struct doctor_report *r)
@@ -317,11 +340,11 @@ static void check_shm(const struct doctor_view *v, struct doctor_report *r)
     double free_bytes = facts_number(view_host(v, host), "shm_free", 0);
     bool small = all < 256 * MIB, full = free_bytes < 64 * MIB;
     doctor_say(r, small || full ? DOCTOR_WARN : DOCTOR_OK,
-               small  ? "PyTorch's data loaders die of SIGBUS: docker run --shm-size=8g, or an emptyDir of medium Memory"
+               small ? "PyTorch's data loaders die of SIGBUS: docker run --shm-size=8g, or an emptyDir of medium Memory"
                : full ? "remove what earlier runs left in /dev/shm"
                       : NULL,
-               "%s%s%s, %s free", v->host_count > 1 ? v->hosts[host].name : "", v->host_count > 1 ? ": " : "", dt_text_bytes(all, size, sizeof size),
-               dt_text_bytes(free_bytes, left, sizeof left));
+               "%s%s%s, %s free", v->host_count > 1 ? v->hosts[host].name : "", v->host_count > 1 ? ": " : "",
+               dt_text_bytes(all, size, sizeof size), dt_text_bytes(free_bytes, left, sizeof left));
 }
 
 static void check_tmp(const struct doctor_view *v, struct doctor_report *r)
@@ -332,7 +355,8 @@ static void check_tmp(const struct doctor_view *v, struct doctor_report *r)
     for (int h = 0; h < v->host_count; h++) {
         if (facts_get(view_host(v, h), "tmp_error", error, sizeof error) != NULL) {
             (void)facts_get(view_host(v, h), "tmp", path, sizeof path);
-            doctor_say(r, DOCTOR_FAIL, "set TMPDIR to a folder that can be written", "%s: %s: %s", v->hosts[h].name, path, error);
+            doctor_say(r, DOCTOR_FAIL, "set TMPDIR to a folder that can be written", "%s: %s: %s", v->hosts[h].name,
+                       path, error);
             return;
         }
     }
@@ -341,8 +365,10 @@ static void check_tmp(const struct doctor_view *v, struct doctor_report *r)
         return;
     }
     bool little = least < 64 * MIB;
-    doctor_say(r, little ? DOCTOR_WARN : DOCTOR_OK, little ? "logs go there by default: make room, or use --log_dir" : NULL, "%s%s%s: %s free",
-               v->host_count > 1 ? v->hosts[host].name : "", v->host_count > 1 ? ": " : "", path, dt_text_bytes(least, size, sizeof size));
+    doctor_say(r, little ? DOCTOR_WARN : DOCTOR_OK,
+               little ? "logs go there by default: make room, or use --log_dir" : NULL, "%s%s%s: %s free",
+               v->host_count > 1 ? v->hosts[host].name : "", v->host_count > 1 ? ": " : "", path,
+               dt_text_bytes(least, size, sizeof size));
 }
 
 /* To check one more thing: a function, and a row here. The order is that of the report. */

@@ -17,7 +17,8 @@ struct doctor_host {
     int group, first;   /* first: the lowest rank there */
     int ranks;          /* here, of it */
     char name[64];      /* "a", or "a#1" where several agents run on one machine */
-    struct facts found; /* what its first rank found on the way to others: "GROUP.state", ..., "done"; and "stored" */
+    struct facts found; /* what its first rank found on the way to others: "GROUP.state", ...,
+                         * "done"; and "stored" */
 };
 
 struct doctor_view {
@@ -29,7 +30,8 @@ struct doctor_view {
     struct facts sums; /* "error", or "0.bytes", "0.seconds", "0.wrong", "backend" */
 };
 
-/* All ranks and hosts of the facts that arrived; hosts are found, named and sorted. ranks belongs to the view from now on. */
+/* All ranks and hosts of the facts that arrived; hosts are found, named and sorted. ranks
+ * belongs to the view from now on. */
 void doctor_view_init(struct doctor_view *v, struct doctor_rank *ranks, int rank_count, bool alone);
 void doctor_view_clear(struct doctor_view *v);
 /* "4 ranks on 2 hosts: a (ranks 0, 1), b (ranks 2, 3)". */
@@ -42,14 +44,16 @@ void doctor_judge(const struct doctor_view *v, struct doctor_report *r);
 typedef void doctor_check(const struct doctor_view *v, struct doctor_report *r);
 /* Facts of a host: those of its first rank. */
 const struct facts *view_host(const struct doctor_view *v, int host);
-/* "x" where all hosts say the same, else "a: x; b: y", side by side. Returns how many different values there are (absent ones do not count). */
+/* "x" where all hosts say the same, else "a: x; b: y", side by side. Returns how many different
+ * values there are (absent ones do not count). */
 int view_values(const struct doctor_view *v, const char *name, struct dt_text *out);
-/* The least value over the hosts (negative ones, unlimited, do not count); -1 without any. *host (may be null) has it. */
+/* The least value over the hosts (negative ones, unlimited, do not count); -1 without any. *host
+ * (may be null) has it. */
 double view_least(const struct doctor_view *v, const char *name, int *host);
 
-doctor_check check_gpus, check_gpu_driver, check_gpu_libraries, check_gpu_modes, check_gpu_memory, check_gpu_errors, check_gpu_clocks,
-    check_gpu_links;
-doctor_check check_clock, check_backlog, check_interfaces, check_mtu, check_name, check_pairs, check_master, check_outgoing, check_port, check_store,
-    check_sums, check_usual_ports;
+doctor_check check_gpus, check_gpu_driver, check_gpu_libraries, check_gpu_modes, check_gpu_memory, check_gpu_errors,
+    check_gpu_clocks, check_gpu_links;
+doctor_check check_clock, check_backlog, check_interfaces, check_mtu, check_name, check_pairs, check_master,
+    check_outgoing, check_port, check_store, check_sums, check_usual_ports;
 
 #endif

@@ -1,5 +1,6 @@
-/* Checks of GPUs. Hosts without a driver are no finding; of what a GPU does not answer nothing is said. What concerns one GPU names it by its number on the
- * host, as nvidia-smi counts; one that CUDA_VISIBLE_DEVICES hides can only be a warning. */
+/* Checks of GPUs. Hosts without a driver are no finding; of what a GPU does not answer nothing
+ * is said. What concerns one GPU names it by its number on the host, as nvidia-smi counts; one
+ * that CUDA_VISIBLE_DEVICES hides can only be a warning. */
 #include "cmd/doctor/checks.h"
 
 #include "base/gpu/nvml.h"
@@ -64,9 +65,10 @@ struct lines {
     int said;
 };
 
-static void say_gpu(struct lines *l, int host, int gpu, enum doctor_level level, const char *advice, const char *fmt, ...)
-    __attribute__((format(printf, 6, 7)));
-static void say_gpu(struct lines *l, int host, int gpu, enum doctor_level level, const char *advice, const char *fmt, ...)
+static void say_gpu(struct lines *l, int host, int gpu, enum doctor_level level, const char *advice, const char *fmt,
+                    ...) __attribute__((format(printf, 6, 7)));
+static void say_gpu(struct lines *l, int host, int gpu, enum doctor_level level, const char *advice, const char *fmt,
+                    ...)
 {
     char name[128], text[400];
     va_list args;
@@ -78,7 +80,8 @@ static void say_gpu(struct lines *l, int host, int gpu, enum doctor_level level,
     va_end(args);
     name_gpu(l->v, host, gpu, name, sizeof name);
     bool hidden = level == DOCTOR_FAIL && !is_visible(view_host(l->v, host), gpu);
-    doctor_say(l->r, hidden ? DOCTOR_WARN : level, advice, "%s: %s%s", name, text, hidden ? " (not visible to this job)" : "");
+    doctor_say(l->r, hidden ? DOCTOR_WARN : level, advice, "%s: %s%s", name, text,
+               hidden ? " (not visible to this job)" : "");
 }
 
 /* The line when no GPU had one of its own. */
@@ -88,7 +91,8 @@ static void say_rest(struct lines *l, const char *fmt, ...)
     char text[400];
     va_list args;
     if (l->said > LINES) {
-        doctor_say(l->r, DOCTOR_WARN, "doctor --json on each of their hosts says all", "%d more findings of this kind", l->said - LINES);
+        doctor_say(l->r, DOCTOR_WARN, "doctor --json on each of their hosts says all", "%d more findings of this kind",
+                   l->said - LINES);
     } else if (l->said == 0) {
         va_start(args, fmt);
         (void)vsnprintf(text, sizeof text, fmt, args);
@@ -131,14 +135,16 @@ static bool check_variable(const struct doctor_view *v, struct doctor_report *r,
         return false;
     }
     if (variable[0] == '\0') {
-        doctor_say(r, DOCTOR_INFO, NULL, "CUDA_VISIBLE_DEVICES is empty: none of %d is seen, train computes on the CPU", count_of(v, host));
+        doctor_say(r, DOCTOR_INFO, NULL, "CUDA_VISIBLE_DEVICES is empty: none of %d is seen, train computes on the CPU",
+                   count_of(v, host));
         return true;
     }
     if (facts_get(f, "gpu_variable_problem", problem, sizeof problem) == NULL) {
         return false;
     }
     doctor_say(r, seen > 0 ? DOCTOR_WARN : DOCTOR_FAIL,
-               seen > 0 ? "those after it are not seen; correct the list" : "no GPU is seen; correct the list, or unset it",
+               seen > 0 ? "those after it are not seen; correct the list"
+                        : "no GPU is seen; correct the list, or unset it",
                "CUDA_VISIBLE_DEVICES=%s: %s", variable, problem);
     return true;
 }
@@ -155,7 +161,8 @@ void check_gpus(const struct doctor_view *v, struct doctor_report *r)
         dt_text_reset(&text);
         describe_host(v, h, &text);
         if (count_of(v, h) > 0) {
-            doctor_say(r, DOCTOR_INFO, NULL, "%s%s%s", v->host_count > 1 ? v->hosts[h].name : "", v->host_count > 1 ? ": " : "", dt_text_str(&text));
+            doctor_say(r, DOCTOR_INFO, NULL, "%s%s%s", v->host_count > 1 ? v->hosts[h].name : "",
+                       v->host_count > 1 ? ": " : "", dt_text_str(&text));
             said = true;
         }
         bool named = check_variable(v, r, h);
@@ -168,7 +175,8 @@ void check_gpus(const struct doctor_view *v, struct doctor_report *r)
             }
         }
         if (by_cuda >= 0 && by_cuda < seen && !named) {
-            doctor_say(r, DOCTOR_FAIL, "see whether the container or the job's control group has all of their /dev/nvidiaN",
+            doctor_say(r, DOCTOR_FAIL,
+                       "see whether the container or the job's control group has all of their /dev/nvidiaN",
                        "%s: CUDA sees %d of %d GPUs", v->hosts[h].name, by_cuda, seen);
         }
     }
@@ -201,16 +209,20 @@ void check_gpu_driver(const struct doctor_view *v, struct doctor_report *r)
         }
         print_cuda(driver, cuda);
         print_cuda(toolkit, built);
-        if (driver > 0 && toolkit > 0 && driver / 1000 < toolkit / 1000) { /* within one major number CUDA serves newer programs, too */
-            doctor_say(r, DOCTOR_FAIL, "install a newer driver, or build with the CUDA toolkit that it serves (make CUDA=PREFIX)",
+        /* within one major number CUDA serves newer programs, too */
+        if (driver > 0 && toolkit > 0 && driver / 1000 < toolkit / 1000) {
+            doctor_say(r, DOCTOR_FAIL,
+                       "install a newer driver, or build with the CUDA toolkit that it serves (make CUDA=PREFIX)",
                        "%s: the driver is made for CUDA %s, this program for %s", v->hosts[h].name, cuda, built);
             well = false;
         } else if (driver > 0 && toolkit == 0) {
-            doctor_say(r, DOCTOR_WARN, "build it where nvcc is, else train computes on the CPU", "this program was built without CUDA");
+            doctor_say(r, DOCTOR_WARN, "build it where nvcc is, else train computes on the CPU",
+                       "this program was built without CUDA");
             well = false;
         }
         if (facts_get(f, "gpu_cuda_trouble", error, sizeof error) != NULL) {
-            doctor_say(r, DOCTOR_FAIL, "see whether nvidia-smi and the kernel's log (dmesg) say more", "%s: %s", v->hosts[h].name, error);
+            doctor_say(r, DOCTOR_FAIL, "see whether nvidia-smi and the kernel's log (dmesg) say more", "%s: %s",
+                       v->hosts[h].name, error);
             well = false;
         }
     }
@@ -220,8 +232,8 @@ void check_gpu_driver(const struct doctor_view *v, struct doctor_report *r)
         print_cuda((int)view_least(v, "gpu_cuda", NULL), cuda);
         print_cuda((int)view_least(v, "gpu_toolkit", NULL), built);
         dt_text_printf(&text, "%s; built with %s", cuda, built);
-        doctor_say(r, different > 1 ? DOCTOR_WARN : DOCTOR_OK, different > 1 ? "install the same driver on all hosts" : NULL, "%s",
-                   dt_text_str(&text));
+        doctor_say(r, different > 1 ? DOCTOR_WARN : DOCTOR_OK,
+                   different > 1 ? "install the same driver on all hosts" : NULL, "%s", dt_text_str(&text));
     }
     dt_text_clear(&text);
 }
@@ -245,9 +257,10 @@ static const char *file_of(const struct doctor_view *v, const char *fact, char *
     return out;
 }
 
-/* One library of all hosts, as "NCCL 2.28.9 (FILE)"; per_major: how its number is made. False: a line was said. */
-static bool add_library(const struct doctor_view *v, struct doctor_report *r, const char *fact, const char *name, long per_major, const char *without,
-                        struct dt_text *out)
+/* One library of all hosts, as "NCCL 2.28.9 (FILE)"; per_major: how its number is made. False: a
+ * line was said. */
+static bool add_library(const struct doctor_view *v, struct doctor_report *r, const char *fact, const char *name,
+                        long per_major, const char *without, struct dt_text *out)
 {
     char text[32], first[32] = "", file[400], key[64];
     for (int h = 0; h < v->host_count; h++) {
@@ -257,11 +270,14 @@ static bool add_library(const struct doctor_view *v, struct doctor_report *r, co
         if (strcmp(text, "missing") == 0) {
             (void)snprintf(key, sizeof key, "%s_why", fact);
             bool said = facts_get(view_host(v, h), key, file, sizeof file) != NULL;
-            doctor_say(r, DOCTOR_WARN, without, "%s: %s%s", v->hosts[h].name, said ? file : name, said ? "" : " is missing");
+            doctor_say(r, DOCTOR_WARN, without, "%s: %s%s", v->hosts[h].name, said ? file : name,
+                       said ? "" : " is missing");
             return false;
         }
         if (first[0] != '\0' && strcmp(first, text) != 0) {
-            doctor_say(r, DOCTOR_WARN, "install the same on all hosts: sums may differ in the last bit, and ranks may not understand each other",
+            doctor_say(r, DOCTOR_WARN,
+                       "install the same on all hosts: sums may differ in the last bit, and ranks may not understand "
+                       "each other",
                        "%s has different versions (%s, %s)", name, first, text);
             return false;
         }
@@ -269,7 +285,8 @@ static bool add_library(const struct doctor_view *v, struct doctor_report *r, co
     }
     long version = strtol(first, NULL, 10);
     if (version > 0) {
-        dt_text_printf(out, "%s%s %ld.%ld.%ld", out->size > 0 ? ", " : "", name, version / per_major, version % per_major / 100, version % 100);
+        dt_text_printf(out, "%s%s %ld.%ld.%ld", out->size > 0 ? ", " : "", name, version / per_major,
+                       version % per_major / 100, version % 100);
         if (file_of(v, fact, file, sizeof file)[0] != '\0') {
             dt_text_printf(out, " (%s)", file);
         }
@@ -286,13 +303,16 @@ void check_gpu_libraries(const struct doctor_view *v, struct doctor_report *r)
     dt_text_init(&text);
     bool well = add_library(v, r, "gpu_cublaslt", "cuBLASLt", 10000,
                             "matrix products run a slower kernel: install it (libcublas), or LD_LIBRARY_PATH", &text);
-    well = add_library(v, r, "gpu_cudnn", "cuDNN", 10000, "attention runs kernels of our own; install it (libcudnn9), or LD_LIBRARY_PATH", &text) &&
+    well = add_library(v, r, "gpu_cudnn", "cuDNN", 10000,
+                       "attention runs kernels of our own; install it (libcudnn9), or LD_LIBRARY_PATH", &text) &&
            well;
-    well = add_library(v, r, "gpu_nccl", "NCCL", 10000, "GPUs of several hosts need it: install it (libnccl2), or LD_LIBRARY_PATH", &text) && well;
+    well = add_library(v, r, "gpu_nccl", "NCCL", 10000,
+                       "GPUs of several hosts need it: install it (libnccl2), or LD_LIBRARY_PATH", &text) &&
+           well;
     int toolkit = (int)view_least(v, "gpu_toolkit", NULL), lt = (int)view_least(v, "gpu_cublaslt", NULL);
     if (toolkit > 0 && lt > 0 && lt / 10000 != toolkit / 1000) {
-        doctor_say(r, DOCTOR_WARN, "install that of the same CUDA", "cuBLASLt is of CUDA %d, this program was built with %d", lt / 10000,
-                   toolkit / 1000);
+        doctor_say(r, DOCTOR_WARN, "install that of the same CUDA",
+                   "cuBLASLt is of CUDA %d, this program was built with %d", lt / 10000, toolkit / 1000);
         well = false;
     }
     if (text.size > 0 || well) {
@@ -319,14 +339,16 @@ void check_gpu_modes(const struct doctor_view *v, struct doctor_report *r)
             } else if (mode == 3 && value_of(f, i, "memory_used") >= 0) {
                 char users[256];
                 bool used = text_of(f, i, "processes", users, sizeof users) != NULL;
-                say_gpu(&l, h, i, used ? DOCTOR_FAIL : DOCTOR_INFO, used ? "end it, use another GPU, or nvidia-smi -c 0" : NULL,
-                        "compute mode exclusive process%s%s", used ? ", and in use by " : ": ranks cannot share it", used ? users : "");
+                say_gpu(&l, h, i, used ? DOCTOR_FAIL : DOCTOR_INFO,
+                        used ? "end it, use another GPU, or nvidia-smi -c 0" : NULL,
+                        "compute mode exclusive process%s%s", used ? ", and in use by " : ": ranks cannot share it",
+                        used ? users : "");
             }
             if (value_of(f, i, "mig") == 1) {
-                say_gpu(
-                    &l, h, i, DOCTOR_WARN,
-                    "a process sees one part only: give each rank its own (CUDA_VISIBLE_DEVICES=MIG-..., --virtual_local_rank), or nvidia-smi -mig 0",
-                    "cut into parts by MIG");
+                say_gpu(&l, h, i, DOCTOR_WARN,
+                        "a process sees one part only: give each rank its own (CUDA_VISIBLE_DEVICES=MIG-..., "
+                        "--virtual_local_rank), or nvidia-smi -mig 0",
+                        "cut into parts by MIG");
             }
             asleep = asleep || value_of(f, i, "persistence") == 0;
         }
@@ -358,12 +380,14 @@ void check_gpu_memory(const struct doctor_view *v, struct doctor_report *r)
                         named ? "end them, or use other GPUs"
                               : "a program that ended badly, or one of another container: nvidia-smi, "
                                 "and who has its /dev/nvidiaN open (fuser -v)",
-                        "%s of %s used%s%s", dt_text_bytes(used, used_text, sizeof used_text), dt_text_bytes(all, size, sizeof size),
-                        named ? " by " : "", named ? users : " by nobody who is known");
+                        "%s of %s used%s%s", dt_text_bytes(used, used_text, sizeof used_text),
+                        dt_text_bytes(all, size, sizeof size), named ? " by " : "",
+                        named ? users : " by nobody who is known");
             }
         }
     }
-    say_rest(&l, "%s%s, free", total >= 0 ? dt_text_bytes(total, size, sizeof size) : "not known", count_all(v) > 1 ? " each" : "");
+    say_rest(&l, "%s%s, free", total >= 0 ? dt_text_bytes(total, size, sizeof size) : "not known",
+             count_all(v) > 1 ? " each" : "");
 }
 
 /* ---- errors ---- */
@@ -371,14 +395,16 @@ void check_gpu_memory(const struct doctor_view *v, struct doctor_report *r)
 static void check_ecc(struct lines *l, int h, int i)
 {
     const struct facts *f = view_host(l->v, h);
-    double now = value_of(f, i, "ecc_uncorrected"), retired = value_of(f, i, "retired_pages"), rows = value_of(f, i, "remapped_rows");
+    double now = value_of(f, i, "ecc_uncorrected"), retired = value_of(f, i, "retired_pages"),
+           rows = value_of(f, i, "remapped_rows");
     if (value_of(f, i, "remap_failed") > 0) {
         say_gpu(l, h, i, DOCTOR_FAIL, "have the card replaced", "no spare row is left for one with errors (ECC)");
     } else if (now > 0) {
         say_gpu(l, h, i, DOCTOR_FAIL, "nvidia-smi --gpu-reset; when they come again, have the card replaced",
                 "%.0f memory errors that could not be corrected (ECC)", now);
     } else if (value_of(f, i, "remap_pending") > 0 || value_of(f, i, "retired_pending") > 0) {
-        say_gpu(l, h, i, DOCTOR_WARN, "nvidia-smi --gpu-reset while nothing runs there", "memory with errors is taken out at the next reset");
+        say_gpu(l, h, i, DOCTOR_WARN, "nvidia-smi --gpu-reset while nothing runs there",
+                "memory with errors is taken out at the next reset");
     } else if (retired >= 60) { /* NVIDIA's limit for a replacement */
         say_gpu(l, h, i, DOCTOR_FAIL, "have the card replaced", "%.0f pages retired", retired);
     } else if (rows >= 8) {
@@ -391,7 +417,8 @@ static void check_xids(struct lines *l, int h, int i)
     char bus[32], all[2100], numbers[200] = "", *rest = all;
     const char *text = NULL;
     bool ends = false;
-    if (text_of(view_host(l->v, h), i, "bus", bus, sizeof bus) == NULL || facts_get(view_host(l->v, h), "gpu_xids", all, sizeof all) == NULL) {
+    if (text_of(view_host(l->v, h), i, "bus", bus, sizeof bus) == NULL ||
+        facts_get(view_host(l->v, h), "gpu_xids", all, sizeof all) == NULL) {
         return;
     }
     for (char *word; (word = strsep(&rest, " ")) != NULL;) {
@@ -406,8 +433,10 @@ static void check_xids(struct lines *l, int h, int i)
     }
     if (numbers[0] != '\0') {
         say_gpu(l, h, i, DOCTOR_WARN,
-                ends ? "dmesg | grep Xid; if it was not reset since, nvidia-smi --gpu-reset" : "dmesg | grep Xid says when, and for whom",
-                "Xid %s in the kernel's log%s%s%s", numbers, text != NULL ? " (" : "", text != NULL ? text : "", text != NULL ? ")" : "");
+                ends ? "dmesg | grep Xid; if it was not reset since, nvidia-smi --gpu-reset"
+                     : "dmesg | grep Xid says when, and for whom",
+                "Xid %s in the kernel's log%s%s%s", numbers, text != NULL ? " (" : "", text != NULL ? text : "",
+                text != NULL ? ")" : "");
     }
 }
 
@@ -441,7 +470,8 @@ void check_gpu_clocks(const struct doctor_view *v, struct doctor_report *r)
         for (int i = 0; i < count_of(v, h); i++) {
             const struct facts *f = view_host(v, h);
             char why[160];
-            double clock = value_of(f, i, "clock"), max = value_of(f, i, "clock_max"), throttle = value_of(f, i, "throttle");
+            double clock = value_of(f, i, "clock"), max = value_of(f, i, "clock_max"),
+                   throttle = value_of(f, i, "throttle");
             least = least < 0 || (max >= 0 && max < least) ? max : least;
             most = max > most ? max : most;
             if (throttle > 0 && dt_nvml_throttle_text((int64_t)throttle, true, why, sizeof why)[0] != '\0') {
@@ -451,7 +481,8 @@ void check_gpu_clocks(const struct doctor_view *v, struct doctor_report *r)
         }
     }
     if (least > 0 && most > least * 1.05) {
-        doctor_say(r, DOCTOR_WARN, "the slowest GPU sets the pace", "highest clocks from %.0f to %.0f MHz", least, most);
+        doctor_say(r, DOCTOR_WARN, "the slowest GPU sets the pace", "highest clocks from %.0f to %.0f MHz", least,
+                   most);
         return;
     }
     say_rest(&l, least > 0 ? "up to %.0f MHz, not slowed down" : "not known", least);
@@ -468,19 +499,23 @@ void check_gpu_links(const struct doctor_view *v, struct doctor_report *r)
         const struct facts *f = view_host(v, h);
         char apart[256];
         for (int i = 0; i < count_of(v, h); i++) {
-            double width = value_of(f, i, "pcie_width"), width_max = value_of(f, i, "pcie_width_max"), down = value_of(f, i, "nvlinks_down");
+            double width = value_of(f, i, "pcie_width"), width_max = value_of(f, i, "pcie_width_max"),
+                   down = value_of(f, i, "nvlinks_down");
             if (width > 0 && width < width_max) {
-                say_gpu(&l, h, i, DOCTOR_WARN, "reseat the card, or see which slot it is in", "PCIe with %.0f of %.0f lanes", width, width_max);
+                say_gpu(&l, h, i, DOCTOR_WARN, "reseat the card, or see which slot it is in",
+                        "PCIe with %.0f of %.0f lanes", width, width_max);
             }
             if (down > 0 && value_of(f, i, "nvlinks_up") >= 0) {
                 say_gpu(&l, h, i, DOCTOR_WARN,
-                        "nvidia-smi nvlink -s; bridges, switches and the fabric manager (systemctl status nvidia-fabricmanager)",
+                        "nvidia-smi nvlink -s; bridges, switches and the fabric manager (systemctl status "
+                        "nvidia-fabricmanager)",
                         "%.0f of %.0f NVLinks are down", down, down + value_of(f, i, "nvlinks_up"));
             }
         }
         if (facts_get(f, "gpu_pairs_apart", apart, sizeof apart) != NULL) {
             l.said++;
-            doctor_say(r, DOCTOR_WARN, "what they send goes through host memory: iommu=pt, and no ACS on the bridges between them",
+            doctor_say(r, DOCTOR_WARN,
+                       "what they send goes through host memory: iommu=pt, and no ACS on the bridges between them",
                        "%s: GPUs that cannot read each other's memory: %s", v->hosts[h].name, apart);
         }
         pairs += facts_number(f, "gpu_pairs", 0);

@@ -1,4 +1,5 @@
-/* Checks of what lies between processes and hosts: clocks, names, ports, the store, messages, sums. */
+/* Checks of what lies between processes and hosts: clocks, names, ports, the store, messages,
+ * sums. */
 #include "cmd/doctor/checks.h"
 
 #include <math.h>
@@ -10,7 +11,8 @@
 
 void check_clock(const struct doctor_view *v, struct doctor_report *r)
 {
-    /* Each pair was measured by its later host, so the first host's clock is known from all it talked to. */
+    /* Each pair was measured by its later host, so the first host's clock is known from all it
+     * talked to. */
     double most = 0, uncertain = 0;
     const char *of = NULL, *to = NULL;
     bool known = false;
@@ -36,13 +38,16 @@ void check_clock(const struct doctor_view *v, struct doctor_report *r)
         uncertain += facts_number(view_host(v, h), "clock_synchronised", 1) == 0;
     }
     if (uncertain > 0) {
-        dt_text_printf(&text, "%s by NTP as far as the kernel knows", uncertain < v->host_count ? "not all are set" : "not set");
+        dt_text_printf(&text, "%s by NTP as far as the kernel knows",
+                       uncertain < v->host_count ? "not all are set" : "not set");
     } else {
         dt_text_puts(&text, "set by NTP");
     }
     if (known && fabs(most) > CLOCK_S) {
-        doctor_say(r, DOCTOR_WARN, "times in logs will not fit together, nothing else depends on them; start chrony or systemd-timesyncd",
-                   "%s is %.1f s ahead of %s", of, fabs(most), to);
+        doctor_say(
+            r, DOCTOR_WARN,
+            "times in logs will not fit together, nothing else depends on them; start chrony or systemd-timesyncd",
+            "%s is %.1f s ahead of %s", of, fabs(most), to);
     } else if (known) {
         doctor_say(r, DOCTOR_OK, NULL, "hosts are at most %.1f ms apart; %s", fabs(most) * 1e3, dt_text_str(&text));
     } else {
@@ -61,10 +66,11 @@ void check_backlog(const struct doctor_view *v, struct doctor_report *r)
     (void)view_values(v, "backlog", &text);
     if (value >= 0 && value < good) {
         char advice[160];
-        (void)snprintf(advice, sizeof advice, "connections of many workers at once are refused: sysctl net.core.somaxconn=%d",
+        (void)snprintf(advice, sizeof advice,
+                       "connections of many workers at once are refused: sysctl net.core.somaxconn=%d",
                        good > 4096 ? (int)good : 4096);
-        doctor_say(r, DOCTOR_WARN, advice, "%s%s%.0f, should be at least %.0f", v->host_count > 1 ? v->hosts[host].name : "",
-                   v->host_count > 1 ? ": " : "", value, good);
+        doctor_say(r, DOCTOR_WARN, advice, "%s%s%.0f, should be at least %.0f",
+                   v->host_count > 1 ? v->hosts[host].name : "", v->host_count > 1 ? ": " : "", value, good);
     } else {
         doctor_say(r, DOCTOR_OK, NULL, "%s", dt_text_str(&text));
     }
@@ -86,7 +92,8 @@ static bool only_loopback(const char *addresses)
 static bool is_local_job(const struct doctor_view *v)
 {
     char address[64];
-    return v->host_count < 2 || (facts_get(view_host(v, 0), "address", address, sizeof address) != NULL && only_loopback(address));
+    return v->host_count < 2 ||
+           (facts_get(view_host(v, 0), "address", address, sizeof address) != NULL && only_loopback(address));
 }
 
 void check_name(const struct doctor_view *v, struct doctor_report *r)
@@ -98,13 +105,17 @@ void check_name(const struct doctor_view *v, struct doctor_report *r)
         char text[256];
         double seconds = facts_number(f, "own_seconds", 0);
         if (facts_get(f, "own_error", text, sizeof text) != NULL) {
-            doctor_say(r, DOCTOR_WARN, "add it to /etc/hosts or DNS: some programs look up their own name", "%s does not resolve on itself: %s", name,
-                       text);
-        } else if (facts_get(f, "own_addresses", text, sizeof text) != NULL && only_loopback(text) && !is_local_job(v)) {
-            doctor_say(r, DOCTOR_WARN, "programs that publish it (gloo, MPI) are not reached by other hosts: put its real address into /etc/hosts",
+            doctor_say(r, DOCTOR_WARN, "add it to /etc/hosts or DNS: some programs look up their own name",
+                       "%s does not resolve on itself: %s", name, text);
+        } else if (facts_get(f, "own_addresses", text, sizeof text) != NULL && only_loopback(text) &&
+                   !is_local_job(v)) {
+            doctor_say(r, DOCTOR_WARN,
+                       "programs that publish it (gloo, MPI) are not reached by other hosts: put its real address into "
+                       "/etc/hosts",
                        "%s resolves to %s on itself", name, text);
         } else if (seconds > SLOW_NAME_S) {
-            doctor_say(r, DOCTOR_WARN, "look at the servers in /etc/resolv.conf", "%s: the look-up took %.1f s", name, seconds);
+            doctor_say(r, DOCTOR_WARN, "look at the servers in /etc/resolv.conf", "%s: the look-up took %.1f s", name,
+                       seconds);
         }
     }
     if (r->counts[DOCTOR_WARN] == before) {
@@ -124,19 +135,21 @@ void check_master(const struct doctor_view *v, struct doctor_report *r)
     for (int h = 0; h < v->host_count; h++) {
         const struct facts *f = view_host(v, h);
         if (facts_get(f, "master_error", text, sizeof text) != NULL) {
-            doctor_say(r, DOCTOR_FAIL, "give an address, or add the name to DNS or /etc/hosts", "%s: %s: %s", v->hosts[h].name, master, text);
+            doctor_say(r, DOCTOR_FAIL, "give an address, or add the name to DNS or /etc/hosts", "%s: %s: %s",
+                       v->hosts[h].name, master, text);
             return;
         }
         if (h > 0 && !literal && facts_get(f, "master_addresses", text, sizeof text) != NULL && only_loopback(text)) {
-            doctor_say(r, DOCTOR_FAIL, "correct /etc/hosts there, or use an address as endpoint", "%s takes %s for itself (%s)", v->hosts[h].name,
-                       master, text);
+            doctor_say(r, DOCTOR_FAIL, "correct /etc/hosts there, or use an address as endpoint",
+                       "%s takes %s for itself (%s)", v->hosts[h].name, master, text);
             return;
         }
     }
     struct dt_text all;
     dt_text_init(&all);
     (void)view_values(v, "master_addresses", &all);
-    doctor_say(r, DOCTOR_OK, NULL, strcmp(dt_text_str(&all), master) == 0 ? "%s" : "%s is %s", master, dt_text_str(&all));
+    doctor_say(r, DOCTOR_OK, NULL, strcmp(dt_text_str(&all), master) == 0 ? "%s" : "%s is %s", master,
+               dt_text_str(&all));
     dt_text_clear(&all);
 }
 
@@ -149,12 +162,14 @@ void check_interfaces(const struct doctor_view *v, struct doctor_report *r)
         char list[256], used[32], missing[128];
         const struct facts *f = view_host(v, h);
         if (facts_get(f, "interface_missing", missing, sizeof missing) != NULL) {
-            doctor_say(r, DOCTOR_FAIL, "correct or unset the variable", "%s: %s names none of its interfaces", v->hosts[h].name, missing);
+            doctor_say(r, DOCTOR_FAIL, "correct or unset the variable", "%s: %s names none of its interfaces",
+                       v->hosts[h].name, missing);
             dt_text_clear(&text);
             return;
         }
         if (facts_get(f, "loopback", used, sizeof used) != NULL && strcmp(used, "down") == 0) {
-            doctor_say(r, DOCTOR_FAIL, "ip link set lo up", "%s: the loopback interface is down; ranks of one host meet there", v->hosts[h].name);
+            doctor_say(r, DOCTOR_FAIL, "ip link set lo up",
+                       "%s: the loopback interface is down; ranks of one host meet there", v->hosts[h].name);
             dt_text_clear(&text);
             return;
         }
@@ -162,8 +177,8 @@ void check_interfaces(const struct doctor_view *v, struct doctor_report *r)
         bool route = facts_get(f, "interface", used, sizeof used) != NULL;
         several = several || (facts_number(f, "interface_count", 0) > 1 && v->host_count > 1);
         if (h < 4) {
-            dt_text_printf(&text, "%s%s: %s%s%s", h > 0 ? "; " : "", v->hosts[h].name, list[0] != '\0' ? list : "loopback only",
-                           route ? "; used: " : "", route ? used : "");
+            dt_text_printf(&text, "%s%s: %s%s%s", h > 0 ? "; " : "", v->hosts[h].name,
+                           list[0] != '\0' ? list : "loopback only", route ? "; used: " : "", route ? used : "");
         }
     }
     doctor_say(r, DOCTOR_OK, NULL, "%s%s", dt_text_str(&text),
@@ -176,7 +191,8 @@ void check_mtu(const struct doctor_view *v, struct doctor_report *r)
     struct dt_text text;
     dt_text_init(&text);
     int different = view_values(v, "mtu", &text);
-    doctor_say(r, different > 1 ? DOCTOR_WARN : DOCTOR_OK, different > 1 ? "set the same MTU on all hosts and switches between them" : NULL, "%s",
+    doctor_say(r, different > 1 ? DOCTOR_WARN : DOCTOR_OK,
+               different > 1 ? "set the same MTU on all hosts and switches between them" : NULL, "%s",
                dt_text_str(&text));
     dt_text_clear(&text);
 }
@@ -208,8 +224,8 @@ void check_outgoing(const struct doctor_view *v, struct doctor_report *r)
     int host = 0;
     double ports = view_least(v, "outgoing_ports", &host), needed = fmax(1000, 4.0 * v->rank_count);
     if (ports >= 0 && ports < needed) {
-        doctor_say(r, DOCTOR_WARN, "sysctl net.ipv4.ip_local_port_range=\"32768 60999\"", "%s: %.0f ports for outgoing connections, should be %.0f",
-                   v->hosts[host].name, ports, needed);
+        doctor_say(r, DOCTOR_WARN, "sysctl net.ipv4.ip_local_port_range=\"32768 60999\"",
+                   "%s: %.0f ports for outgoing connections, should be %.0f", v->hosts[host].name, ports, needed);
     } else {
         doctor_say(r, DOCTOR_OK, NULL, ports < 0 ? "not known" : "%.0f ports", ports);
     }
@@ -226,7 +242,8 @@ void check_usual_ports(const struct doctor_view *v, struct doctor_report *r)
         char key[32], owner[128];
         (void)snprintf(key, sizeof key, "port_%d", usual[i]);
         if (facts_get(view_host(v, 0), key, owner, sizeof owner) != NULL) {
-            doctor_say(r, DOCTOR_WARN, "jobs that ask for it fail: end it, or give another port", "%d is taken by %s", usual[i], owner);
+            doctor_say(r, DOCTOR_WARN, "jobs that ask for it fail: end it, or give another port", "%d is taken by %s",
+                       usual[i], owner);
             taken++;
         }
     }
@@ -248,8 +265,8 @@ void check_store(const struct doctor_view *v, struct doctor_report *r)
         double stored = facts_number(&v->hosts[h].found, "stored", -1);
         tried += stored == 1;
         if (stored == 0) {
-            doctor_say(r, DOCTOR_FAIL, "memory or network hardware changes bits: take the host out and test it", "%s: 1 MiB came back changed",
-                       v->hosts[h].name);
+            doctor_say(r, DOCTOR_FAIL, "memory or network hardware changes bits: take the host out and test it",
+                       "%s: 1 MiB came back changed", v->hosts[h].name);
             return;
         }
     }
@@ -257,13 +274,14 @@ void check_store(const struct doctor_view *v, struct doctor_report *r)
     char why[64];
     if (facts_get(&v->sums, "left_out", why, sizeof why) == NULL) {
         if (tried < v->host_count) {
-            doctor_say(r, DOCTOR_FAIL, "look at the network between the hosts and MASTER_ADDR", "1 MiB did not come back on %d of %d hosts",
-                       v->host_count - tried, v->host_count);
+            doctor_say(r, DOCTOR_FAIL, "look at the network between the hosts and MASTER_ADDR",
+                       "1 MiB did not come back on %d of %d hosts", v->host_count - tried, v->host_count);
             return;
         }
         large = "; 1 MiB comes back as it was";
     }
-    doctor_say(r, most > 0.25 ? DOCTOR_WARN : DOCTOR_OK, most > 0.25 ? "the way to MASTER_ADDR is slow, or its host is busy" : NULL,
+    doctor_say(r, most > 0.25 ? DOCTOR_WARN : DOCTOR_OK,
+               most > 0.25 ? "the way to MASTER_ADDR is slow, or its host is busy" : NULL,
                "%.0f us at most (rank %d)%s", most * 1e6, slowest, large);
 }
 
@@ -289,23 +307,28 @@ static void say_pair(const struct doctor_view *v, struct doctor_report *r, int f
         bool refused = strstr(cause, "refused") != NULL;
         doctor_say(r, DOCTOR_FAIL,
                    refused ? "a firewall rejects it: allow TCP between the hosts, or give --port_range and open that"
-                           : "a firewall drops it, or the address is of another network: allow TCP between the hosts, or give --local_addr",
+                           : "a firewall drops it, or the address is of another network: allow TCP between the hosts, "
+                             "or give --local_addr",
                    "%s cannot reach %s: %s", v->hosts[from].name, v->hosts[to].name, cause);
     } else if (strcmp(state, "silent") == 0) {
-        doctor_say(r, DOCTOR_FAIL, "something between them takes connections and passes nothing: look for a proxy or firewall", "%s to %s: %s",
-                   sender, receiver, cause);
+        doctor_say(r, DOCTOR_FAIL,
+                   "something between them takes connections and passes nothing: look for a proxy or firewall",
+                   "%s to %s: %s", sender, receiver, cause);
     } else if (strcmp(state, "lost") == 0) {
         /* 52 bytes: headers of IPv4 and TCP with its time stamps; 72 with IPv6. */
         (void)snprintf(advice, sizeof advice,
-                       "the way takes smaller packets than its ends think, and their errors (ICMP) are dropped: let them through, or "
+                       "the way takes smaller packets than its ends think, and their errors (ICMP) are dropped: let "
+                       "them through, or "
                        "ip link set dev %s mtu %.0f on both",
                        mtu[0] != '\0' ? mtu : "IF", passed + 52);
-        doctor_say(r, DOCTOR_FAIL, advice, "large messages are lost: %s to %s, %.0f bytes pass, %.0f do not", sender, receiver, passed, lost);
+        doctor_say(r, DOCTOR_FAIL, advice, "large messages are lost: %s to %s, %.0f bytes pass, %.0f do not", sender,
+                   receiver, passed, lost);
     } else if (strcmp(state, "lossy") == 0) {
-        doctor_say(r, DOCTOR_WARN, "look at cables and error counters (ip -s link)", "%s to %s: packets are lost at times", sender, receiver);
+        doctor_say(r, DOCTOR_WARN, "look at cables and error counters (ip -s link)",
+                   "%s to %s: packets are lost at times", sender, receiver);
     } else {
-        doctor_say(r, DOCTOR_WARN, "training over it will be slow: look at link speed and load", "%s to %s: %.3f MB/s, 1 MiB did not arrive in 5 s",
-                   sender, receiver, rate / 1e6);
+        doctor_say(r, DOCTOR_WARN, "training over it will be slow: look at link speed and load",
+                   "%s to %s: %.3f MB/s, 1 MiB did not arrive in 5 s", sender, receiver, rate / 1e6);
     }
 }
 
@@ -356,8 +379,11 @@ void check_pairs(const struct doctor_view *v, struct doctor_report *r)
         doctor_say(r, DOCTOR_FAIL, NULL, "%d host%s did not come back from measuring", unknown, unknown > 1 ? "s" : "");
     }
     if (measured > 0) {
-        doctor_say(r, DOCTOR_OK, NULL, "%d pair%s pass%s 64 bytes to 1 MiB; slowest round trip %.0f us (%s, %s), slowest way %.3f GB/s (%s, %s)",
-                   measured, measured > 1 ? "s" : "", measured > 1 ? "" : "es", latency * 1e6, ends[0], ends[1], rate / 1e9, ends[2], ends[3]);
+        doctor_say(
+            r, DOCTOR_OK, NULL,
+            "%d pair%s pass%s 64 bytes to 1 MiB; slowest round trip %.0f us (%s, %s), slowest way %.3f GB/s (%s, %s)",
+            measured, measured > 1 ? "s" : "", measured > 1 ? "" : "es", latency * 1e6, ends[0], ends[1], rate / 1e9,
+            ends[2], ends[3]);
     }
 }
 
@@ -386,11 +412,11 @@ void check_sums(const struct doctor_view *v, struct doctor_report *r)
         (void)facts_get(&v->sums, "backend", backend, sizeof backend);
         (void)dt_text_bytes(bytes, size, sizeof size);
         if (wrong > 0) {
-            doctor_say(r, DOCTOR_FAIL, "memory or network hardware changes bits: take the host out and test it", "%s: %.0f elements are not the sum",
-                       size, wrong);
+            doctor_say(r, DOCTOR_FAIL, "memory or network hardware changes bits: take the host out and test it",
+                       "%s: %.0f elements are not the sum", size, wrong);
         } else {
-            doctor_say(r, DOCTOR_OK, NULL, "%s across %d ranks by %s: right, %.1f us, %.3f GB/s", size, v->rank_count, backend, seconds * 1e6,
-                       bytes / seconds / 1e9);
+            doctor_say(r, DOCTOR_OK, NULL, "%s across %d ranks by %s: right, %.1f us, %.3f GB/s", size, v->rank_count,
+                       backend, seconds * 1e6, bytes / seconds / 1e9);
         }
     }
 }

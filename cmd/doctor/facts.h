@@ -1,5 +1,6 @@
-/* What one rank of doctor found out, as lines "name value": written by whoever looks, sent through the store, read by the checks. Names are
- * letters, digits, '_' and '.'; values are one line of text. */
+/* What one rank of doctor found out, as lines "name value": written by whoever looks, sent
+ * through the store, read by the checks. Names are letters, digits, '_' and '.'; values are one
+ * line of text. */
 #ifndef DT_CMD_DOCTOR_FACTS_H
 #define DT_CMD_DOCTOR_FACTS_H
 

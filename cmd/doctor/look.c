@@ -1,5 +1,6 @@
-/* The table of what is looked at, and the rows about this machine: versions, choices, CPUs, memory, limits, folders, clock. Names, interfaces and
- * ports are in doctor_look_net.c. A row only reads; one that the machine does not answer leaves its facts out. */
+/* The table of what is looked at, and the rows about this machine: versions, choices, CPUs,
+ * memory, limits, folders, clock. Names, interfaces and ports are in doctor_look_net.c. A row
+ * only reads; one that the machine does not answer leaves its facts out. */
 #include "cmd/doctor/look.h"
 
 #include "base/cgroup.h"
@@ -31,11 +32,13 @@
 double look_size_after(const char *text, const char *key)
 {
     size_t n = strlen(key);
-    for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL) {
+    for (const char *line = text; line != NULL && *line != '\0';
+         line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL) {
         double value;
         char unit[8] = "";
         if (strncmp(line, key, n) == 0 && line[n] == ':') {
-            return sscanf(line + n + 1, " %lf %7s", &value, unit) >= 1 ? value * (strcmp(unit, "kB") == 0 ? 1024 : 1) : -1;
+            return sscanf(line + n + 1, " %lf %7s", &value, unit) >= 1 ? value * (strcmp(unit, "kB") == 0 ? 1024 : 1)
+                                                                       : -1;
         }
     }
     return -1;
@@ -106,7 +109,8 @@ static void look_versions(struct facts *f, char *const *env)
     struct utsname u;
     struct dt_text boot;
     dt_text_init(&boot);
-    read_text("/proc/sys/kernel/random/boot_id", &boot); /* the same for all containers of a machine */
+    read_text("/proc/sys/kernel/random/boot_id", &boot); /* the same for all containers of a
+                                                          * machine */
     facts_set(f, "boot", "%.*s", (int)strcspn(dt_text_str(&boot), "\n"), dt_text_str(&boot));
     dt_text_clear(&boot);
     facts_set(f, "version", "%s", DT_VERSION);
@@ -121,7 +125,8 @@ static void look_versions(struct facts *f, char *const *env)
 /* Variables that dtrun gives a worker: not what surrounds the launcher. */
 static bool is_ours(const char *variable)
 {
-    static const char *const begins[] = {"TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_", "MASTER_", "RANK=", "WORLD_SIZE=", "DTRUN_"};
+    static const char *const begins[] = {"TORCHELASTIC_", "GROUP_", "ROLE_",       "LOCAL_",
+                                         "MASTER_",       "RANK=",  "WORLD_SIZE=", "DTRUN_"};
     for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++) {
         if (strncmp(variable, begins[i], strlen(begins[i])) == 0) {
             return true;
@@ -148,7 +153,8 @@ static void set_cluster(struct facts *f, const struct cluster *c)
     dt_text_clear(&joined);
 }
 
-/* What the launcher took from where: as it said so to this worker, or, alone, what it would take here. */
+/* What the launcher took from where: as it said so to this worker, or, alone, what it would take
+ * here. */
 static void look_launch(struct facts *f, char *const *env)
 {
     const char *choices = options_getenv(env, "DTRUN_CHOICES");
@@ -222,7 +228,8 @@ static void look_cpus(struct facts *f, char *const *env)
     const char *omp = options_getenv(env, "OMP_NUM_THREADS");
     dt_text_init(&text);
     set_cores(f);
-    facts_set(f, "cores_usable", "%d", options_cpu_count()); /* bounded by the control group's quota */
+    facts_set(f, "cores_usable", "%d", options_cpu_count()); /* bounded by the control group's
+                                                              * quota */
     read_text("/proc/cpuinfo", &text);
     const char *model = strstr(dt_text_str(&text), "model name");
     model = model != NULL ? strchr(model, ':') : NULL;
@@ -272,7 +279,10 @@ static void look_limits(struct facts *f, char *const *env)
     static const struct {
         const char *name;
         __rlimit_resource_t what;
-    } limits[] = {{"files", RLIMIT_NOFILE}, {"processes", RLIMIT_NPROC}, {"locked", RLIMIT_MEMLOCK}, {"address_space", RLIMIT_AS}};
+    } limits[] = {{"files", RLIMIT_NOFILE},
+                  {"processes", RLIMIT_NPROC},
+                  {"locked", RLIMIT_MEMLOCK},
+                  {"address_space", RLIMIT_AS}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         struct rlimit l;
         if (getrlimit(limits[i].what, &l) == 0) { /* -1: unlimited */
@@ -388,13 +398,15 @@ void doctor_look(struct facts *f, char *const *env, double seconds)
     facts_init(&l->facts);
     (void)pthread_mutex_init(&l->lock, NULL);
     double end_s = dt_now_s() + seconds;
-    if (pthread_create(&thread, NULL, look_at_all, l) != 0) { /* ulimit -u is small: then without a deadline */
+    if (pthread_create(&thread, NULL, look_at_all, l) != 0) { /* ulimit -u is small: then without
+                                                               * a deadline */
         (void)look_at_all(l);
     } else {
         (void)pthread_detach(thread);
     }
     struct pollfd wait = {.fd = l->done, .events = POLLIN};
-    for (double left_s = end_s - dt_now_s(); left_s > 0 && poll(&wait, 1, (int)(left_s * 1e3) + 1) < 0; left_s = end_s - dt_now_s()) {
+    for (double left_s = end_s - dt_now_s(); left_s > 0 && poll(&wait, 1, (int)(left_s * 1e3) + 1) < 0;
+         left_s = end_s - dt_now_s()) {
     }
     (void)pthread_mutex_lock(&l->lock);
     facts_add(f, dt_text_str(&l->facts.lines));

@@ -1,5 +1,6 @@
-/* The row about GPUs: what the driver says by NVML, what CUDA's driver would give a program, which libraries are here, what the kernel's log kept. Facts of
- * GPU i of the host begin with "gpuI."; the values of dt_nvml_value have their names there. */
+/* The row about GPUs: what the driver says by NVML, what CUDA's driver would give a program,
+ * which libraries are here, what the kernel's log kept. Facts of GPU i of the host begin with
+ * "gpuI."; the values of dt_nvml_value have their names there. */
 #include "cmd/doctor/look.h"
 
 #include "base/file.h"
@@ -21,7 +22,9 @@
 #ifndef DT_CUDA_TOOLKIT /* CUDART_VERSION of the toolkit that this was built with; 0: none */
 #define DT_CUDA_TOOLKIT 0
 #endif
-#define CUDA_S 6.0 /* for CUDA's driver: without persistence mode each GPU takes a second to wake up */
+#define CUDA_S                                                                                                         \
+    6.0 /* for CUDA's driver: without persistence mode each GPU takes a second to wake
+         * up */
 
 enum { PROCESSES = 16, LOG_RECORDS = 100000 };
 
@@ -44,11 +47,13 @@ static void look_library(struct facts *f, const char *fact, const char *const *n
     if (library == NULL) {
         facts_set(f, fact, "missing");
     } else {
-        facts_set(f, fact, "%ld", version); /* it stays loaded: closing these has crashed programs that end */
+        facts_set(f, fact, "%ld", version); /* it stays loaded: closing these has crashed
+                                             * programs that end */
     }
 }
 
-/* As `train` finds it: "gpu_nccl", its version, and "gpu_nccl_file"; "missing", and "gpu_nccl_why" where one is here that cannot be used. */
+/* As `train` finds it: "gpu_nccl", its version, and "gpu_nccl_file"; "missing", and
+ * "gpu_nccl_why" where one is here that cannot be used. */
 static void look_nccl(struct facts *f)
 {
     struct dt_error err;
@@ -66,7 +71,8 @@ static void look_nccl(struct facts *f)
 
 static void look_libraries(struct facts *f)
 {
-    static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13",
+    static const char *const lt[] = {"libcublasLt.so.13", "libcublasLt.so.12",
+                                     "/usr/local/cuda/lib64/libcublasLt.so.13",
                                      "/usr/local/cuda/lib64/libcublasLt.so.12", NULL};
     static const char *const dnn[] = {"libcudnn.so.9", "libcudnn.so", NULL};
     look_library(f, "gpu_cublaslt", lt, "cublasLtGetVersion");
@@ -195,7 +201,8 @@ static void look_by_nvml(struct facts *f, struct dt_nvml *n, char *const *env)
 
 /* ---- the kernel's log ---- */
 
-/* "gpuI.xids": the numbers that the driver wrote there, each once. Records that nobody may read are none. */
+/* "gpuI.xids": the numbers that the driver wrote there, each once. Records that nobody may read
+ * are none. */
 static void look_log(struct facts *f)
 {
     int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -231,7 +238,8 @@ void look_gpus(struct facts *f, char *const *env)
     if (dt_nvml_open(&n, &err) != 0) {
         bool kernel_has_it = dt_file_exists("/proc/driver/nvidia/version");
         if (err.status != DT_NOT_FOUND || kernel_has_it) {
-            facts_set(f, "gpu_driver_error", "%s%s", err.text, kernel_has_it && err.status == DT_NOT_FOUND ? ", but the kernel has it" : "");
+            facts_set(f, "gpu_driver_error", "%s%s", err.text,
+                      kernel_has_it && err.status == DT_NOT_FOUND ? ", but the kernel has it" : "");
         }
         look_visible(f, env, NULL, kernel_has_it ? -1 : 0);
         return;

@@ -39,13 +39,15 @@ static void set_addresses(struct facts *f, const char *name, const char *host, s
     dt_text_init(&text);
     for (int i = 0; i < list->count; i++) {
         char address[64];
-        dt_text_printf(&text, "%s%s", i > 0 ? " " : "", lookup_host((const struct sockaddr *)&list->addresses[i], address, sizeof address));
+        dt_text_printf(&text, "%s%s", i > 0 ? " " : "",
+                       lookup_host((const struct sockaddr *)&list->addresses[i], address, sizeof address));
     }
     facts_set(f, key, "%s", dt_text_str(&text));
     dt_text_clear(&text);
 }
 
-/* The interface that has an address, and its MTU; asked of the kernel, since /sys may be that of another network namespace. */
+/* The interface that has an address, and its MTU; asked of the kernel, since /sys may be that of
+ * another network namespace. */
 static void set_interface_of(struct facts *f, const char *address)
 {
     struct ifaddrs *all = NULL;
@@ -78,7 +80,8 @@ static bool is_loopback(const char *address)
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
-/* Where others reach this host: as given, or by the route to MASTER_ADDR. A host's own name may lead to loopback there: then the default route's. */
+/* Where others reach this host: as given, or by the route to MASTER_ADDR. A host's own name may
+ * lead to loopback there: then the default route's. */
 static void set_route(struct facts *f, char *const *env, const char *master, const struct lookup_list *list)
 {
     const char *given = options_getenv(env, "DTRUN_LOCAL_ADDR");
@@ -89,7 +92,8 @@ static void set_route(struct facts *f, char *const *env, const char *master, con
         (void)snprintf(address, sizeof address, "%s", given);
     } else if (master == NULL) {
         (void)endpoint_route((const struct sockaddr *)&other, address, sizeof address, NULL);
-    } else if (list->count > 0 && endpoint_route((const struct sockaddr *)&list->addresses[0], address, sizeof address, NULL) == 0 &&
+    } else if (list->count > 0 &&
+               endpoint_route((const struct sockaddr *)&list->addresses[0], address, sizeof address, NULL) == 0 &&
                is_loopback(address) && !is_loopback(master) && strcmp(master, "localhost") != 0 &&
                endpoint_route((const struct sockaddr *)&other, outside, sizeof outside, NULL) == 0) {
         (void)snprintf(address, sizeof address, "%s", outside);
@@ -111,7 +115,8 @@ void look_interfaces(struct facts *f, char *const *env)
     for (struct ifaddrs *a = all; a != NULL; a = a->ifa_next) {
         char address[64];
         int family = a->ifa_addr != NULL ? a->ifa_addr->sa_family : 0;
-        if ((family != AF_INET && family != AF_INET6) || (a->ifa_flags & IFF_LOOPBACK) != 0 || (a->ifa_flags & IFF_UP) == 0) {
+        if ((family != AF_INET && family != AF_INET6) || (a->ifa_flags & IFF_LOOPBACK) != 0 ||
+            (a->ifa_flags & IFF_UP) == 0) {
             continue;
         }
         (void)lookup_host(a->ifa_addr, address, sizeof address);
@@ -131,7 +136,8 @@ void look_interfaces(struct facts *f, char *const *env)
         rest += names[0] == '^' || names[0] == '=';
         bool exact = rest > names, found = value == NULL || names[0] == '\0' || names[0] == '^';
         for (char *one; !found && (one = strsep(&rest, ",")) != NULL;) {
-            for (struct ifaddrs *a = all; a != NULL && !found; a = a->ifa_next) { /* a prefix, as NCCL takes it */
+            /* a prefix, as NCCL takes it */
+            for (struct ifaddrs *a = all; a != NULL && !found; a = a->ifa_next) {
                 found = exact ? strcmp(a->ifa_name, one) == 0 : strncmp(a->ifa_name, one, strlen(one)) == 0;
             }
         }
@@ -181,7 +187,8 @@ void look_ports(struct facts *f, char *const *env)
     } else {
         (void)close(fd);
     }
-    if (dt_file_read("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, NULL) == 0 && sscanf(dt_text_str(&text), "%d %d", &lo, &hi) == 2) {
+    if (dt_file_read("/proc/sys/net/ipv4/ip_local_port_range", 64, &text, NULL) == 0 &&
+        sscanf(dt_text_str(&text), "%d %d", &lo, &hi) == 2) {
         facts_set(f, "outgoing_ports", "%d", hi - lo + 1);
     }
     dt_text_clear(&text);

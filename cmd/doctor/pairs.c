@@ -4,8 +4,8 @@
  *     <--------------------------- one answer per 64 KiB: its wall clock
  *   step asking for n bytes back ------->
  *     <------------------------------ n bytes
- * A message is written at once and the next one waits for its answer, so that one below the largest packet is one packet. Whoever gets
- * something wrong closes. */
+ * A message is written at once and the next one waits for its answer, so that one below the
+ * largest packet is one packet. Whoever gets something wrong closes. */
 #include "cmd/doctor/pairs.h"
 
 #include "base/clock.h"
@@ -30,7 +30,9 @@
 #define LARGE_S 5.0
 #define IDLE_S 20.0 /* of a caller */
 #define PAIR_S 15.0
-#define FRAME_BYTES ((size_t)8900) /* no packet is much larger; what is lost above is not lost by its size */
+#define FRAME_BYTES                                                                                                    \
+    ((size_t)8900) /* no packet is much larger; what is lost above is not lost by
+                    * its size */
 #define PINGS 21
 
 struct hello {
@@ -39,7 +41,8 @@ struct hello {
 };
 struct step {
     uint32_t magic, back; /* back: the bytes come from the server */
-    uint64_t size_bytes;  /* of the message that goes there, this struct included, or of the one that comes back */
+    uint64_t size_bytes;  /* of the message that goes there, this struct included, or of the one
+                           * that comes back */
 };
 struct answer {
     uint32_t magic, unused;
@@ -74,8 +77,8 @@ static int serve_step(struct dt_net *n, char *room)
 {
     struct step step;
     struct dt_error err;
-    if (dt_net_read(n, &step, sizeof step, dt_now_s() + IDLE_S, &err) != 0 || step.magic != PAIR_MAGIC || step.size_bytes < sizeof step ||
-        step.size_bytes > LARGE_BYTES) {
+    if (dt_net_read(n, &step, sizeof step, dt_now_s() + IDLE_S, &err) != 0 || step.magic != PAIR_MAGIC ||
+        step.size_bytes < sizeof step || step.size_bytes > LARGE_BYTES) {
         return -1;
     }
     if (step.back) {
@@ -102,7 +105,8 @@ static void *serve_caller(void *arg)
     struct hello hello;
     struct dt_error err;
     char *room = dt_alloc(LARGE_BYTES);
-    if (dt_net_read(&c->net, &hello, sizeof hello, dt_now_s() + STEP_S, &err) == 0 && hello.magic == PAIR_MAGIC && hello.nonce == c->server->nonce) {
+    if (dt_net_read(&c->net, &hello, sizeof hello, dt_now_s() + STEP_S, &err) == 0 && hello.magic == PAIR_MAGIC &&
+        hello.nonce == c->server->nonce) {
         while (serve_step(&c->net, room) == 0) {
         }
     }
@@ -139,7 +143,8 @@ static void *accept_callers(void *arg)
     }
 }
 
-int pair_serve(struct pair_server **out, const char *address, int lo, int hi, uint64_t nonce, int *port, struct dt_error *err)
+int pair_serve(struct pair_server **out, const char *address, int lo, int hi, uint64_t nonce, int *port,
+               struct dt_error *err)
 {
     struct pair_server *s = dt_alloc(sizeof *s);
     *s = (struct pair_server){.listener = {.fd = -1}, .nonce = nonce, .page_fd = -1, .users = 1};
@@ -147,7 +152,8 @@ int pair_serve(struct pair_server **out, const char *address, int lo, int hi, ui
         free(s);
         return -1;
     }
-    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of ours */
+    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of
+                                                                * ours */
     int rc = dt_net_listen_within(&s->listener, at, &(struct dt_ports){lo, hi, getpid()}, 0, s->page, port, err);
     if (rc == 0 && pthread_create(&s->thread, NULL, accept_callers, s) != 0) {
         rc = dt_fail(err, DT_IO, "a thread cannot be started; raise ulimit -u");
@@ -182,7 +188,8 @@ struct call {
 };
 
 /* A message of n bytes to the server. *moved: bytes that surely arrived. */
-static int send_message(struct call *c, size_t n, double deadline_s, struct answer *last, size_t *moved, struct dt_error *err)
+static int send_message(struct call *c, size_t n, double deadline_s, struct answer *last, size_t *moved,
+                        struct dt_error *err)
 {
     struct step step = {PAIR_MAGIC, 0, n};
     memcpy(c->room, &step, sizeof step);
@@ -228,7 +235,8 @@ static bool pass_size(struct call *c, size_t n)
         struct dt_error err = {0};
         size_t moved = 0;
         double start_s = dt_now_s(), limit_s = fmin(n >= LARGE_BYTES ? LARGE_S : STEP_S, fmax(c->end_s - start_s, 0.1));
-        int rc = back ? fetch_message(c, n, start_s + limit_s, &moved, &err) : send_message(c, n, start_s + limit_s, &answer, &moved, &err);
+        int rc = back ? fetch_message(c, n, start_s + limit_s, &moved, &err)
+                      : send_message(c, n, start_s + limit_s, &answer, &moved, &err);
         double rate = (double)moved / fmax(dt_now_s() - start_s, 1e-9);
         if (rc == 0) {
             if (n >= LARGE_BYTES && (c->out->bytes_per_s <= 0 || rate < c->out->bytes_per_s)) {
@@ -279,9 +287,11 @@ static void time_small(struct call *c)
 }
 
 /* All sizes over one connection. */
-static void climb(const char *host, int port, uint64_t nonce, struct dt_page *page, double end_s, struct pair_result *out)
+static void climb(const char *host, int port, uint64_t nonce, struct dt_page *page, double end_s,
+                  struct pair_result *out)
 {
-    /* With 52 bytes of headers (IPv4) or 72 they stand beside common packets: 1280 (IPv6's least), tunnels to 1420, Ethernet (1500), jumbo frames. */
+    /* With 52 bytes of headers (IPv4) or 72 they stand beside common packets: 1280 (IPv6's
+     * least), tunnels to 1420, Ethernet (1500), jumbo frames. */
     static const size_t sizes[] = {64,   400,  800,  1000, 1100,        1208,        1228,        1248,       1300,
                                    1348, 1400, 1448, 4000, FRAME_BYTES, CHUNK_BYTES, LARGE_BYTES, LARGE_BYTES};
     enum { COUNT = sizeof sizes / sizeof sizes[0] };

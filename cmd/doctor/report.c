@@ -34,7 +34,8 @@ void doctor_report_clear(struct doctor_report *r)
 
 static void say_json(struct doctor_report *r, enum doctor_level level, const char *finding, const char *advice)
 {
-    const char *const pairs[][2] = {{"group", r->group}, {"check", r->check}, {"level", name_of(level)}, {"finding", finding}, {"advice", advice}};
+    const char *const pairs[][2] = {
+        {"group", r->group}, {"check", r->check}, {"level", name_of(level)}, {"finding", finding}, {"advice", advice}};
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         dt_text_printf(&r->out, "%s\"%s\": ", i == 0 ? "{" : ", ", pairs[i][0]);
         dt_text_json(&r->out, pairs[i][1], strlen(pairs[i][1]));
@@ -75,6 +76,7 @@ void doctor_say(struct doctor_report *r, enum doctor_level level, const char *ad
 void doctor_report_end(struct doctor_report *r)
 {
     if (!r->json) {
-        dt_text_printf(&r->out, "\n%d ok, %d warn, %d fail\n", r->counts[DOCTOR_OK], r->counts[DOCTOR_WARN], r->counts[DOCTOR_FAIL]);
+        dt_text_printf(&r->out, "\n%d ok, %d warn, %d fail\n", r->counts[DOCTOR_OK], r->counts[DOCTOR_WARN],
+                       r->counts[DOCTOR_FAIL]);
     }
 }

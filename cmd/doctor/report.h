@@ -1,4 +1,5 @@
-/* What doctor says: a line per finding, for people (80 columns, under the heading of its group) or as JSON. */
+/* What doctor says: a line per finding, for people (80 columns, under the heading of its group)
+ * or as JSON. */
 #ifndef DT_CMD_DOCTOR_REPORT_H
 #define DT_CMD_DOCTOR_REPORT_H
 
@@ -19,8 +20,10 @@ struct doctor_report {
 
 void doctor_report_init(struct doctor_report *r, bool json);
 void doctor_report_clear(struct doctor_report *r);
-/* One line: "warn  check: finding; advice". advice null or "": without. Control characters become '?'. */
-void doctor_say(struct doctor_report *r, enum doctor_level level, const char *advice, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* One line: "warn  check: finding; advice". advice null or "": without. Control characters
+ * become '?'. */
+void doctor_say(struct doctor_report *r, enum doctor_level level, const char *advice, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 /* Closes with "31 ok, 1 warn, 0 fail" (nothing in JSON). */
 void doctor_report_end(struct doctor_report *r);
 

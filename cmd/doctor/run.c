@@ -8,8 +8,8 @@
  *   every rank      all-reduces
  *   rank 0          judges, prints      ──▶ doctor/done
  *
- * On a way that loses large messages the store loses them, too: until the hosts have tried the way, everything here is small, and its next piece
- * follows when the one before was answered. */
+ * On a way that loses large messages the store loses them, too: until the hosts have tried the
+ * way, everything here is small, and its next piece follows when the one before was answered. */
 #include "cmd/doctor/run.h"
 
 #include "base/clock.h"
@@ -88,8 +88,8 @@ static bool report(const struct doctor *d, const struct doctor_view *v)
     doctor_report_end(&r);
     print(&r);
     if (r.counts[DOCTOR_FAIL] > 0 && d->page != NULL) {
-        (void)snprintf(d->page->note, sizeof d->page->note, "%d check%s failed; %s", r.counts[DOCTOR_FAIL], r.counts[DOCTOR_FAIL] > 1 ? "s" : "",
-                       r.first_fail);
+        (void)snprintf(d->page->note, sizeof d->page->note, "%d check%s failed; %s", r.counts[DOCTOR_FAIL],
+                       r.counts[DOCTOR_FAIL] > 1 ? "s" : "", r.first_fail);
     }
     bool failed = r.counts[DOCTOR_FAIL] > 0;
     doctor_report_clear(&r);
@@ -138,7 +138,8 @@ static int put(struct doctor *d, const char *what, int number, const struct fact
 }
 
 /* What has not come by the deadline is left out. -1: the store is gone. */
-static int collect(struct doctor *d, const char *what, int number, double end_s, struct facts *f, bool *there, struct dt_error *err)
+static int collect(struct doctor *d, const char *what, int number, double end_s, struct facts *f, bool *there,
+                   struct dt_error *err)
 {
     char key[48], piece[64];
     struct dt_text text;
@@ -195,7 +196,10 @@ static int store_large(struct doctor *d, struct dt_error *err)
     key_of(key, sizeof key, "value", d->rank);
     dt_text_init(&back);
     facts_init(&found);
-    int rc = dt_store_set(d->store, key, value, VALUE_BYTES, err) != 0 || dt_store_get(d->store, key, &back, STORED_S, err) != 0 ? -1 : 0;
+    int rc = dt_store_set(d->store, key, value, VALUE_BYTES, err) != 0 ||
+                     dt_store_get(d->store, key, &back, STORED_S, err) != 0
+                 ? -1
+                 : 0;
     bool same = rc == 0 && back.size == VALUE_BYTES && memcmp(back.data, value, VALUE_BYTES) == 0;
     facts_set(&found, "stored", "%d", same);
     rc = rc == 0 ? dt_store_delete(d->store, key, NULL, err) : rc;
@@ -254,7 +258,8 @@ static int publish_places(struct doctor *d, const struct doctor_view *v, struct 
         char key[48], text[160], address[64] = "", nonce[32] = "";
         (void)facts_get(f, "address", address, sizeof address);
         (void)facts_get(f, "serve_nonce", nonce, sizeof nonce);
-        int n = snprintf(text, sizeof text, "%d %.0f %s %s", v->hosts[h].group, facts_number(f, "serve_port", 0), nonce, address);
+        int n = snprintf(text, sizeof text, "%d %.0f %s %s", v->hosts[h].group, facts_number(f, "serve_port", 0), nonce,
+                         address);
         key_of(key, sizeof key, "host", h);
         if (dt_store_set(d->store, key, text, (size_t)n, err) != 0) {
             return -1;
@@ -303,7 +308,8 @@ static void note_pair(struct facts *f, int group, const struct pair_result *p)
     (void)snprintf(name, sizeof name, "%d.cause", group);
     facts_set(f, name, "%s", p->cause);
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        bool timed = p->latency_s > 0 || (strcmp(values[i].name, "latency") != 0 && strcmp(values[i].name, "clock_ahead") != 0);
+        bool timed =
+            p->latency_s > 0 || (strcmp(values[i].name, "latency") != 0 && strcmp(values[i].name, "clock_ahead") != 0);
         (void)snprintf(name, sizeof name, "%d.%s", group, values[i].name);
         if (timed) {
             facts_set(f, name, "%.9f", values[i].value);
@@ -320,7 +326,8 @@ static int call_one(struct doctor *d, int place, struct facts *found, struct dt_
     dt_text_init(&text);
     key_of(key, sizeof key, "host", place);
     int rc = dt_store_get(d->store, key, &text, STORED_S, err);
-    if (rc == 0 && sscanf(dt_text_str(&text), "%d %d %" SCNu64 " %63s", &group, &port, &nonce, address) == 4) { /* else it does not listen */
+    /* else it does not listen */
+    if (rc == 0 && sscanf(dt_text_str(&text), "%d %d %" SCNu64 " %63s", &group, &port, &nonce, address) == 4) {
         struct pair_result result;
         pair_call(address, port, nonce, d->page, &result);
         note_pair(found, group, &result);
@@ -371,7 +378,8 @@ static int collect_facts(struct doctor *d, struct doctor_view *v, struct dt_erro
 }
 
 /* What every host found: "pairs" or "stored". */
-static int collect_hosts(struct doctor *d, struct doctor_view *v, const char *what, double seconds, struct dt_error *err)
+static int collect_hosts(struct doctor *d, struct doctor_view *v, const char *what, double seconds,
+                         struct dt_error *err)
 {
     double end_s = dt_now_s() + seconds;
     for (int h = 0; h < v->host_count; h++) {
@@ -385,7 +393,8 @@ static int collect_hosts(struct doctor *d, struct doctor_view *v, const char *wh
 
 static const char missing_ranks[] = "ranks are missing";
 
-/* Why sums are not worth trying; null: they are. A missing rank, or a way that loses messages, was said already. */
+/* Why sums are not worth trying; null: they are. A missing rank, or a way that loses messages,
+ * was said already. */
 static const char *no_sums(const struct doctor_view *v)
 {
     for (int r = 0; r < v->rank_count; r++) {
@@ -400,7 +409,8 @@ static const char *no_sums(const struct doctor_view *v)
         for (int k = 0; k < v->host_count; k++) {
             char name[48], state[24];
             (void)snprintf(name, sizeof name, "%d.state", v->hosts[k].group);
-            if (facts_get(&v->hosts[h].found, name, state, sizeof state) != NULL && strcmp(state, "ok") != 0 && strcmp(state, "lossy") != 0) {
+            if (facts_get(&v->hosts[h].found, name, state, sizeof state) != NULL && strcmp(state, "ok") != 0 &&
+                strcmp(state, "lossy") != 0) {
                 return "messages between hosts come first";
             }
         }
@@ -415,7 +425,8 @@ static void sum(struct doctor *d, struct facts *out)
     struct dt_error err;
     char host[32];
     (void)snprintf(host, sizeof host, "%d", d->group);
-    if (doctor_sums(d->store, d->page, d->rank, d->size, number_of("GROUP_WORLD_SIZE", 1) > 1 ? host : NULL, results, &err) != 0) {
+    if (doctor_sums(d->store, d->page, d->rank, d->size, number_of("GROUP_WORLD_SIZE", 1) > 1 ? host : NULL, results,
+                    &err) != 0) {
         facts_set(out, "error", "%s", err.text);
         return;
     }
@@ -457,8 +468,10 @@ static int lead(struct doctor *d, struct dt_error *err)
     struct dt_text last;
     dt_text_init(&last);
     (void)dt_store_set(d->store, "doctor/done", "1", 1, &ignored);
-    if (d->size > 1) { /* the others leave first, so that the launcher has nobody to stop when this rank says that something failed */
-        (void)dt_store_get(d->store, "doctor/left", &last, why != NULL && strcmp(why, missing_ranks) == 0 ? 0.5 : LEAVE_S, &ignored);
+    if (d->size > 1) { /* the others leave first, so that the launcher has nobody to stop when
+                        * this rank says that something failed */
+        (void)dt_store_get(d->store, "doctor/left", &last,
+                           why != NULL && strcmp(why, missing_ranks) == 0 ? 0.5 : LEAVE_S, &ignored);
     }
     dt_text_clear(&last);
     return code;
@@ -495,7 +508,9 @@ static int run_in_job(struct doctor *d, struct dt_error *err)
     d->size = number_of("WORLD_SIZE", -1);
     d->group = number_of("GROUP_RANK", 0);
     if (d->rank < 0 || d->size < 1 || d->rank >= d->size || d->group < 0 || master == NULL || port < 1) {
-        (void)dt_fail(err, DT_INVALID, "RANK is set, but WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not right; unset it, or start through dtrun");
+        (void)dt_fail(
+            err, DT_INVALID,
+            "RANK is set, but WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not right; unset it, or start through dtrun");
         return DT_EXIT_USAGE;
     }
     if (dt_page_attach(&d->page, err) != 0 || dt_store_open(&d->store, master, port, STORE_S, d->page, err) != 0) {

@@ -44,10 +44,12 @@ static double time_sums(struct dt_comm *c, float *values, int64_t count, int64_t
     dt_comm_start(c, &(struct dt_collective){.kind = DT_BARRIER, .name = "doctor begins"}, NULL);
     double start_s = dt_now_s();
     for (int64_t i = 0; i < times; i++) {
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "doctor", values, values, count, DT_F32, 0}, NULL);
+        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "doctor", values, values, count, DT_F32, 0},
+                      NULL);
     }
     double mean_s = (dt_now_s() - start_s) / (double)times;
-    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "doctor slowest", &mean_s, &mean_s, 1, DT_F64, 0}, NULL);
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "doctor slowest", &mean_s, &mean_s, 1, DT_F64, 0},
+                  NULL);
     return mean_s;
 }
 
@@ -59,8 +61,10 @@ static int measure(struct dt_comm *c, float *values, size_t bytes, struct sums_r
     fill(values, count, c->rank);
     dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "doctor", values, values, count, DT_F32, 0}, NULL);
     wrong = wrong_of(values, count, c->size);
-    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "doctor wrong", &wrong, &wrong, 1, DT_I64, 0}, NULL);
-    double once_s = time_sums(c, values, count, 1); /* the same on all ranks, so all repeat as often */
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "doctor wrong", &wrong, &wrong, 1, DT_I64, 0},
+                  NULL);
+    double once_s = time_sums(c, values, count, 1); /* the same on all ranks, so all repeat as
+                                                     * often */
     int64_t times = once_s < PER_REPEAT_S / 1000 ? 1000 : once_s < PER_REPEAT_S ? (int64_t)(PER_REPEAT_S / once_s) : 1;
     do {
         all_s[repeats++] = time_sums(c, values, count, times);
@@ -70,13 +74,19 @@ static int measure(struct dt_comm *c, float *values, size_t bytes, struct sums_r
     return dt_comm_poll(c, err);
 }
 
-int doctor_sums(struct dt_store *store, struct dt_page *page, int rank, int size, const char *host, struct sums_result out[SUMS_COUNT],
-                struct dt_error *err)
+int doctor_sums(struct dt_store *store, struct dt_page *page, int rank, int size, const char *host,
+                struct sums_result out[SUMS_COUNT], struct dt_error *err)
 {
     struct dt_comm *c = NULL;
     void *values = NULL;
-    struct dt_comm_options o = {
-        .host = host, .name = "doctor", .rank = rank, .size = size, .store = store, .page = page, .timeout_s = LIMIT_S, .open_timeout_s = LIMIT_S};
+    struct dt_comm_options o = {.host = host,
+                                .name = "doctor",
+                                .rank = rank,
+                                .size = size,
+                                .store = store,
+                                .page = page,
+                                .timeout_s = LIMIT_S,
+                                .open_timeout_s = LIMIT_S};
     int rc = dt_comm_open(&c, &o, err);
     if (rc == 0) {
         rc = dt_comm_alloc(c, sizes[SUMS_COUNT - 1], &values, err);

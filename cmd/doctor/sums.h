@@ -17,9 +17,9 @@ struct sums_result {
 
 /* Sizes that are summed; room for so many results. */
 #define SUMS_COUNT 2
-/* All ranks call it alike; host tells ranks of one host from others (as dt_comm_options.host). Opening and each sum end after 20 s: DT_TIMEOUT names
- * who is missing. */
-int doctor_sums(struct dt_store *store, struct dt_page *page, int rank, int size, const char *host, struct sums_result out[SUMS_COUNT],
-                struct dt_error *err);
+/* All ranks call it alike; host tells ranks of one host from others (as dt_comm_options.host).
+ * Opening and each sum end after 20 s: DT_TIMEOUT names who is missing. */
+int doctor_sums(struct dt_store *store, struct dt_page *page, int rank, int size, const char *host,
+                struct sums_result out[SUMS_COUNT], struct dt_error *err);
 
 #endif

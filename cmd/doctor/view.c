@@ -39,7 +39,8 @@ void doctor_view_init(struct doctor_view *v, struct doctor_rank *ranks, int rank
         bool more = false;
         for (int k = 0; k < v->host_count; k++) { /* names were not changed yet from h on */
             size_t n = strcspn(v->hosts[k].name, "#");
-            more = more || (k != h && strlen(v->hosts[h].name) == n && strncmp(v->hosts[k].name, v->hosts[h].name, n) == 0);
+            more = more ||
+                   (k != h && strlen(v->hosts[h].name) == n && strncmp(v->hosts[k].name, v->hosts[h].name, n) == 0);
         }
         size_t n = strlen(v->hosts[h].name);
         if (more) {
@@ -64,7 +65,8 @@ void doctor_view_clear(struct doctor_view *v)
 
 void doctor_view_describe(const struct doctor_view *v, struct dt_text *out)
 {
-    dt_text_printf(out, "%d rank%s on %d host%s:", v->rank_count, v->rank_count == 1 ? "" : "s", v->host_count, v->host_count == 1 ? "" : "s");
+    dt_text_printf(out, "%d rank%s on %d host%s:", v->rank_count, v->rank_count == 1 ? "" : "s", v->host_count,
+                   v->host_count == 1 ? "" : "s");
     for (int h = 0; h < v->host_count && h < 2 * SHOWN; h++) {
         const struct doctor_host *host = &v->hosts[h];
         dt_text_printf(out, "%s %s (rank%s", h > 0 ? "," : "", host->name, host->ranks == 1 ? "" : "s");

@@ -89,8 +89,8 @@ static uint64_t key_of(const uint8_t *end, int length)
     return key;
 }
 
-int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order, double *bits_per_byte,
-                   struct dt_error *err)
+int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, size_t val_size, int order,
+                   double *bits_per_byte, struct dt_error *err)
 {
     if (order < 1 || order > 4 || val_size == 0) {
         return dt_fail(err, DT_INVALID, "n-gram model: order must be 1 to 4, and there must be held-out text");
@@ -101,7 +101,8 @@ int baseline_ngram(const uint8_t *train, size_t train_size, const uint8_t *val, 
         for (int context = 0; context < order && (size_t)context <= i; context++) {
             struct entry *gram = add(&t, key_of(train + i + 1, context + 1));
             bool first = gram->count++ == 0;
-            struct entry *before = add(&t, key_of(train + i, context) | 1ull << 48); /* contexts are kept apart from n-grams */
+            /* contexts are kept apart from n-grams */
+            struct entry *before = add(&t, key_of(train + i, context) | 1ull << 48);
             before->count++;
             before->followers += first;
         }

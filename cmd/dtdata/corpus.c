@@ -17,9 +17,10 @@ enum { MARK_BYTES = 4, LOOK_BYTES = 8192, PIECE_BYTES = 65536, DEPTH_MAX = 64, F
 
 enum content { CONTENT_TEXT, CONTENT_BINARY, CONTENT_EMPTY };
 
-/* The first bytes of a file: a NUL among them makes it binary. *mark: how many of them are its byte order mark. */
-static int read_head(struct unpack *in, const char *path, unsigned char *head, size_t room, size_t *size, size_t *mark, enum content *out,
-                     struct dt_error *err)
+/* The first bytes of a file: a NUL among them makes it binary. *mark: how many of them are its
+ * byte order mark. */
+static int read_head(struct unpack *in, const char *path, unsigned char *head, size_t room, size_t *size, size_t *mark,
+                     enum content *out, struct dt_error *err)
 {
     const char *other;
     size_t n = 0;
@@ -32,7 +33,8 @@ static int read_head(struct unpack *in, const char *path, unsigned char *head, s
     } while (n > 0 && *size < MARK_BYTES);
     *mark = dt_text_mark(head, *size, &other);
     if (other != NULL) {
-        return dt_fail(err, DT_INVALID, "%s: begins with the byte order mark of %s; convert it: iconv -f %s -t UTF-8", path, other, other);
+        return dt_fail(err, DT_INVALID, "%s: begins with the byte order mark of %s; convert it: iconv -f %s -t UTF-8",
+                       path, other, other);
     }
     bool binary = memchr(head, 0, *size < LOOK_BYTES ? *size : LOOK_BYTES) != NULL;
     *out = *size == *mark ? CONTENT_EMPTY : binary ? CONTENT_BINARY : CONTENT_TEXT;
@@ -75,13 +77,14 @@ static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool
 
 static int add_path(struct corpus *c, const char *path, int depth, struct dt_error *err);
 
-static int by_bytes(const struct dirent **a, const struct dirent **b) /* alphasort would ask the locale */
+/* alphasort would ask the locale */
+static int by_bytes(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* What dtdata writes: NAME.bin.json beside NAME.bin, and what a run writes just now, NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards
- * themselves are binary. */
+/* What dtdata writes: NAME.bin.json beside NAME.bin, and what a run writes just now,
+ * NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards themselves are binary. */
 static bool is_sidecar(const char *path)
 {
     const char *mark = strstr(strrchr(path, '/') != NULL ? strrchr(path, '/') : path, ".bin.json");
@@ -89,7 +92,8 @@ static bool is_sidecar(const char *path)
     if (mark == NULL || (*tail != 0 && strncmp(tail, ".tmp-", 5) != 0)) {
         return false;
     }
-    int id = *tail == 0 ? 0 : 5 + (int)strspn(tail + 5, "0123456789"); /* dt_file_write adds another .tmp-PID */
+    /* dt_file_write adds another .tmp-PID */
+    int id = *tail == 0 ? 0 : 5 + (int)strspn(tail + 5, "0123456789");
     int size = (int)(mark - path) + (int)strlen(".bin");
     char *shard = dt_format("%.*s", size, path), *growing = dt_format("%.*s%.*s", size, path, id, tail);
     struct stat st;
@@ -102,7 +106,8 @@ static bool is_sidecar(const char *path)
 static bool is_output(const struct corpus *c, const struct stat *st)
 {
     struct stat output;
-    return c->output != NULL && stat(c->output, &output) == 0 && output.st_dev == st->st_dev && output.st_ino == st->st_ino;
+    return c->output != NULL && stat(c->output, &output) == 0 && output.st_dev == st->st_dev &&
+           output.st_ino == st->st_ino;
 }
 
 static int add_folder(struct corpus *c, const char *path, int depth, struct dt_error *err)
@@ -120,7 +125,8 @@ static int add_folder(struct corpus *c, const char *path, int depth, struct dt_e
             size_t size = strlen(path);
             char *inner = dt_format("%s%s%s", path, size > 0 && path[size - 1] == '/' ? "" : "/", names[i]->d_name);
             struct stat st;
-            bool link_to_folder = lstat(inner, &st) == 0 && S_ISLNK(st.st_mode) && (stat(inner, &st) != 0 || S_ISDIR(st.st_mode));
+            bool link_to_folder =
+                lstat(inner, &st) == 0 && S_ISLNK(st.st_mode) && (stat(inner, &st) != 0 || S_ISDIR(st.st_mode));
             bool special = !link_to_folder && stat(inner, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
             bool output = !link_to_folder && stat(inner, &st) == 0 && S_ISDIR(st.st_mode) && is_output(c, &st);
             c->output_met |= output;
@@ -148,11 +154,14 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
         return add_folder(c, path, depth, err);
     }
     struct stat input;
-    bool is_input = isatty(0) && fstat(0, &input) == 0 && input.st_dev == st.st_dev && input.st_ino == st.st_ino; /* /dev/stdin */
+    /* /dev/stdin */
+    bool is_input = isatty(0) && fstat(0, &input) == 0 && input.st_dev == st.st_dev && input.st_ino == st.st_ino;
     if ((S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) && !is_input) {
-        return dt_fail(err, DT_INVALID, "%s: is a device; give text files, folders of them, or - for standard input", path);
+        return dt_fail(err, DT_INVALID, "%s: is a device; give text files, folders of them, or - for standard input",
+                       path);
     }
-    return add_file(c, path, st.st_size, S_ISREG(st.st_mode), err); /* a pipe can be read only once */
+    /* a pipe can be read only once */
+    return add_file(c, path, st.st_size, S_ISREG(st.st_mode), err);
 }
 
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err)
@@ -174,7 +183,8 @@ static int by_hash(const void *a, const void *b)
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err)
 {
     if (c->count < 2) {
-        return dt_fail(err, DT_INVALID, "--val: whole files are held out, and there is only one; give more files, or --val 0");
+        return dt_fail(err, DT_INVALID,
+                       "--val: whole files are held out, and there is only one; give more files, or --val 0");
     }
     struct ticket *order = dt_alloc(c->count * sizeof *order);
     int64_t all = 0, held = 0;
@@ -188,7 +198,8 @@ int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err)
         struct corpus_file *f = &c->files[order[i].index];
         smallest = f->size_bytes < c->files[order[smallest].index].size_bytes ? i : smallest;
         bool enough = (double)held >= fraction * (double)all || held_count + 1 == c->count;
-        bool too_much = (double)(held + f->size_bytes) > 2 * fraction * (double)all; /* a huge file is for training */
+        /* a huge file is for training */
+        bool too_much = (double)(held + f->size_bytes) > 2 * fraction * (double)all;
         if (!enough && !too_much) {
             f->held_out = true;
             held += f->size_bytes;
@@ -285,7 +296,8 @@ static int split_lines(void *context, const unsigned char *text, size_t size, st
         size_t n = newline != NULL ? (size_t)(newline - text) : size;
         dt_text_add(&r->line, text, n);
         if (r->line.size > DT_SCAN_BYTES) {
-            return dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", r->path, r->number + 1, DT_SCAN_BYTES);
+            return dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", r->path, r->number + 1,
+                           DT_SCAN_BYTES);
         }
         if (newline != NULL && end_line(r, err) != 0) {
             return -1;
@@ -297,8 +309,8 @@ static int split_lines(void *context, const unsigned char *text, size_t size, st
     return 0;
 }
 
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct corpus_left_out *no_text,
-                        struct corpus_left_out *marks, struct dt_error *err)
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
+                        struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err)
 {
     struct records r = {.path = path, .key = key, .sink = sink, .context = context, .no_text = no_text, .marks = marks};
     dt_text_init(&r.line);

@@ -1,4 +1,5 @@
-/* Text files as they lie on a disk: collects them from files and folders, holds some out for evaluation, streams their text. */
+/* Text files as they lie on a disk: collects them from files and folders, holds some out for
+ * evaluation, streams their text. */
 #ifndef DT_CMD_DTDATA_CORPUS_H
 #define DT_CMD_DTDATA_CORPUS_H
 
@@ -18,32 +19,38 @@ struct corpus {
     struct corpus_file *files;
     size_t count;
     size_t binary_count, empty_count; /* left out */
-    const char *output;               /* the folder that the shards go to, passed over inside other folders; null: none */
+    const char *output;               /* the folder that the shards go to, passed over inside
+                                       * other folders; null: none */
     bool output_met;
 };
 
-/* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden names, links to folders, `output` and what
- * stands beside token shards are passed over, binary and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
+/* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden
+ * names, links to folders, `output` and what stands beside token shards are passed over, binary
+ * and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
-/* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least one file, never all. Which ones depends on
- * their paths alone, through a hash. Needs two files. */
+/* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
+ * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
 /* What is no text, and where the first of it was: a path, or a path and a record. */
 struct corpus_left_out {
     long long count;
     char first[512];
 };
-/* Streams the text of a file, .gz unpacked: calls sink with pieces until it returns -1. A NUL among the first bytes is an error, and so is the byte order
- * mark of UTF-16 or UTF-32; that of UTF-8 is left out and counted in `marks`. */
+/* Streams the text of a file, .gz unpacked: calls sink with pieces until it returns -1. A NUL
+ * among the first bytes is an error, and so is the byte order mark of UTF-16 or UTF-32; that of
+ * UTF-8 is left out and counted in `marks`. */
 typedef int corpus_sink(void *context, const unsigned char *text, size_t size, struct dt_error *err);
-int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err);
+int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks,
+                struct dt_error *err);
 /* True for NAME.jsonl and NAME.jsonl.gz. */
 bool corpus_is_records(const char *path);
-/* Reads a file with one JSON object per line and hands the string under `key` to sink, one call per record; empty lines are passed over. An error names the
- * record. A line has at most 16 MiB. A record whose text has an escape that no text has (NUL, half of a surrogate pair) is left out and counted in
- * `no_text`. A byte order mark may also stand before a later record, where files were joined. */
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context, struct corpus_left_out *no_text,
-                        struct corpus_left_out *marks, struct dt_error *err);
+/* Reads a file with one JSON object per line and hands the string under `key` to sink, one call
+ * per record; empty lines are passed over. An error names the record. A line has at most 16 MiB.
+ * A record whose text has an escape that no text has (NUL, half of a surrogate pair) is left out
+ * and counted in `no_text`. A byte order mark may also stand before a later record, where files
+ * were joined. */
+int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
+                        struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err);
 void corpus_close(struct corpus *c);
 
 #endif

@@ -1,4 +1,5 @@
-/* dtdata: text -> token shards, and what is in shards. What it does with files is cmd/dtdata/corpus.c and shards_write.c. */
+/* dtdata: text -> token shards, and what is in shards. What it does with files is
+ * cmd/dtdata/corpus.c and shards_write.c. */
 #include "base/file.h"
 #include "base/signals.h"
 #include "base/text.h"
@@ -16,7 +17,9 @@
 #include <unistd.h>
 
 enum { BYTES_VOCABULARY = 256, END_OF_TEXT = 0 };
-#define BASELINE_BYTES ((int64_t)16 << 20) /* most of each text that is looked at: seconds, not minutes */
+#define BASELINE_BYTES                                                                                                 \
+    ((int64_t)16 << 20) /* most of each text that is looked at: seconds, not
+                         * minutes */
 
 static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "\n"
@@ -118,7 +121,8 @@ struct left_out {
     struct corpus_left_out records, marks;
 };
 
-static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct left_out *left_out, struct dt_error *err)
+static int write_file(struct shard_writer *w, const char *path, const char *text_key, struct left_out *left_out,
+                      struct dt_error *err)
 {
     shard_writer_source(w, path);
     if (corpus_is_records(path)) {
@@ -128,21 +132,25 @@ static int write_file(struct shard_writer *w, const char *path, const char *text
     if (corpus_read(path, write_bytes, w, &left_out->marks, err) != 0) {
         return -1;
     }
-    return shard_writer_tokens(w) > before ? write_end(w, err) : 0; /* a pipe may turn out to be empty */
+    /* a pipe may turn out to be empty */
+    return shard_writer_tokens(w) > before ? write_end(w, err) : 0;
 }
 
-static int open_writer(struct shard_writer **w, const char *prefix, const struct tokenize_options *o, struct dt_error *err)
+static int open_writer(struct shard_writer **w, const char *prefix, const struct tokenize_options *o,
+                       struct dt_error *err)
 {
     return shard_writer_open(w, o->dir, prefix, "bytes", BYTES_VOCABULARY, o->shard_tokens, o->overwrite, err);
 }
 
 static void say(const char *what, size_t files, const struct shard_writer *w, const char *dir)
 {
-    dt_text_say(stdout, "%s: %zu file%s, %" PRId64 " tokens in %d shard%s: %s/%s-*.bin", what, files, files == 1 ? "" : "s", shard_writer_tokens(w),
-                shard_writer_shards(w), shard_writer_shards(w) == 1 ? "" : "s", dir, what);
+    dt_text_say(stdout, "%s: %zu file%s, %" PRId64 " tokens in %d shard%s: %s/%s-*.bin", what, files,
+                files == 1 ? "" : "s", shard_writer_tokens(w), shard_writer_shards(w),
+                shard_writer_shards(w) == 1 ? "" : "s", dir, what);
 }
 
-static int write_all(const struct corpus *c, const struct tokenize_options *o, struct left_out *left_out, struct dt_error *err)
+static int write_all(const struct corpus *c, const struct tokenize_options *o, struct left_out *left_out,
+                     struct dt_error *err)
 {
     struct shard_writer *train = NULL, *val = NULL;
     size_t held_out = 0;
@@ -157,12 +165,13 @@ static int write_all(const struct corpus *c, const struct tokenize_options *o, s
         }
     }
     if (shard_writer_tokens(train) == 0 || (held_out > 0 && shard_writer_tokens(val) == 0)) {
-        (void)dt_fail(err, DT_INVALID, "%s%s: no text for %s: what was read is empty; give other files", c->files[0].path,
-                      c->count > 1 ? " and others" : "", shard_writer_tokens(train) == 0 ? "train" : "val");
+        (void)dt_fail(err, DT_INVALID, "%s%s: no text for %s: what was read is empty; give other files",
+                      c->files[0].path, c->count > 1 ? " and others" : "",
+                      shard_writer_tokens(train) == 0 ? "train" : "val");
         goto out;
     }
-    if (shard_writer_finish(train, err) != 0 || shard_writer_finish(val, err) != 0 || go_on(err) != 0 || shard_writer_commit(val, err) != 0 ||
-        shard_writer_commit(train, err) != 0) {
+    if (shard_writer_finish(train, err) != 0 || shard_writer_finish(val, err) != 0 || go_on(err) != 0 ||
+        shard_writer_commit(val, err) != 0 || shard_writer_commit(train, err) != 0) {
         goto out;
     }
     say("train", c->count - held_out, train, o->dir);
@@ -185,12 +194,14 @@ static void say_left_out(const struct corpus *c, const struct tokenize_options *
         dt_text_say(stderr, "dtdata: left out %s, where the shards go", o->dir);
     }
     if (x->marks.count > 0) {
-        dt_text_say(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s", x->marks.count, x->marks.count == 1 ? "" : "s",
-                    x->marks.first);
+        dt_text_say(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s", x->marks.count,
+                    x->marks.count == 1 ? "" : "s", x->marks.first);
     }
     if (x->records.count > 0) {
-        dt_text_say(stderr, "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s", x->records.count,
-                    x->records.count == 1 ? "" : "s", x->records.first);
+        dt_text_say(
+            stderr,
+            "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s",
+            x->records.count, x->records.count == 1 ? "" : "s", x->records.first);
     }
 }
 
@@ -213,7 +224,8 @@ static int tokenize_paths(char **paths, int count, const struct tokenize_options
         piped = piped || strcmp(paths[i], "-") == 0;
     }
     if (c.count == 0) {
-        (void)dt_fail(&err, DT_INVALID, "%s%s: no text: %zu binary and %zu empty files; give text files or folders of them", paths[0],
+        (void)dt_fail(&err, DT_INVALID,
+                      "%s%s: no text: %zu binary and %zu empty files; give text files or folders of them", paths[0],
                       count > 1 ? " and others" : "", c.binary_count, c.empty_count);
         code = fail(&err, DT_EXIT_FAILED);
         goto out;
@@ -305,18 +317,23 @@ static int inspect(const char *path)
     dt_text_say(stdout, "%s: %" PRId64 " tokens of %d bytes (%s), largest id %" PRId64, path, s.token_count, s.width,
                 dt_text_bytes((double)s.map_bytes, size, sizeof size), max_id);
     if (s.has_info) {
-        dt_text_say(stdout, "  tokenizer %s, vocabulary %" PRId64 ", from %" PRId64 " files", s.info.tokenizer[0] != 0 ? s.info.tokenizer : "unknown",
-                    s.info.vocabulary, s.info.source_count);
+        dt_text_say(stdout, "  tokenizer %s, vocabulary %" PRId64 ", from %" PRId64 " files",
+                    s.info.tokenizer[0] != 0 ? s.info.tokenizer : "unknown", s.info.vocabulary, s.info.source_count);
     } else {
         dt_text_say(stdout, "  no %s.json: tokenizer and vocabulary unknown", path);
     }
-    dt_text_say(stdout, "  xxh3 %016" PRIx64 "%s", hash, !s.info.has_hash ? ", nothing to compare with" : same ? ", as written" : "");
+    dt_text_say(stdout, "  xxh3 %016" PRIx64 "%s", hash,
+                !s.info.has_hash ? ", nothing to compare with"
+                : same           ? ", as written"
+                                 : "");
     if (!same) {
-        (void)dt_fail(&err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", path, hash,
-                      s.info.hash);
+        (void)dt_fail(&err, DT_INVALID,
+                      "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again",
+                      path, hash, s.info.hash);
     } else if (!fits) {
-        (void)dt_fail(&err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", path, max_id,
-                      s.info.vocabulary);
+        (void)dt_fail(&err, DT_INVALID,
+                      "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", path,
+                      max_id, s.info.vocabulary);
     }
     shard_close(&s);
     return same && fits ? DT_EXIT_DONE : fail(&err, DT_EXIT_FAILED);
@@ -335,7 +352,8 @@ static int run_inspect(int argc, char **argv)
     return code;
 }
 
-/* The tokens of a source as bytes; of more than `limit` pieces from everywhere, evenly spaced. The caller frees. */
+/* The tokens of a source as bytes; of more than `limit` pieces from everywhere, evenly spaced.
+ * The caller frees. */
 static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct dt_error *err)
 {
     enum { PIECE = 16384 };
@@ -347,7 +365,8 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
     int64_t count = s.sample_count < limit ? s.sample_count : limit / PIECE * PIECE,
             stride = s.sample_count < limit ? PIECE : s.sample_count / (limit / PIECE);
     if (s.vocabulary > BYTES_VOCABULARY) {
-        (void)dt_fail(err, DT_INVALID, "%s: a vocabulary of %" PRId64 "; the baselines are for bytes", glob, s.vocabulary);
+        (void)dt_fail(err, DT_INVALID, "%s: a vocabulary of %" PRId64 "; the baselines are for bytes", glob,
+                      s.vocabulary);
     } else {
         bytes = dt_alloc((size_t)count + 1);
         for (int64_t i = 0; i < count; i++) { /* samples of one token and its label */
@@ -363,7 +382,8 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
 
 static int run_baseline(int argc, char **argv)
 {
-    static const struct option options[] = {{"train", required_argument, NULL, 't'}, {"val", required_argument, NULL, 'v'}, {0}};
+    static const struct option options[] = {
+        {"train", required_argument, NULL, 't'}, {"val", required_argument, NULL, 'v'}, {0}};
     const char *train_glob = NULL, *val_glob = NULL;
     int c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -380,7 +400,8 @@ static int run_baseline(int argc, char **argv)
     double bits = 0;
     uint8_t *train = bytes_of(train_glob, BASELINE_BYTES, &train_size, &err);
     uint8_t *val = train != NULL ? bytes_of(val_glob, BASELINE_BYTES, &val_size, &err) : NULL;
-    int code = val == NULL || baseline_gzip(val, val_size, &bits, &err) != 0 ? fail(&err, DT_EXIT_FAILED) : DT_EXIT_DONE;
+    int code =
+        val == NULL || baseline_gzip(val, val_size, &bits, &err) != 0 ? fail(&err, DT_EXIT_FAILED) : DT_EXIT_DONE;
     if (code == DT_EXIT_DONE) {
         (void)printf("gzip -9 %.3f\n", bits);
     }
@@ -404,7 +425,8 @@ int main(int argc, char **argv)
     } commands[] = {{"tokenize", run_tokenize}, {"inspect", run_inspect}, {"baseline", run_baseline}};
     static const char *const names[] = {"tokenize", "inspect", "baseline"};
     const char *command = argc > 1 ? argv[1] : NULL;
-    struct sigaction action = {.sa_handler = on_signal}; /* no restart: a read from a terminal must end too */
+    struct sigaction action = {.sa_handler = on_signal}; /* no restart: a read from a terminal
+                                                          * must end too */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             (void)fputs(help, stdout);
@@ -436,6 +458,6 @@ int main(int argc, char **argv)
         }
     }
     const char *nearest = dt_text_nearest(command, names, sizeof names / sizeof names[0]);
-    return usage("%s: unknown command%s%s%s", command, nearest != NULL ? "; did you mean " : "", nearest != NULL ? nearest : "",
-                 nearest != NULL ? "?" : "");
+    return usage("%s: unknown command%s%s%s", command, nearest != NULL ? "; did you mean " : "",
+                 nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
 }

@@ -1,4 +1,5 @@
-/* Plain and gzip files through one door. zlib's own reader (gzread) would do, but it drops what follows the packed data without a word. */
+/* Plain and gzip files through one door. zlib's own reader (gzread) would do, but it drops what
+ * follows the packed data without a word. */
 #include "cmd/dtdata/unpack.h"
 
 #include "base/text.h"
@@ -37,7 +38,8 @@ int unpack_open(struct unpack **out, const char *path, struct dt_error *err)
     return 0;
 }
 
-/* Reads on until `least` bytes of input are there, or the file ends. A signal ends it: somebody may wait at a terminal. */
+/* Reads on until `least` bytes of input are there, or the file ends. A signal ends it: somebody
+ * may wait at a terminal. */
 static int fill(struct unpack *u, unsigned least, struct dt_error *err)
 {
     if (u->stream.avail_in >= least || u->ended) {
@@ -76,7 +78,9 @@ static int next_member(struct unpack *u, struct dt_error *err)
             return 0;
         }
         if (u->stream.next_in[0] != 0) {
-            return dt_fail(err, DT_INVALID, "%s: what follows the packed data is no gzip, and would be lost; unpack it, or cut it off", u->path);
+            return dt_fail(err, DT_INVALID,
+                           "%s: what follows the packed data is no gzip, and would be lost; unpack it, or cut it off",
+                           u->path);
         }
         u->stream.next_in++;
         u->stream.avail_in--;
@@ -100,7 +104,8 @@ static int inflate_some(struct unpack *u, unsigned char *out, size_t size, size_
     } else if (code == Z_MEM_ERROR) {
         return dt_fail(err, DT_NO_MEMORY, "%s: no memory to unpack it", u->path);
     } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        return dt_fail(err, DT_INVALID, "%s: damaged or cut short (%s)", u->path, u->stream.msg != NULL ? u->stream.msg : "needs a dictionary");
+        return dt_fail(err, DT_INVALID, "%s: damaged or cut short (%s)", u->path,
+                       u->stream.msg != NULL ? u->stream.msg : "needs a dictionary");
     }
     return 0;
 }

@@ -1,5 +1,6 @@
-/* The CPU as a device: host memory; streams that are threads with a queue, or that work at once in the caller; events.
- * An event counts its records: the stream that reaches a record sets `done`, and everybody who waits knows which one he needs. */
+/* The CPU as a device: host memory; streams that are threads with a queue, or that work at once
+ * in the caller; events. An event counts its records: the stream that reaches a record sets
+ * `done`, and everybody who waits knows which one he needs. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
@@ -57,7 +58,8 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Large blocks are mapped, so that they begin on a huge page and each page is touched here and not in the first step. */
+/* Large blocks are mapped, so that they begin on a huge page and each page is touched here and
+ * not in the first step. */
 static void *map_large(size_t size_bytes)
 {
     size_t size = round_up(size_bytes, HUGE_BYTES);
@@ -207,7 +209,8 @@ static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
     while (e->done < record) {
         if (timeout_s < 0) {
             pthread_cond_wait(&e->changed, &e->lock);
-        } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT && dt_now_s() >= end_s) { /* not a jump of the clock */
+        } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT &&
+                   dt_now_s() >= end_s) { /* not a jump of the clock */
             return e->done >= record;
         }
     }

@@ -1,4 +1,5 @@
-/* 16-bit floats as bits: BF16 (the upper half of a float) and F16. Rounding goes to the nearest even, a nan stays a nan. */
+/* 16-bit floats as bits: BF16 (the upper half of a float) and F16. Rounding goes to the nearest
+ * even, a nan stays a nan. */
 #ifndef DT_KERNELS_CPU_HALF_H
 #define DT_KERNELS_CPU_HALF_H
 
@@ -60,7 +61,8 @@ static inline uint16_t dt_to_f16(float f)
     if (bits >= 0x477ff000) { /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00);
     }
-    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at the end */
+    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at
+                              * the end */
         float shifted;
         memcpy(&shifted, &bits, sizeof shifted);
         shifted += 0.5F;
@@ -71,7 +73,8 @@ static inline uint16_t dt_to_f16(float f)
     return (uint16_t)(sign | ((bits - ((127U - 15U) << 23)) >> 13));
 }
 
-/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x would. */
+/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x
+ * would. */
 static inline float dt_narrow_to_odd(double x)
 {
     float f = (float)x;

@@ -1,6 +1,7 @@
-/* The row `matmul`: slices of rows that the pool's threads take one by one; each is computed in one thread by oneDNN, or by our
- * own plain product. oneDNN (Debian's build runs on OpenMP) is told to use one thread. One thread alone takes the whole where an element's sum has
- * an order that rows do not change (test_kernels compares the bits): 5 % less time for wide products. */
+/* The row `matmul`: slices of rows that the pool's threads take one by one; each is computed in
+ * one thread by oneDNN, or by our own plain product. oneDNN (Debian's build runs on OpenMP) is
+ * told to use one thread. One thread alone takes the whole where an element's sum has an order
+ * that rows do not change (test_kernels compares the bits): 5 % less time for wide products. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
@@ -35,8 +36,10 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
         for (; l + 4 <= length; l += 4) {
             quad r0 = quad_load(from + i * row + l), r1 = quad_load(from + (i + 1) * row + l);
             quad r2 = quad_load(from + (i + 2) * row + l), r3 = quad_load(from + (i + 3) * row + l);
-            quad t0 = __builtin_shuffle(r0, r1, (quad_index){0, 4, 1, 5}), t1 = __builtin_shuffle(r0, r1, (quad_index){2, 6, 3, 7});
-            quad t2 = __builtin_shuffle(r2, r3, (quad_index){0, 4, 1, 5}), t3 = __builtin_shuffle(r2, r3, (quad_index){2, 6, 3, 7});
+            quad t0 = __builtin_shuffle(r0, r1, (quad_index){0, 4, 1, 5}),
+                 t1 = __builtin_shuffle(r0, r1, (quad_index){2, 6, 3, 7});
+            quad t2 = __builtin_shuffle(r2, r3, (quad_index){0, 4, 1, 5}),
+                 t3 = __builtin_shuffle(r2, r3, (quad_index){2, 6, 3, 7});
             quad_store(to + l * step + i, __builtin_shuffle(t0, t2, (quad_index){0, 1, 4, 5}));
             quad_store(to + (l + 1) * step + i, __builtin_shuffle(t0, t2, (quad_index){2, 3, 6, 7}));
             quad_store(to + (l + 2) * step + i, __builtin_shuffle(t1, t3, (quad_index){0, 1, 4, 5}));
@@ -73,7 +76,8 @@ void dt_gemm_one_thread(void)
     }
 }
 
-/* The library's product of a transposed and a plain matrix loses a fifth of its speed: such an `a` is turned over first. */
+/* The library's product of a transposed and a plain matrix loses a fifth of its speed: such an
+ * `a` is turned over first. */
 void dt_gemm_onednn(const struct dt_gemm *g)
 {
     dt_gemm_one_thread();
@@ -90,7 +94,8 @@ void dt_gemm_onednn(const struct dt_gemm *g)
     }
     bool turned_b = g->b_col != 1;
     float beta = g->accumulate || g->bias != NULL ? 1.0F : 0.0F;
-    dnnl_sgemm('N', turned_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, turned_b ? g->b_col : g->b_row, beta, g->c, g->ldc);
+    dnnl_sgemm('N', turned_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, turned_b ? g->b_col : g->b_row, beta,
+               g->c, g->ldc);
 }
 
 /* ---- the row ---- */
@@ -151,7 +156,8 @@ static void one_slice(void *context, int64_t part)
                                            .c_is_f32 = a->c_type == DT_F32});
 }
 
-static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const struct engine *engine, struct dt_error *err)
+static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const struct engine *engine,
+                      struct dt_error *err)
 {
     bool half = a->type == DT_BF16;
     if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == DT_BF16))) {

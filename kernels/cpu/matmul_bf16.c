@@ -1,8 +1,9 @@
-/* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the F32 product. Which one is faster on this
- * CPU is measured at the first use, since flags do not tell (a CPU may have the dot product and do it slower than fma): there
- * is a factor of two or more between both wherever it was tried, so that all processes of a host choose alike. DTRUN_BF16 chooses for hosts that
- * differ.
- * The one file that knows how oneDNN's versions 2 and 3 describe a product. */
+/* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the
+ * F32 product. Which one is faster on this CPU is measured at the first use, since flags do not
+ * tell (a CPU may have the dot product and do it slower than fma): there is a factor of two or
+ * more between both wherever it was tried, so that all processes of a host choose alike.
+ * DTRUN_BF16 chooses for hosts that differ. The one file that knows how oneDNN's versions 2 and
+ * 3 describe a product. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
@@ -71,7 +72,8 @@ static dnnl_status_t describe_matrices(struct product *p)
 {
     const struct key *k = &p->key;
     dnnl_dims_t a = {k->m, k->k}, b = {k->k, k->n}, c = {k->m, k->n}, bias = {1, k->n};
-    dnnl_dims_t a_steps = {k->a_row, k->a_col}, b_steps = {k->b_row, k->b_col}, c_steps = {k->ldc, 1}, bias_steps = {k->n, 1};
+    dnnl_dims_t a_steps = {k->a_row, k->a_col}, b_steps = {k->b_row, k->b_col}, c_steps = {k->ldc, 1},
+                bias_steps = {k->n, 1};
     dnnl_status_t s = describe(&p->a, a, a_steps, dnnl_bf16);
     s = s != dnnl_success ? s : describe(&p->b, b, b_steps, dnnl_bf16);
     s = s != dnnl_success ? s : describe(&p->c, c, c_steps, k->c_is_f32 ? dnnl_f32 : dnnl_bf16);
@@ -81,7 +83,8 @@ static dnnl_status_t describe_matrices(struct product *p)
 static dnnl_status_t describe_product(struct product *p, dnnl_primitive_attr_t attr)
 {
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_matmul_primitive_desc_create(&p->described, library.engine, p->a, p->b, p->key.bias ? p->bias : NULL, p->c, attr);
+    return dnnl_matmul_primitive_desc_create(&p->described, library.engine, p->a, p->b, p->key.bias ? p->bias : NULL,
+                                             p->c, attr);
 #else
     dnnl_matmul_desc_t d;
     dnnl_status_t s = dnnl_matmul_desc_init(&d, &p->a, &p->b, p->key.bias ? &p->bias : NULL, &p->c);
@@ -106,7 +109,8 @@ static dnnl_status_t compile(struct product *p)
     s = s != dnnl_success ? s : describe_product(p, attr);
     s = s != dnnl_success ? s : dnnl_primitive_create(&p->primitive, p->described);
     if (s == dnnl_success) {
-        p->scratch_bytes = dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->described, dnnl_query_scratchpad_md, 0));
+        p->scratch_bytes =
+            dnnl_memory_desc_get_size(dnnl_primitive_desc_query_md(p->described, dnnl_query_scratchpad_md, 0));
     }
     dnnl_post_ops_destroy(ops);
     dnnl_primitive_attr_destroy(attr);
@@ -134,7 +138,8 @@ static const struct product *product_of(const struct dt_gemm_bf16 *g)
                       .bias = g->bias != NULL,
                       .accumulate = g->accumulate,
                       .c_is_f32 = g->c_is_f32};
-    struct product **bucket = &library.products[(uint64_t)(key.m * 31 + key.n * 17 + key.k * 7 + key.a_col + key.b_col) % BUCKETS];
+    struct product **bucket =
+        &library.products[(uint64_t)(key.m * 31 + key.n * 17 + key.k * 7 + key.a_col + key.b_col) % BUCKETS];
     struct product *p = search(__atomic_load_n(bucket, __ATOMIC_ACQUIRE), &key);
     if (p != NULL) {
         return p;
@@ -175,7 +180,8 @@ static dnnl_status_t run_product(const struct product *p, const struct dt_gemm_b
     int count = 0;
     for (; count < (g->bias != NULL ? 5 : 4) && s == dnnl_success; count++) {
         void *at;
-        memcpy(&at, &tensors[count].at, sizeof at); /* the library takes what it only reads without const, too */
+        memcpy(&at, &tensors[count].at, sizeof at); /* the library takes what it only reads
+                                                     * without const, too */
         args[count].arg = tensors[count].what;
         s = dnnl_memory_create(&args[count].memory, tensors[count].shape, library.engine, at);
     }
@@ -200,7 +206,8 @@ static bool try_library(const struct dt_gemm_bf16 *g)
 
 #define BLOCK 512 /* of n and k: blocks of a, b and c together stay in the L2 cache */
 
-/* The block of a matrix whose element (i, l) lies at x[i * row + l * col], as floats: tight, and in the same order. */
+/* The block of a matrix whose element (i, l) lies at x[i * row + l * col], as floats: tight, and
+ * in the same order. */
 static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
     bool turned = col != 1;
@@ -273,7 +280,8 @@ static bool library_is_faster;
 static struct dt_error choice_error; /* status DT_OK: none */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
-/* Both in turns on a product of 50 MFLOP, the best of each: a few milliseconds, and a disturbed one does not count. */
+/* Both in turns on a product of 50 MFLOP, the best of each: a few milliseconds, and a disturbed
+ * one does not count. */
 static void measure(void)
 {
     enum { M = 128, N = 384, K = 512 };
@@ -284,8 +292,17 @@ static void measure(void)
     for (int i = 0; i < M * K + K * N; i++) {
         x[i] = dt_to_bf16((float)(i % 13 - 6));
     }
-    struct dt_gemm_bf16 g = {
-        .c = x + M * K + K * N, .a = x, .b = x + M * K, .m = M, .n = N, .k = K, .a_row = K, .a_col = 1, .b_row = N, .b_col = 1, .ldc = N};
+    struct dt_gemm_bf16 g = {.c = x + M * K + K * N,
+                             .a = x,
+                             .b = x + M * K,
+                             .m = M,
+                             .n = N,
+                             .k = K,
+                             .a_row = K,
+                             .a_col = 1,
+                             .b_row = N,
+                             .b_col = 1,
+                             .ldc = N};
     double best[2] = {1e9, 1e9};
     bool works = true;
     for (int i = 0; i <= TRIALS && works; i++) { /* the first round compiles */

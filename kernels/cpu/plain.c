@@ -1,5 +1,5 @@
-/* fill, cast, sum_slices, norm_finish and exact_sum for every type; pieces of cross_entropy. Memory decides their speed, so plain loops
- * that the compiler vectorises are enough. */
+/* fill, cast, sum_slices, norm_finish and exact_sum for every type; pieces of cross_entropy.
+ * Memory decides their speed, so plain loops that the compiler vectorises are enough. */
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/cpu.h"
@@ -13,9 +13,9 @@
 
 /* ---- fill ---- */
 
-#define FILL(T, value)                                                                                                                               \
-    for (int64_t i = 0; i < a->count; i++) {                                                                                                         \
-        ((T *)a->x)[i] = (T)(value);                                                                                                                 \
+#define FILL(T, value)                                                                                                 \
+    for (int64_t i = 0; i < a->count; i++) {                                                                           \
+        ((T *)a->x)[i] = (T)(value);                                                                                   \
     }
 
 static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
@@ -36,7 +36,8 @@ static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
     case DT_F16:
         FILL(uint16_t, dt_to_f16((float)a->value)) break;
     case DT_I64:
-        for (int64_t i = 0; i < a->count; i++) { /* the host may be looking at one: a mark of how far a stream has come */
+        for (int64_t i = 0; i < a->count; i++) { /* the host may be looking at one: a mark of how
+                                                  * far a stream has come */
             __atomic_store_n(&((int64_t *)a->x)[i], (int64_t)a->value, __ATOMIC_RELAXED);
         }
         break;
@@ -59,14 +60,15 @@ void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a)
 
 /* ---- cast ---- */
 
-/* float targets and sources go through double, in which all of them are exact; 16-bit targets are rounded from there once. */
+/* float targets and sources go through double, in which all of them are exact; 16-bit targets
+ * are rounded from there once. */
 static void load_double(double *to, const void *from, int64_t at, int64_t n, enum dt_dtype type)
 {
-#define LOAD(T, expression)                                                                                                                          \
-    for (int64_t i = 0; i < n; i++) {                                                                                                                \
-        T x = ((const T *)from)[at + i];                                                                                                             \
-        to[i] = (double)(expression);                                                                                                                \
-    }                                                                                                                                                \
+#define LOAD(T, expression)                                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                                                  \
+        T x = ((const T *)from)[at + i];                                                                               \
+        to[i] = (double)(expression);                                                                                  \
+    }                                                                                                                  \
     break;
     switch (type) {
     case DT_F32:
@@ -85,11 +87,11 @@ static void load_double(double *to, const void *from, int64_t at, int64_t n, enu
 
 static void store_double(void *to, const double *from, int64_t at, int64_t n, enum dt_dtype type)
 {
-#define STORE(T, expression)                                                                                                                         \
-    for (int64_t i = 0; i < n; i++) {                                                                                                                \
-        double x = from[i];                                                                                                                          \
-        ((T *)to)[at + i] = (T)(expression);                                                                                                         \
-    }                                                                                                                                                \
+#define STORE(T, expression)                                                                                           \
+    for (int64_t i = 0; i < n; i++) {                                                                                  \
+        double x = from[i];                                                                                            \
+        ((T *)to)[at + i] = (T)(expression);                                                                           \
+    }                                                                                                                  \
     break;
     switch (type) {
     case DT_F32:
@@ -159,7 +161,8 @@ static int cast_now(const struct dt_cast_args *a, struct dt_error *err)
         }
         return 0;
     }
-    return dt_fail(err, DT_INTERNAL, "cast: %s to %s is not made", dt_dtype_name(a->in_type), dt_dtype_name(a->out_type));
+    return dt_fail(err, DT_INTERNAL, "cast: %s to %s is not made", dt_dtype_name(a->in_type),
+                   dt_dtype_name(a->out_type));
 }
 
 static int run_cast(struct dt_stream *s, void *args, struct dt_error *err)
@@ -180,23 +183,24 @@ void dt_cpu_cast(const struct dt_cast_args *a)
 
 /* ---- sum_slices: the canonical tree, block by block ---- */
 
-/* One level joins neighbours in `rows` (count of them, each BLOCK apart) in place; an odd last one moves up. */
-#define TREE(T, name, JOIN)                                                                                                                          \
-    static void name(T(*rows)[BLOCK], int count, int64_t n)                                                                                          \
-    {                                                                                                                                                \
-        while (count > 1) {                                                                                                                          \
-            for (int i = 0; i + 1 < count; i += 2) {                                                                                                 \
-                const T *x = rows[i], *y = rows[i + 1];                                                                                              \
-                T *to = rows[i / 2];                                                                                                                 \
-                for (int64_t j = 0; j < n; j++) {                                                                                                    \
-                    to[j] = JOIN(x[j], y[j]);                                                                                                        \
-                }                                                                                                                                    \
-            }                                                                                                                                        \
-            if (count % 2 == 1) {                                                                                                                    \
-                memcpy(rows[count / 2], rows[count - 1], (size_t)n * sizeof(T));                                                                     \
-            }                                                                                                                                        \
-            count = (count + 1) / 2;                                                                                                                 \
-        }                                                                                                                                            \
+/* One level joins neighbours in `rows` (count of them, each BLOCK apart) in place; an odd last
+ * one moves up. */
+#define TREE(T, name, JOIN)                                                                                            \
+    static void name(T(*rows)[BLOCK], int count, int64_t n)                                                            \
+    {                                                                                                                  \
+        while (count > 1) {                                                                                            \
+            for (int i = 0; i + 1 < count; i += 2) {                                                                   \
+                const T *x = rows[i], *y = rows[i + 1];                                                                \
+                T *to = rows[i / 2];                                                                                   \
+                for (int64_t j = 0; j < n; j++) {                                                                      \
+                    to[j] = JOIN(x[j], y[j]);                                                                          \
+                }                                                                                                      \
+            }                                                                                                          \
+            if (count % 2 == 1) {                                                                                      \
+                memcpy(rows[count / 2], rows[count - 1], (size_t)n * sizeof(T));                                       \
+            }                                                                                                          \
+            count = (count + 1) / 2;                                                                                   \
+        }                                                                                                              \
     }
 #define SUM(x, y) ((x) + (y))
 #define SUM_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y))) /* wraps, as GPUs do */
@@ -390,7 +394,8 @@ int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_erro
     for (int64_t i = 0; i < a->row_count; i++) {
         int32_t t = a->targets[i];
         if (t != DT_IGNORE_INDEX && (t < 0 || t >= a->col_count)) {
-            return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)i, (int)t, (long long)a->col_count - 1);
+            return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)i, (int)t,
+                           (long long)a->col_count - 1);
         }
     }
     return 0;

@@ -10,11 +10,13 @@ void dt_plain_sum_slices(struct dt_stream *s, const struct dt_sum_slices_args *a
 void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a);
 void dt_plain_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a);
 
-/* Parts of cross_entropy that its versions share: targets in range; losses and valid rows summed in row order. */
+/* Parts of cross_entropy that its versions share: targets in range; losses and valid rows summed
+ * in row order. */
 int dt_plain_check_targets(const struct dt_cross_entropy_args *a, struct dt_error *err);
 void dt_plain_sum_losses(const struct dt_cross_entropy_args *a);
 
-/* For each id in [0, vocab_count) a list of its rows in order: first[id] (vocab_count), then next[row] (row_count); -1 ends it. */
+/* For each id in [0, vocab_count) a list of its rows in order: first[id] (vocab_count), then
+ * next[row] (row_count); -1 ends it. */
 void dt_plain_rows_of_ids(const int32_t *ids, int64_t row_count, int64_t vocab_count, int64_t *next, int64_t *first);
 
 #endif

@@ -1,5 +1,6 @@
-/* The pool: one word holds the number of the region and the next part. A thread takes a part by advancing that word, so one
- * that woke late for an old region takes nothing. The region's fields are read before and count only if the word still fits. */
+/* The pool: one word holds the number of the region and the next part. A thread takes a part by
+ * advancing that word, so one that woke late for an old region takes nothing. The region's
+ * fields are read before and count only if the word still fits. */
 #include "kernels/cpu/pool.h"
 
 #include "base/clock.h"
@@ -48,7 +49,8 @@ static void work(struct dt_pool *p)
         if (part >= count) {
             return;
         }
-        if (!atomic_compare_exchange_weak_explicit(&p->word, &word, word + 1, memory_order_acq_rel, memory_order_acquire)) {
+        if (!atomic_compare_exchange_weak_explicit(&p->word, &word, word + 1, memory_order_acq_rel,
+                                                   memory_order_acquire)) {
             continue; /* word was read anew */
         }
         fn(context, part);
@@ -139,7 +141,8 @@ int dt_pool_size(const struct dt_pool *p)
     return p != NULL ? p->thread_count : 1;
 }
 
-/* Waits for parts other threads took; they run, so this is short unless their core was taken away. */
+/* Waits for parts other threads took; they run, so this is short unless their core was taken
+ * away. */
 static void wait_for_parts(struct dt_pool *p, int64_t part_count)
 {
     double sleep_from = dt_now_s() + SPIN_S;
@@ -162,7 +165,8 @@ void dt_pool_run(struct dt_pool *p, int64_t part_count, dt_pool_fn *fn, void *co
         return;
     }
     uint64_t region = (atomic_load(&p->word) >> 32) + 1;
-    /* Close the old region (its next part is beyond any count) before its fields change, then open the new one. */
+    /* Close the old region (its next part is beyond any count) before its fields change, then
+     * open the new one. */
     atomic_store(&p->word, (region << 32) | UINT32_MAX);
     atomic_store(&p->fn, fn);
     atomic_store(&p->context, context);

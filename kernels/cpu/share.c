@@ -1,5 +1,6 @@
-/* Sharing between ranks that are threads of one process: their memory is one already. Words are awaited by a stream as a host waits: a look now
- * and then, first often. Ranks of several processes on the CPU talk by collectives/shm.c, which needs none of this. */
+/* Sharing between ranks that are threads of one process: their memory is one already. Words are
+ * awaited by a stream as a host waits: a look now and then, first often. Ranks of several
+ * processes on the CPU talk by collectives/shm.c, which needs none of this. */
 #include "kernels/cpu/cpu.h"
 
 #include <sched.h>
@@ -21,7 +22,8 @@ static int export_here(struct dt_device *d, void *base, char own[DT_DEVICE_OWN_B
 static int import_theirs(struct dt_device *d, const char own[DT_DEVICE_OWN_BYTES], void **out, struct dt_error *err)
 {
     (void)own, (void)out;
-    return dt_fail(err, DT_INVALID, "device %s: memory of another process cannot be reached; use collectives over shm", d->ops->name);
+    return dt_fail(err, DT_INVALID, "device %s: memory of another process cannot be reached; use collectives over shm",
+                   d->ops->name);
 }
 
 static void release(struct dt_device *d, void *p)

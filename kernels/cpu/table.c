@@ -16,8 +16,8 @@ const struct dt_kernels *dt_kernels_cpu_named(const char *name)
 #if defined(__x86_64__)
     __builtin_cpu_init();
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (strcmp(name, "avx2") == 0 && avx2) {
         return &dt_kernels_table_avx2;
     }
@@ -49,7 +49,9 @@ static pthread_once_t half_once = PTHREAD_ONCE_INIT;
 static void choose_half(void)
 {
     const struct dt_kernels *k = dt_kernels_cpu(NULL);
-    half = k == &dt_kernels_table_avx512 ? &dt_cpu_half_avx512 : k == &dt_kernels_table_avx2 ? &dt_cpu_half_avx2 : &dt_cpu_half_plain;
+    half = k == &dt_kernels_table_avx512 ? &dt_cpu_half_avx512
+           : k == &dt_kernels_table_avx2 ? &dt_cpu_half_avx2
+                                         : &dt_cpu_half_plain;
 }
 
 const struct dt_cpu_half *dt_cpu_half(void)

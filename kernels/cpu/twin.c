@@ -14,7 +14,9 @@
 /* Element i of tensors whose type is known when they run only. */
 static inline double load(const void *x, int64_t i, enum dt_dtype type)
 {
-    return type == DT_F64 ? ((const double *)x)[i] : type == DT_F32 ? (double)((const float *)x)[i] : (double)dt_from_bf16(((const uint16_t *)x)[i]);
+    return type == DT_F64   ? ((const double *)x)[i]
+           : type == DT_F32 ? (double)((const float *)x)[i]
+                            : (double)dt_from_bf16(((const uint16_t *)x)[i]);
 }
 
 static inline uint16_t bf16_of(double x)

@@ -1,4 +1,5 @@
-/* GELU (tanh form), ReLU, tanh and their gradients, as the CPU computes them: one exponential each. */
+/* GELU (tanh form), ReLU, tanh and their gradients, as the CPU computes them: one exponential
+ * each. */
 #include "kernels/cuda/columns.cuh"
 
 namespace
@@ -112,7 +113,8 @@ template <typename T, int KIND> void forward(const struct dt_cuda_launch *l, con
     launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(a->y) && aligned16(a->x));
 }
 
-/* The same, row by row for the sums of columns: what is added up is what was written. Each element is read before it is written, by its own thread. */
+/* The same, row by row for the sums of columns: what is added up is what was written. Each
+ * element is read before it is written, by its own thread. */
 template <typename T, int KIND> struct slanting_columns {
     enum { SUMS = 1 };
     slanting<T, KIND> f;
@@ -135,7 +137,8 @@ template <typename T, int KIND> struct slanting_columns {
 };
 
 template <typename T, int KIND>
-void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> &f, const struct dt_activation_backward_args *a, bool aligned)
+void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> &f,
+                        const struct dt_activation_backward_args *a, bool aligned)
 {
     const int W = 16 / (int)sizeof(T);
     slanting_columns<T, KIND> from = {f, a->col_count};
@@ -148,7 +151,8 @@ void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> 
     }
 }
 
-template <typename T, int KIND> void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
+template <typename T, int KIND>
+void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
 {
     slanting<T, KIND> f = {(T *)a->dx, (const T *)a->dy, (const T *)a->x};
     bool aligned = aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x);
@@ -208,7 +212,8 @@ extern "C" void dt_cuda_activation_backward(struct dt_stream *s, const struct dt
         return;
     }
     if (a->dbias != NULL && (a->col_count < 1 || a->col_count > COLUMNS_MOST || a->count % a->col_count != 0)) {
-        dt_stream_fail(s, DT_INVALID, "activation_backward: %lld elements in rows of %lld", (long long)a->count, (long long)a->col_count);
+        dt_stream_fail(s, DT_INVALID, "activation_backward: %lld elements in rows of %lld", (long long)a->count,
+                       (long long)a->col_count);
     } else if (a->type == DT_F32) {
         backward_kind<float>(&l, a);
     } else if (a->type == DT_BF16 && (a->dbias == NULL || a->grad_type == DT_F32 || a->grad_type == DT_BF16)) {

@@ -1,7 +1,9 @@
-/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN, otherwise kernels of our own, on tensor cores where these
- * take the shape. It depends on type, shape and what is installed (tensors of a model are all aligned), so forward, a forward made again, and another
- * start choose alike. A device that was opened as deterministic has kernels of our own do all of it.
- * DTRUN_ATTENTION, to measure and to test: cudnn (also where deterministic), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the
+/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN,
+ * otherwise kernels of our own, on tensor cores where these take the shape. It depends on type,
+ * shape and what is installed (tensors of a model are all aligned), so forward, a forward made
+ * again, and another start choose alike. A device that was opened as deterministic has kernels
+ * of our own do all of it. DTRUN_ATTENTION, to measure and to test: cudnn (also where
+ * deterministic), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the
  * reference). */
 #include "kernels/cuda/attention.h"
 
@@ -50,8 +52,10 @@ static void ask(void)
 int dt_cuda_attention_open(struct dt_error *err)
 {
     (void)pthread_once(&asked, ask);
-    return wish == UNKNOWN ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain", getenv("DTRUN_ATTENTION"))
-                           : 0;
+    return wish == UNKNOWN
+               ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain",
+                         getenv("DTRUN_ATTENTION"))
+               : 0;
 }
 
 static enum way way_of(const struct dt_device *d)
@@ -69,17 +73,19 @@ int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward)
     return __atomic_load_n(&calls[backward][by], __ATOMIC_RELAXED);
 }
 
-static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, enum dt_dtype type)
+static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size,
+                  enum dt_dtype type)
 {
     if (type != DT_F32 && type != DT_BF16) {
         dt_stream_fail(s, DT_INVALID, "attention: %s is not computed on the GPU", dt_dtype_name(type));
         return false;
     }
     if (!dt_cuda_attention_plain_can(positions, heads, head_size) || (kv_heads != 0 && heads % kv_heads != 0)) {
-        dt_stream_fail(
-            s, DT_INVALID,
-            "attention: %lld positions, %lld heads (%lld of keys) of size %lld: head sizes go to 256; lower model.n_embd or raise model.n_head",
-            (long long)positions, (long long)heads, (long long)(kv_heads != 0 ? kv_heads : heads), (long long)head_size);
+        dt_stream_fail(s, DT_INVALID,
+                       "attention: %lld positions, %lld heads (%lld of keys) of size %lld: head sizes go to 256; lower "
+                       "model.n_embd or raise model.n_head",
+                       (long long)positions, (long long)heads, (long long)(kv_heads != 0 ? kv_heads : heads),
+                       (long long)head_size);
         return false;
     }
     return true;
@@ -93,7 +99,8 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
 void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
     struct dt_cuda_launch l;
-    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
+    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) ||
+        !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
     enum way way = way_of(s->device);
@@ -110,7 +117,8 @@ void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
 void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_backward_args *a)
 {
     struct dt_cuda_launch l;
-    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) || !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
+    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) ||
+        !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
         return;
     }
     enum way way = way_of(s->device);
@@ -131,7 +139,8 @@ static const char *name_of(enum way way, bool taken, bool flash)
     return taken ? "cuDNN" : flash && way != PLAIN ? "kernels of our own on tensor cores" : "kernels of our own";
 }
 
-int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err)
+int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by,
+                            struct dt_error *err)
 {
     enum way way = way_of(d);
     bool taken = false;
@@ -143,7 +152,8 @@ int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args 
     return 0;
 }
 
-int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by, struct dt_error *err)
+int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by,
+                                     struct dt_error *err)
 {
     enum way way = way_of(d);
     bool taken = false;
@@ -155,8 +165,8 @@ int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attent
     return 0;
 }
 
-int dt_cuda_attention_choose(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context), void *context, int *measured,
-                             struct dt_error *why, struct dt_error *err)
+int dt_cuda_attention_choose(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context),
+                             void *context, int *measured, struct dt_error *why, struct dt_error *err)
 {
     enum way way = way_of(s->device);
     *measured = 0;

@@ -1,5 +1,6 @@
 /* What the attention kernels share: the shape of a call, and how a call is cut into launches.
- * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D long. */
+ * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV)
+ * D long. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_CUH
 #define DT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -33,18 +34,21 @@ template <typename A> struct shape shape_of(const A *a)
     return s;
 }
 
-/* May the kernel have that much dynamic shared memory? If not, the runtime's error stays for dt_cuda_end. The runtime is asked once: a process has one GPU. */
+/* May the kernel have that much dynamic shared memory? If not, the runtime's error stays for
+ * dt_cuda_end. The runtime is asked once: a process has one GPU. */
 template <auto KERNEL> bool allow(size_t bytes)
 {
     static std::atomic<size_t> allowed{48 << 10};
     if (bytes <= allowed.load(std::memory_order_relaxed)) {
         return true;
     }
-    static std::atomic_flag taken = ATOMIC_FLAG_INIT; /* else a smaller number may be set after a larger one; a mutex would need libstdc++ */
+    static std::atomic_flag taken = ATOMIC_FLAG_INIT; /* else a smaller number may be set after a
+                                                       * larger one; a mutex would need libstdc++ */
     while (taken.test_and_set(std::memory_order_acquire)) {
     }
     bool may = bytes <= allowed.load(std::memory_order_relaxed) ||
-               cudaFuncSetAttribute((const void *)KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess;
+               cudaFuncSetAttribute((const void *)KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) ==
+                   cudaSuccess;
     if (may && bytes > allowed.load(std::memory_order_relaxed)) {
         allowed.store(bytes, std::memory_order_relaxed);
     }
@@ -74,13 +78,15 @@ template <typename F> void forward_parts(const struct dt_attention_args *a, cons
     }
 }
 
-/* The same for backward; a float per sequence, head and position fits into a stream's work memory. */
+/* The same for backward; a float per sequence, head and position fits into a stream's work
+ * memory. */
 template <typename F> void backward_parts(const struct dt_attention_backward_args *a, const struct shape &s, F go)
 {
     size_t size = dt_dtype_size(a->type);
     for (int64_t b = 0, n; b < a->batch; b += n) {
         struct dt_attention_backward_args part = *a;
-        size_t qkv = (size_t)(b * s.positions * s.row) * size, out = (size_t)(b * s.positions * s.heads * s.head_size) * size;
+        size_t qkv = (size_t)(b * s.positions * s.row) * size,
+               out = (size_t)(b * s.positions * s.heads * s.head_size) * size;
         part.batch = n = batch_part(a->batch - b, (size_t)(s.positions * s.heads) * sizeof(float));
         part.qkv = (const char *)a->qkv + qkv;
         part.dqkv = (char *)a->dqkv + qkv;

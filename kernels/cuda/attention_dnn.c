@@ -1,9 +1,13 @@
-/* Attention by cuDNN: a plan per shape and pass, made when the shape is first seen (before a run's first step) and never again. A plan is the engine that the
- * plan file names (attention_tune.c measures), otherwise what the library proposes first among those whose work memory fits; batches that do not fit go by parts.
+/* Attention by cuDNN: a plan per shape and pass, made when the shape is first seen (before a
+ * run's first step) and never again. A plan is the engine that the plan file names
+ * (attention_tune.c measures), otherwise what the library proposes first among those whose work
+ * memory fits; batches that do not fit go by parts.
  *
- * Backward is the graph whose sums have an order: the same job has the same bits each time. It keeps the gradient of the scores, 2 B H T T bytes, so a
- * sequence whose scores do not fit into work memory is left to the other implementations. Log-sum-exp means the same to all of them, so they may take one
- * pass each. DTRUN_ATTENTION=fast asks for the other graph, which adds up dq in no order. */
+ * Backward is the graph whose sums have an order: the same job has the same bits each time. It
+ * keeps the gradient of the scores, 2 B H T T bytes, so a sequence whose scores do not fit into
+ * work memory is left to the other implementations. Log-sum-exp means the same to all of them,
+ * so they may take one pass each. DTRUN_ATTENTION=fast asks for the other graph, which adds up
+ * dq in no order. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/log.h"
@@ -16,14 +20,16 @@
 
 enum { PACKS = ATTENTION_PACKS, ALIGNMENT = ATTENTION_ALIGNMENT };
 
-/* The addresses of one execution, by tensor; the first is the work memory. Descriptors of them are kept, because each training step has the same ones. */
+/* The addresses of one execution, by tensor; the first is the work memory. Descriptors of them
+ * are kept, because each training step has the same ones. */
 struct attention_pack {
     struct attention_pack *next;
     void *addresses[DT_ATTENTION_UIDS];
     void *descriptor;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all caches, and of their handles: a handle has one stream at a time */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all caches, and of their handles:
+                                                          * a handle has one stream at a time */
 static struct attention_cache *caches;
 
 /* ---- packs ---- */
@@ -50,7 +56,8 @@ static void drop_packs(const struct dt_dnn *api, struct attention_plan *p)
     p->pack_count = 0;
 }
 
-/* addresses[uid] of the graph's tensors, null where it has none; addresses[0] of the work memory. The library's status. */
+/* addresses[uid] of the graph's tensors, null where it has none; addresses[0] of the work
+ * memory. The library's status. */
 static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *const *addresses, void **out)
 {
     size_t bucket = bucket_of(addresses);
@@ -72,7 +79,8 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
         if (status != DT_DNN_SUCCESS) {
             return status;
         }
-        if (p->pack_count == 4 * PACKS) { /* a caller whose addresses never come back; what was executed needs its pack no more */
+        if (p->pack_count == 4 * PACKS) { /* a caller whose addresses never come back; what was
+                                           * executed needs its pack no more */
             drop_packs(api, p);
         }
         k = dt_alloc(sizeof *k);
@@ -93,7 +101,8 @@ static struct dt_attention_shape shape_of(const struct attention_key *k, int64_t
     return (struct dt_attention_shape){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal};
 }
 
-/* Backward's tensors that are the caller's memory, one after the other at the beginning of the work memory. */
+/* Backward's tensors that are the caller's memory, one after the other at the beginning of the
+ * work memory. */
 static size_t delta_bytes(const struct attention_key *k, int64_t batch)
 {
     return k->backward ? (size_t)(batch * k->heads * k->positions * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
@@ -101,7 +110,9 @@ static size_t delta_bytes(const struct attention_key *k, int64_t batch)
 
 static size_t sums_bytes(const struct attention_key *k, int64_t batch)
 {
-    return k->sums ? (size_t)(batch * k->heads * k->positions * k->head_size * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
+    return k->sums
+               ? (size_t)(batch * k->heads * k->positions * k->head_size * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
+               : 0;
 }
 
 size_t attention_own_bytes(const struct attention_key *k, int64_t batch)
@@ -115,13 +126,16 @@ static size_t expected_bytes(const struct attention_key *k, int64_t batch)
     return attention_own_bytes(k, batch) + (k->backward && !k->sums ? dt_attention_backward_bytes(&s) : 0);
 }
 
-/* Does a part of n sequences divide the batch, and should its work fit? Each part's log-sum-exp begins at a multiple of 16 bytes. */
+/* Does a part of n sequences divide the batch, and should its work fit? Each part's log-sum-exp
+ * begins at a multiple of 16 bytes. */
 static bool part_fits(const struct attention_key *k, int64_t n)
 {
-    return n > 0 && k->batch % n == 0 && expected_bytes(k, n) <= (size_t)k->room && (n == k->batch || n * k->heads * k->positions % 4 == 0);
+    return n > 0 && k->batch % n == 0 && expected_bytes(k, n) <= (size_t)k->room &&
+           (n == k->batch || n * k->heads * k->positions % 4 == 0);
 }
 
-/* Has the graph that does not add up an order on this device? On 10.x that depends on the engine's configuration, and not on the graph. */
+/* Has the graph that does not add up an order on this device? On 10.x that depends on the
+ * engine's configuration, and not on the graph. */
 static bool ordered(int capability)
 {
     return capability / 10 != 10;
@@ -147,7 +161,8 @@ void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p)
     p->executable = p->config = NULL;
 }
 
-int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k, int64_t part, struct dt_error *err)
+int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
+                         int64_t part, struct dt_error *err)
 {
     struct dt_attention_shape s = shape_of(k, part);
     p->key = *k;
@@ -164,7 +179,8 @@ int attention_plan_begin(const struct attention_cache *c, struct attention_plan 
     return dt_dnn_graph_finish(&p->graph, c->handle, err);
 }
 
-/* The plan of a configuration; none where it wants more work memory than there is. The library's status. */
+/* The plan of a configuration; none where it wants more work memory than there is. The library's
+ * status. */
 static int make_executable(const struct attention_cache *c, struct attention_plan *p, void *config)
 {
     struct dt_dnn_place place = {.handle = c->handle};
@@ -183,7 +199,8 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
     struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
     void *config = NULL; /* the graph holds it */
-    int status = part_fits(&p->key, known->part) ? attention_plan_begin(c, p, &p->key, known->part, &err) : DT_DNN_NOT_SUPPORTED;
+    int status =
+        part_fits(&p->key, known->part) ? attention_plan_begin(c, p, &p->key, known->part, &err) : DT_DNN_NOT_SUPPORTED;
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_config_make(&p->graph, &place, &known->config, &config);
     }
@@ -193,15 +210,16 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
     if (p->executable == NULL) {
         p->failed = dt_dnn_broke_down(status) ? status : DT_DNN_SUCCESS;
         dt_log(DT_LOG_WARN, "attention",
-               "cuDNN refuses the engine that was measured for %lld x %lld positions, %lld heads of size %lld%s; its first proposal is taken",
-               (long long)p->key.batch, (long long)p->key.positions, (long long)p->key.heads, (long long)p->key.head_size,
-               p->key.backward ? ", backward" : "");
+               "cuDNN refuses the engine that was measured for %lld x %lld positions, %lld heads of size %lld%s; its "
+               "first proposal is taken",
+               (long long)p->key.batch, (long long)p->key.positions, (long long)p->key.heads,
+               (long long)p->key.head_size, p->key.backward ? ", backward" : "");
     }
     return p->executable != NULL;
 }
 
-/* One part size: the first proposal that the library takes and whose work fits. Where it breaks down nothing else is tried: ranks would go on with different
- * engines. */
+/* One part size: the first proposal that the library takes and whose work fits. Where it breaks
+ * down nothing else is tried: ranks would go on with different engines. */
 static bool try_part(const struct attention_cache *c, struct attention_plan *p, int64_t part, struct dt_error *err)
 {
     struct dt_dnn_place place = {.handle = c->handle};
@@ -242,9 +260,11 @@ static void propose(const struct attention_cache *c, struct attention_plan *p, s
     int capability = dt_cuda_capability(c->device);
     int64_t part = attention_part(c, &p->key, p->key.batch);
     if (part == 0 && !ordered(capability) && p->key.backward && !p->key.sums) {
-        (void)dt_fail(err, DT_INVALID, "cuDNN: sums in no order on compute capability %d.%d", capability / 10, capability % 10);
+        (void)dt_fail(err, DT_INVALID, "cuDNN: sums in no order on compute capability %d.%d", capability / 10,
+                      capability % 10);
     } else if (part == 0) {
-        (void)dt_fail(err, DT_INVALID, "cuDNN: the scores of a sequence do not fit into %lld MiB of work memory", (long long)p->key.room >> 20);
+        (void)dt_fail(err, DT_INVALID, "cuDNN: the scores of a sequence do not fit into %lld MiB of work memory",
+                      (long long)p->key.room >> 20);
     }
     for (int tries = 0; part > 0 && !p->usable && p->failed == DT_DNN_SUCCESS && tries < 3; tries++) {
         p->usable = try_part(c, p, part, err);
@@ -272,8 +292,9 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
     }
     if (!p->usable && p->failed == DT_DNN_SUCCESS && !c->said) {
         c->said = true;
-        dt_log(DT_LOG_WARN, "attention", "%s; %lld positions, %lld heads of size %lld%s run on kernels of our own", err.text,
-               (long long)key->positions, (long long)key->heads, (long long)key->head_size, key->backward ? ", backward," : "");
+        dt_log(DT_LOG_WARN, "attention", "%s; %lld positions, %lld heads of size %lld%s run on kernels of our own",
+               err.text, (long long)key->positions, (long long)key->heads, (long long)key->head_size,
+               key->backward ? ", backward," : "");
     }
     return p;
 }
@@ -371,9 +392,11 @@ void dt_cuda_attention_dnn_close(struct dt_device *d)
 
 /* ---- running it ---- */
 
-static struct attention_key key_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal)
+static struct attention_key key_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size,
+                                   double scale, bool causal)
 {
-    struct attention_key k = {.batch = batch, .positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
+    struct attention_key k = {
+        .batch = batch, .positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
     k.kv_heads = kv_heads != 0 ? kv_heads : heads;
     k.scale = scale != 0.0 ? scale : 1.0 / sqrt((double)head_size);
     k.room = DT_CUDA_WORK_BYTES;
@@ -385,7 +408,8 @@ struct attention_key attention_forward_key(const struct dt_attention_args *a)
     return key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
 }
 
-/* The caller's work memory counts where it is larger than a stream's, less what may be lost to alignment wherever it begins: ALIGNMENT - 1 bytes. */
+/* The caller's work memory counts where it is larger than a stream's, less what may be lost to
+ * alignment wherever it begins: ALIGNMENT - 1 bytes. */
 struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers)
 {
     struct attention_key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
@@ -401,7 +425,8 @@ struct attention_key attention_backward_key(const struct dt_attention_backward_a
 /* What the library has never taken need not be asked. */
 bool attention_can(const struct attention_key *k, enum dt_dtype type)
 {
-    return type == DT_BF16 && k->positions > 1 && k->head_size % 8 == 0 && k->head_size <= 128 && k->heads % k->kv_heads == 0;
+    return type == DT_BF16 && k->positions > 1 && k->head_size % 8 == 0 && k->head_size <= 128 &&
+           k->heads % k->kv_heads == 0;
 }
 
 static bool aligned(const void *p)
@@ -434,7 +459,8 @@ static int execute(const struct attention_cache *c, struct attention_plan *p, vo
     return status == DT_DNN_SUCCESS ? c->api->cudnnBackendExecute(c->handle, p->executable, pack) : status;
 }
 
-int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p, struct attention_job *j)
+int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p,
+                       struct attention_job *j)
 {
     int status = c->api->cudnnSetStream(c->handle, l->native);
     j->addresses[0] = at(j->work, (int64_t)attention_own_bytes(&p->key, p->part));
@@ -456,11 +482,12 @@ int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_ca
 
 static int fail(const struct dt_dnn *api, const struct attention_key *k, int status, struct dt_error *err)
 {
-    return dt_fail(err, DT_IO, "%s: cuDNN: %s (status %d); DTRUN_ATTENTION=own leaves it out", k->backward ? "attention_backward" : "attention",
-                   api->cudnnGetErrorString(status), status);
+    return dt_fail(err, DT_IO, "%s: cuDNN: %s (status %d); DTRUN_ATTENTION=own leaves it out",
+                   k->backward ? "attention_backward" : "attention", api->cudnnGetErrorString(status), status);
 }
 
-/* With the lock held: the plan for it, null where the library does not compute it. Its status where it broke down. */
+/* With the lock held: the plan for it, null where the library does not compute it. Its status
+ * where it broke down. */
 static int find(struct attention_cache *c, const struct attention_key *k, struct attention_plan **out)
 {
     *out = NULL;
@@ -472,7 +499,8 @@ static int find(struct attention_cache *c, const struct attention_key *k, struct
     return p->failed;
 }
 
-static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct attention_key *k, struct attention_job *j)
+static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct attention_key *k,
+                struct attention_job *j)
 {
     struct attention_plan *p;
     struct dt_error err;
@@ -514,7 +542,8 @@ bool attention_forward_job(const struct attention_key *k, const struct dt_attent
     return aligned(a->qkv) && aligned(a->out) && aligned(a->lse);
 }
 
-bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a, struct attention_job *out)
+bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a,
+                            struct attention_job *out)
 {
     int64_t t = k->positions, row = packed_row(k) * 2, out_row = k->heads * k->head_size * 2;
     *out = (struct attention_job){.work = NULL};
@@ -543,7 +572,8 @@ bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, 
     return run(s, l, &k, &j);
 }
 
-bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, bool sums)
+bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l,
+                                    const struct dt_attention_backward_args *a, bool sums)
 {
     bool callers;
     struct attention_key k = attention_backward_key(a, sums, &callers);
@@ -555,15 +585,16 @@ bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_la
     return run(s, l, &k, &j);
 }
 
-int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken, struct dt_error *err)
+int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken,
+                                struct dt_error *err)
 {
     struct attention_key k = attention_forward_key(a);
     *taken = false;
     return attention_can(&k, a->type) ? make_ready(d, &k, taken, err) : 0;
 }
 
-int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums, bool *taken,
-                                         struct dt_error *err)
+int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums,
+                                         bool *taken, struct dt_error *err)
 {
     bool callers;
     struct attention_key k = attention_backward_key(a, sums, &callers);

@@ -1,4 +1,5 @@
-/* The plan file of attention: a line per shape and pass, its numbers, the part, the engine and its knobs. */
+/* The plan file of attention: a line per shape and pass, its numbers, the part, the engine and
+ * its knobs. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/text.h"
@@ -15,8 +16,11 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
     const struct attention_choice *c = value;
     uint64_t scale;
     memcpy(&scale, &k->scale, sizeof scale);
-    dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64,
-                   k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward, k->sums, scale);
+    dt_text_printf(out,
+                   "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
+                   " %" PRId64 " %" PRIx64,
+                   k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward,
+                   k->sums, scale);
     dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->config.engine, c->config.knob_count);
     for (int i = 0; i < c->config.knob_count; i++) {
         dt_text_printf(out, " %" PRId64 " %" PRIx64, c->config.knobs[i].type, (uint64_t)c->config.knobs[i].value);
@@ -38,15 +42,16 @@ static bool take_row(char **at, void *key, void *value)
     struct attention_key *k = key;
     struct attention_choice *c = value;
     struct dt_dnn_config *f = &c->config;
-    int64_t *const sizes[SIZES] = {&k->batch, &k->positions, &k->heads, &k->kv_heads, &k->head_size, &k->room, &k->causal, &k->backward, &k->sums};
+    int64_t *const sizes[SIZES] = {&k->batch, &k->positions, &k->heads,    &k->kv_heads, &k->head_size,
+                                   &k->room,  &k->causal,    &k->backward, &k->sums};
     uint64_t bits = 0;
     for (int i = 0; i < SIZES; i++) {
         if (!take_one(at, i < SIZES - 3 ? INT64_MAX : 1, sizes[i])) {
             return false;
         }
     }
-    if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) || !take_one(at, INT64_MAX, &f->engine) ||
-        !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
+    if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) ||
+        !take_one(at, INT64_MAX, &f->engine) || !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
         return false;
     }
     memcpy(&k->scale, &bits, sizeof bits);

@@ -1,13 +1,17 @@
-/* Attention on tensor cores, bf16, forward: a block takes 128 queries of a head and walks over the keys with a running maximum and sum (Dao:
- * FlashAttention-2, 2023), so no score is ever in memory. Keys come in ascending order and each query has its own sums: what a row becomes depends
- * neither on the batch nor on other rows, and has the same bits always.
+/* Attention on tensor cores, bf16, forward: a block takes 128 queries of a head and walks over
+ * the keys with a running maximum and sum (Dao: FlashAttention-2, 2023), so no score is ever in
+ * memory. Keys come in ascending order and each query has its own sums: what a row becomes
+ * depends neither on the batch nor on other rows, and has the same bits always.
  *
- * A warp has 32 queries: each piece of keys or values that it reads from shared memory serves two products of 16 rows, without which tensor cores
- * wait for shared memory. While it multiplies queries and keys, the values are on their way; while it does the rest, the next keys are.
- * Two blocks of 4 warps on a multiprocessor, so that one multiplies while the other takes exponentials: at most 255 registers, and 32 KiB of
- * shared memory (D = 64) to 64 KiB (D = 128).
+ * A warp has 32 queries: each piece of keys or values that it reads from shared memory serves
+ * two products of 16 rows, without which tensor cores wait for shared memory. While it
+ * multiplies queries and keys, the values are on their way; while it does the rest, the next
+ * keys are. Two blocks of 4 warps on a multiprocessor, so that one multiplies while the other
+ * takes exponentials: at most 255 registers, and 32 KiB of shared memory (D = 64) to 64 KiB (D =
+ * 128).
  *
- * Any length: rows that are not there are zeros, and are masked or not written. Head sizes between those below have columns of zeros. */
+ * Any length: rows that are not there are zeros, and are masked or not written. Head sizes
+ * between those below have columns of zeros. */
 #include "kernels/cuda/attention_flash.cuh"
 
 namespace
@@ -20,13 +24,15 @@ template <int D> struct tile_of {
     enum { KEYS = D <= 64 ? 64 : D <= 96 ? 48 : 32 };
 };
 
-/* What of a query's row is known so far; a lane has two rows of each product, each shared by four lanes. */
+/* What of a query's row is known so far; a lane has two rows of each product, each shared by
+ * four lanes. */
 struct running {
     float most[MT][2], total[MT][2]; /* of the scores before scaling; total: this lane's part */
 };
 
 /* Scores become weights 2^(factor (score - most)), and `sum` is brought to the new most. */
-template <int NT, int OT> DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT][4], float factor)
+template <int NT, int OT>
+DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT][4], float factor)
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -59,13 +65,15 @@ template <int NT, int OT> DT_FN void softmax(float (&c)[MT][NT][4], struct runni
     }
 }
 
-template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *lse, const bf16 *qkv, struct shape s)
+template <int D>
+__global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *lse, const bf16 *qkv, struct shape s)
 {
     enum { KEYS = tile_of<D>::KEYS };
     DT_SHARED_DYNAMIC(bf16, shared);
     int step = (int)s.row;
     bf16 *query_tile = shared, *key_tile = query_tile + ROWS * D, *value_tile = key_tile + KEYS * D;
-    int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16; /* row: the warp's first in the tile */
+    /* row: the warp's first in the tile */
+    int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads), T = (int)s.positions;
     int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* what has most keys begins first */
     int64_t batch = blockIdx.z;
@@ -88,7 +96,8 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf1
         r.most[m][0] = r.most[m][1] = -INFINITY;
         r.total[m][0] = r.total[m][1] = 0.0f;
     }
-    int end = s.causal && first + ROWS < T ? first + ROWS : T, last = first + row + MT * 16 - 1; /* last: of the warp's queries */
+    /* last: of the warp's queries */
+    int end = s.causal && first + ROWS < T ? first + ROWS : T, last = first + row + MT * 16 - 1;
     for (int begin = 0; begin < end; begin += KEYS) {
         bool seen = !s.causal || begin <= last;
         float c[MT][KEYS / 8][4];
@@ -126,20 +135,23 @@ template <int D> __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf1
             total += __shfl_xor_sync(DT_WARP, total, 2);
             inverse[m][half] = 1.0f / total;
             int t = first + row + 16 * m + 8 * half + lane / 4;
-            if (lane % 4 == 0 && t < T) { /* the logarithm of what the weights above were multiples of, its rounding included */
-                lse[(batch * s.heads + head) * s.positions + t] = fmaf(r.most[m][half] * factor, 0.693147181f, logf(total));
+            if (lane % 4 == 0 && t < T) { /* the logarithm of what the weights above were
+                                           * multiples of, its rounding included */
+                lse[(batch * s.heads + head) * s.positions + t] =
+                    fmaf(r.most[m][half] * factor, 0.693147181f, logf(total));
             }
         }
     }
-    mma_store<MT, D>(out + (batch * s.positions * s.heads + head) * s.head_size, (int64_t)s.heads * s.head_size, first + row, T, s.head_size,
-                     query_tile, row, sum, inverse);
+    mma_store<MT, D>(out + (batch * s.positions * s.heads + head) * s.head_size, (int64_t)s.heads * s.head_size,
+                     first + row, T, s.head_size, query_tile, row, sum, inverse);
 }
 
 template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
     size_t bytes = (size_t)(ROWS + 2 * tile_of<D>::KEYS) * D * sizeof(bf16);
     if (allow<flash_forward<D>>(bytes)) {
-        DT_LAUNCH((flash_forward<D>), dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
+        DT_LAUNCH((flash_forward<D>),
+                  dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (bf16 *)a->out, (float *)a->lse, (const bf16 *)a->qkv, s);
     }
 }
@@ -148,13 +160,14 @@ template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_at
 
 bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_size, double scale, enum dt_dtype type)
 {
-    return type == DT_BF16 && head_size % 8 == 0 && head_size <= 128 && scale >= 0.0 && 3 * positions * heads * head_size <= INT32_MAX &&
-           dt_cuda_attention_plain_can(positions, heads, head_size);
+    return type == DT_BF16 && head_size % 8 == 0 && head_size <= 128 && scale >= 0.0 &&
+           3 * positions * heads * head_size <= INT32_MAX && dt_cuda_attention_plain_can(positions, heads, head_size);
 }
 
 void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
     struct shape s = shape_of(a);
-    forward_parts(a, s,
-                  [&](const struct dt_attention_args *part) { with_head_size(s, [&](auto size) { forward<decltype(size)::value>(l, part, s); }); });
+    forward_parts(a, s, [&](const struct dt_attention_args *part) {
+        with_head_size(s, [&](auto size) { forward<decltype(size)::value>(l, part, s); });
+    });
 }

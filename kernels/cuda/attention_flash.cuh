@@ -1,4 +1,5 @@
-/* What both passes on tensor cores share: which scores a row sees, and the head sizes that kernels are made for. */
+/* What both passes on tensor cores share: which scores a row sees, and the head sizes that
+ * kernels are made for. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_FLASH_CUH
 #define DT_KERNELS_CUDA_ATTENTION_FLASH_CUH
 
@@ -10,7 +11,8 @@
 namespace
 {
 
-/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` keys of the tile, a row below it `per_row` more. */
+/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` keys
+ * of the tile, a row below it `per_row` more. */
 template <int MT, int NT> DT_FN void hide_keys(float (&c)[MT][NT][4], int seen, int per_row)
 {
     int column = (int)threadIdx.x % 4 * 2;
@@ -27,7 +29,8 @@ template <int MT, int NT> DT_FN void hide_keys(float (&c)[MT][NT][4], int seen, 
     }
 }
 
-/* Calls go(std::integral_constant<int, D>) for the kernels' D that the head size, with columns of zeros, becomes. */
+/* Calls go(std::integral_constant<int, D>) for the kernels' D that the head size, with columns
+ * of zeros, becomes. */
 template <typename F> void with_head_size(const struct shape &s, F go)
 {
     if (s.head_size <= 32) {

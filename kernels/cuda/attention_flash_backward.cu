@@ -1,12 +1,17 @@
-/* Attention on tensor cores, bf16, backward: weights are computed again from the saved log-sum-exp. One kernel has a block per tile of queries, for dq
- * (and delta, the sum of dout * out of each row); another a block per tile of keys, for dk and dv. So two of seven products are done twice, and no two
- * blocks add to the same element: without atomics, without an order among blocks, with the same bits always, whatever the batch is.
+/* Attention on tensor cores, bf16, backward: weights are computed again from the saved
+ * log-sum-exp. One kernel has a block per tile of queries, for dq (and delta, the sum of dout *
+ * out of each row); another a block per tile of keys, for dk and dv. So two of seven products
+ * are done twice, and no two blocks add to the same element: without atomics, without an order
+ * among blocks, with the same bits always, whatever the batch is.
  *
- * The second one computes transposed scores (keys x queries), so that what a warp has in registers is the left operand of its next product, and
- * nothing but inputs is in shared memory. While a tile is worked on, the next one is on its way into the other half of the buffer.
- * Two blocks of 4 warps on a multiprocessor: at most 255 registers, and 64 KiB of shared memory (D = 64, D = 128) to 72 KiB (D = 96).
+ * The second one computes transposed scores (keys x queries), so that what a warp has in
+ * registers is the left operand of its next product, and nothing but inputs is in shared memory.
+ * While a tile is worked on, the next one is on its way into the other half of the buffer. Two
+ * blocks of 4 warps on a multiprocessor: at most 255 registers, and 64 KiB of shared memory (D =
+ * 64, D = 128) to 72 KiB (D = 96).
  *
- * Any length, as forward: rows that are not there are zeros with a log-sum-exp of infinity, so their weights are 0. */
+ * Any length, as forward: rows that are not there are zeros with a log-sum-exp of infinity, so
+ * their weights are 0. */
 #include "kernels/cuda/attention_flash.cuh"
 
 namespace
@@ -18,10 +23,16 @@ enum { WARPS = 4, THREADS = WARPS * 32, PART = 32 /* columns that a warp works o
 /* ---- dq ---- */
 
 template <int D> struct query_tiles {
-    enum { MT = D <= 96 ? 2 : 1, ROWS = WARPS * MT * 16, KEYS = D <= 64 ? 64 : 32, SHARED = (2 * ROWS + 4 * KEYS) * D * (int)sizeof(bf16) };
+    enum {
+        MT = D <= 96 ? 2 : 1,
+        ROWS = WARPS * MT * 16,
+        KEYS = D <= 64 ? 64 : 32,
+        SHARED = (2 * ROWS + 4 * KEYS) * D * (int)sizeof(bf16)
+    };
 };
 
-/* delta of a warp's rows: `above` as left operand has dout, `out` is read where it lies. Each row's four lanes have the whole sum. */
+/* delta of a warp's rows: `above` as left operand has dout, `out` is read where it lies. Each
+ * row's four lanes have the whole sum. */
 template <int MT, int D, typename L>
 DT_FN void delta_of(float (&delta)[MT][2], const L &above, const bf16 *out, int step, int first, int end, int cols)
 {
@@ -56,10 +67,11 @@ DT_FN void delta_of(float (&delta)[MT][2], const L &above, const bf16 *out, int 
     }
 }
 
-/* c: scores become weights; above: products of dout and values become gradients of the scaled scores. lse: in powers of two. */
+/* c: scores become weights; above: products of dout and values become gradients of the scaled
+ * scores. lse: in powers of two. */
 template <int MT>
-DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4], const float (&lse)[MT][2], const float (&delta)[MT][2],
-                          float factor)
+DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4], const float (&lse)[MT][2],
+                          const float (&delta)[MT][2], float factor)
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -76,7 +88,8 @@ DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4]
 
 template <int D>
 __global__ void __launch_bounds__(THREADS)
-    flash_backward_queries(bf16 *dqkv, float *delta_out, const bf16 *dout, const bf16 *out, const bf16 *qkv, const float *lse, struct shape s)
+    flash_backward_queries(bf16 *dqkv, float *delta_out, const bf16 *dout, const bf16 *out, const bf16 *qkv,
+                           const float *lse, struct shape s)
 {
     typedef query_tiles<D> q;
     enum { MT = q::MT };
@@ -85,8 +98,10 @@ __global__ void __launch_bounds__(THREADS)
          *value_tiles = key_tiles + 2 * q::KEYS * D;
     int step = (int)s.row, out_step = s.heads * s.head_size, T = (int)s.positions;
     int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
-    int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads), first = ((int)gridDim.x - 1 - (int)blockIdx.x) * q::ROWS;
-    int64_t batch = blockIdx.z, at_out = (batch * s.positions * s.heads + head) * s.head_size, at_row = (batch * s.heads + head) * s.positions;
+    int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads),
+        first = ((int)gridDim.x - 1 - (int)blockIdx.x) * q::ROWS;
+    int64_t batch = blockIdx.z, at_out = (batch * s.positions * s.heads + head) * s.head_size,
+            at_row = (batch * s.heads + head) * s.positions;
     const bf16 *rows = qkv + batch * s.positions * s.row;
     const bf16 *keys = rows + (s.heads + kv) * s.head_size, *values = keys + s.kv_heads * s.head_size;
     mma_copy<q::ROWS, D, THREADS>(query_tile, rows + head * s.head_size, step, first, T, s.head_size);
@@ -120,8 +135,10 @@ __global__ void __launch_bounds__(THREADS)
         dt_cp_wait<0>();
         __syncthreads(); /* this tile is there; nobody reads the one before any more */
         if (begin + q::KEYS < end) {
-            mma_copy<q::KEYS, D, THREADS>(key_tiles + (buffer ^ 1) * q::KEYS * D, keys, step, begin + q::KEYS, T, s.head_size);
-            mma_copy<q::KEYS, D, THREADS>(value_tiles + (buffer ^ 1) * q::KEYS * D, values, step, begin + q::KEYS, T, s.head_size);
+            mma_copy<q::KEYS, D, THREADS>(key_tiles + (buffer ^ 1) * q::KEYS * D, keys, step, begin + q::KEYS, T,
+                                          s.head_size);
+            mma_copy<q::KEYS, D, THREADS>(value_tiles + (buffer ^ 1) * q::KEYS * D, values, step, begin + q::KEYS, T,
+                                          s.head_size);
             dt_cp_commit();
         }
         for (int part = 0; part < q::KEYS && (!s.causal || begin + part <= last); part += PART) {
@@ -142,7 +159,8 @@ __global__ void __launch_bounds__(THREADS)
     for (int m = 0; m < MT; m++) {
         delta[m][0] = delta[m][1] = s.scale;
     }
-    mma_store<MT, D>(dqkv + batch * s.positions * s.row + head * s.head_size, step, first + row, T, s.head_size, query_tile, row, sum, delta);
+    mma_store<MT, D>(dqkv + batch * s.positions * s.row + head * s.head_size, step, first + row, T, s.head_size,
+                     query_tile, row, sum, delta);
 }
 
 /* ---- dk, dv ---- */
@@ -153,8 +171,11 @@ template <int D> struct key_tiles {
     enum { SHARED = (2 * ROWS + 4 * QUERIES) * D * (int)sizeof(bf16) + 4 * QUERIES * (int)sizeof(float) };
 };
 
-/* As change_queries, with keys as rows and queries as columns: lse and delta by column. c becomes weights. */
-template <int MT> DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[MT][NT][4], const float *lse, const float *delta, float factor)
+/* As change_queries, with keys as rows and queries as columns: lse and delta by column. c
+ * becomes weights. */
+template <int MT>
+DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[MT][NT][4], const float *lse, const float *delta,
+                       float factor)
 {
     int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -171,7 +192,8 @@ template <int MT> DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[M
     }
 }
 
-/* Keys that a query does not see: those after it. The lane's first row is `ahead` keys after the first column. */
+/* Keys that a query does not see: those after it. The lane's first row is `ahead` keys after the
+ * first column. */
 template <int MT> DT_FN void hide_queries(float (&c)[MT][NT][4], int ahead)
 {
     int column = (int)threadIdx.x % 4 * 2;
@@ -193,14 +215,18 @@ struct query_source {
     const float *lse, *delta;
 };
 
-/* Sends a tile of queries and of their gradients on its way. The result is this thread's share of the statistics, on its way into a register: threads
+/* Sends a tile of queries and of their gradients on its way. The result is this thread's share
+ * of the statistics, on its way into a register: threads
  * 0 .. QUERIES have a log-sum-exp each, in powers of two, the next QUERIES threads a delta. */
-template <int D> DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const struct query_source &from, const struct shape &s, int head, int begin)
+template <int D>
+DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const struct query_source &from, const struct shape &s, int head,
+                  int begin)
 {
     enum { QUERIES = key_tiles<D>::QUERIES };
     int T = (int)s.positions, own = begin + (int)threadIdx.x % QUERIES;
     mma_copy<QUERIES, D, THREADS>(query_tile, from.qkv + head * s.head_size, (int)s.row, begin, T, s.head_size);
-    mma_copy<QUERIES, D, THREADS>(above_tile, from.dout + head * s.head_size, s.heads * s.head_size, begin, T, s.head_size);
+    mma_copy<QUERIES, D, THREADS>(above_tile, from.dout + head * s.head_size, s.heads * s.head_size, begin, T,
+                                  s.head_size);
     dt_cp_commit();
     if ((int)threadIdx.x < QUERIES) {
         return own < T ? from.lse[head * T + own] * LOG2E : INFINITY;
@@ -209,20 +235,24 @@ template <int D> DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const str
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS)
-    flash_backward_keys(bf16 *dqkv, const float *delta, const bf16 *dout, const bf16 *qkv, const float *lse, struct shape s)
+__global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const float *delta, const bf16 *dout,
+                                                               const bf16 *qkv, const float *lse, struct shape s)
 {
     typedef key_tiles<D> k;
     enum { MT = k::MT, QUERIES = k::QUERIES, TILE = QUERIES * D };
     DT_SHARED_DYNAMIC(bf16, shared);
-    bf16 *key_tile = shared, *value_tile = key_tile + k::ROWS * D, *query_tiles = value_tile + k::ROWS * D, *above_tiles = query_tiles + 2 * TILE;
-    float *statistics = (float *)(above_tiles + 2 * TILE); /* of each buffer's queries: log-sum-exps, then deltas */
+    bf16 *key_tile = shared, *value_tile = key_tile + k::ROWS * D, *query_tiles = value_tile + k::ROWS * D,
+         *above_tiles = query_tiles + 2 * TILE;
+    float *statistics = (float *)(above_tiles + 2 * TILE); /* of each buffer's queries:
+                                                            * log-sum-exps, then deltas */
     int step = (int)s.row, T = (int)s.positions, lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads, first = (int)blockIdx.x * k::ROWS;
-    int64_t batch = blockIdx.z, at_key = batch * s.positions * s.row + (s.heads + kv) * s.head_size, at_value = at_key + s.kv_heads * s.head_size;
+    int64_t batch = blockIdx.z, at_key = batch * s.positions * s.row + (s.heads + kv) * s.head_size,
+            at_value = at_key + s.kv_heads * s.head_size;
     struct query_source from = {qkv + batch * s.positions * s.row, dout + batch * s.positions * s.heads * s.head_size,
                                 lse + batch * s.heads * s.positions, delta + batch * s.heads * s.positions};
-    int start = s.causal ? first / QUERIES * QUERIES : 0; /* queries before it see none of these keys */
+    int start = s.causal ? first / QUERIES * QUERIES : 0; /* queries before it see none of these
+                                                           * keys */
     mma_copy<k::ROWS, D, THREADS>(key_tile, qkv + at_key, step, first, T, s.head_size);
     mma_copy<k::ROWS, D, THREADS>(value_tile, qkv + at_value, step, first, T, s.head_size);
     float held = fetch<D>(query_tiles, above_tiles, from, s, kv * group, start);
@@ -235,20 +265,23 @@ __global__ void __launch_bounds__(THREADS)
     mma_clear(value_sum);
     int buffer = 0;
     for (int head = kv * group, begin = start; head < (kv + 1) * group; buffer ^= 1) {
-        int next_begin = begin + QUERIES < T ? begin + QUERIES : start, next_head = begin + QUERIES < T ? head : head + 1;
+        int next_begin = begin + QUERIES < T ? begin + QUERIES : start,
+            next_head = begin + QUERIES < T ? head : head + 1;
         if ((int)threadIdx.x < 2 * QUERIES) {
             statistics[buffer * 2 * QUERIES + (int)threadIdx.x] = held;
         }
         dt_cp_wait<0>();
         __syncthreads(); /* this tile is there; nobody reads the one before any more */
         if (next_head < (kv + 1) * group) {
-            held = fetch<D>(query_tiles + (buffer ^ 1) * TILE, above_tiles + (buffer ^ 1) * TILE, from, s, next_head, next_begin);
+            held = fetch<D>(query_tiles + (buffer ^ 1) * TILE, above_tiles + (buffer ^ 1) * TILE, from, s, next_head,
+                            next_begin);
         }
         for (int part = 0; part < QUERIES && begin + part < T; part += PART) {
             if (s.causal && begin + part + PART <= first + row) {
                 continue; /* all these queries come before the warp's keys */
             }
-            const bf16 *query_part = query_tiles + buffer * TILE + part * D, *above_part = above_tiles + buffer * TILE + part * D;
+            const bf16 *query_part = query_tiles + buffer * TILE + part * D,
+                       *above_part = above_tiles + buffer * TILE + part * D;
             const float *log_sums = statistics + buffer * 2 * QUERIES + part;
             float c[MT][NT][4], change[MT][NT][4];
             uint32_t rounded[NT / 2][MT][4];
@@ -276,18 +309,21 @@ __global__ void __launch_bounds__(THREADS)
     mma_store<MT, D>(dqkv + at_value, step, first + row, T, s.head_size, value_tile, row, value_sum, ones);
 }
 
-template <int D> void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
+template <int D>
+void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
 {
     typedef query_tiles<D> q;
     typedef key_tiles<D> k;
     float *delta = (float *)l->work;
     if (allow<flash_backward_queries<D>>(q::SHARED) && allow<flash_backward_keys<D>>(k::SHARED)) {
-        DT_LAUNCH((flash_backward_queries<D>), dim3((unsigned)parts_of(s.positions, q::ROWS), (unsigned)s.heads, (unsigned)a->batch), THREADS,
-                  q::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, delta, (const bf16 *)a->dout, (const bf16 *)a->out, (const bf16 *)a->qkv,
-                  (const float *)a->lse, s);
-        DT_LAUNCH((flash_backward_keys<D>), dim3((unsigned)parts_of(s.positions, k::ROWS), (unsigned)s.kv_heads, (unsigned)a->batch), THREADS,
-                  k::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, (const float *)delta, (const bf16 *)a->dout, (const bf16 *)a->qkv,
-                  (const float *)a->lse, s);
+        DT_LAUNCH((flash_backward_queries<D>),
+                  dim3((unsigned)parts_of(s.positions, q::ROWS), (unsigned)s.heads, (unsigned)a->batch), THREADS,
+                  q::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, delta, (const bf16 *)a->dout,
+                  (const bf16 *)a->out, (const bf16 *)a->qkv, (const float *)a->lse, s);
+        DT_LAUNCH((flash_backward_keys<D>),
+                  dim3((unsigned)parts_of(s.positions, k::ROWS), (unsigned)s.kv_heads, (unsigned)a->batch), THREADS,
+                  k::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, (const float *)delta, (const bf16 *)a->dout,
+                  (const bf16 *)a->qkv, (const float *)a->lse, s);
     }
 }
 

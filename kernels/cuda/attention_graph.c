@@ -1,7 +1,8 @@
-/* The two graphs of attention, operation by operation. The order of operations, the types between them and which tensors lie somewhere are what the
- * library's engines recognise: a mask comes before the row's maximum in the forward pass and after the log-sum-exp was subtracted in backward; what a
- * product reads besides q, k, v is bf16; the matrix that is transposed goes through a reshape.
- * Letters: B batch, H heads, KV key heads, T positions, D head size. */
+/* The two graphs of attention, operation by operation. The order of operations, the types
+ * between them and which tensors lie somewhere are what the library's engines recognise: a mask
+ * comes before the row's maximum in the forward pass and after the log-sum-exp was subtracted in
+ * backward; what a product reads besides q, k, v is bf16; the matrix that is transposed goes
+ * through a reshape. Letters: B batch, H heads, KV key heads, T positions, D head size. */
 #include "kernels/cuda/attention_graph.h"
 
 struct builder {
@@ -12,8 +13,9 @@ struct builder {
 /* (B, heads, rows, cols), tight, nowhere in memory */
 static void *passing(const struct builder *b, enum dt_dnn_type type, int64_t heads, int64_t rows, int64_t cols)
 {
-    return dt_dnn_tensor(
-        b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, heads, rows, cols}, .strides = {heads * rows * cols, rows * cols, cols, 1}, .type = type});
+    return dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, heads, rows, cols},
+                                                      .strides = {heads * rows * cols, rows * cols, cols, 1},
+                                                      .type = type});
 }
 
 static void *scores(const struct builder *b, enum dt_dnn_type type)
@@ -25,21 +27,27 @@ static void *scores(const struct builder *b, enum dt_dnn_type type)
 static void *column(const struct builder *b, int64_t uid)
 {
     int64_t h = b->s->heads, t = b->s->positions;
-    return dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.uid = uid, .dims = {b->s->batch, h, t, 1}, .strides = {h * t, t, 1, 1}, .type = DT_DNN_FLOAT});
+    return dt_dnn_tensor(
+        b->g, &(struct dt_dnn_shape){
+                  .uid = uid, .dims = {b->s->batch, h, t, 1}, .strides = {h * t, t, 1, 1}, .type = DT_DNN_FLOAT});
 }
 
 static void *number(const struct builder *b, int64_t uid)
 {
-    return dt_dnn_tensor(
-        b->g,
-        &(struct dt_dnn_shape){.uid = uid, .dims = {1, 1, 1, 1}, .strides = {1, 1, 1, 1}, .alignment = 4, .type = DT_DNN_FLOAT, .by_value = true});
+    return dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.uid = uid,
+                                                      .dims = {1, 1, 1, 1},
+                                                      .strides = {1, 1, 1, 1},
+                                                      .alignment = 4,
+                                                      .type = DT_DNN_FLOAT,
+                                                      .by_value = true});
 }
 
 /* `heads` heads of rows that are `row` elements long; `turned`: (D, T) instead of (T, D) */
 static void *heads_of(const struct builder *b, int64_t uid, int64_t heads, int64_t row, bool turned)
 {
     int64_t t = b->s->positions, d = b->s->head_size;
-    struct dt_dnn_shape shape = {.uid = uid, .dims = {b->s->batch, heads, t, d}, .strides = {t * row, d, row, 1}, .type = DT_DNN_BFLOAT16};
+    struct dt_dnn_shape shape = {
+        .uid = uid, .dims = {b->s->batch, heads, t, d}, .strides = {t * row, d, row, 1}, .type = DT_DNN_BFLOAT16};
     if (turned) {
         shape.dims[2] = d;
         shape.dims[3] = t;
@@ -67,7 +75,8 @@ static void *masked(const struct builder *b, void *x)
     if (!b->s->causal) {
         return x;
     }
-    void *rows = scores(b, DT_DNN_INT32), *cols = scores(b, DT_DNN_INT32), *seen = scores(b, DT_DNN_BOOLEAN), *y = scores(b, DT_DNN_FLOAT);
+    void *rows = scores(b, DT_DNN_INT32), *cols = scores(b, DT_DNN_INT32), *seen = scores(b, DT_DNN_BOOLEAN),
+         *y = scores(b, DT_DNN_FLOAT);
     dt_dnn_index(b->g, 2, x, rows);
     dt_dnn_index(b->g, 3, x, cols);
     dt_dnn_compare(b->g, rows, cols, seen);
@@ -82,7 +91,8 @@ void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attentio
     void *q = heads_of(&b, DT_ATTENTION_Q, s->heads, row, false);
     void *k = heads_of(&b, DT_ATTENTION_K, s->kv_heads, row, true);
     void *v = heads_of(&b, DT_ATTENTION_V, s->kv_heads, row, false);
-    void *product = scores(&b, DT_DNN_FLOAT), *most = column(&b, 0), *less = scores(&b, DT_DNN_FLOAT), *weight = scores(&b, DT_DNN_FLOAT);
+    void *product = scores(&b, DT_DNN_FLOAT), *most = column(&b, 0), *less = scores(&b, DT_DNN_FLOAT),
+         *weight = scores(&b, DT_DNN_FLOAT);
     void *sum = column(&b, 0), *log = column(&b, 0), *p = scores(&b, DT_DNN_BFLOAT16);
     dt_dnn_matmul(g, q, k, product);
     void *x = masked(&b, scaled(&b, product, number(&b, DT_ATTENTION_SCALE)));
@@ -100,8 +110,9 @@ void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attentio
 static void *turned(const struct builder *b, void *x)
 {
     int64_t h = b->s->heads, t = b->s->positions;
-    void *y =
-        dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, h, t, t}, .strides = {h * t * t, t * t, 1, t}, .type = DT_DNN_BFLOAT16});
+    void *y = dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, h, t, t},
+                                                         .strides = {h * t * t, t * t, 1, t},
+                                                         .type = DT_DNN_BFLOAT16});
     dt_dnn_reshape(b->g, x, y);
     return y;
 }
@@ -123,10 +134,13 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
 {
     const struct builder b = {g, s};
     int64_t row = packed_row(s), out_row = s->heads * s->head_size, h = s->heads, t = s->positions, d = s->head_size;
-    void *q = heads_of(&b, DT_ATTENTION_Q, s->heads, row, false), *out = heads_of(&b, DT_ATTENTION_OUT, s->heads, out_row, false);
-    void *k = heads_of(&b, DT_ATTENTION_K, s->kv_heads, row, true), *dout = heads_of(&b, DT_ATTENTION_DOUT, s->heads, out_row, false);
+    void *q = heads_of(&b, DT_ATTENTION_Q, s->heads, row, false),
+         *out = heads_of(&b, DT_ATTENTION_OUT, s->heads, out_row, false);
+    void *k = heads_of(&b, DT_ATTENTION_K, s->kv_heads, row, true),
+         *dout = heads_of(&b, DT_ATTENTION_DOUT, s->heads, out_row, false);
     void *v = heads_of(&b, DT_ATTENTION_V, s->kv_heads, row, true), *scale = number(&b, DT_ATTENTION_SCALE);
-    /* delta = sum of dout * out; the engines want it multiplied by something, which without dropout is one */
+    /* delta = sum of dout * out; the engines want it multiplied by something, which without
+     * dropout is one */
     void *both = passing(&b, DT_DNN_FLOAT, h, t, d), *sum = column(&b, 0), *delta = column(&b, DT_ATTENTION_DELTA);
     dt_dnn_pointwise(g, DT_DNN_MUL, dout, out, both);
     dt_dnn_reduce(g, DT_DNN_SUM, both, sum);
@@ -148,9 +162,10 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
     void *keys = heads_of(&b, 0, s->kv_heads, row, false), *dq = heads_of(&b, DT_ATTENTION_DQ, s->heads, row, false);
     dt_dnn_reshape(g, k, keys);
     if (adds_up) {
-        void *sums = dt_dnn_tensor(
-            g,
-            &(struct dt_dnn_shape){.uid = DT_ATTENTION_SUMS, .dims = {s->batch, h, t, d}, .strides = {h * t * d, t * d, d, 1}, .type = DT_DNN_FLOAT});
+        void *sums = dt_dnn_tensor(g, &(struct dt_dnn_shape){.uid = DT_ATTENTION_SUMS,
+                                                             .dims = {s->batch, h, t, d},
+                                                             .strides = {h * t * d, t * d, d, 1},
+                                                             .type = DT_DNN_FLOAT});
         dt_dnn_matmul(g, dscores, keys, sums);
         dt_dnn_pointwise(g, DT_DNN_IDENTITY, sums, NULL, dq);
     } else {
@@ -160,7 +175,9 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
 
 size_t dt_attention_backward_bytes(const struct dt_attention_shape *s)
 {
-    int64_t queries = (s->positions + 63) / 64 * 64, keys = (s->positions + 127) / 128 * 128; /* edges of tiles */
-    int64_t grouped = s->heads != s->kv_heads ? 6 * keys * s->head_size : 0;                  /* dk and dv per query head, and their sums */
+    /* edges of tiles */
+    int64_t queries = (s->positions + 63) / 64 * 64, keys = (s->positions + 127) / 128 * 128;
+    /* dk and dv per query head, and their sums */
+    int64_t grouped = s->heads != s->kv_heads ? 6 * keys * s->head_size : 0;
     return (size_t)(s->batch * s->heads * (2 * queries * keys + grouped)) + 4096;
 }

@@ -1,7 +1,9 @@
-/* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have, and as their reference. A warp takes EACH rows:
- * of queries in the forward pass and for dq, of keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
- * channels of the sums; what they read of the tile serves all rows of the warp. Every sum has a fixed order and no two warps write the same element, so the bits are the same always.
- * not hot: what is to be fast has a kernel of its own. */
+/* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have,
+ * and as their reference. A warp takes EACH rows: of queries in the forward pass and for dq, of
+ * keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
+ * channels of the sums; what they read of the tile serves all rows of the warp. Every sum has a
+ * fixed order and no two warps write the same element, so the bits are the same always. not hot:
+ * what is to be fast has a kernel of its own. */
 #include "kernels/cuda/attention.cuh"
 
 namespace
@@ -9,9 +11,11 @@ namespace
 
 enum { WARPS = 4, EACH = 4, ROWS = WARPS * EACH, TILE = 32, HEAD_MAX = 256 };
 
-/* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared memory; rows beyond `end` become zero. A warp reads row by row. */
+/* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared
+ * memory; rows beyond `end` become zero. A warp reads row by row. */
 template <typename T>
-__device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, int64_t step, int64_t first, int64_t end, int count, int head_size)
+__device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, int64_t step, int64_t first, int64_t end,
+                                          int count, int head_size)
 {
     for (int row = (int)threadIdx.x / 32; row < count; row += WARPS) {
         for (int d = (int)threadIdx.x % 32; d < head_size; d += 32) {
@@ -37,7 +41,8 @@ __device__ __forceinline__ void dots(float (&out)[EACH], const float *x, const f
 
 /* sum[r][c] += x[r] of each lane times row[lane][lane's channel c], lane after lane */
 template <int CHANNELS>
-__device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const float (&x)[EACH], const float *rows, int pitch, int lane, int head_size)
+__device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const float (&x)[EACH], const float *rows,
+                                         int pitch, int lane, int head_size)
 {
     for (int j = 0; j < TILE; j++) {
         float factor[EACH];
@@ -53,13 +58,15 @@ __device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const flo
     }
 }
 
-/* Shared: keys and values (or queries and gradients) of a tile, then the block's own rows, or two of each. */
+/* Shared: keys and values (or queries and gradients) of a tile, then the block's own rows, or
+ * two of each. */
 __device__ __forceinline__ int pitch_of(int head_size)
 {
     return head_size + 1; /* lanes that read a row each meet different banks */
 }
 
-template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *lse, const T *qkv, struct shape s)
+template <typename T, int CHANNELS>
+__global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *lse, const T *qkv, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -84,7 +91,8 @@ template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32
             int64_t key = begin + lane, t = own + r;
             bool seen = key < s.positions && t < s.positions && (!s.causal || key <= t);
             float score = seen ? s.scale * weight[r] : -INFINITY;
-            float higher = fmaxf(most[r], warp_max(score)), shrink = most[r] > -INFINITY ? expf(most[r] - higher) : 0.0f;
+            float higher = fmaxf(most[r], warp_max(score)),
+                  shrink = most[r] > -INFINITY ? expf(most[r] - higher) : 0.0f;
             weight[r] = score > -INFINITY ? expf(score - higher) : 0.0f;
             total[r] = total[r] * shrink + warp_sum(weight[r]);
             most[r] = higher;
@@ -114,11 +122,13 @@ template <typename T, int CHANNELS> __global__ void __launch_bounds__(WARPS * 32
 /* dq of rows of queries, and delta = sum of dout * out, which dk and dv need as well. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_backward_queries(T *dqkv, float *delta, const T *dout, const T *out, const T *qkv, const float *lse, struct shape s)
+    attention_backward_queries(T *dqkv, float *delta, const T *dout, const T *out, const T *qkv, const float *lse,
+                               struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float *key_tile = shared, *value_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch, *block_above = block + ROWS * s.head_size;
+    float *key_tile = shared, *value_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch,
+          *block_above = block + ROWS * s.head_size;
     float *query = block + warp * EACH * s.head_size, *above = block_above + warp * EACH * s.head_size;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
@@ -134,7 +144,8 @@ __global__ void __launch_bounds__(WARPS * 32)
         bool here = own + r < s.positions;
         less[r] = 0.0f;
         for (int d = lane; d < s.head_size; d += 32) {
-            less[r] = here ? fmaf(above[r * s.head_size + d], widen(out[at + (own + r) * out_step + d]), less[r]) : 0.0f;
+            less[r] =
+                here ? fmaf(above[r * s.head_size + d], widen(out[at + (own + r) * out_step + d]), less[r]) : 0.0f;
         }
         less[r] = warp_sum(less[r]);
         log_sum[r] = here ? lse[at_row + own + r] : 0.0f;
@@ -170,14 +181,16 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-/* dk and dv of rows of keys: over all query heads of its group, each over the queries that see it. */
+/* dk and dv of rows of keys: over all query heads of its group, each over the queries that see
+ * it. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *lse, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float *query_tile = shared, *above_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch, *block_values = block + ROWS * s.head_size;
+    float *query_tile = shared, *above_tile = shared + TILE * pitch, *block = shared + 2 * TILE * pitch,
+          *block_values = block + ROWS * s.head_size;
     float *key = block + warp * EACH * s.head_size, *value = block_values + warp * EACH * s.head_size;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads;
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
@@ -198,7 +211,8 @@ __global__ void __launch_bounds__(WARPS * 32)
             dots(weight, key, query_tile + lane * pitch, s.head_size);
             dots(change, value, above_tile + lane * pitch, s.head_size);
             int64_t query = begin + lane;
-            float log_sum = query < s.positions ? lse[at_row + query] : 0.0f, less = query < s.positions ? delta[at_row + query] : 0.0f;
+            float log_sum = query < s.positions ? lse[at_row + query] : 0.0f,
+                  less = query < s.positions ? delta[at_row + query] : 0.0f;
             for (int r = 0; r < EACH; r++) {
                 int64_t t = own + r;
                 bool seen = t < s.positions && query < s.positions && (!s.causal || t <= query);
@@ -230,28 +244,35 @@ unsigned blocks(int64_t rows)
     return (unsigned)((rows + ROWS - 1) / ROWS);
 }
 
-template <typename T, int CHANNELS> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
+template <typename T, int CHANNELS>
+void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
     size_t bytes = shared_bytes(1, 1, s.head_size);
     if (allow<attention_forward<T, CHANNELS>>(bytes)) {
-        DT_LAUNCH((attention_forward<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->qkv, s);
+        DT_LAUNCH((attention_forward<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch),
+                  WARPS * 32, bytes, (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->qkv, s);
     }
 }
 
-template <typename T, int CHANNELS> void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
+template <typename T, int CHANNELS>
+void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
 {
     size_t bytes = shared_bytes(2, 2, s.head_size);
     float *delta = (float *)l->work;
     if (allow<attention_backward_queries<T, CHANNELS>>(bytes) && allow<attention_backward_keys<T, CHANNELS>>(bytes)) {
-        DT_LAUNCH((attention_backward_queries<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (T *)a->dqkv, delta, (const T *)a->dout, (const T *)a->out, (const T *)a->qkv, (const float *)a->lse, s);
-        DT_LAUNCH((attention_backward_keys<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.kv_heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (T *)a->dqkv, (const float *)delta, (const T *)a->dout, (const T *)a->qkv, (const float *)a->lse, s);
+        DT_LAUNCH((attention_backward_queries<T, CHANNELS>),
+                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (T *)a->dqkv, delta, (const T *)a->dout, (const T *)a->out,
+                  (const T *)a->qkv, (const float *)a->lse, s);
+        DT_LAUNCH((attention_backward_keys<T, CHANNELS>),
+                  dim3(blocks(s.positions), (unsigned)s.kv_heads, (unsigned)a->batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (T *)a->dqkv, (const float *)delta, (const T *)a->dout, (const T *)a->qkv,
+                  (const float *)a->lse, s);
     }
 }
 
-template <typename T> void forward_of(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
+template <typename T>
+void forward_of(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
 {
     if (s.head_size <= 64) {
         forward<T, 2>(l, a, s);
@@ -262,7 +283,8 @@ template <typename T> void forward_of(const struct dt_cuda_launch *l, const stru
     }
 }
 
-template <typename T> void backward_of(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
+template <typename T>
+void backward_of(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a, const struct shape &s)
 {
     if (s.head_size <= 64) {
         backward<T, 2>(l, a, s);
@@ -277,7 +299,8 @@ template <typename T> void backward_of(const struct dt_cuda_launch *l, const str
 
 bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_size)
 {
-    return head_size >= 1 && head_size <= HEAD_MAX && heads <= 65535 && (size_t)(positions * heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
+    return head_size >= 1 && head_size <= HEAD_MAX && heads <= 65535 &&
+           (size_t)(positions * heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
 }
 
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a)

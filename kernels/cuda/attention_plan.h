@@ -1,4 +1,5 @@
-/* What the files of attention by cuDNN share: a shape's plan, all plans of a device, and what the plan file has of them. */
+/* What the files of attention by cuDNN share: a shape's plan, all plans of a device, and what
+ * the plan file has of them. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_PLAN_H
 #define DT_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -59,7 +60,8 @@ struct attention_job {
 };
 
 /* attention_dnn.c */
-/* The cache of a device, made when it is first asked for, with the lock of all held until attention_cache_leave. */
+/* The cache of a device, made when it is first asked for, with the lock of all held until
+ * attention_cache_leave. */
 struct attention_cache *attention_cache_enter(struct dt_device *d);
 void attention_cache_leave(void);
 /* Forgets the plans that were made, not the file: nothing may be on its way. */
@@ -72,17 +74,21 @@ struct attention_key attention_backward_key(const struct dt_attention_backward_a
 bool attention_can(const struct attention_key *k, enum dt_dtype type);
 /* The job of a call, without work memory; false: its tensors are not aligned. */
 bool attention_forward_job(const struct attention_key *k, const struct dt_attention_args *a, struct attention_job *out);
-bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a, struct attention_job *out);
+bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a,
+                            struct attention_job *out);
 
-/* The largest part of the batch, a divisor of it and no more than `most`, whose work should fit; 0: not even one sequence, or no order is to be had here. */
+/* The largest part of the batch, a divisor of it and no more than `most`, whose work should fit;
+ * 0: not even one sequence, or no order is to be had here. */
 int64_t attention_part(const struct attention_cache *c, const struct attention_key *k, int64_t most);
 /* Work memory that is not the engine's, before the engine's. */
 size_t attention_own_bytes(const struct attention_key *k, int64_t part);
-/* A plan without an engine: its graph is finished. The library's status, and in err what was refused. */
-int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k, int64_t part,
-                         struct dt_error *err);
+/* A plan without an engine: its graph is finished. The library's status, and in err what was
+ * refused. */
+int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
+                         int64_t part, struct dt_error *err);
 /* Puts the parts of a job into the stream, by p->executable. The library's status. */
-int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p, struct attention_job *j);
+int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p,
+                       struct attention_job *j);
 void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p);
 
 #endif

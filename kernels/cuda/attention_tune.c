@@ -1,9 +1,10 @@
-/* Measuring attention by cuDNN at the start of a run: the library's proposals for a pass run in turns on random numbers, and the fastest is kept in the plan file,
- * by its engine and knobs, of which it is made again: so what is measured is what later starts will have.
+/* Measuring attention by cuDNN at the start of a run: the library's proposals for a pass run in
+ * turns on random numbers, and the fastest is kept in the plan file, by its engine and knobs, of
+ * which it is made again: so what is measured is what later starts will have.
  *   turns 0 and 1   each result's bits are compared: a proposal whose sums have no order is left out (but where that was asked for); code is loaded
  *   turns 2 to 8    the median counts, and the first proposal stays unless another is 1 % faster
- * A plan is compiled for half a second to a second, so few are looked at, and none begun after MOST_S. All is done with a handle of its own, which goes with
- * what it took. */
+ * A plan is compiled for half a second to a second, so few are looked at, and none begun after
+ * MOST_S. All is done with a handle of its own, which goes with what it took. */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/turns.h"
@@ -92,11 +93,13 @@ static bool look_at_part(struct trial *t, const struct attention_key *key, int64
         status = dt_dnn_candidates(t->cache.api, &t->plan.graph, &place, found, &found_count);
     }
     bool good = !dt_dnn_broke_down(status);
-    for (int i = 0; i < found_count && good && t->count < PROPOSALS && (t->count == 0 || dt_now_s() < t->until_s); i++) {
+    for (int i = 0; i < found_count && good && t->count < PROPOSALS && (t->count == 0 || dt_now_s() < t->until_s);
+         i++) {
         bool fits;
         status = look_at(t, found[i], &t->all[t->count], &fits);
         t->count += fits;
-        good = t->count > 0 || !dt_dnn_broke_down(status); /* one that breaks down after a good one is left out */
+        good = t->count > 0 || !dt_dnn_broke_down(status); /* one that breaks down after a good
+                                                            * one is left out */
     }
     for (int i = 0; i < found_count; i++) {
         dt_dnn_drop(t->cache.api, found[i]);
@@ -143,7 +146,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
     const struct attention_key *k = &t->plan.key;
     int64_t rows = k->batch * k->positions, qkv_bytes = rows * (k->heads + 2 * k->kv_heads) * k->head_size * 2;
     int64_t out_bytes = rows * k->heads * k->head_size * 2, lse_bytes = rows * k->heads * 4;
-    size_t end = 0, work_bytes = 0, qkv = reserve(&end, qkv_bytes), dout = reserve(&end, w->backward != NULL ? out_bytes : 0);
+    size_t end = 0, work_bytes = 0, qkv = reserve(&end, qkv_bytes),
+           dout = reserve(&end, w->backward != NULL ? out_bytes : 0);
     size_t random = end, out = reserve(&end, out_bytes), results = out;
     size_t random_bf16 = w->backward != NULL ? end : random, lse = reserve(&end, lse_bytes), random_f32 = end;
     size_t dqkv = reserve(&end, w->backward != NULL ? qkv_bytes : 0);
@@ -262,18 +266,23 @@ static void close_trial(struct trial *t)
     }
 }
 
-static void keep(const struct trial *t, struct dt_plan_file *file, const struct attention_key *k, int best, const float ms[2])
+static void keep(const struct trial *t, struct dt_plan_file *file, const struct attention_key *k, int best,
+                 const float ms[2])
 {
     const struct attention_choice *c = &t->all[best].choice;
     dt_plan_file_put(file, k, c);
     dt_log(DT_LOG_INFO, "attention",
-           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d (engine %lld), %lld at a time in %.4f ms; the first one %.4f ms",
-           (long long)k->batch, (long long)k->positions, (long long)k->heads, (long long)k->head_size, k->backward ? ", backward" : "", best,
-           t->count, (long long)c->config.engine, (long long)c->part, (double)ms[0], (double)ms[1]);
+           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d (engine %lld), %lld at a time in %.4f "
+           "ms; the first one %.4f ms",
+           (long long)k->batch, (long long)k->positions, (long long)k->heads, (long long)k->head_size,
+           k->backward ? ", backward" : "", best, t->count, (long long)c->config.engine, (long long)c->part,
+           (double)ms[0], (double)ms[1]);
 }
 
-/* Puts the fastest engine for a pass into the file; nothing where the library has none, or breaks down before it is measured. */
-static int measure(struct attention_cache *c, struct dt_stream *s, const struct wanted *w, int *measured, struct dt_error *err)
+/* Puts the fastest engine for a pass into the file; nothing where the library has none, or
+ * breaks down before it is measured. */
+static int measure(struct attention_cache *c, struct dt_stream *s, const struct wanted *w, int *measured,
+                   struct dt_error *err)
 {
     struct trial *t = dt_alloc(sizeof *t);
     int rc = 0, best = -1;
@@ -336,14 +345,15 @@ static struct wanted *list(const struct dt_attention_list *all, bool sums, int *
 
 static int next_missing(const struct attention_cache *c, const struct wanted *each, int from, int count)
 {
-    while (from < count && (attention_part(c, &each[from].key, each[from].key.batch) == 0 || dt_plan_file_find(c->file, &each[from].key) != NULL)) {
+    while (from < count && (attention_part(c, &each[from].key, each[from].key.batch) == 0 ||
+                            dt_plan_file_find(c->file, &each[from].key) != NULL)) {
         from++;
     }
     return from;
 }
 
-static int measure_missing(struct attention_cache *c, struct dt_stream *s, const struct wanted *each, int count, void (*tick)(void *context),
-                           void *context, int *measured, struct dt_error *err)
+static int measure_missing(struct attention_cache *c, struct dt_stream *s, const struct wanted *each, int count,
+                           void (*tick)(void *context), void *context, int *measured, struct dt_error *err)
 {
     int rc = 0;
     for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
@@ -355,8 +365,9 @@ static int measure_missing(struct attention_cache *c, struct dt_stream *s, const
     return rc;
 }
 
-int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums, void (*tick)(void *context), void *context,
-                                 int *measured, struct dt_error *why, struct dt_error *err)
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums,
+                                 void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
+                                 struct dt_error *err)
 {
     struct attention_cache *c = attention_cache_enter(s->device);
     attention_cache_leave(); /* nobody else computes attention yet */
@@ -365,7 +376,8 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
     *measured = 0;
     why->status = DT_OK;
     if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, each, 0, count) < count) {
-        if (dt_plan_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
+        /* what another process chose meanwhile has been read now */
+        if (dt_plan_file_lock(c->file, tick, context, why) == 0) {
             rc = measure_missing(c, s, each, count, tick, context, measured, err);
             if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {
                 *measured = 0;
@@ -379,7 +391,8 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
     return rc;
 }
 
-void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums, struct dt_text *out)
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums,
+                                struct dt_text *out)
 {
     int count;
     struct wanted *each = list(all, sums, &count);

@@ -1,5 +1,6 @@
-/* Sums over rows, in an order that depends on the shape alone: blocks of rows give partial sums in the stream's work memory, a second kernel
- * adds these in order. A source says what is summed:
+/* Sums over rows, in an order that depends on the shape alone: blocks of rows give partial sums
+ * in the stream's work memory, a second kernel adds these in order. A source says what is
+ * summed:
  *   enum { SUMS }                                     values per column: 1, or 2 that end in two outputs
  *   load<W>(held, row, column), get(x, held, row)     W columns of one row, and their SUMS * W values */
 #ifndef DT_KERNELS_CUDA_COLUMNS_CUH
@@ -12,7 +13,8 @@ enum { COLUMN_WARPS = 8, COLUMN_UNROLL = 4, COLUMN_BLOCKS = 528 /* four for each
 
 /* Block (i, p): columns from i * 32 * W on, rows of part p. partial: (parts, SUMS, cols). */
 template <typename S, int W>
-__global__ void __launch_bounds__(256) column_partials(float *partial, S from, int64_t rows, int64_t cols, int64_t rows_per_part)
+__global__ void __launch_bounds__(256)
+    column_partials(float *partial, S from, int64_t rows, int64_t cols, int64_t rows_per_part)
 {
     DT_SHARED(float, sums, [COLUMN_WARPS][S::SUMS * W * 32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -72,10 +74,12 @@ __global__ void __launch_bounds__(256) column_partials(float *partial, S from, i
     }
 }
 
-/* out[j] = [out[j] +] the sum of partial[p][j] over p; 32 columns a block. Warp w adds the parts w, w + 8, ..., then the eight are added in
- * order. Block (i, v): columns from 32 i on of output v; partial: (parts, outputs, cols). */
+/* out[j] = [out[j] +] the sum of partial[p][j] over p; 32 columns a block. Warp w adds the parts
+ * w, w + 8, ..., then the eight are added in order. Block (i, v): columns from 32 i on of output
+ * v; partial: (parts, outputs, cols). */
 template <typename T>
-__global__ void __launch_bounds__(256) column_finish(T *out0, T *out1, const float *partial, int64_t cols, int parts, bool accumulate)
+__global__ void __launch_bounds__(256)
+    column_finish(T *out0, T *out1, const float *partial, int64_t cols, int parts, bool accumulate)
 {
     DT_SHARED(float, sums, [COLUMN_WARPS][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -106,22 +110,26 @@ __global__ void __launch_bounds__(256) column_finish(T *out0, T *out1, const flo
     }
 }
 
-/* Adds up `parts` partial sums of (outputs, cols) into out0 and, where given, out1, which are of type F32 or BF16. */
-static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, void *out1, const float *partial, int64_t cols, int parts,
-                                  bool accumulate, enum dt_dtype type)
+/* Adds up `parts` partial sums of (outputs, cols) into out0 and, where given, out1, which are of
+ * type F32 or BF16. */
+static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, void *out1, const float *partial,
+                                  int64_t cols, int parts, bool accumulate, enum dt_dtype type)
 {
     dim3 grid((unsigned)parts_of(cols, 32), out1 != NULL ? 2 : 1);
     if (type == DT_BF16) {
-        DT_LAUNCH((column_finish<bf16>), grid, 256, 0, (cudaStream_t)l->native, (bf16 *)out0, (bf16 *)out1, partial, cols, parts, accumulate);
+        DT_LAUNCH((column_finish<bf16>), grid, 256, 0, (cudaStream_t)l->native, (bf16 *)out0, (bf16 *)out1, partial,
+                  cols, parts, accumulate);
     } else {
-        DT_LAUNCH((column_finish<float>), grid, 256, 0, (cudaStream_t)l->native, (float *)out0, (float *)out1, partial, cols, parts, accumulate);
+        DT_LAUNCH((column_finish<float>), grid, 256, 0, (cudaStream_t)l->native, (float *)out0, (float *)out1, partial,
+                  cols, parts, accumulate);
     }
 }
 
-/* Both kernels. Partial sums are at most COLUMN_BLOCKS blocks' and one row's: with 2 sums of 8 columns a lane 1.1 MB and 2 rows. */
+/* Both kernels. Partial sums are at most COLUMN_BLOCKS blocks' and one row's: with 2 sums of 8
+ * columns a lane 1.1 MB and 2 rows. */
 template <typename S, int W>
-static void sum_columns(const struct dt_cuda_launch *l, const S &from, void *out0, void *out1, int64_t rows, int64_t cols, bool accumulate,
-                        enum dt_dtype type)
+static void sum_columns(const struct dt_cuda_launch *l, const S &from, void *out0, void *out1, int64_t rows,
+                        int64_t cols, bool accumulate, enum dt_dtype type)
 {
     int64_t tiles = parts_of(cols, 32 * W), parts = COLUMN_BLOCKS / tiles;
     int64_t most = parts_of(rows, 2 * COLUMN_UNROLL * COLUMN_WARPS);
@@ -129,7 +137,8 @@ static void sum_columns(const struct dt_cuda_launch *l, const S &from, void *out
     parts = parts > 1 ? parts : 1;
     int64_t rows_per_part = parts_of(rows, parts);
     dim3 grid((unsigned)tiles, (unsigned)parts);
-    DT_LAUNCH((column_partials<S, W>), grid, 256, 0, (cudaStream_t)l->native, (float *)l->work, from, rows, cols, rows_per_part);
+    DT_LAUNCH((column_partials<S, W>), grid, 256, 0, (cudaStream_t)l->native, (float *)l->work, from, rows, cols,
+              rows_per_part);
     finish_columns(l, out0, out1, (const float *)l->work, cols, (int)parts, accumulate, type);
 }
 

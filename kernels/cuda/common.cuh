@@ -1,15 +1,17 @@
-/* One spelling of CUDA for nvcc and for the software GPU (tests/softgpu), which runs the same files on a CPU. The only #ifdef between
- * both is here.
+/* One spelling of CUDA for nvcc and for the software GPU (tests/softgpu), which runs the same
+ * files on a CPU. The only #ifdef between both is here.
  *
  *   DT_LAUNCH((k<1>), grid, block, shared_bytes, stream, args...);   the kernel in parentheses, so that template commas pass
  *   DT_SHARED(float, part, [8][64]);                                 shared memory of the block; scalars as [1]; aligned to 16
  *   DT_SHARED_DYNAMIC(dt_bf16, row);                                 dt_bf16 *row: the launch's shared_bytes; aligned to 16
  *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait, dt_exp2
  *
- * Rules for kernels: no thread returns before the last barrier of its block; all lanes that a mask names reach the same warp operation on
- * the same line, and the block has these lanes; shuffles order no memory, __syncwarp does; dt_cp_wait<0> before the end; pointers among
- * the arguments are device or pinned memory, or null; bf16 arithmetic goes through float. No printf, assert, malloc, constant symbols,
- * cooperative groups; no __activemask. More than 48 KiB of dynamic shared memory needs cudaFuncSetAttribute. */
+ * Rules for kernels: no thread returns before the last barrier of its block; all lanes that a
+ * mask names reach the same warp operation on the same line, and the block has these lanes;
+ * shuffles order no memory, __syncwarp does; dt_cp_wait<0> before the end; pointers among the
+ * arguments are device or pinned memory, or null; bf16 arithmetic goes through float. No printf,
+ * assert, malloc, constant symbols, cooperative groups; no __activemask. More than 48 KiB of
+ * dynamic shared memory needs cudaFuncSetAttribute. */
 #ifndef DT_KERNELS_CUDA_COMMON_CUH
 #define DT_KERNELS_CUDA_COMMON_CUH
 
@@ -40,7 +42,8 @@ static inline dim3 dt_dim3(dim3 x)
     return x;
 }
 
-/* Each kernel that some DT_LAUNCH names is known before main, and loaded when the device is opened (table.c). */
+/* Each kernel that some DT_LAUNCH names is known before main, and loaded when the device is
+ * opened (table.c). */
 template <auto KERNEL> struct dt_known {
     static const bool yes;
 };
@@ -48,40 +51,44 @@ template <auto KERNEL> const bool dt_known<KERNEL>::yes = dt_cuda_kernel_known((
 
 #ifndef DT_SOFTGPU
 
-#define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                                    \
-    do {                                                                                                                                             \
-        (void)dt_known<(kernel)>::yes;                                                                                                               \
-        (kernel)<<<dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream>>>(__VA_ARGS__);                                                    \
+#define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
+    do {                                                                                                               \
+        (void)dt_known<(kernel)>::yes;                                                                                 \
+        (kernel)<<<dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream>>>(__VA_ARGS__);                      \
     } while (0)
 #define DT_SHARED(type, name, dims) __shared__ __align__(16) type name dims
-#define DT_SHARED_DYNAMIC(type, name)                                                                                                                \
-    extern __shared__ __align__(128) unsigned char dt_shared_dynamic[];                                                                              \
+#define DT_SHARED_DYNAMIC(type, name)                                                                                  \
+    extern __shared__ __align__(128) unsigned char dt_shared_dynamic[];                                                \
     type *name = reinterpret_cast<type *>(dt_shared_dynamic)
 
 #else
 
-#define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                                                    \
-    do {                                                                                                                                             \
-        (void)dt_known<(kernel)>::yes;                                                                                                               \
-        softgpu_launch_kernel(#kernel, kernel, dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream, ##__VA_ARGS__);                        \
+#define DT_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                                      \
+    do {                                                                                                               \
+        (void)dt_known<(kernel)>::yes;                                                                                 \
+        softgpu_launch_kernel(#kernel, kernel, dt_dim3(grid), dt_dim3(block), (size_t)(shared_bytes), stream,          \
+                              ##__VA_ARGS__);                                                                          \
     } while (0)
-#define DT_SHARED(type, name, dims)                                                                                                                  \
-    static const char name##_key = 0;                                                                                                                \
+#define DT_SHARED(type, name, dims)                                                                                    \
+    static const char name##_key = 0;                                                                                  \
     auto &name = *reinterpret_cast<type(*) dims>(softgpu_shared(&name##_key, sizeof(type dims)))
 #define DT_SHARED_DYNAMIC(type, name) type *name = reinterpret_cast<type *>(softgpu_shared_dynamic(128))
 
 #endif
 
-/* c (16 x 8, fp32) += a (16 x 16, row) b (16 x 8, col), one warp. With lane = 4 g + t: a0..a3 hold rows g, g+8, g, g+8 at columns 2t, 2t+1
- * (a0, a1) and 2t+8, 2t+9 (a2, a3); b0, b1 rows 2t, 2t+1 and 2t+8, 2t+9 of column g; c0, c1 row g, c2, c3 row g+8, columns 2t, 2t+1. */
+/* c (16 x 8, fp32) += a (16 x 16, row) b (16 x 8, col), one warp. With lane = 4 g + t: a0..a3
+ * hold rows g, g+8, g, g+8 at columns 2t, 2t+1 (a0, a1) and 2t+8, 2t+9 (a2, a3); b0, b1 rows 2t,
+ * 2t+1 and 2t+8, 2t+9 of column g; c0, c1 row g, c2, c3 row g+8, columns 2t, 2t+1. */
 static __device__ __forceinline__ void dt_mma_bf16(float *c, const uint32_t *a, const uint32_t *b DT_PLACE);
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i..8i+7 give the rows of matrix i (16 bytes, 16-byte aligned), r[i] of
- * lane 4g+t gets its row g, elements 2t and 2t+1; with TRANS elements [2t][g] and [2t+1][g]. */
+/* Four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i..8i+7 give the rows of
+ * matrix i (16 bytes, 16-byte aligned), r[i] of lane 4g+t gets its row g, elements 2t and 2t+1;
+ * with TRANS elements [2t][g] and [2t+1][g]. */
 template <bool TRANS> static __device__ __forceinline__ void dt_ldmatrix_x4(uint32_t *r, const void *row DT_PLACE);
 
 /* 16 bytes from global to shared memory, both 16-byte aligned, past the registers. They are there after the dt_cp_wait that covers their
- * commit, and for other threads after a barrier. With source_bytes (0 to 16) the rest becomes zero and is not read. */
+ * commit, and for other threads after a barrier. With source_bytes (0 to 16) the rest becomes
+ * zero and is not read. */
 static __device__ __forceinline__ void dt_cp_async16(void *shared, const void *global);
 static __device__ __forceinline__ void dt_cp_async16_zero(void *shared, const void *global, int source_bytes);
 static __device__ __forceinline__ void dt_cp_commit();
@@ -95,7 +102,8 @@ static __device__ __forceinline__ float dt_exp2(float x);
 
 static __device__ __forceinline__ void dt_mma_bf16(float *c, const uint32_t *a, const uint32_t *b)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -119,13 +127,16 @@ template <bool TRANS> static __device__ __forceinline__ void dt_ldmatrix_x4(uint
 static __device__ __forceinline__ void dt_cp_async16(void *shared, const void *global)
 {
     uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(__cvta_generic_to_global(global)) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(__cvta_generic_to_global(global))
+                 : "memory");
 }
 
 static __device__ __forceinline__ void dt_cp_async16_zero(void *shared, const void *global, int source_bytes)
 {
     uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(__cvta_generic_to_global(global)), "r"(source_bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(__cvta_generic_to_global(global)),
+                 "r"(source_bytes)
+                 : "memory");
 }
 
 static __device__ __forceinline__ void dt_cp_commit()
@@ -147,7 +158,8 @@ static __device__ __forceinline__ float dt_exp2(float x)
 
 #else
 
-/* The host's halves. A warp operation is computed by the last lane that arrives, from what all lanes brought. */
+/* The host's halves. A warp operation is computed by the last lane that arrives, from what all
+ * lanes brought. */
 
 struct softgpu_mma {
     uint32_t a[4], b[2];
@@ -215,7 +227,8 @@ template <bool TRANS> static void softgpu_ldmatrix_all(struct softgpu_group *g)
 template <bool TRANS> static inline void dt_ldmatrix_x4(uint32_t *r, const void *row, const char *file, int line)
 {
     softgpu_check_shared(row, 16, "dt_ldmatrix_x4");
-    uint4 own = *(const uint4 *)row; /* each lane reads its own, so that a sanitizer blames the right one */
+    uint4 own = *(const uint4 *)row; /* each lane reads its own, so that a sanitizer blames the
+                                      * right one */
     softgpu_collect(0xffffffffu, "dt_ldmatrix_x4", file, line, &own, r, softgpu_ldmatrix_all<TRANS>);
 }
 

@@ -1,5 +1,6 @@
-/* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in stream.c, events in event.c, graphs in graph.c, how failures
- * travel in failure.c. The driver is asked for the first time here: programs that open another device never touch it. */
+/* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in
+ * stream.c, events in event.c, graphs in graph.c, how failures travel in failure.c. The driver
+ * is asked for the first time here: programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
@@ -46,7 +47,8 @@ static enum dt_status status_of(cudaError_t rc)
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what)
 {
     (void)cudaGetLastError();
-    return dt_fail(err, status_of(rc), "%s: %s: %s (%s)%s", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc), cuda_advice(rc));
+    return dt_fail(err, status_of(rc), "%s: %s: %s (%s)%s", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc),
+                   cuda_advice(rc));
 }
 
 /* ---- finding the GPU ---- */
@@ -71,18 +73,22 @@ static int count_devices(int *count, struct dt_error *err)
     (void)cudaRuntimeGetVersion(&toolkit);
     (void)cudaGetLastError();
     if (driver == 0) {
-        return dt_fail(err, DT_NOT_FOUND, "device cuda: no NVIDIA driver is here; install one, or use training.device=cpu");
+        return dt_fail(err, DT_NOT_FOUND,
+                       "device cuda: no NVIDIA driver is here; install one, or use training.device=cpu");
     }
     if (rc == cudaErrorInsufficientDriver) {
-        return dt_fail(err, DT_INVALID, "device cuda: the driver is made for CUDA %d.%d, this program for %d.%d; install a newer driver",
+        return dt_fail(err, DT_INVALID,
+                       "device cuda: the driver is made for CUDA %d.%d, this program for %d.%d; install a newer driver",
                        driver / 1000, driver % 1000 / 10, toolkit / 1000, toolkit % 1000 / 10);
     }
     if (rc == cudaErrorNoDevice || (rc == cudaSuccess && *count == 0)) {
         return dt_fail(err, DT_NOT_FOUND, "device cuda: no GPU is visible%s; %s, or use training.device=cpu", visible(),
-                       getenv("CUDA_VISIBLE_DEVICES") != NULL ? "correct or unset that" : "see whether nvidia-smi names one");
+                       getenv("CUDA_VISIBLE_DEVICES") != NULL ? "correct or unset that"
+                                                              : "see whether nvidia-smi names one");
     }
     if (rc != cudaSuccess) {
-        return dt_fail(err, status_of(rc), "device cuda: %s (%s)%s", cudaGetErrorString(rc), cudaGetErrorName(rc), cuda_advice(rc));
+        return dt_fail(err, status_of(rc), "device cuda: %s (%s)%s", cudaGetErrorString(rc), cudaGetErrorName(rc),
+                       cuda_advice(rc));
     }
     return 0;
 }
@@ -97,7 +103,8 @@ static void describe(const struct cudaDeviceProp *p, int index, struct dt_device
 {
     unsigned char id[16];
     memcpy(id, p->uuid.bytes, sizeof id);
-    (void)snprintf(out->bus, sizeof out->bus, "%04x:%02x:%02x.0", (unsigned)p->pciDomainID, (unsigned)p->pciBusID, (unsigned)p->pciDeviceID);
+    (void)snprintf(out->bus, sizeof out->bus, "%04x:%02x:%02x.0", (unsigned)p->pciDomainID, (unsigned)p->pciBusID,
+                   (unsigned)p->pciDeviceID);
     (void)snprintf(out->name, sizeof out->name, "GPU %d (%.100s, bus %s)", index, p->name, out->bus);
     size_t at = 0;
     for (int i = 0; i < 16; i++) { /* 8-4-4-4-12 digits */
@@ -130,7 +137,8 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
     memcpy(c->name, place.name, sizeof c->name);
     c->capability = 10 * p.major + p.minor;
     if (p.major < 8) {
-        return dt_fail(err, DT_INVALID, "device cuda: %s: has compute capability %d.%d; 8.0 is the least", c->name, p.major, p.minor);
+        return dt_fail(err, DT_INVALID, "device cuda: %s: has compute capability %d.%d; 8.0 is the least", c->name,
+                       p.major, p.minor);
     }
     if (attribute(c, cudaDevAttrMultiProcessorCount, &c->sm_count, err) != 0 ||
         attribute(c, cudaDevAttrMaxSharedMemoryPerBlockOptin, &c->shared_bytes, err) != 0) {
@@ -139,7 +147,8 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
     rc = cudaSetDevice(c->index);
     if (rc == cudaErrorMemoryAllocation) { /* nothing of ours is there yet */
         (void)cudaGetLastError();
-        return dt_fail(err, DT_IO, "device cuda: %s: others hold so much of its memory that nothing can start there", c->name);
+        return dt_fail(err, DT_IO, "device cuda: %s: others hold so much of its memory that nothing can start there",
+                       c->name);
     }
     if (rc != cudaSuccess) { /* the first thing that needs the device for itself */
         return cuda_fail(c, err, rc, "device cuda");
@@ -176,8 +185,8 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
         return -1;
     }
     if (options->index < 0 || options->index >= count) {
-        return dt_fail(err, DT_INVALID, "device cuda: GPU %d was asked for, %d %s visible%s", options->index, count, count == 1 ? "is" : "are",
-                       visible());
+        return dt_fail(err, DT_INVALID, "device cuda: GPU %d was asked for, %d %s visible%s", options->index, count,
+                       count == 1 ? "is" : "are", visible());
     }
     struct cuda_device *c = calloc(1, sizeof *c);
     if (c == NULL) {
@@ -219,10 +228,12 @@ int dt_cuda_capability(const struct dt_device *d)
 
 /* ---- memory ---- */
 
-static int no_memory(const struct cuda_device *c, enum dt_memory kind, size_t size_bytes, cudaError_t rc, struct dt_error *err)
+static int no_memory(const struct cuda_device *c, enum dt_memory kind, size_t size_bytes, cudaError_t rc,
+                     struct dt_error *err)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    bool refused = kind == DT_MEMORY_PINNED && rc == cudaErrorInvalidValue; /* what drivers also say of more than the host lets them pin */
+    /* what drivers also say of more than the host lets them pin */
+    bool refused = kind == DT_MEMORY_PINNED && rc == cudaErrorInvalidValue;
     if (rc != cudaErrorMemoryAllocation && !refused) {
         return cuda_fail(c, err, rc, "memory");
     }
@@ -233,7 +244,8 @@ static int no_memory(const struct cuda_device *c, enum dt_memory kind, size_t si
     if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    return dt_fail(err, DT_NO_MEMORY, "memory: %s: cannot get %zu bytes; %zu of %zu are free", c->name, size_bytes, free_bytes, total_bytes);
+    return dt_fail(err, DT_NO_MEMORY, "memory: %s: cannot get %zu bytes; %zu of %zu are free", c->name, size_bytes,
+                   free_bytes, total_bytes);
 }
 
 static int cuda_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err)
@@ -286,7 +298,8 @@ static double cuda_peak(struct dt_device *d, enum dt_dtype type)
     const struct cuda_device *c = d->impl;
     struct cudaDeviceProp p;
     int khz = 0;
-    bool known = cudaGetDeviceProperties(&p, c->index) == cudaSuccess && cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, c->index) == cudaSuccess;
+    bool known = cudaGetDeviceProperties(&p, c->index) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, c->index) == cudaSuccess;
     (void)cudaGetLastError();
     return known ? dt_peak_flops(p.name, p.major, p.minor, p.multiProcessorCount, khz * 1e3, type) : 0;
 }

@@ -1,4 +1,5 @@
-/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package install it; and NVRTC, which it wants beside it. */
+/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package
+ * install it; and NVRTC, which it wants beside it. */
 #include "kernels/cuda/dnn.h"
 
 #include "base/library.h"
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9", "/usr/lib/x86_64-linux-gnu/libcudnn.so.9",
+static const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9",
+                                    "/usr/lib/x86_64-linux-gnu/libcudnn.so.9",
                                     "/usr/lib/aarch64-linux-gnu/libcudnn.so.9"};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -43,14 +45,15 @@ static int take(struct dt_dnn *out, void *from, struct dt_error *err)
     }
     size_t version = found.cudnnGetVersion(), least = DT_DNN_LEAST_VERSION;
     if (version < least) {
-        return dt_fail(err, DT_NOT_FOUND, "cuDNN: version %zu.%zu.%zu is here, %zu.%zu is the least", version / 10000, version / 100 % 100,
-                       version % 100, least / 10000, least / 100 % 100);
+        return dt_fail(err, DT_NOT_FOUND, "cuDNN: version %zu.%zu.%zu is here, %zu.%zu is the least", version / 10000,
+                       version / 100 % 100, version % 100, least / 10000, least / 100 % 100);
     }
     *out = found;
     return 0;
 }
 
-/* The folder that a library's function was loaded from, without a slash at its end; the caller frees it. */
+/* The folder that a library's function was loaded from, without a slash at its end; the caller
+ * frees it. */
 static char *folder_of(void *library, const char *function)
 {
     Dl_info of;
@@ -62,7 +65,8 @@ static char *folder_of(void *library, const char *function)
 /* NVRTC looks for its own second part by name alone, too. */
 static void load_builtins(void *compiler, int cuda)
 {
-    char *folder = folder_of(compiler, "nvrtcVersion"), *pattern = dt_format("%s/libnvrtc-builtins.so.%d.*", folder, cuda);
+    char *folder = folder_of(compiler, "nvrtcVersion"),
+         *pattern = dt_format("%s/libnvrtc-builtins.so.%d.*", folder, cuda);
     glob_t found;
     if (glob(pattern, 0, NULL, &found) == 0) {
         (void)dt_library_open((const char *const *)found.gl_pathv, found.gl_pathc);
@@ -72,7 +76,8 @@ static void load_builtins(void *compiler, int cuda)
     free(folder);
 }
 
-/* What is loaded already both find by its name. NVRTC beside cuDNN, or where the packages for Python have it, comes first: cuDNN would take that one. */
+/* What is loaded already both find by its name. NVRTC beside cuDNN, or where the packages for
+ * Python have it, comes first: cuDNN would take that one. */
 static void load_compiler(void *library)
 {
     size_t (*made_for)(void); /* 13000: CUDA 13.0 */
@@ -121,7 +126,8 @@ static void load(void)
     } else {
         library = dt_library_open(names, sizeof names / sizeof names[0]);
         if (library == NULL) {
-            (void)dt_fail(&problem, DT_NOT_FOUND, "cuDNN: libcudnn.so.9 is not here; install it, or name its folder in LD_LIBRARY_PATH");
+            (void)dt_fail(&problem, DT_NOT_FOUND,
+                          "cuDNN: libcudnn.so.9 is not here; install it, or name its folder in LD_LIBRARY_PATH");
             return;
         }
     }

@@ -1,6 +1,7 @@
-/* cuDNN's backend interface, loaded when the first attention is asked for. The few names and numbers of it that are used here stand in this file, so that
- * a build needs no headers of the library, which the toolkit does not bring; they are its ABI since 9.0. Where these headers are, tests/unit/test_softgpu_dnn_abi.c
- * compares all of it with them when it is compiled. */
+/* cuDNN's backend interface, loaded when the first attention is asked for. The few names and
+ * numbers of it that are used here stand in this file, so that a build needs no headers of the
+ * library, which the toolkit does not bring; they are its ABI since 9.0. Where these headers
+ * are, tests/unit/test_softgpu_dnn_abi.c compares all of it with them when it is compiled. */
 #ifndef DT_KERNELS_CUDA_DNN_H
 #define DT_KERNELS_CUDA_DNN_H
 
@@ -14,7 +15,8 @@
 extern "C" {
 #endif
 
-/* 9.15 and before computed backward of lengths that are no multiple of 128 wrongly unless they were padded by a mask. */
+/* 9.15 and before computed backward of lengths that are no multiple of 128 wrongly unless they
+ * were padded by a mask. */
 #define DT_DNN_LEAST_VERSION 91600
 
 enum { /* cudnnStatus_t; thousands are categories */
@@ -27,7 +29,8 @@ enum { /* cudnnStatus_t; thousands are categories */
        DT_DNN_EXECUTION_FAILED = 5000
 };
 
-enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 }; /* cudnnDataType_t */
+/* cudnnDataType_t */
+enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 };
 
 enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
                          DT_DNN_POINTWISE = 0,
@@ -128,11 +131,13 @@ enum dt_dnn_pointwise { /* cudnnPointwiseMode_t */
                         DT_DNN_BINARY_SELECT = 601,
 };
 
-enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };              /* cudnnReduceTensorOp_t */
-enum dt_dnn_note { DT_DNN_NONDETERMINISTIC = 4 };                      /* cudnnBackendNumericalNote_t */
+enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 }; /* cudnnReduceTensorOp_t */
+/* cudnnBackendNumericalNote_t */
+enum dt_dnn_note { DT_DNN_NONDETERMINISTIC = 4 };
 enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 }; /* cudnnBackendHeurMode_t */
 
-/* The library's functions under their names; a status is cudnnStatus_t, a descriptor cudnnBackendDescriptor_t, a handle cudnnHandle_t. */
+/* The library's functions under their names; a status is cudnnStatus_t, a descriptor
+ * cudnnBackendDescriptor_t, a handle cudnnHandle_t. */
 struct dt_dnn {
     size_t (*cudnnGetVersion)(void);
     const char *(*cudnnGetErrorString)(int status);
@@ -143,20 +148,25 @@ struct dt_dnn {
     int (*cudnnBackendCreateDescriptor)(int type, void **out);
     int (*cudnnBackendDestroyDescriptor)(void *descriptor);
     int (*cudnnBackendSetAttribute)(void *descriptor, int name, int type, int64_t count, const void *values);
-    int (*cudnnBackendGetAttribute)(const void *descriptor, int name, int type, int64_t room, int64_t *count, void *values);
+    int (*cudnnBackendGetAttribute)(const void *descriptor, int name, int type, int64_t room, int64_t *count,
+                                    void *values);
     int (*cudnnBackendFinalize)(void *descriptor);
     int (*cudnnBackendExecute)(void *handle, void *plan, void *pack);
 };
 
-/* The same for all threads and for good; null with DT_NOT_FOUND and why when it is not here, too old, or lacks a function. DTRUN_CUDNN may name its file
- * instead. Symbols that the program has already (a test's stand-in) come first. The library's parts are loaded at their first use, so a part that is missing
- * or of another version shows when a handle or a plan is made. */
+/* The same for all threads and for good; null with DT_NOT_FOUND and why when it is not here, too
+ * old, or lacks a function. DTRUN_CUDNN may name its file instead. Symbols that the program has
+ * already (a test's stand-in) come first. The library's parts are loaded at their first use, so
+ * a part that is missing or of another version shows when a handle or a plan is made. */
 const struct dt_dnn *dt_dnn_load(struct dt_error *err);
-/* NVRTC, by which the loaded library compiles kernels of its engines: without it none is proposed. The library looks for it by its name and around its own
- * folder alone, so dt_dnn_load looks where the toolkit lies, too. The name of what is not here ("libnvrtc.so.13"), or null. */
+/* NVRTC, by which the loaded library compiles kernels of its engines: without it none is
+ * proposed. The library looks for it by its name and around its own folder alone, so dt_dnn_load
+ * looks where the toolkit lies, too. The name of what is not here ("libnvrtc.so.13"), or null. */
 const char *dt_dnn_compiler_missing(void);
-/* Does the status say that memory, driver or the library itself broke down? That may be so here and now only, while others say that something is not here or
- * does not fit, which is so on each start and for each rank with such a GPU. (What cannot be had while a handle is made is told as "not initialized".) */
+/* Does the status say that memory, driver or the library itself broke down? That may be so here
+ * and now only, while others say that something is not here or does not fit, which is so on each
+ * start and for each rank with such a GPU. (What cannot be had while a handle is made is told as
+ * "not initialized".) */
 bool dt_dnn_broke_down(int status);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* Tensors and operations as cuDNN's descriptors. Every descriptor of a graph is held by it until it is cleared. */
+/* Tensors and operations as cuDNN's descriptors. Every descriptor of a graph is held by it until
+ * it is cleared. */
 #include "kernels/cuda/dnn_graph.h"
 
 #include <string.h>
@@ -9,7 +10,8 @@ int dt_dnn_make(const struct dt_dnn *api, enum dt_dnn_descriptor type, void **ou
     return api->cudnnBackendCreateDescriptor((int)type, out);
 }
 
-int dt_dnn_set(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t count, const void *values)
+int dt_dnn_set(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind,
+               int64_t count, const void *values)
 {
     return api->cudnnBackendSetAttribute(descriptor, (int)name, (int)kind, count, values);
 }
@@ -66,8 +68,8 @@ static void *make(struct dt_dnn_graph *g, enum dt_dnn_descriptor type)
     return made;
 }
 
-static void set(struct dt_dnn_graph *g, void *d, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t count, const void *values,
-                const char *what)
+static void set(struct dt_dnn_graph *g, void *d, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t count,
+                const void *values, const char *what)
 {
     if (g->status == DT_DNN_SUCCESS) {
         (void)good(g, dt_dnn_set(g->api, d, name, kind, count, values), what);
@@ -132,8 +134,8 @@ void dt_dnn_matmul(struct dt_dnn_graph *g, void *a, void *b, void *c)
     finalize(g, op, "product");
 }
 
-static void pointwise(struct dt_dnn_graph *g, enum dt_dnn_pointwise mode, enum dt_dnn_type computed, const int64_t *axis, void *x, void *b,
-                      void *mask, void *y)
+static void pointwise(struct dt_dnn_graph *g, enum dt_dnn_pointwise mode, enum dt_dnn_type computed,
+                      const int64_t *axis, void *x, void *b, void *mask, void *y)
 {
     void *how = make(g, DT_DNN_POINTWISE), *op;
     int what = (int)mode, type = (int)computed;
@@ -211,8 +213,8 @@ int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *e
     set(g, graph, DT_DNN_OPERATIONGRAPH_OPS, DT_DNN_TYPE_DESCRIPTOR, g->op_count, g->ops, "graph");
     finalize(g, graph, "graph");
     if (g->status != DT_DNN_SUCCESS) {
-        (void)dt_fail(err, DT_INVALID, "cuDNN: refuses the %s: %s (status %d)%s%.150s", g->what, g->api->cudnnGetErrorString(g->status), g->status,
-                      g->why[0] != '\0' ? ": " : "", g->why);
+        (void)dt_fail(err, DT_INVALID, "cuDNN: refuses the %s: %s (status %d)%s%.150s", g->what,
+                      g->api->cudnnGetErrorString(g->status), g->status, g->why[0] != '\0' ? ": " : "", g->why);
     }
     return g->status;
 }

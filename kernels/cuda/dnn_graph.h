@@ -1,5 +1,6 @@
-/* An operation graph of cuDNN: tensors of four dimensions and operations between them, put into the library's descriptors one by one. The first refusal
- * stays; what follows does nothing, and dt_dnn_graph_finish tells. */
+/* An operation graph of cuDNN: tensors of four dimensions and operations between them, put into
+ * the library's descriptors one by one. The first refusal stays; what follows does nothing, and
+ * dt_dnn_graph_finish tells. */
 #ifndef DT_KERNELS_CUDA_DNN_GRAPH_H
 #define DT_KERNELS_CUDA_DNN_GRAPH_H
 
@@ -11,8 +12,9 @@ extern "C" {
 
 enum { DT_DNN_DIMS = 4, DT_DNN_OPS = 32, DT_DNN_HELD = 128, DT_DNN_LATER = 256 };
 
-/* uid: the caller's number of a tensor that it hands memory for; 0: it lies nowhere ("virtual"), and gets a number of its own.
- * alignment: bytes that its address is a multiple of; 0: 16. by_value: one number in host memory, which is read when a graph is executed. */
+/* uid: the caller's number of a tensor that it hands memory for; 0: it lies nowhere ("virtual"),
+ * and gets a number of its own. alignment: bytes that its address is a multiple of; 0: 16.
+ * by_value: one number in host memory, which is read when a graph is executed. */
 struct dt_dnn_shape {
     int64_t uid, dims[DT_DNN_DIMS], strides[DT_DNN_DIMS], alignment;
     enum dt_dnn_type type;
@@ -21,7 +23,8 @@ struct dt_dnn_shape {
 
 struct dt_dnn_graph {
     const struct dt_dnn *api;
-    void *held[DT_DNN_HELD], *ops[DT_DNN_OPS]; /* descriptors, in the order in which they were made; ops are among them */
+    void *held[DT_DNN_HELD], *ops[DT_DNN_OPS]; /* descriptors, in the order in which they were
+                                                * made; ops are among them */
     int held_count, op_count, later_count;
     void *later[DT_DNN_LATER]; /* what refers to the graph, and goes before it (dnn_plan.c) */
     int64_t next_uid;
@@ -36,7 +39,8 @@ void dt_dnn_graph_init(struct dt_dnn_graph *g, const struct dt_dnn *api);
 void dt_dnn_graph_clear(struct dt_dnn_graph *g);
 
 void *dt_dnn_tensor(struct dt_dnn_graph *g, const struct dt_dnn_shape *shape);
-/* c = a b over the last two dimensions, summed in fp32; a head of b serves as many heads of a as there are more of these. */
+/* c = a b over the last two dimensions, summed in fp32; a head of b serves as many heads of a as
+ * there are more of these. */
 void dt_dnn_matmul(struct dt_dnn_graph *g, void *a, void *b, void *c);
 /* y = mode(x [, b]); b null for one operand. Dimensions of 1 repeat. */
 void dt_dnn_pointwise(struct dt_dnn_graph *g, enum dt_dnn_pointwise mode, void *x, void *b, void *y);
@@ -50,13 +54,14 @@ void dt_dnn_select(struct dt_dnn_graph *g, void *x, void *b, void *mask, void *y
 void dt_dnn_reduce(struct dt_dnn_graph *g, enum dt_dnn_reduction op, void *x, void *y);
 /* y is x with other dimensions and strides: here always its last two swapped */
 void dt_dnn_reshape(struct dt_dnn_graph *g, void *x, void *y);
-/* Puts the operations together. handle may be null: a graph without a device, for a plan that a device description is given to. 0, or the library's
- * status, and in err what was refused. */
+/* Puts the operations together. handle may be null: a graph without a device, for a plan that a
+ * device description is given to. 0, or the library's status, and in err what was refused. */
 int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *err);
 
 /* Descriptors outside of a graph: made, and one value set. */
 int dt_dnn_make(const struct dt_dnn *api, enum dt_dnn_descriptor type, void **out);
-int dt_dnn_set(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t count, const void *values);
+int dt_dnn_set(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind,
+               int64_t count, const void *values);
 void dt_dnn_drop(const struct dt_dnn *api, void *descriptor); /* null is harmless */
 
 #ifdef __cplusplus

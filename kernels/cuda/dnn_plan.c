@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* One question to the heuristics; configurations go to out. The library's status. */
-static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, enum dt_dnn_heuristic how,
-               void *out[DT_DNN_CANDIDATES], int *count)
+static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
+               enum dt_dnn_heuristic how, void *out[DT_DNN_CANDIDATES], int *count)
 {
     void *question = NULL;
     int mode = (int)how, made = 0;
@@ -23,14 +23,18 @@ static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const str
     if (status == DT_DNN_SUCCESS) {
         status = api->cudnnBackendFinalize(question);
     }
-    while (status == DT_DNN_SUCCESS && made < DT_DNN_CANDIDATES) { /* the library fills in descriptors that are there */
+    /* the library fills in descriptors that are there */
+    while (status == DT_DNN_SUCCESS && made < DT_DNN_CANDIDATES) {
         status = dt_dnn_make(api, DT_DNN_ENGINECFG, &out[made]);
         made += status == DT_DNN_SUCCESS;
     }
     if (status == DT_DNN_SUCCESS) {
-        status = api->cudnnBackendGetAttribute(question, DT_DNN_ENGINEHEUR_RESULTS, DT_DNN_TYPE_DESCRIPTOR, made, &found, out);
+        status = api->cudnnBackendGetAttribute(question, DT_DNN_ENGINEHEUR_RESULTS, DT_DNN_TYPE_DESCRIPTOR, made,
+                                               &found, out);
     }
-    *count = status != DT_DNN_SUCCESS ? 0 : found < made ? (int)found : made; /* it may count what there was no room for */
+    *count = status != DT_DNN_SUCCESS ? 0
+             : found < made           ? (int)found
+                                      : made; /* it may count what there was no room for */
     for (int i = *count; i < made; i++) {
         dt_dnn_drop(api, out[i]);
         out[i] = NULL;
@@ -39,8 +43,8 @@ static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const str
     return status;
 }
 
-int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place, void *out[DT_DNN_CANDIDATES],
-                      int *count)
+int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
+                      void *out[DT_DNN_CANDIDATES], int *count)
 {
     for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
         out[i] = NULL;
@@ -51,8 +55,8 @@ int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, co
 
 /* ---- configurations by their numbers ---- */
 
-static int get(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind, int64_t room, int64_t *count,
-               void *values)
+static int get(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind,
+               int64_t room, int64_t *count, void *values)
 {
     *count = 0;
     return api->cudnnBackendGetAttribute(descriptor, (int)name, (int)kind, room, count, values);
@@ -89,8 +93,10 @@ static int read_knobs(const struct dt_dnn *api, void *config, struct dt_dnn_conf
     for (int i = 0; i <= DT_DNN_KNOBS && status == DT_DNN_SUCCESS; i++) {
         status = dt_dnn_make(api, DT_DNN_KNOB_CHOICE, &knobs[i]);
     }
-    if (status == DT_DNN_SUCCESS) { /* asked with less room than it has knobs, it says as many as there is room for */
-        status = get(api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, DT_DNN_KNOBS + 1, &count, (void *)knobs);
+    if (status == DT_DNN_SUCCESS) { /* asked with less room than it has knobs, it says as many as
+                                     * there is room for */
+        status = get(api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, DT_DNN_KNOBS + 1, &count,
+                     (void *)knobs);
     }
     if (status == DT_DNN_SUCCESS && count > DT_DNN_KNOBS) {
         status = DT_DNN_NOT_SUPPORTED;
@@ -99,7 +105,8 @@ static int read_knobs(const struct dt_dnn *api, void *config, struct dt_dnn_conf
         status = get(api, knobs[i], DT_DNN_KNOB_CHOICE_KNOB_TYPE, DT_DNN_TYPE_KNOB_TYPE, 1, &one, &type);
         out->knobs[i].type = type;
         if (status == DT_DNN_SUCCESS) {
-            status = get(api, knobs[i], DT_DNN_KNOB_CHOICE_KNOB_VALUE, DT_DNN_TYPE_INT64, 1, &one, &out->knobs[i].value);
+            status =
+                get(api, knobs[i], DT_DNN_KNOB_CHOICE_KNOB_VALUE, DT_DNN_TYPE_INT64, 1, &one, &out->knobs[i].value);
         }
     }
     out->knob_count = count;
@@ -157,7 +164,8 @@ static int make_knob(struct dt_dnn_graph *g, int64_t number, int64_t value, void
     return status == DT_DNN_SUCCESS ? g->api->cudnnBackendFinalize(*out) : status;
 }
 
-int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place, const struct dt_dnn_config *numbers, void **out)
+int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place, const struct dt_dnn_config *numbers,
+                       void **out)
 {
     void *engine = NULL, *knobs[DT_DNN_KNOBS] = {NULL}, *config = NULL;
     *out = NULL;
@@ -172,7 +180,8 @@ int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place,
         status = dt_dnn_set(g->api, config, DT_DNN_ENGINECFG_ENGINE, DT_DNN_TYPE_DESCRIPTOR, 1, (const void *)&engine);
     }
     if (status == DT_DNN_SUCCESS && numbers->knob_count > 0) {
-        status = dt_dnn_set(g->api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, numbers->knob_count, (const void *)knobs);
+        status = dt_dnn_set(g->api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, numbers->knob_count,
+                            (const void *)knobs);
     }
     if (status == DT_DNN_SUCCESS) {
         status = g->api->cudnnBackendFinalize(config);
@@ -181,15 +190,18 @@ int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place,
     return status;
 }
 
-int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_place *place, void **out, size_t *work_bytes)
+int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_place *place, void **out,
+                size_t *work_bytes)
 {
     void *plan = NULL;
     int64_t count = 0, bytes = 0;
     *out = NULL;
     int status = dt_dnn_make(api, DT_DNN_EXECUTION_PLAN, &plan);
     if (status == DT_DNN_SUCCESS) {
-        status = place->handle != NULL ? dt_dnn_set(api, plan, DT_DNN_EXECUTION_PLAN_HANDLE, DT_DNN_TYPE_HANDLE, 1, &place->handle)
-                                       : dt_dnn_set(api, plan, DT_DNN_EXECUTION_PLAN_DEVICEPROP, DT_DNN_TYPE_DESCRIPTOR, 1, &place->described);
+        status =
+            place->handle != NULL
+                ? dt_dnn_set(api, plan, DT_DNN_EXECUTION_PLAN_HANDLE, DT_DNN_TYPE_HANDLE, 1, &place->handle)
+                : dt_dnn_set(api, plan, DT_DNN_EXECUTION_PLAN_DEVICEPROP, DT_DNN_TYPE_DESCRIPTOR, 1, &place->described);
     }
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_set(api, plan, DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG, DT_DNN_TYPE_DESCRIPTOR, 1, &config);
@@ -198,7 +210,8 @@ int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_plac
         status = api->cudnnBackendFinalize(plan);
     }
     if (status == DT_DNN_SUCCESS) {
-        status = api->cudnnBackendGetAttribute(plan, DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE, DT_DNN_TYPE_INT64, 1, &count, &bytes);
+        status = api->cudnnBackendGetAttribute(plan, DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE, DT_DNN_TYPE_INT64, 1, &count,
+                                               &bytes);
     }
     if (status != DT_DNN_SUCCESS) {
         dt_dnn_drop(api, plan);
@@ -209,7 +222,8 @@ int dt_dnn_plan(const struct dt_dnn *api, void *config, const struct dt_dnn_plac
     return DT_DNN_SUCCESS;
 }
 
-int dt_dnn_pack(const struct dt_dnn *api, int64_t count, const int64_t *uids, void *const *addresses, void *work, void **out)
+int dt_dnn_pack(const struct dt_dnn *api, int64_t count, const int64_t *uids, void *const *addresses, void *work,
+                void **out)
 {
     void *pack = NULL;
     *out = NULL;
@@ -218,7 +232,8 @@ int dt_dnn_pack(const struct dt_dnn *api, int64_t count, const int64_t *uids, vo
         status = dt_dnn_set(api, pack, DT_DNN_VARIANT_PACK_UNIQUE_IDS, DT_DNN_TYPE_INT64, count, uids);
     }
     if (status == DT_DNN_SUCCESS) {
-        status = dt_dnn_set(api, pack, DT_DNN_VARIANT_PACK_DATA_POINTERS, DT_DNN_TYPE_VOID_PTR, count, (const void *)addresses);
+        status = dt_dnn_set(api, pack, DT_DNN_VARIANT_PACK_DATA_POINTERS, DT_DNN_TYPE_VOID_PTR, count,
+                            (const void *)addresses);
     }
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_set(api, pack, DT_DNN_VARIANT_PACK_WORKSPACE, DT_DNN_TYPE_VOID_PTR, 1, (const void *)&work);

@@ -1,4 +1,5 @@
-/* fill, cast, scale, add: memory decides their speed. The bits are those of the CPU (a nan's payload aside). */
+/* fill, cast, scale, add: memory decides their speed. The bits are those of the CPU (a nan's
+ * payload aside). */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -40,7 +41,8 @@ template <typename T> void fill(const struct dt_cuda_launch *l, const struct dt_
 
 /* ---- cast ---- */
 
-/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x would. */
+/* Rounds to odd: a second rounding to fewer than 22 bits then gives what one rounding of x
+ * would. */
 DT_FN float narrow_to_odd(double x)
 {
     float f = (float)x;
@@ -313,7 +315,8 @@ extern "C" void dt_cuda_cast(struct dt_stream *s, const struct dt_cast_args *a)
             (void)cudaMemcpyAsync(a->out, a->in, size_bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)l.native);
         }
     } else if (!cast_any(&l, a)) {
-        dt_stream_fail(s, DT_INTERNAL, "cast: %s to %s is not made", dt_dtype_name(a->in_type), dt_dtype_name(a->out_type));
+        dt_stream_fail(s, DT_INTERNAL, "cast: %s to %s is not made", dt_dtype_name(a->in_type),
+                       dt_dtype_name(a->out_type));
     }
     dt_cuda_end(s, "cast");
 }

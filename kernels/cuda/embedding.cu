@@ -1,4 +1,5 @@
-/* Embeddings forward, and the gradient of the position table: both read and write in order, so memory decides their speed. */
+/* Embeddings forward, and the gradient of the position table: both read and write in order, so
+ * memory decides their speed. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -65,7 +66,8 @@ template <typename T, typename G> struct positions {
 template <typename T, typename G, int W> __global__ void __launch_bounds__(256) position_sums(positions<T, G> e)
 {
     int64_t col = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * W, step = e.position_count * e.cols;
-    for (int64_t t = (int64_t)blockIdx.y * 8 + threadIdx.x / 32; t < e.table_count && col < e.cols; t += (int64_t)gridDim.y * 8) {
+    for (int64_t t = (int64_t)blockIdx.y * 8 + threadIdx.x / 32; t < e.table_count && col < e.cols;
+         t += (int64_t)gridDim.y * 8) {
         float sum[W];
 #pragma unroll
         for (int k = 0; k < W; k++) {
@@ -115,7 +117,8 @@ template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, c
 
 template <typename T> void embed(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
 {
-    lookup<T> e = {(T *)a->out, (const T *)a->tokens, (const T *)a->positions, a->ids, a->row_count, a->position_count, a->col_count};
+    lookup<T> e = {(T *)a->out,       (const T *)a->tokens, (const T *)a->positions, a->ids, a->row_count,
+                   a->position_count, a->col_count};
     const int W = 16 / (int)sizeof(T);
     if (aligned16(e.out) && aligned16(e.tokens) && aligned16(e.positions) && e.cols % W == 0) {
         launch_embed<T, W>(l, e);
@@ -131,9 +134,11 @@ template <typename T, typename G, int W> void launch_positions(const struct dt_c
     DT_LAUNCH((position_sums<T, G, W>), grid, 256, 0, (cudaStream_t)l->native, e);
 }
 
-template <typename T, typename G> void position_backward(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a)
+template <typename T, typename G>
+void position_backward(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a)
 {
-    positions<T, G> e = {(G *)a->dpositions, (const T *)a->dy, a->row_count, a->position_count, a->table_count, a->col_count, a->accumulate};
+    positions<T, G> e = {(G *)a->dpositions, (const T *)a->dy, a->row_count, a->position_count,
+                         a->table_count,     a->col_count,     a->accumulate};
     const int W = 16 / (int)sizeof(T);
     if (aligned16(e.out) && aligned16(e.dy) && e.cols % W == 0) {
         launch_positions<T, G, W>(l, e);
@@ -173,7 +178,8 @@ extern "C" void dt_cuda_position_backward(struct dt_stream *s, const struct dt_p
     } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
         position_backward<bf16, bf16>(&l, a);
     } else {
-        dt_stream_fail(s, DT_INTERNAL, "position_backward: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+        dt_stream_fail(s, DT_INTERNAL, "position_backward: types %s, %s are not made", dt_dtype_name(a->type),
+                       dt_dtype_name(a->grad_type));
     }
     dt_cuda_end(s, "position_backward");
 }

@@ -1,7 +1,8 @@
-/* Gradient of the token table: rows with the same id are added in row order, with the CPU's bits in F32, and no atomics on floats. The rows are
- * sorted by id on the device (a stable radix sort of digits up to 9 bits: counts per tile, their running sum, placing), so that each id's rows
- * lie together in order; then a warp per id adds them up. Work memory holds ids and rows twice and the counts; more than CHUNK rows go in
- * chunks, of which all but the first accumulate.
+/* Gradient of the token table: rows with the same id are added in row order, with the CPU's bits
+ * in F32, and no atomics on floats. The rows are sorted by id on the device (a stable radix sort
+ * of digits up to 9 bits: counts per tile, their running sum, placing), so that each id's rows
+ * lie together in order; then a warp per id adds them up. Work memory holds ids and rows twice
+ * and the counts; more than CHUNK rows go in chunks, of which all but the first accumulate.
  * Letters: N rows, D digits (values of one), M tiles. */
 #include "kernels/cuda/vector.cuh"
 
@@ -68,8 +69,8 @@ __global__ void __launch_bounds__(1024) running_sums(int32_t *x, int n)
     }
 }
 
-/* Places the rows of one tile, 256 at a time and in order: a row's rank among its equals is that within its warp, behind those of the warps
- * before and of the rows before. */
+/* Places the rows of one tile, 256 at a time and in order: a row's rank among its equals is that
+ * within its warp, behind those of the warps before and of the rows before. */
 __global__ void __launch_bounds__(256) place_rows(sorting s)
 {
     DT_SHARED(int32_t, next, [DIGITS]);
@@ -219,14 +220,16 @@ template <typename T, typename G> void run(const struct dt_cuda_launch *l, const
     }
     w.counts = at + 4 * CHUNK; /* 512 digits times 512 tiles: 1 MB behind 16 */
     if (!a->accumulate) {
-        (void)cudaMemsetAsync(a->dtokens, 0, (size_t)(a->vocab_count * a->col_count) * sizeof(G), (cudaStream_t)l->native);
+        (void)cudaMemsetAsync(a->dtokens, 0, (size_t)(a->vocab_count * a->col_count) * sizeof(G),
+                              (cudaStream_t)l->native);
     }
     const int W = 16 / (int)sizeof(T);
     bool wide = aligned16(a->dtokens) && aligned16(a->dy) && a->col_count % W == 0;
     for (int64_t first = 0; first < a->row_count; first += CHUNK) {
         int n = (int)(a->row_count - first < CHUNK ? a->row_count - first : (int64_t)CHUNK);
         int half = sort_ids(l, &w, a->ids + first, n, a->vocab_count);
-        adding<T, G> f = {(G *)a->dtokens, (const T *)a->dy + first * a->col_count, w.ids[half], w.rows[half], (int)a->col_count, n};
+        adding<T, G> f = {
+            (G *)a->dtokens, (const T *)a->dy + first * a->col_count, w.ids[half], w.rows[half], (int)a->col_count, n};
         dim3 grid((unsigned)parts_of(n, WARPS), (unsigned)parts_of(a->col_count, 32 * (wide ? W : 1)));
         grid.y = grid.y < 65535 ? grid.y : 65535;
         if (wide) {
@@ -252,7 +255,8 @@ extern "C" void dt_cuda_embedding_backward(struct dt_stream *s, const struct dt_
     } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
         run<bf16, bf16>(&l, a);
     } else {
-        dt_stream_fail(s, DT_INTERNAL, "embedding_backward: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+        dt_stream_fail(s, DT_INTERNAL, "embedding_backward: types %s, %s are not made", dt_dtype_name(a->type),
+                       dt_dtype_name(a->grad_type));
     }
     dt_cuda_end(s, "embedding_backward");
 }

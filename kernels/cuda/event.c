@@ -1,5 +1,5 @@
-/* Events: the runtime's, and the number of the record that stands in its stream's lane (failure.c). The host waits by asking again and again, so
- * that it can give up at its deadline. */
+/* Events: the runtime's, and the number of the record that stands in its stream's lane
+ * (failure.c). The host waits by asking again and again, so that it can give up at its deadline. */
 #include "base/clock.h"
 #include "kernels/cuda/stream.h"
 
@@ -15,7 +15,10 @@ struct cuda_event {
 
 /* ---- how long a stream waits ---- */
 
-enum { TIMES = 512 }; /* waits of one stream that may be under way; of what is beyond nobody knows how long it takes */
+enum {
+    TIMES = 512
+}; /* waits of one stream that may be under way; of what is beyond nobody
+    * knows how long it takes */
 
 struct cuda_times {
     pthread_mutex_t lock; /* who drives the stream, and who waits for an event of it */
@@ -54,7 +57,8 @@ static void take_times(struct cuda_stream *s)
     struct cuda_times *x = s->times;
     for (float ms = 0; x->taken < x->put; x->taken++) {
         cudaEvent_t *around = x->around[x->taken % x->made];
-        if (cudaEventQuery(around[1]) != cudaSuccess || cudaEventElapsedTime(&ms, around[0], around[1]) != cudaSuccess) {
+        if (cudaEventQuery(around[1]) != cudaSuccess ||
+            cudaEventElapsedTime(&ms, around[0], around[1]) != cudaSuccess) {
             (void)cudaGetLastError();
             return;
         }
@@ -138,7 +142,8 @@ void cuda_event_close(struct dt_event *base)
 {
     struct cuda_event *e = (struct cuda_event *)base;
     cuda_device_use(e->device);
-    (void)cudaEventDestroy(e->native); /* CUDA lets go of it when its record was reached: a device that hangs holds nobody here */
+    (void)cudaEventDestroy(e->native); /* CUDA lets go of it when its record was reached: a
+                                        * device that hangs holds nobody here */
     (void)cudaGetLastError();
     free(e);
 }
@@ -193,7 +198,8 @@ int cuda_sync(struct dt_event *base, double timeout_s, struct dt_error *err)
         if (timeout_s >= 0 && waited_s >= timeout_s) {
             return dt_fail(err, DT_TIMEOUT, "device: work is not done after %.3g s", timeout_s);
         }
-        if (waited_s > 50e-6) { /* short waits spin, long ones ask 20000 times a second at first, 2000 times in the end */
+        if (waited_s > 50e-6) { /* short waits spin, long ones ask 20000 times a second at first,
+                                 * 2000 times in the end */
             double pause_s = waited_s * 0.02 < 50e-6 ? 50e-6 : waited_s * 0.02 > 500e-6 ? 500e-6 : waited_s * 0.02;
             dt_sleep_s(pause_s);
         }

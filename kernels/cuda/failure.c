@@ -1,13 +1,16 @@
-/* How a failure goes from stream to stream. The device knows nothing of it: work that is in its queues runs to the end, on whatever memory
- * holds by then. What a failure does is here, on the host: nothing more is put into a stream that failed, and every event that was recorded behind
- * the failure, on this stream or on one that waits for it, tells whoever asks. So no result is taken for good that came after a failure.
+/* How a failure goes from stream to stream. The device knows nothing of it: work that is in its
+ * queues runs to the end, on whatever memory holds by then. What a failure does is here, on the
+ * host: nothing more is put into a stream that failed, and every event that was recorded behind
+ * the failure, on this stream or on one that waits for it, tells whoever asks. So no result is
+ * taken for good that came after a failure.
  *
  *     a   | kernel | call fails | record 7 | kernel              from record 7 on a's events carry the failure;
  *     b   | kernel | wait for a's record 7 | kernel | record 3   b has seen a's record 7, so b has failed, and its record 3 tells
  *
- * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote, an error that waiting finds) counts for all records that
- * the host does not know to be through. What breaks a device is first told by whatever is put in next, which is behind it: so a later failure may reach
- * further back than the first, whose words stay. */
+ * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote,
+ * an error that waiting finds) counts for all records that the host does not know to be through.
+ * What breaks a device is first told by whatever is put in next, which is behind it: so a later
+ * failure may reach further back than the first, whose words stay. */
 #include "kernels/cuda/stream.h"
 
 #include <string.h>
@@ -94,7 +97,8 @@ void cuda_lane_fail(struct cuda_device *c, int lane, uint64_t from, const struct
 bool cuda_lane_failed(struct cuda_device *c, int lane, struct dt_error *err)
 {
     const struct cuda_lane *x = &c->lanes[lane];
-    if (!__atomic_load_n(&c->any_failed, __ATOMIC_ACQUIRE) && __atomic_load_n(&x->fault->kind, __ATOMIC_ACQUIRE) == DT_CUDA_NO_FAULT) {
+    if (!__atomic_load_n(&c->any_failed, __ATOMIC_ACQUIRE) &&
+        __atomic_load_n(&x->fault->kind, __ATOMIC_ACQUIRE) == DT_CUDA_NO_FAULT) {
         return false; /* what every kernel asks: two loads */
     }
     pthread_mutex_lock(&c->lock);

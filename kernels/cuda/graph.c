@@ -1,5 +1,6 @@
-/* Graphs: a capture of the stream in the calling thread's mode, so that other threads may call the runtime meanwhile. What the runtime or a library refuses while
- * it lasts does not fail the stream (stream.c keeps it in `refused`): the capture is given up, and nothing of it has run. */
+/* Graphs: a capture of the stream in the calling thread's mode, so that other threads may call
+ * the runtime meanwhile. What the runtime or a library refuses while it lasts does not fail the
+ * stream (stream.c keeps it in `refused`): the capture is given up, and nothing of it has run. */
 #include "base/text.h"
 #include "kernels/cuda/stream.h"
 

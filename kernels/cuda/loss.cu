@@ -1,7 +1,9 @@
-/* Softmax cross entropy with its gradient in place: one block a row, which it reads once and writes once. The row waits in shared memory as it
- * came (50304 bf16 are 100 KB, so two blocks share a multiprocessor); of a wider one the rest waits in registers (128256 bf16: 226 KB and 25),
- * and only what is wider still (146000 bf16, 73000 fp32) is read again. Losses are then added by one block, in rows of 32, these in order: the
- * sum does not depend on how rows were cut into chunks of a multiple of 32. */
+/* Softmax cross entropy with its gradient in place: one block a row, which it reads once and
+ * writes once. The row waits in shared memory as it came (50304 bf16 are 100 KB, so two blocks
+ * share a multiprocessor); of a wider one the rest waits in registers (128256 bf16: 226 KB and
+ * 25), and only what is wider still (146000 bf16, 73000 fp32) is read again. Losses are then
+ * added by one block, in rows of 32, these in order: the sum does not depend on how rows were
+ * cut into chunks of a multiple of 32. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -13,14 +15,16 @@ template <typename T> struct entropy {
     double *row_loss;
     int64_t *correct_count;
     int64_t rows;
-    int ld, cols, whole; /* whole: cols, rounded down to what a thread takes at once; what is left of a row goes by itself */
+    int ld, cols, whole; /* whole: cols, rounded down to what a thread takes at once; what is
+                          * left of a row goes by itself */
     int held;            /* columns that wait in shared memory, a multiple of that, too */
     double grad_scale;
     bool with_grad;
 };
 
-/* One row as its threads see it: pieces of W columns in shared memory, then REGS in registers, then in global memory. Threads take pieces in
- * turns, the same in each pass, so that nobody needs another's. */
+/* One row as its threads see it: pieces of W columns in shared memory, then REGS in registers,
+ * then in global memory. Threads take pieces in turns, the same in each pass, so that nobody
+ * needs another's. */
 template <typename T, int W, int REGS, int THREADS> struct row_parts {
     T *x, *shared;
     int whole, left, held;
@@ -49,8 +53,8 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
         dt_cp_wait<0>();
     }
 
-    /* f(values of a piece, its first column); what f leaves in the values goes to global memory when it returns true. (Unrolled further, the wide
-     * form would not fit into 64 registers.) */
+    /* f(values of a piece, its first column); what f leaves in the values goes to global memory
+     * when it returns true. (Unrolled further, the wide form would not fit into 64 registers.) */
     template <typename F> DT_METHOD void each(F &f)
     {
 #pragma unroll(REGS > 0 ? 1 : 4)
@@ -72,7 +76,8 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
             p.load(x + c);
             piece(f, p, c);
         }
-        if (W > 1 && left > 0 && threadIdx.x == THREADS - 1) { /* what is behind the last column counts as minus infinity */
+        if (W > 1 && left > 0 && threadIdx.x == THREADS - 1) { /* what is behind the last column
+                                                                * counts as minus infinity */
             pack<T, W> p;
             float v[W];
             p.load(x + whole);
@@ -139,7 +144,8 @@ template <typename T, int W> struct put_gradient {
     }
 };
 
-template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entropy<T> e)
+template <typename T, int W, int REGS, int THREADS>
+__global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entropy<T> e)
 {
     DT_SHARED_DYNAMIC(T, shared);
     DT_SHARED(float, part, [2][THREADS / 32]);
@@ -152,7 +158,8 @@ template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bou
         x.left = e.cols - e.whole;
         x.held = e.held;
         int target = e.targets[row];
-        if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds out */
+        if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds
+                                               * out */
             for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
                 pack<T, W> p;
                 p.clear();
@@ -163,7 +170,8 @@ template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bou
             }
             continue;
         }
-        float at_target = threadIdx.x == 0 ? widen<T>(x.x[target]) : 0; /* before anybody writes: there are barriers in between */
+        /* before anybody writes: there are barriers in between */
+        float at_target = threadIdx.x == 0 ? widen<T>(x.x[target]) : 0;
         x.load();
         find_top<W> top = {-INFINITY};
         x.each(top);
@@ -186,9 +194,11 @@ template <typename T, int W, int REGS, int THREADS> __global__ void __launch_bou
 
 enum { SUMS_THREADS = 1024, SUMS_KEPT = 4096 };
 
-/* One block: sums of 32 rows by the warps, then these in order; counts, and the first target that is none. */
-__global__ void __launch_bounds__(SUMS_THREADS) entropy_sums(const double *row_loss, const int32_t *targets, double *loss_sum, int64_t *valid_count,
-                                                             int64_t rows, int64_t cols, struct dt_cuda_fault *fault)
+/* One block: sums of 32 rows by the warps, then these in order; counts, and the first target
+ * that is none. */
+__global__ void __launch_bounds__(SUMS_THREADS)
+    entropy_sums(const double *row_loss, const int32_t *targets, double *loss_sum, int64_t *valid_count, int64_t rows,
+                 int64_t cols, struct dt_cuda_fault *fault)
 {
     DT_SHARED(double, sums, [SUMS_KEPT]);
     DT_SHARED(unsigned long long, valid, [1]);
@@ -255,34 +265,45 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy
         e.held = e.whole < room ? e.whole : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
         unsigned grid = walkers(l, e.rows, 16);
-        DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native, e);
+        DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native,
+                  e);
         return;
     }
     if constexpr (W > 1) {
         e.held = room;
         unsigned grid = walkers(l, e.rows, 1);
-        DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS>), grid, WIDE_THREADS, (size_t)room * sizeof(T), (cudaStream_t)l->native, e);
+        DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS>), grid, WIDE_THREADS, (size_t)room * sizeof(T),
+                  (cudaStream_t)l->native, e);
     }
 }
 
 template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
 {
-    entropy<T> e = {(T *)a->logits,    a->targets, a->row_loss, a->correct_count, a->row_count, (int)(a->ld != 0 ? a->ld : a->col_count),
-                    (int)a->col_count, 0,          0,           a->grad_scale,    a->with_grad};
+    entropy<T> e = {(T *)a->logits,
+                    a->targets,
+                    a->row_loss,
+                    a->correct_count,
+                    a->row_count,
+                    (int)(a->ld != 0 ? a->ld : a->col_count),
+                    (int)a->col_count,
+                    0,
+                    0,
+                    a->grad_scale,
+                    a->with_grad};
     const int W = 16 / (int)sizeof(T);
     if (aligned16(e.logits) && e.ld % W == 0) {
         launch<T, W>(l, e);
     } else {
         launch<T, 1>(l, e);
     }
-    DT_LAUNCH((entropy_sums), 1, SUMS_THREADS, 0, (cudaStream_t)l->native, a->row_loss, a->targets, a->loss_sum, a->valid_count, a->row_count,
-              a->col_count, l->fault);
+    DT_LAUNCH((entropy_sums), 1, SUMS_THREADS, 0, (cudaStream_t)l->native, a->row_loss, a->targets, a->loss_sum,
+              a->valid_count, a->row_count, a->col_count, l->fault);
 }
 
 template <typename T, int W, int REGS, int THREADS> cudaError_t open_one(int shared_bytes)
 {
-    return cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shared_bytes - STATIC_BYTES);
+    return cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes - STATIC_BYTES);
 }
 
 template <typename T> cudaError_t open_type(int shared_bytes)
@@ -299,7 +320,9 @@ extern "C" int dt_cuda_kernels_open(int shared_bytes, struct dt_error *err)
 {
     cudaError_t rc = open_type<float>(shared_bytes);
     rc = rc == cudaSuccess ? open_type<bf16>(shared_bytes) : rc;
-    return rc == cudaSuccess ? 0 : dt_fail(err, DT_INTERNAL, "device cuda: %d bytes of shared memory: %s", shared_bytes, cudaGetErrorString(rc));
+    return rc == cudaSuccess ? 0
+                             : dt_fail(err, DT_INTERNAL, "device cuda: %d bytes of shared memory: %s", shared_bytes,
+                                       cudaGetErrorString(rc));
 }
 
 extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross_entropy_args *a)
@@ -309,7 +332,8 @@ extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross
         return;
     }
     if (a->col_count > COLS_MOST || a->ld > COLS_MOST) {
-        dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count, (int)COLS_MOST);
+        dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count,
+                       (int)COLS_MOST);
     } else if (a->type == DT_F32) {
         run<float>(&l, a);
     } else if (a->type == DT_BF16) {

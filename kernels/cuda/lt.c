@@ -38,8 +38,9 @@ static void load(void)
     if (dlsym(RTLD_DEFAULT, "cublasLtCreate") == NULL) {
         library = dt_library_open(names, sizeof names / sizeof names[0]);
         if (library == NULL) {
-            (void)dt_fail(&problem, DT_NOT_FOUND,
-                          "cublasLt: libcublasLt.so.13 and .12 are not here; install it, or name its folder in LD_LIBRARY_PATH");
+            (void)dt_fail(
+                &problem, DT_NOT_FOUND,
+                "cublasLt: libcublasLt.so.13 and .12 are not here; install it, or name its folder in LD_LIBRARY_PATH");
             return;
         }
     }

@@ -1,5 +1,7 @@
-/* The rows `matmul` and `matmul_epilogue`: finds the plan of a shape, or makes it, and gives it to cublasLt. Row-major matrices are the library's column-major ones
- * transposed, so it is asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along its rows. */
+/* The rows `matmul` and `matmul_epilogue`: finds the plan of a shape, or makes it, and gives it
+ * to cublasLt. Row-major matrices are the library's column-major ones transposed, so it is asked
+ * for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along
+ * its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -77,7 +79,8 @@ static struct matmul_cache *open_cache(struct dt_device *d)
         (void)cudaGetLastError();
         c->sm_count = 0;
     }
-    char *of = dt_plan_file_device(d->options.index, "cublasLt", c->lt != NULL ? c->lt->cublasLtGetVersion() : (size_t)0);
+    char *of =
+        dt_plan_file_device(d->options.index, "cublasLt", c->lt != NULL ? c->lt->cublasLtGetVersion() : (size_t)0);
     c->file = dt_plan_file_open(&dt_matmul_plans, of);
     free(of);
     c->next = caches;
@@ -112,7 +115,8 @@ void matmul_cache_forget(struct matmul_cache *c)
 }
 
 /* The plan for a; made if it is new. *out_cache: whose it is. */
-static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmul_args *a, const struct matmul_cache **out_cache)
+static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmul_args *a,
+                                      const struct matmul_cache **out_cache)
 {
     struct dt_matmul_key key = dt_matmul_key_of(a);
     size_t bucket = XXH3_64bits(&key, sizeof key) % MATMUL_BUCKETS;
@@ -153,25 +157,29 @@ void dt_cuda_matmul_close(struct dt_device *d)
 
 /* ---- the row ---- */
 
-static cublasStatus_t point(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulDescAttributes_t what, const void *to)
+static cublasStatus_t point(const struct matmul_cache *c, const struct matmul_plan *p,
+                            cublasLtMatmulDescAttributes_t what, const void *to)
 {
     return to == NULL ? CUBLAS_STATUS_SUCCESS : c->lt->cublasLtMatmulDescSetAttribute(p->product, what, &to, sizeof to);
 }
 
-cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l, const struct dt_matmul_args *a)
+cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
+                          const struct dt_matmul_args *a)
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
     const void *bias = p->key.epilogue <= DT_MATMUL_GELU ? a->bias : a->bias_gradient;
-    bool points = p->key.epilogue != DT_MATMUL_PLAIN; /* to memory in the plan, which another stream's thread may be about to use */
+    bool points = p->key.epilogue != DT_MATMUL_PLAIN; /* to memory in the plan, which another
+                                                       * stream's thread may be about to use */
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (points) {
         (void)pthread_mutex_lock(&lock);
         status = point(c, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-        status = status == CUBLAS_STATUS_SUCCESS ? point(c, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, a->aux) : status;
+        status =
+            status == CUBLAS_STATUS_SUCCESS ? point(c, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, a->aux) : status;
     }
     if (status == CUBLAS_STATUS_SUCCESS) {
-        status = c->lt->cublasLtMatmul(c->handle, p->product, &one, a->b, p->b, a->a, p->a, &beta, a->c, p->c, a->c, p->c, &p->algo, l->work,
-                                       p->workspace_bytes, (cudaStream_t)l->native);
+        status = c->lt->cublasLtMatmul(c->handle, p->product, &one, a->b, p->b, a->a, p->a, &beta, a->c, p->c, a->c,
+                                       p->c, &p->algo, l->work, p->workspace_bytes, (cudaStream_t)l->native);
     }
     if (points) {
         (void)pthread_mutex_unlock(&lock);
@@ -179,8 +187,8 @@ cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan
     return status;
 }
 
-static void multiply(struct dt_stream *s, const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
-                     const struct dt_matmul_args *a)
+static void multiply(struct dt_stream *s, const struct matmul_cache *c, const struct matmul_plan *p,
+                     const struct dt_cuda_launch *l, const struct dt_matmul_args *a)
 {
     cublasStatus_t status = matmul_run(c, p, l, a);
     struct dt_error why;
@@ -189,8 +197,8 @@ static void multiply(struct dt_stream *s, const struct matmul_cache *c, const st
         return;
     }
     if (status != CUBLAS_STATUS_SUCCESS) {
-        dt_stream_fail(s, DT_IO, "matmul: cublasLt refuses (%lld, %lld, %lld) with status %d", (long long)a->m, (long long)a->n, (long long)a->k,
-                       (int)status);
+        dt_stream_fail(s, DT_IO, "matmul: cublasLt refuses (%lld, %lld, %lld) with status %d", (long long)a->m,
+                       (long long)a->n, (long long)a->k, (int)status);
         return;
     }
     dt_cuda_end(s, "matmul");
@@ -207,7 +215,8 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
         dt_stream_fail(s, DT_INVALID, "matmul: %s is not computed on the GPU", dt_dtype_name(a->type));
         return;
     }
-    if ((uintptr_t)a->bias % 16 != 0) { /* a plan knows nothing of it, and the library may read 16 bytes at once */
+    if ((uintptr_t)a->bias % 16 != 0) { /* a plan knows nothing of it, and the library may read
+                                         * 16 bytes at once */
         dt_cuda_matmul_plain(&l, a);
         dt_cuda_end(s, "matmul");
         return;

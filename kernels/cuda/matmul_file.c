@@ -9,9 +9,11 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
 {
     const struct dt_matmul_key *k = key;
     const struct dt_matmul_algo *algo = value;
-    dt_text_printf(out, "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %d %d %d %d %d %d %d %d", k->m, k->n,
-                   k->k, k->lda, k->ldb, k->ldc, k->busy_sms, k->a_transposed, k->b_transposed, k->epilogue, k->type, k->c_type, k->a_alignment,
-                   k->b_alignment, k->c_alignment);
+    dt_text_printf(out,
+                   "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
+                   " %d %d %d %d %d %d %d %d",
+                   k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->busy_sms, k->a_transposed, k->b_transposed, k->epilogue,
+                   k->type, k->c_type, k->a_alignment, k->b_alignment, k->c_alignment);
     for (int i = 0; i < 8; i++) {
         dt_text_printf(out, " %" PRIx64, algo->words[i]);
     }

@@ -1,5 +1,6 @@
-/* The product without a library: tiles of 64 x 64 in shared memory, 4 x 4 sums per thread in fp32, k in order, so an element's bits depend on
- * its row of a, its column of b and k alone. Any layout, size and alignment. Tensor cores are cublasLt's business. */
+/* The product without a library: tiles of 64 x 64 in shared memory, 4 x 4 sums per thread in
+ * fp32, k in order, so an element's bits depend on its row of a, its column of b and k alone.
+ * Any layout, size and alignment. Tensor cores are cublasLt's business. */
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/vector.cuh"
 
@@ -15,7 +16,8 @@ struct product {
 
 /* Element (row, l) of op(x), where x is stored (rows, k) or, transposed, (k, rows); 0 outside. */
 template <typename T>
-__device__ __forceinline__ float element(const T *x, int64_t row, int64_t l, int64_t rows, int64_t k, int64_t ld, bool transposed)
+__device__ __forceinline__ float element(const T *x, int64_t row, int64_t l, int64_t rows, int64_t k, int64_t ld,
+                                         bool transposed)
 {
     if (row >= rows || l >= k) {
         return 0.0f;
@@ -66,10 +68,12 @@ __global__ void __launch_bounds__(THREADS) matmul_plain(C *c, const T *a, const 
     }
 }
 
-template <typename T, typename C> void launch(const struct dt_cuda_launch *l, const struct dt_matmul_args *a, const struct product &p)
+template <typename T, typename C>
+void launch(const struct dt_cuda_launch *l, const struct dt_matmul_args *a, const struct product &p)
 {
     dim3 grid((unsigned)((a->n + TILE - 1) / TILE), (unsigned)((a->m + TILE - 1) / TILE));
-    DT_LAUNCH((matmul_plain<T, C>), grid, THREADS, 0, (cudaStream_t)l->native, (C *)a->c, (const T *)a->a, (const T *)a->b, (const T *)a->bias, p);
+    DT_LAUNCH((matmul_plain<T, C>), grid, THREADS, 0, (cudaStream_t)l->native, (C *)a->c, (const T *)a->a,
+              (const T *)a->b, (const T *)a->bias, p);
 }
 
 } // namespace
@@ -84,7 +88,8 @@ void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul
         part.m = a->m - row < most ? a->m - row : most;
         part.a = (const char *)a->a + (size_t)(a->a_transposed ? row : row * key.lda) * size;
         part.c = (char *)a->c + (size_t)(row * key.ldc) * c_size;
-        struct product p = {part.m, a->n, a->k, key.lda, key.ldb, key.ldc, a->a_transposed, a->b_transposed, a->accumulate};
+        struct product p = {part.m,          a->n,         a->k, key.lda, key.ldb, key.ldc, a->a_transposed,
+                            a->b_transposed, a->accumulate};
         if (a->type == DT_F32) {
             launch<float, float>(l, &part, p);
         } else if (key.c_type == DT_F32) {

@@ -1,5 +1,7 @@
-/* Making a plan: descriptors, the library's proposals, what the plan file says. Row-major matrices are the library's column-major ones transposed, so it is
- * asked for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns, or its gradient, lies along its rows. */
+/* Making a plan: descriptors, the library's proposals, what the plan file says. Row-major
+ * matrices are the library's column-major ones transposed, so it is asked for c^T = op(b)^T
+ * op(a)^T: our b is its first operand, and a bias along our columns, or its gradient, lies along
+ * its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -14,7 +16,8 @@ static cudaDataType type_of(uint8_t type)
     return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const void *value, size_t size)
+static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
+                const void *value, size_t size)
 {
     return c->lt->cublasLtMatmulDescSetAttribute(d, what, value, size) == CUBLAS_STATUS_SUCCESS;
 }
@@ -25,7 +28,8 @@ static const cublasLtEpilogue_t epilogues[] = {
     [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* its first operand is our b */
 };
 
-/* The library proposes for the alignment of the vectors and matrices that it is shown: ours have 16 bytes (matmul.c), and are set before each run. */
+/* The library proposes for the alignment of the vectors and matrices that it is shown: ours have
+ * 16 bytes (matmul.c), and are set before each run. */
 static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
@@ -33,37 +37,44 @@ static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_
     cudaDataType bias_type = type_of(k->epilogue == DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
     bool aux = k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD;
     return set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[k->epilogue], sizeof epilogues[0]) &&
-           (k->epilogue == DT_MATMUL_PLAIN || (set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type) &&
-                                               set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned))) &&
+           (k->epilogue == DT_MATMUL_PLAIN ||
+            (set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type) &&
+             set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned))) &&
            (!aux || (set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->n, sizeof k->n) &&
                      set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
 }
 
-/* Beside a collective: so many multiprocessors are left. One that may take them all leaves nothing to plan for. */
+/* Beside a collective: so many multiprocessors are left. One that may take them all leaves
+ * nothing to plan for. */
 static bool describe_room(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     int32_t left = (int32_t)(c->sm_count - p->key.busy_sms);
-    return p->key.busy_sms <= 0 || left < 1 || set(c, p->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &left, sizeof left);
+    return p->key.busy_sms <= 0 || left < 1 ||
+           set(c, p->product, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &left, sizeof left);
 }
 
 static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
     const struct dt_lt *lt = c->lt;
-    cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint64_t b_rows = (uint64_t)(k->b_transposed ? k->k : k->n), b_cols = (uint64_t)(k->b_transposed ? k->n : k->k);
     uint64_t a_rows = (uint64_t)(k->a_transposed ? k->m : k->k), a_cols = (uint64_t)(k->a_transposed ? k->k : k->m);
     return lt->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
-           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) && describe_room(c, p) &&
+           set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) &&
+           describe_room(c, p) &&
            lt->cublasLtMatrixLayoutCreate(&p->b, type_of(k->type), b_rows, b_cols, k->ldb) == CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutCreate(&p->a, type_of(k->type), a_rows, a_cols, k->lda) == CUBLAS_STATUS_SUCCESS &&
-           lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) == CUBLAS_STATUS_SUCCESS;
+           lt->cublasLtMatrixLayoutCreate(&p->c, type_of(k->c_type), (uint64_t)k->n, (uint64_t)k->m, k->ldc) ==
+               CUBLAS_STATUS_SUCCESS;
 }
 
-/* Of a product cut along k the library may add the parts in fp32 only: adding in place has no fixed order, and adding in the type of the result would round
- * each part. */
-int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out, int most)
+/* Of a product cut along k the library may add the parts in fp32 only: adding in place has no
+ * fixed order, and adding in the type of the result would round each part. */
+int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out,
+                        int most)
 {
     const struct dt_lt *lt = c->lt;
     cublasLtMatmulPreference_t wish = NULL;
@@ -85,10 +96,11 @@ int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *
     };
     bool good = lt->cublasLtMatmulPreferenceCreate(&wish) == CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; good && i < sizeof wishes / sizeof wishes[0]; i++) {
-        good = lt->cublasLtMatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value, wishes[i].size) == CUBLAS_STATUS_SUCCESS;
+        good = lt->cublasLtMatmulPreferenceSetAttribute(wish, wishes[i].what, wishes[i].value, wishes[i].size) ==
+               CUBLAS_STATUS_SUCCESS;
     }
-    good =
-        good && lt->cublasLtMatmulAlgoGetHeuristic(c->handle, p->product, p->b, p->a, p->c, p->c, wish, most, out, &count) == CUBLAS_STATUS_SUCCESS;
+    good = good && lt->cublasLtMatmulAlgoGetHeuristic(c->handle, p->product, p->b, p->a, p->c, p->c, wish, most, out,
+                                                      &count) == CUBLAS_STATUS_SUCCESS;
     if (wish != NULL) {
         (void)lt->cublasLtMatmulPreferenceDestroy(wish);
     }
@@ -111,11 +123,13 @@ static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
     }
     _Static_assert(sizeof p->algo == sizeof known->words, "an algorithm is eight words");
     memcpy(&p->algo, known->words, sizeof p->algo);
-    if (c->lt->cublasLtMatmulAlgoCheck(c->handle, p->product, p->b, p->a, p->c, p->c, &p->algo, &checked) != CUBLAS_STATUS_SUCCESS ||
+    if (c->lt->cublasLtMatmulAlgoCheck(c->handle, p->product, p->b, p->a, p->c, p->c, &p->algo, &checked) !=
+            CUBLAS_STATUS_SUCCESS ||
         checked.workspaceSize > DT_CUDA_WORK_BYTES) {
         dt_log(DT_LOG_WARN, "matmul",
-               "cublasLt refuses the algorithm that was measured for %" PRId64 " x %" PRId64 " x %" PRId64 "; its first proposal is taken", p->key.m,
-               p->key.n, p->key.k);
+               "cublasLt refuses the algorithm that was measured for %" PRId64 " x %" PRId64 " x %" PRId64
+               "; its first proposal is taken",
+               p->key.m, p->key.n, p->key.k);
         return false;
     }
     p->workspace_bytes = checked.workspaceSize;
@@ -138,7 +152,8 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
     free(p);
 }
 
-/* Of the library's demands: gradients of biases have the type of the result, rows of aux are multiples of 8 elements. */
+/* Of the library's demands: gradients of biases have the type of the result, rows of aux are
+ * multiples of 8 elements. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 {
     uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
@@ -161,11 +176,13 @@ bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
     if (k->epilogue == DT_MATMUL_BIAS && k->type == DT_BF16 &&
-        k->c_type == DT_F32) { /* the bias would have to be F32, too (cuBLAS, cublasLtMatmul's table of types) */
+        k->c_type == DT_F32) { /* the bias would have to be F32, too (cuBLAS, cublasLtMatmul's
+                                * table of types) */
         return false;
     }
-    return c->handle != NULL && k->epilogue < sizeof epilogues / sizeof epilogues[0] && k->m <= INT32_MAX && k->n <= INT32_MAX && k->k <= INT32_MAX &&
-           k->k > 0 && k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
+    return c->handle != NULL && k->epilogue < sizeof epilogues / sizeof epilogues[0] && k->m <= INT32_MAX &&
+           k->n <= INT32_MAX && k->k <= INT32_MAX && k->k > 0 &&
+           k->a_alignment >= dt_dtype_size((enum dt_dtype)k->type);
 }
 
 struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const struct dt_matmul_key *key)
@@ -179,12 +196,14 @@ struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const str
     return p;
 }
 
-/* Tens of times slower, and with other bits: nobody should have to find out by a profiler. Of an epilogue that the library has not its parts remain. */
+/* Tens of times slower, and with other bits: nobody should have to find out by a profiler. Of an
+ * epilogue that the library has not its parts remain. */
 static void tell_plain(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
     if (c->handle != NULL && k->k > 0 && k->epilogue <= DT_MATMUL_BIAS) {
         dt_log(DT_LOG_WARN, "matmul",
-               "cublasLt takes no product of %s of %" PRId64 " x %" PRId64 " x %" PRId64 "; it runs on a slower kernel of our own",
+               "cublasLt takes no product of %s of %" PRId64 " x %" PRId64 " x %" PRId64
+               "; it runs on a slower kernel of our own",
                dt_dtype_name((enum dt_dtype)k->type), k->m, k->n, k->k);
     }
 }
@@ -194,7 +213,8 @@ struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct 
     cublasLtMatmulHeuristicResult_t found;
     struct matmul_plan *p = matmul_fits(c, key) ? matmul_plan_describe(c, key) : NULL;
     if (p != NULL && !remembered(c, p)) {
-        if (key->epilogue <= DT_MATMUL_BIAS && matmul_plan_propose(c, p, &found, 1) > 0 && found.state == CUBLAS_STATUS_SUCCESS) {
+        if (key->epilogue <= DT_MATMUL_BIAS && matmul_plan_propose(c, p, &found, 1) > 0 &&
+            found.state == CUBLAS_STATUS_SUCCESS) {
             p->algo = found.algo;
             p->workspace_bytes = found.workspaceSize;
         } else {

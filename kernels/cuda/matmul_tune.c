@@ -1,8 +1,10 @@
-/* Measuring products at the start of a run: the library's proposals for a shape run in turns on random numbers, the fastest is kept in the plan file.
+/* Measuring products at the start of a run: the library's proposals for a shape run in turns on
+ * random numbers, the fastest is kept in the plan file.
  *   turn 0          all of them, not counted: code is loaded, clocks rise
  *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
  *   turns 2 to 8    those that are left; their medians count
- * Of a product with an epilogue the first candidate is the two apart, the product as it was chosen before; the library's proposals for both in one follow. */
+ * Of a product with an epilogue the first candidate is the two apart, the product as it was
+ * chosen before; the library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/turns.h"
@@ -15,7 +17,9 @@
 
 enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
 #define READY_S 60.0
-#define COPIES_BYTES ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what a cache holds */
+#define COPIES_BYTES                                                                                                   \
+    ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what
+                         * a cache holds */
 
 struct candidate {
     bool apart; /* not as found, but product and epilogue one after the other */
@@ -36,7 +40,8 @@ struct trial {
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     const struct dt_matmul_args *product;
-    struct matmul_plan *plan; /* gets the algorithm of each candidate in turn; null: the library takes no such product */
+    struct matmul_plan *plan; /* gets the algorithm of each candidate in turn; null: the library
+                               * takes no such product */
     struct operands operands;
     struct candidate all[PROPOSALS];
     int count, runs; /* runs: so far, which says whose copy of the operands is next */
@@ -48,7 +53,8 @@ static size_t round_up(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Bytes of a matrix of `rows` stored rows, and where its data begin so that it is aligned as the key says. */
+/* Bytes of a matrix of `rows` stored rows, and where its data begin so that it is aligned as the
+ * key says. */
 static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint8_t alignment)
 {
     *at = *end + (alignment < 16 ? alignment : 0);
@@ -56,18 +62,20 @@ static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t s
     return *end;
 }
 
-static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, const struct dt_matmul_key *k, int most_copies, struct operands *o,
-                         struct dt_error *err)
+static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, const struct dt_matmul_key *k,
+                         int most_copies, struct operands *o, struct dt_error *err)
 {
     size_t size = dt_dtype_size((enum dt_dtype)k->type), c_size = dt_dtype_size((enum dt_dtype)k->c_type), end = 0;
     memset(o, 0, sizeof *o);
     (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
     (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
     (void)matrix(&o->bias, &end, 1, k->n, size, 16);
-    (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0, k->n, size, 16);
+    (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0,
+                 k->n, size, 16);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
-    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, sizeof(float), 16); /* of either type */
+    /* of either type */
+    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, sizeof(float), 16);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;
@@ -127,7 +135,8 @@ static void thin_out(struct turns *t)
         return;
     }
     qsort(times, (size_t)n, sizeof *times, turns_compare);
-    for (int i = 1; i < t->count; i++) { /* the first stays in: it is what the others are compared with */
+    for (int i = 1; i < t->count; i++) { /* the first stays in: it is what the others are
+                                          * compared with */
         float ms = t->each[i].ms[1];
         t->each[i].out = t->each[i].out || ms > times[0] * 4 / 3 || (n > KEPT && ms > times[KEPT - 1]);
     }
@@ -171,13 +180,15 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best, con
     }
     dt_plan_file_put(t->cache->file, key, &algo);
     dt_log(DT_LOG_INFO, "matmul",
-           "(%lld, %lld, %lld), epilogue %d, multiprocessors for others %d: candidate %d of %d, %.4f ms; the first one %.4f ms", (long long)key->m,
-           (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count, (double)ms[0], (double)ms[1]);
+           "(%lld, %lld, %lld), epilogue %d, multiprocessors for others %d: candidate %d of %d, %.4f ms; the first one "
+           "%.4f ms",
+           (long long)key->m, (long long)key->n, (long long)key->k, key->epilogue, (int)key->busy_sms, best, t->count,
+           (double)ms[0], (double)ms[1]);
 }
 
 /* Puts the fastest way to compute a product into the file; nothing where the library has none. */
-static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product, const struct dt_matmul_key *key, int *measured,
-                   struct dt_error *err)
+static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product,
+                   const struct dt_matmul_key *key, int *measured, struct dt_error *err)
 {
     struct trial t = {.cache = c, .stream = s, .product = product};
     int rc = 0, best = -1;
@@ -227,8 +238,8 @@ static int next_missing(const struct matmul_cache *c, const struct dt_matmul_arg
 }
 
 /* With the file locked. */
-static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
-                           void *context, int *measured, struct dt_error *err)
+static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *each, int count,
+                           void (*tick)(void *context), void *context, int *measured, struct dt_error *err)
 {
     int rc = 0;
     matmul_cache_forget(c); /* what was made without a choice, and might be timed as a part */
@@ -242,16 +253,18 @@ static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const st
     return rc;
 }
 
-static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, int *measured,
-                  struct dt_error *why, struct dt_error *err)
+static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
+                  void *context, int *measured, struct dt_error *why, struct dt_error *err)
 {
     struct matmul_cache *c = matmul_cache_enter(s->device);
-    matmul_cache_leave(); /* products that are measured take the lock themselves; nobody else computes any */
+    matmul_cache_leave(); /* products that are measured take the lock themselves; nobody else
+                           * computes any */
     int rc = 0;
     *measured = 0;
     why->status = DT_OK;
     if (next_missing(c, each, 0, count) < count) {
-        if (dt_plan_file_lock(c->file, tick, context, why) == 0) { /* what another process chose meanwhile has been read now */
+        /* what another process chose meanwhile has been read now */
+        if (dt_plan_file_lock(c->file, tick, context, why) == 0) {
             rc = measure_missing(c, s, each, count, tick, context, measured, err);
             if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {
                 *measured = 0;
@@ -264,7 +277,8 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
     return rc;
 }
 
-/* One product on random numbers, which makes its plan. Without the memory for it the first step makes it. */
+/* One product on random numbers, which makes its plan. Without the memory for it the first step
+ * makes it. */
 static int touch(struct dt_stream *s, const struct dt_matmul_args *product, struct dt_error *err)
 {
     struct dt_matmul_key key = dt_matmul_key_of(product);
@@ -284,7 +298,8 @@ static int touch(struct dt_stream *s, const struct dt_matmul_args *product, stru
     return rc;
 }
 
-static int ready(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context), void *context, struct dt_error *err)
+static int ready(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
+                 void *context, struct dt_error *err)
 {
     for (int i = 0; i < count; i++) {
         if (each[i].m > 0 && each[i].n > 0 && touch(s, &each[i], err) != 0) {

@@ -1,6 +1,8 @@
-/* Residual sum and LayerNorm, forward. A row stays in the registers of its threads (a warp for narrow rows, a block for wide ones), so every
- * tensor is read once and written once; beyond 8192 columns a block walks over its row three times. The residual sum is rounded to its type
- * before mean and variance are taken: backward and recomputing begin with the rounded one, and must see the same row. */
+/* Residual sum and LayerNorm, forward. A row stays in the registers of its threads (a warp for
+ * narrow rows, a block for wide ones), so every tensor is read once and written once; beyond
+ * 8192 columns a block walks over its row three times. The residual sum is rounded to its type
+ * before mean and variance are taken: backward and recomputing begin with the rounded one, and
+ * must see the same row. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -15,7 +17,8 @@ template <typename T> struct norm {
     float eps;
 };
 
-template <typename T, int W> DT_FN void put_normed(T *y, const float (&x)[W], float mean, float rstd, const T *gamma, const T *beta)
+template <typename T, int W>
+DT_FN void put_normed(T *y, const float (&x)[W], float mean, float rstd, const T *gamma, const T *beta)
 {
     pack<T, W> g, b;
     float v[W], shift[W];
@@ -32,12 +35,14 @@ template <typename T, int W> DT_FN void put_normed(T *y, const float (&x)[W], fl
 }
 
 /* LANES threads a row, PACKS times W elements each. */
-template <typename T, int W, int PACKS, int LANES> __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES) norm_rows(norm<T> n)
+template <typename T, int W, int PACKS, int LANES>
+__global__ void __launch_bounds__(LANES == 32 ? 128 : LANES) norm_rows(norm<T> n)
 {
     DT_SHARED(float, part, [2][LANES / 32]);
     const int ROWS = LANES == 32 ? 4 : 1;
     int lane = threadIdx.x % LANES;
-    for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES; row < n.rows; row += (int64_t)gridDim.x * ROWS) {
+    for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES; row < n.rows;
+         row += (int64_t)gridDim.x * ROWS) {
         int64_t at = row * (int64_t)n.cols;
         pack<T, W> r[PACKS], b[PACKS];
         float x[PACKS][W], total = 0, squares = 0;
@@ -111,8 +116,10 @@ template <typename T, int W> __global__ void __launch_bounds__(512) norm_wide(no
 {
     DT_SHARED(float, part, [2][16]);
     for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
-        const T *from = n.residual + row * (int64_t)n.cols, *branch = n.branch != NULL ? n.branch + row * (int64_t)n.cols : NULL;
-        T *kept = n.sum != NULL ? n.sum + row * (int64_t)n.cols : n.y + row * (int64_t)n.cols; /* y lends itself where the sum is not asked for */
+        const T *from = n.residual + row * (int64_t)n.cols,
+                *branch = n.branch != NULL ? n.branch + row * (int64_t)n.cols : NULL;
+        /* y lends itself where the sum is not asked for */
+        T *kept = n.sum != NULL ? n.sum + row * (int64_t)n.cols : n.y + row * (int64_t)n.cols;
         float total = 0, squares = 0;
         for (int col = threadIdx.x * W; col < n.cols; col += 512 * W) {
             pack<T, W> r, b;
@@ -136,7 +143,8 @@ template <typename T, int W> __global__ void __launch_bounds__(512) norm_wide(no
             }
         }
         float mean = group_sum<512>(total, part[0]) / (float)n.cols;
-        for (int col = threadIdx.x * W; col < n.cols; col += 512 * W) { /* what this thread itself has written */
+        /* what this thread itself has written */
+        for (int col = threadIdx.x * W; col < n.cols; col += 512 * W) {
             pack<T, W> r;
             float x[W];
             r.load(kept + col);
@@ -193,9 +201,12 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, const n
 
 template <typename T> void forward(const struct dt_cuda_launch *l, const struct dt_layernorm_args *a)
 {
-    norm<T> n = {(T *)a->y,           (T *)a->residual_out, (float *)a->mean, (float *)a->rstd,  (const T *)a->residual, (const T *)a->branch,
-                 (const T *)a->gamma, (const T *)a->beta,   a->row_count,     (int)a->col_count, (float)a->eps};
-    bool aligned = aligned16(n.y) && aligned16(n.sum) && aligned16(n.residual) && aligned16(n.branch) && aligned16(n.gamma) && aligned16(n.beta);
+    norm<T> n = {(T *)a->y,           (T *)a->residual_out,   (float *)a->mean,
+                 (float *)a->rstd,    (const T *)a->residual, (const T *)a->branch,
+                 (const T *)a->gamma, (const T *)a->beta,     a->row_count,
+                 (int)a->col_count,   (float)a->eps};
+    bool aligned = aligned16(n.y) && aligned16(n.sum) && aligned16(n.residual) && aligned16(n.branch) &&
+                   aligned16(n.gamma) && aligned16(n.beta);
     const int W = 16 / (int)sizeof(T);
     if (aligned && n.cols % W == 0) {
         launch<T, W>(l, n);

@@ -1,6 +1,8 @@
-/* LayerNorm backward: dx = rstd (g - mean(g) - h mean(g h)) + what came from above, with g = dy gamma, h = (x - mean) rstd; and the sums of
- * dy h and dy over the rows, for gamma and beta. All tensors are read once: a row stays in the registers of its threads, which keep the two
- * sums of their columns over all rows they see. The number of blocks, so the order of these sums, depends on the shape alone. */
+/* LayerNorm backward: dx = rstd (g - mean(g) - h mean(g h)) + what came from above, with g = dy
+ * gamma, h = (x - mean) rstd; and the sums of dy h and dy over the rows, for gamma and beta. All
+ * tensors are read once: a row stays in the registers of its threads, which keep the two sums of
+ * their columns over all rows they see. The number of blocks, so the order of these sums,
+ * depends on the shape alone. */
 #include "kernels/cuda/columns.cuh"
 
 namespace
@@ -41,8 +43,8 @@ template <int LANES> DT_FN void group_sums(float *a, float *b, float (*part)[2])
 
 /* dx of W columns; g and h as above, m and d the two means */
 template <typename T, int W>
-DT_FN void put_dx(T *dx, const float (&dy)[W], const float (&x)[W], const float (&gamma)[W], const pack<T, W> &above, bool adds, float mean,
-                  float rstd, float m, float d)
+DT_FN void put_dx(T *dx, const float (&dy)[W], const float (&x)[W], const float (&gamma)[W], const pack<T, W> &above,
+                  bool adds, float mean, float rstd, float m, float d)
 {
     pack<T, W> out;
     float v[W], add[W];
@@ -56,7 +58,8 @@ DT_FN void put_dx(T *dx, const float (&dy)[W], const float (&x)[W], const float 
     out.store(dx);
 }
 
-/* LANES threads a row, PACKS times W elements each; several rows at once where a row takes a warp. */
+/* LANES threads a row, PACKS times W elements each; several rows at once where a row takes a
+ * warp. */
 template <typename T, int W, int PACKS, int LANES>
 __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 512 / LANES) backward_rows(backward<T> n)
 {
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 5
             dgamma[p][k] = dbeta[p][k] = 0;
         }
     }
-    for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES; row < n.rows; row += (int64_t)gridDim.x * ROWS, turn ^= 1) {
+    for (int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES; row < n.rows;
+         row += (int64_t)gridDim.x * ROWS, turn ^= 1) {
         int64_t at = row * (int64_t)n.cols;
         pack<T, W> dy[PACKS], x[PACKS], above[PACKS];
 #pragma unroll
@@ -165,7 +169,8 @@ __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 5
     }
 }
 
-/* Rows too wide for registers: dx by a block that reads its row twice, the sums by the kernels of columns.cuh. */
+/* Rows too wide for registers: dx by a block that reads its row twice, the sums by the kernels
+ * of columns.cuh. */
 template <typename T, int W> __global__ void __launch_bounds__(512) backward_wide(backward<T> n)
 {
     DT_SHARED(float, part, [2][16][2]);
@@ -239,15 +244,18 @@ template <typename T, int W, int EACH, int LANES> int launch_rows(const struct d
 {
     const int threads = LANES == 32 ? 256 : LANES;
     int64_t work = parts_of(n.rows, threads / LANES);
-    unsigned grid = (unsigned)(work < 1 ? 1 : work < THREADS / threads ? work : THREADS / threads); /* without rows the sums are zeros */
+    /* without rows the sums are zeros */
+    unsigned grid = (unsigned)(work < 1 ? 1 : work < THREADS / threads ? work : THREADS / threads);
     DT_LAUNCH((backward_rows<T, W, EACH / W, LANES>), grid, threads, 0, (cudaStream_t)l->native, n);
     return (int)grid;
 }
 
-/* The number of partial sums: at most 264 rows of 1536 floats, 528 of 4096, 264 of 8192 or 132 of 16384: 8.7 MB. */
+/* The number of partial sums: at most 264 rows of 1536 floats, 528 of 4096, 264 of 8192 or 132
+ * of 16384: 8.7 MB. */
 template <typename T, int W> int launch(const struct dt_cuda_launch *l, const backward<T> &n)
 {
-    const int most = W == 8 ? 24 : 16; /* columns of a lane: three rows and two sums of them are in registers */
+    const int most = W == 8 ? 24 : 16; /* columns of a lane: three rows and two sums of them are
+                                        * in registers */
     if (n.cols <= 256) {
         return launch_rows<T, W, 8, 32>(l, n);
     }
@@ -270,7 +278,8 @@ template <typename T, int W> int launch(const struct dt_cuda_launch *l, const ba
 }
 
 template <typename T, int W>
-void launch_all(const struct dt_cuda_launch *l, backward<T> n, const struct dt_layernorm_backward_args *a, enum dt_dtype type)
+void launch_all(const struct dt_cuda_launch *l, backward<T> n, const struct dt_layernorm_backward_args *a,
+                enum dt_dtype type)
 {
     if (n.cols <= 8192) {
         n.partial = a->dgamma != NULL ? (float *)l->work : NULL;
@@ -288,7 +297,8 @@ void launch_all(const struct dt_cuda_launch *l, backward<T> n, const struct dt_l
     DT_LAUNCH((backward_wide<T, W>), grid, 512, 0, (cudaStream_t)l->native, n);
 }
 
-template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_layernorm_backward_args *a, enum dt_dtype type)
+template <typename T>
+void run(const struct dt_cuda_launch *l, const struct dt_layernorm_backward_args *a, enum dt_dtype type)
 {
     backward<T> n = {(T *)a->dx,
                      NULL,
@@ -301,7 +311,8 @@ template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_l
                      a->row_count,
                      (int)a->col_count};
     const int W = 16 / (int)sizeof(T);
-    if (aligned16(n.dx) && aligned16(n.dy) && aligned16(n.x) && aligned16(n.gamma) && aligned16(n.above) && n.cols % W == 0) {
+    if (aligned16(n.dx) && aligned16(n.dy) && aligned16(n.x) && aligned16(n.gamma) && aligned16(n.above) &&
+        n.cols % W == 0) {
         launch_all<T, W>(l, n, a, type);
     } else {
         launch_all<T, 1>(l, n, a, type);
@@ -317,13 +328,15 @@ extern "C" void dt_cuda_layernorm_backward(struct dt_stream *s, const struct dt_
         return;
     }
     if (a->col_count > COLUMNS_MOST) {
-        dt_stream_fail(s, DT_INVALID, "layernorm_backward: %lld columns: a device takes %d", (long long)a->col_count, (int)COLUMNS_MOST);
+        dt_stream_fail(s, DT_INVALID, "layernorm_backward: %lld columns: a device takes %d", (long long)a->col_count,
+                       (int)COLUMNS_MOST);
     } else if (a->type == DT_F32) {
         run<float>(&l, a, DT_F32);
     } else if (a->type == DT_BF16 && (a->grad_type == DT_F32 || a->grad_type == DT_BF16)) {
         run<bf16>(&l, a, a->grad_type);
     } else {
-        dt_stream_fail(s, DT_INTERNAL, "layernorm_backward: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+        dt_stream_fail(s, DT_INTERNAL, "layernorm_backward: types %s, %s are not made", dt_dtype_name(a->type),
+                       dt_dtype_name(a->grad_type));
     }
     dt_cuda_end(s, "layernorm_backward");
 }

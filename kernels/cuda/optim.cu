@@ -1,12 +1,15 @@
-/* AdamW and SGD over slices: one pass over weights, state and gradient, with the clip factor read from device memory and the BF16 copy written
- * alongside. The operations are those of the CPU, one by one, so the weights have its bits, and so have moments that are rounded stochastically. */
+/* AdamW and SGD over slices: one pass over weights, state and gradient, with the clip factor
+ * read from device memory and the BF16 copy written alongside. The operations are those of the
+ * CPU, one by one, so the weights have its bits, and so have moments that are rounded
+ * stochastically. */
 #include "kernels/cuda/vector.cuh"
 #include "kernels/stochastic.h"
 
 namespace
 {
 
-/* x rounded stochastically to what BF16 holds: `random` (below 2^16) goes to what is cut off. A nan stays one. */
+/* x rounded stochastically to what BF16 holds: `random` (below 2^16) goes to what is cut off. A
+ * nan stays one. */
 DT_FN float stochastic(float x, uint32_t random)
 {
     return x == x ? __uint_as_float((__float_as_uint(x) + random) & 0xffff0000U) : x;
@@ -137,7 +140,21 @@ template <typename G> struct sgd {
 template <typename G, typename S> adamw<G, S> adamw_of(const struct dt_adamw_args *a)
 {
     double step = (double)a->step;
-    adamw<G, S> f = {(float *)a->w, (S *)a->m, (S *)a->v, (bf16 *)a->w_bf16, (const G *)a->grad, a->clip, a->grad_scale, 0, 0, 0, 0, 0, 0, 0, 0};
+    adamw<G, S> f = {(float *)a->w,
+                     (S *)a->m,
+                     (S *)a->v,
+                     (bf16 *)a->w_bf16,
+                     (const G *)a->grad,
+                     a->clip,
+                     a->grad_scale,
+                     0,
+                     0,
+                     0,
+                     0,
+                     0,
+                     0,
+                     0,
+                     0};
     f.beta1 = (float)a->beta1;
     f.beta2 = (float)a->beta2;
     f.keep = (float)(1.0 - a->lr * a->weight_decay);
@@ -161,8 +178,9 @@ template <typename G, typename S> void run_adamw(const struct dt_cuda_launch *l,
 
 /* ---- many slices, one launch ---- */
 
-/* Slices that follow each other in all their buffers (and in their unit, where that counts) are one run, cut where weight decay changes. The tables fit into
- * the 4 KB of arguments that every device takes: 36 layers in one launch; what is more goes by a further one. */
+/* Slices that follow each other in all their buffers (and in their unit, where that counts) are
+ * one run, cut where weight decay changes. The tables fit into the 4 KB of arguments that every
+ * device takes: 36 layers in one launch; what is more goes by a further one. */
 enum { TILE = 256 * 4 * 2 };
 
 template <typename G, typename S> struct run {
@@ -177,7 +195,9 @@ template <typename G, typename S> struct runs {
     enum { RUNS = 40, HALF = adamw<G, S>::HALF, CUTS = HALF ? 470 : 480 };
     run<G, S> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
-    uint32_t ends[CUTS]; /* of the slices, in groups of four elements from their run's start; the top bit: with the second of the two factors */
+    uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
+                                         * run's start; the top bit: with the second of the two
+                                         * factors */
     int run_count, cut_count;
     uint32_t tile_count;
     float keep[2];
@@ -218,7 +238,8 @@ template <typename G, typename S> __global__ void __launch_bounds__(256) adamw_r
 {
     (void)f.begin();
     for (uint32_t tile = blockIdx.x; tile < r.tile_count; tile += gridDim.x) {
-        int at = run_of(r, tile), low = r.all[at].first_cut, high = (at + 1 < r.run_count ? r.all[at + 1].first_cut : r.cut_count) - 1;
+        int at = run_of(r, tile), low = r.all[at].first_cut,
+            high = (at + 1 < r.run_count ? r.all[at + 1].first_cut : r.cut_count) - 1;
         uint32_t groups = r.ends[high] & INT32_MAX, group = (tile - r.all[at].first_tile) * (TILE / 4) + threadIdx.x;
         f.w = r.all[at].w;
         f.m = r.all[at].m;
@@ -264,8 +285,9 @@ template <typename G, typename S> bool add_slice(runs<G, S> *r, const adamw<G, S
 {
     run<G, S> *last = r->run_count > 0 ? &r->all[r->run_count - 1] : NULL;
     int64_t before = last != NULL ? (int64_t)(r->ends[r->cut_count - 1] & INT32_MAX) * 4 : 0;
-    bool follows = last != NULL && last->tail == 0 && f.w == last->w + before && f.m == last->m + before && f.v == last->v + before &&
-                   f.grad == last->grad + before && (f.copy == NULL ? last->copy == NULL : f.copy == last->copy + before) &&
+    bool follows = last != NULL && last->tail == 0 && f.w == last->w + before && f.m == last->m + before &&
+                   f.v == last->v + before && f.grad == last->grad + before &&
+                   (f.copy == NULL ? last->copy == NULL : f.copy == last->copy + before) &&
                    (!f.HALF || f.counter == r->counters[r->run_count - 1] + (uint32_t)before);
     before = follows ? before : 0;
     int factor = r->cut_count == 0 || f.keep == r->keep[0] ? 0 : 1;
@@ -289,7 +311,8 @@ template <typename G, typename S> bool add_slice(runs<G, S> *r, const adamw<G, S
     return true;
 }
 
-template <typename G, typename S> void run_many(const struct dt_cuda_launch *l, const struct dt_adamw_args *each, int count)
+template <typename G, typename S>
+void run_many(const struct dt_cuda_launch *l, const struct dt_adamw_args *each, int count)
 {
     adamw<G, S> same = adamw_of<G, S>(each);
     runs<G, S> r;
@@ -323,8 +346,18 @@ template <typename G> void run_typed(const struct dt_cuda_launch *l, const struc
 
 template <typename G> void run_sgd(const struct dt_cuda_launch *l, const struct dt_sgd_args *a)
 {
-    sgd<G> f = {(float *)a->w,          (float *)a->momentum_buffer, (bf16 *)a->w_bf16, (const G *)a->grad, a->clip,     a->grad_scale,
-                (float)a->weight_decay, (float)a->momentum,          (float)-a->lr,     a->step == 1,       a->nesterov, 0};
+    sgd<G> f = {(float *)a->w,
+                (float *)a->momentum_buffer,
+                (bf16 *)a->w_bf16,
+                (const G *)a->grad,
+                a->clip,
+                a->grad_scale,
+                (float)a->weight_decay,
+                (float)a->momentum,
+                (float)-a->lr,
+                a->step == 1,
+                a->nesterov,
+                0};
     bool aligned = aligned16(f.w) && aligned16(f.buffer) && aligned16(f.grad) && aligned16(f.copy);
     launch_elements<4, 2>(l, f, a->count, aligned);
 }
@@ -343,8 +376,8 @@ extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_ar
     } else if (made && each->grad_type == DT_BF16) {
         run_typed<bf16>(&l, each, count);
     } else {
-        dt_stream_fail(s, DT_INTERNAL, "adamw: types %s, %s, %s are not made", dt_dtype_name(each->type), dt_dtype_name(each->grad_type),
-                       dt_dtype_name(each->moment_type));
+        dt_stream_fail(s, DT_INTERNAL, "adamw: types %s, %s, %s are not made", dt_dtype_name(each->type),
+                       dt_dtype_name(each->grad_type), dt_dtype_name(each->moment_type));
     }
     dt_cuda_end(s, "adamw");
 }
@@ -365,7 +398,8 @@ extern "C" void dt_cuda_sgd(struct dt_stream *s, const struct dt_sgd_args *a)
     } else if (a->type == DT_F32 && a->grad_type == DT_BF16) {
         run_sgd<bf16>(&l, a);
     } else {
-        dt_stream_fail(s, DT_INTERNAL, "sgd: types %s, %s are not made", dt_dtype_name(a->type), dt_dtype_name(a->grad_type));
+        dt_stream_fail(s, DT_INTERNAL, "sgd: types %s, %s are not made", dt_dtype_name(a->type),
+                       dt_dtype_name(a->grad_type));
     }
     dt_cuda_end(s, "sgd");
 }

@@ -1,4 +1,5 @@
-/* Plan files: text, a line per choice, the last line a checksum of all before it, so that a damaged one is known. */
+/* Plan files: text, a line per choice, the last line a checksum of all before it, so that a
+ * damaged one is known. */
 #include "kernels/cuda/plan_file.h"
 
 #include "base/clock.h"
@@ -27,7 +28,8 @@ struct dt_plan_file {
     char *rows;      /* a key and its value, each */
     size_t count, capacity;
     int lock;  /* descriptor, or -1 */
-    bool said; /* that the disk has nothing to use: once is enough, though it is read again under the lock */
+    bool said; /* that the disk has nothing to use: once is enough, though it is read again under
+                * the lock */
 };
 
 /* The folder of plan files, from the environment; the caller frees; null: none. */
@@ -189,8 +191,11 @@ struct dt_plan_file *dt_plan_file_open(const struct dt_plan_kind *kind, const ch
 {
     struct dt_plan_file *f = new_file(kind, of);
     char *in = folder();
-    char *key = dt_format("%s%s", kind->head, f->of); /* programs with other versions of the file leave each other's alone */
-    f->path = in != NULL ? dt_format("%s/%s-%016" PRIx64 ".plans", in, kind->name, (uint64_t)XXH3_64bits(key, strlen(key))) : NULL;
+    char *key = dt_format("%s%s", kind->head, f->of); /* programs with other versions of the file
+                                                       * leave each other's alone */
+    f->path = in != NULL
+                  ? dt_format("%s/%s-%016" PRIx64 ".plans", in, kind->name, (uint64_t)XXH3_64bits(key, strlen(key)))
+                  : NULL;
     free(key);
     free(in);
     load(f);
@@ -213,7 +218,8 @@ int dt_plan_file_lock(struct dt_plan_file *f, void (*tick)(void *context), void 
     f->lock = dt_file_mkdirs(in, err) == 0 ? dt_file_open_lock(name, err) : -1;
     double until_s = dt_now_s() + LOCK_WAIT_S;
     int rc = f->lock;
-    while (rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0) { /* who holds it measures for a second or two */
+    while (rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0) { /* who holds it measures for a
+                                                                 * second or two */
         if (errno != EWOULDBLOCK && errno != EINTR) {
             rc = dt_fail_errno(err, "%s", name);
         } else if (dt_now_s() > until_s) {

@@ -1,5 +1,6 @@
-/* Sharing between ranks: memory by the runtime's IPC handles (between threads of one process by its address, kernels/device.c: the runtime opens no handle
- * where it was made), words by the driver's stream operations on host memory that all ranks have mapped and pinned. */
+/* Sharing between ranks: memory by the runtime's IPC handles (between threads of one process by
+ * its address, kernels/device.c: the runtime opens no handle where it was made), words by the
+ * driver's stream operations on host memory that all ranks have mapped and pinned. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda.h>
@@ -33,9 +34,11 @@ static void find_functions(void)
 {
     enum cudaDriverEntryPointQueryResult found;
     void *write = NULL, *wait = NULL;
-    if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write, 12000, cudaEnableDefault, &found) == cudaSuccess &&
+    if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write, 12000, cudaEnableDefault, &found) ==
+            cudaSuccess &&
         found == cudaDriverEntryPointSuccess &&
-        cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &wait, 12000, cudaEnableDefault, &found) == cudaSuccess &&
+        cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &wait, 12000, cudaEnableDefault, &found) ==
+            cudaSuccess &&
         found == cudaDriverEntryPointSuccess) {
         memcpy(&write_value, &write, sizeof write);
         memcpy(&wait_value, &wait, sizeof wait);
@@ -117,7 +120,9 @@ static int pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_err
     void *device = NULL;
     (void)pthread_once(&once, find_functions);
     if (write_value == NULL) {
-        return dt_fail(err, DT_INVALID, "device cuda: the driver cannot wait for words in memory (cuStreamWaitValue32); install a newer one");
+        return dt_fail(
+            err, DT_INVALID,
+            "device cuda: the driver cannot wait for words in memory (cuStreamWaitValue32); install a newer one");
     }
     cuda_device_use(c);
     cudaError_t rc = cudaHostRegister(host, size_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
@@ -195,7 +200,8 @@ static void enqueue(struct dt_stream *stream, word_fn *fn, uint32_t *at, uint32_
 
 static void write_word(struct dt_stream *s, uint32_t *at, uint32_t value)
 {
-    enqueue(s, write_value, at, value, CU_STREAM_WRITE_VALUE_DEFAULT); /* what came before can be seen by everybody first */
+    /* what came before can be seen by everybody first */
+    enqueue(s, write_value, at, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 static void wait_word(struct dt_stream *s, uint32_t *at, uint32_t value)

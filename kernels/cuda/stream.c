@@ -28,7 +28,9 @@ int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, 
     s->device = c;
     s->lane = -1;
     int wanted = c->least_priority - priority; /* for the runtime the lower number runs first */
-    wanted = wanted < c->greatest_priority ? c->greatest_priority : wanted > c->least_priority ? c->least_priority : wanted;
+    wanted = wanted < c->greatest_priority ? c->greatest_priority
+             : wanted > c->least_priority  ? c->least_priority
+                                           : wanted;
     cudaError_t rc = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, wanted);
     if (rc == cudaSuccess && priority >= 0) { /* below it is for copies alone */
         rc = cudaMalloc(&s->work, DT_CUDA_WORK_BYTES);
@@ -96,7 +98,8 @@ static void refuse(struct cuda_stream *s, const struct dt_error *why)
 void cuda_stream_fail(struct dt_stream *base, const struct dt_error *why)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    if (__atomic_load_n(&s->capturing, __ATOMIC_ACQUIRE) && pthread_equal(s->capturer, pthread_self()) != 0) { /* a kernel; others mean it */
+    /* a kernel; others mean it */
+    if (__atomic_load_n(&s->capturing, __ATOMIC_ACQUIRE) && pthread_equal(s->capturer, pthread_self()) != 0) {
         refuse(s, why);
         return;
     }
@@ -122,8 +125,11 @@ bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
         return false;
     }
     cuda_device_use(s->device);
-    *out = (struct dt_cuda_launch){
-        .native = s->native, .work = s->work, .fault = s->fault, .sm_count = s->device->sm_count, .shared_bytes = s->device->shared_bytes};
+    *out = (struct dt_cuda_launch){.native = s->native,
+                                   .work = s->work,
+                                   .fault = s->fault,
+                                   .sm_count = s->device->sm_count,
+                                   .shared_bytes = s->device->shared_bytes};
     return true;
 }
 

@@ -1,4 +1,5 @@
-/* What device.c and stream.c share: the device with its table of streams, and how results of the runtime become errors. */
+/* What device.c and stream.c share: the device with its table of streams, and how results of the
+ * runtime become errors. */
 #ifndef DT_KERNELS_CUDA_STREAM_H
 #define DT_KERNELS_CUDA_STREAM_H
 
@@ -9,8 +10,9 @@
 
 #define DT_CUDA_STREAMS 64 /* open at a time, and those that failed */
 
-/* How a stream stands. It outlives its stream when that failed: events recorded there still tell. `life` counts the streams that had this place;
- * an event of an earlier one was recorded on a stream that ended well. */
+/* How a stream stands. It outlives its stream when that failed: events recorded there still
+ * tell. `life` counts the streams that had this place; an event of an earlier one was recorded
+ * on a stream that ended well. */
 struct cuda_lane {
     uint64_t life;
     bool used, failed;
@@ -21,7 +23,8 @@ struct cuda_lane {
     uint64_t recorded;              /* events so far */
     uint64_t done;                  /* of these the host knows that they came through well */
     uint64_t fails_from;            /* failed: records from this one on carry it */
-    uint64_t seen[DT_CUDA_STREAMS]; /* of each other lane: the latest record that this stream waits for */
+    uint64_t seen[DT_CUDA_STREAMS]; /* of each other lane: the latest record that this stream
+                                     * waits for */
 };
 
 struct cuda_stream;
@@ -32,7 +35,8 @@ struct cuda_device {
     int least_priority, greatest_priority;
     char name[160];       /* "GPU 0 (NVIDIA H200, bus 0000:3b:00.0)", for messages */
     cudaStream_t own;     /* clears new memory */
-    pthread_mutex_t lock; /* of the lanes; nobody calls the runtime while he holds it: functions of streams take it */
+    pthread_mutex_t lock; /* of the lanes; nobody calls the runtime while he holds it: functions
+                           * of streams take it */
     bool any_failed;      /* atomic: a look at all lanes is worth it */
     struct cuda_lane lanes[DT_CUDA_STREAMS];
     struct cuda_shares *shares; /* share.c */
@@ -40,7 +44,8 @@ struct cuda_device {
 
 /* Makes the device the calling thread's. */
 void cuda_device_use(const struct cuda_device *c);
-/* Sets err to "what: GPU...: cause" with a status by the kind of the error. -1. Takes the runtime's last error away. */
+/* Sets err to "what: GPU...: cause" with a status by the kind of the error. -1. Takes the
+ * runtime's last error away. */
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what);
 /* errors.c: what to do about it, with "; " before it, or "". */
 const char *cuda_advice(cudaError_t rc);
@@ -69,8 +74,10 @@ int cuda_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
 
 /* failure.c: how failures travel. All take the device's lock. */
 int cuda_lane_take(struct cuda_device *c, struct dt_cuda_fault *fault); /* a free place, or -1 */
-void cuda_lane_leave(struct cuda_device *c, int lane);                  /* its stream is closed, its work has run */
-/* Fails the lane; records from `from` on carry it (0: all that are not known to be through). The first failure stays. */
+/* its stream is closed, its work has run */
+void cuda_lane_leave(struct cuda_device *c, int lane);
+/* Fails the lane; records from `from` on carry it (0: all that are not known to be through). The
+ * first failure stays. */
 void cuda_lane_fail(struct cuda_device *c, int lane, uint64_t from, const struct dt_error *why);
 /* Has it failed, by itself, by a fault that a kernel wrote, or by a stream that it waits for? */
 bool cuda_lane_failed(struct cuda_device *c, int lane, struct dt_error *err);
@@ -81,7 +88,8 @@ void cuda_lane_wait(struct cuda_device *c, int lane, int of, uint64_t life, uint
 /* The record came through: 0, or -1 and why its stream had failed before. */
 int cuda_lane_verdict(struct cuda_device *c, int lane, uint64_t life, uint64_t record, struct dt_error *err);
 
-/* event.c: how long a stream has waited for others, from pairs of events around each wait. Streams of priority 0 have it: those that compute. */
+/* event.c: how long a stream has waited for others, from pairs of events around each wait.
+ * Streams of priority 0 have it: those that compute. */
 struct cuda_times;
 int cuda_times_open(struct cuda_stream *s);
 void cuda_times_close(struct cuda_stream *s);
@@ -101,8 +109,8 @@ struct cuda_stream {
     struct dt_error refused; /* the first thing that could not be taken down */
 };
 
-/* stream.c: what the runtime said while work was put in. A refusal fails the stream: all that is recorded from now on carries it; while work is taken down
- * it is only kept. */
+/* stream.c: what the runtime said while work was put in. A refusal fails the stream: all that is
+ * recorded from now on carries it; while work is taken down it is only kept. */
 void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what);
 
 #endif

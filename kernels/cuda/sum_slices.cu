@@ -1,12 +1,19 @@
-/* Sums (maxima, minima) of several buffers in the order of the canonical tree, with the bits of the CPU. The pointers travel as arguments, so
- * that the host's array is not needed later. Up to 16 buffers are joined in registers, level by level; more of them in groups of 16, which
- * are subtrees of the same tree, and the groups' results on a stack with one place per level. */
+/* Sums (maxima, minima) of several buffers in the order of the canonical tree, with the bits of
+ * the CPU. The pointers travel as arguments, so that the host's array is not needed later. Up to
+ * 16 buffers are joined in registers, level by level; more of them in groups of 16, which are
+ * subtrees of the same tree, and the groups' results on a stack with one place per level. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
 {
 
-enum { GROUP = 16, FEW = 4, MOST = 480, LEVELS = 5 }; /* MOST: of the 4 KB of arguments that any kernel may have; 30 groups */
+enum {
+    GROUP = 16,
+    FEW = 4,
+    MOST = 480,
+    LEVELS = 5
+}; /* MOST: of the 4 KB of arguments that any
+    * kernel may have; 30 groups */
 
 template <int N> struct sources {
     const void *in[N];
@@ -36,7 +43,8 @@ template <> DT_METHOD int32_t join<int32_t>(int op, int32_t x, int32_t y)
     return (op == DT_OP_MAX ? x > y : x < y) ? x : y;
 }
 
-/* One level of the tree over the first WIDTH places, then those above it. A template, as the compiler must know every place. */
+/* One level of the tree over the first WIDTH places, then those above it. A template, as the
+ * compiler must know every place. */
 template <typename wide, int W, int CAP, int WIDTH> struct levels {
     static DT_METHOD void run(wide (&x)[CAP][W], int count, int op)
     {
@@ -88,7 +96,8 @@ template <typename T, int W, int CAP> DT_FN void join_at(T *out, const sources<C
 }
 
 template <typename T, int W, int CAP>
-__global__ void __launch_bounds__(256) join_few(T *out, sources<CAP> from, int count, int op, int64_t n, int64_t vectors)
+__global__ void __launch_bounds__(256)
+    join_few(T *out, sources<CAP> from, int count, int op, int64_t n, int64_t vectors)
 {
     int64_t first = blockIdx.x * 256 + threadIdx.x, step = (int64_t)gridDim.x * 256;
     for (int64_t v = first; v < vectors; v += step) {
@@ -99,11 +108,13 @@ __global__ void __launch_bounds__(256) join_few(T *out, sources<CAP> from, int c
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(256) join_many(T *out, sources<MOST> from, int count, int op, int64_t n)
+template <typename T>
+__global__ void __launch_bounds__(256) join_many(T *out, sources<MOST> from, int count, int op, int64_t n)
 {
     typedef typename wide_of<T>::type wide;
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256) {
-        wide stack[LEVELS]; /* stack[l]: 2^l groups that are joined already, where bit l of the number of groups is set */
+        wide stack[LEVELS]; /* stack[l]: 2^l groups that are joined already, where bit l of the
+                             * number of groups is set */
         int groups = 0;
         for (int b = 0; b < count; b += GROUP, groups++) {
             wide x[GROUP][1];
@@ -127,7 +138,8 @@ template <typename T> __global__ void __launch_bounds__(256) join_many(T *out, s
     }
 }
 
-template <typename T, int W, int CAP> void launch_few(const struct dt_cuda_launch *l, const struct dt_sum_slices_args *a)
+template <typename T, int W, int CAP>
+void launch_few(const struct dt_cuda_launch *l, const struct dt_sum_slices_args *a)
 {
     sources<CAP> from = {};
     bool aligned = aligned16(a->out);
@@ -137,7 +149,8 @@ template <typename T, int W, int CAP> void launch_few(const struct dt_cuda_launc
     }
     int64_t vectors = aligned ? a->count / W : 0;
     unsigned grid = walkers(l, parts_of(aligned ? parts_of(a->count, W) : a->count, 256), 64);
-    DT_LAUNCH((join_few<T, W, CAP>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op, a->count, vectors);
+    DT_LAUNCH((join_few<T, W, CAP>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op,
+              a->count, vectors);
 }
 
 template <typename T> void launch(const struct dt_cuda_launch *l, const struct dt_sum_slices_args *a)
@@ -150,7 +163,8 @@ template <typename T> void launch(const struct dt_cuda_launch *l, const struct d
         sources<MOST> from = {};
         memcpy(from.in, a->in, (size_t)a->in_count * sizeof *a->in);
         unsigned grid = walkers(l, parts_of(a->count, 256), 64);
-        DT_LAUNCH((join_many<T>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op, a->count);
+        DT_LAUNCH((join_many<T>), grid, 256, 0, (cudaStream_t)l->native, (T *)a->out, from, a->in_count, (int)a->op,
+                  a->count);
     }
 }
 

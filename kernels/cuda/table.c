@@ -17,7 +17,8 @@ bool dt_cuda_kernel_known(const void *kernel)
     return true;
 }
 
-/* CUDA loads a kernel's code when something of it is first wanted: a launch, or its attributes, some of which only loaded code has. */
+/* CUDA loads a kernel's code when something of it is first wanted: a launch, or its attributes,
+ * some of which only loaded code has. */
 int dt_cuda_kernels_load(void)
 {
     struct cudaFuncAttributes unused;
@@ -33,8 +34,8 @@ int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err)
     if (__atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE) == DT_CUDA_NO_FAULT) {
         return 0;
     }
-    return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)fault->row, (int)fault->value,
-                   (long long)fault->limit - 1);
+    return dt_fail(err, DT_INVALID, "loss: row %lld: target %d is outside of 0..%lld", (long long)fault->row,
+                   (int)fault->value, (long long)fault->limit - 1);
 }
 
 const struct dt_kernels dt_kernels_cuda = {

@@ -78,4 +78,5 @@ static bool since(const struct dt_timer *t, const struct dt_timer *origin, doubl
     return between(t, ((const struct cuda_timer *)origin)->begin, ((const struct cuda_timer *)t)->begin, seconds);
 }
 
-const struct dt_timer_ops dt_cuda_timer = {.open = open_timer, .close = close_timer, .begin = begin, .end = end, .seconds = seconds, .since = since};
+const struct dt_timer_ops dt_cuda_timer = {
+    .open = open_timer, .close = close_timer, .begin = begin, .end = end, .seconds = seconds, .since = since};

@@ -1,5 +1,6 @@
-/* What all CUDA kernels use: 16-byte accesses of any element type, conversions, sums over a warp and a block, and the loop over elements.
- * Arithmetic is fp32 (fp64 for fp64) without contraction; kernels ask for fmaf where they want it, as those of the CPU do. */
+/* What all CUDA kernels use: 16-byte accesses of any element type, conversions, sums over a warp
+ * and a block, and the loop over elements. Arithmetic is fp32 (fp64 for fp64) without
+ * contraction; kernels ask for fmaf where they want it, as those of the CPU do. */
 #ifndef DT_KERNELS_CUDA_VECTOR_CUH
 #define DT_KERNELS_CUDA_VECTOR_CUH
 
@@ -83,7 +84,8 @@ template <> struct chunk_of<1> {
     typedef uint8_t type;
 };
 
-/* W elements between memory and registers. BF16 goes by pairs: a shift and a mask one way, one instruction the other. */
+/* W elements between memory and registers. BF16 goes by pairs: a shift and a mask one way, one
+ * instruction the other. */
 template <typename T, int W> DT_FN void unpack(typename wide_of<T>::type (&x)[W], const void *from)
 {
     T t[W];
@@ -140,7 +142,8 @@ template <> DT_METHOD void pack_up<bf16, 4>(void *to, const float (&x)[4])
     pairs<4>::set(to, x);
 }
 
-/* W elements as they lie in memory, read and written in pieces of up to 16 bytes; the address is a multiple of a piece. */
+/* W elements as they lie in memory, read and written in pieces of up to 16 bytes; the address is
+ * a multiple of a piece. */
 template <typename T, int W> struct pack {
     typedef typename wide_of<T>::type wide;
     enum { BYTES = (int)sizeof(T) * W, PIECE = BYTES < 16 ? BYTES : 16, COUNT = BYTES / PIECE };
@@ -213,8 +216,9 @@ DT_FN int warp_min(int x)
     return x;
 }
 
-/* The sum over LANES threads, the same bits in each; `part` holds LANES / 32 floats of shared memory, which nobody may still read when this is
- * called: callers take turns between two of them, so that one barrier is enough. */
+/* The sum over LANES threads, the same bits in each; `part` holds LANES / 32 floats of shared
+ * memory, which nobody may still read when this is called: callers take turns between two of
+ * them, so that one barrier is enough. */
 template <int LANES> DT_FN float group_sum(float x, float *part)
 {
     x = warp_sum(x);
@@ -277,12 +281,14 @@ template <> DT_METHOD float exponential<bf16>(float x)
 
 /* ---- the loop over elements ---- */
 
-/* F says what happens to W elements from i on, in two steps, so that all loads of a thread are on their way before the first is used:
+/* F says what happens to W elements from i on, in two steps, so that all loads of a thread are
+ * on their way before the first is used:
  *   begin()               once per thread; false: nothing to do
  *   load<W>(held, i)      held: F::template held<W>
  *   finish<W>(held, i)
  * `vectors` times W elements go by vectors, what is left up to count one by one. */
-template <typename F, int W, int UNROLL> __global__ void __launch_bounds__(256) over_elements(F f, int64_t count, int64_t vectors)
+template <typename F, int W, int UNROLL>
+__global__ void __launch_bounds__(256) over_elements(F f, int64_t count, int64_t vectors)
 {
     if (!f.begin()) {
         return;
@@ -315,15 +321,17 @@ static inline int64_t parts_of(int64_t count, int64_t part)
     return (count + part - 1) / part;
 }
 
-/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` for each multiprocessor. Where blocks need nothing of each other this is
- * several times what fits at once: the device then evens out what a fixed share would not. */
+/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` for each
+ * multiprocessor. Where blocks need nothing of each other this is several times what fits at
+ * once: the device then evens out what a fixed share would not. */
 static inline unsigned walkers(const struct dt_cuda_launch *l, int64_t work, int per_sm)
 {
     int64_t most = (int64_t)l->sm_count * per_sm;
     return (unsigned)(work < 1 ? 1 : work < most ? work : most);
 }
 
-template <int W, int UNROLL, typename F> static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t count, bool aligned)
+template <int W, int UNROLL, typename F>
+static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t count, bool aligned)
 {
     int64_t vectors = aligned ? count / W : 0;
     if (count > 0) {

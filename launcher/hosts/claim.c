@@ -1,4 +1,5 @@
-/* One timer. Whether an address is here is asked each time: addresses come and go with those who inherit a service. */
+/* One timer. Whether an address is here is asked each time: addresses come and go with those who
+ * inherit a service. */
 #include "launcher/hosts/claim.h"
 
 #include "base/log.h"
@@ -33,7 +34,8 @@ static void on_try(uv_timer_t *timer)
     struct dt_error err;
     int fd = -1;
     if (c->list.count == 0) {
-        if (c->lookup == NULL && lookup_open(&c->lookup, c->loop, c->options.host, c->options.port, c->options.resolver, on_lookup, c, &err) != 0) {
+        if (c->lookup == NULL && lookup_open(&c->lookup, c->loop, c->options.host, c->options.port, c->options.resolver,
+                                             on_lookup, c, &err) != 0) {
             dt_log(DT_LOG_DEBUG, "claim", "%s", err.text);
         }
         return;
@@ -46,7 +48,8 @@ static void on_try(uv_timer_t *timer)
     c->options.got(c->options.user, fd, &c->list);
 }
 
-void claim_open(struct claim **out, uv_loop_t *loop, const struct claim_options *options, const struct lookup_list *list)
+void claim_open(struct claim **out, uv_loop_t *loop, const struct claim_options *options,
+                const struct lookup_list *list)
 {
     struct claim *c = dt_alloc(sizeof *c);
     *c = (struct claim){.options = *options, .loop = loop};

@@ -1,5 +1,6 @@
-/* Hooks of the link become calls of the member, hooks of the member become frames and actions. The member is never called from within one of
- * its hooks: frames are queued by the link, actions by run.c. One timer serves the member; another says for whom we wait. */
+/* Hooks of the link become calls of the member, hooks of the member become frames and actions.
+ * The member is never called from within one of its hooks: frames are queued by the link,
+ * actions by run.c. One timer serves the member; another says for whom we wait. */
 #include "launcher/hosts/nodes.h"
 
 #include "base/clock.h"
@@ -30,9 +31,11 @@
 
 #define SKEWED_NOTED 16
 
-_Static_assert(MESSAGE_LOCAL_MAX == OPTIONS_MAX_LOCAL && COORDINATOR_MAX_NODES == OPTIONS_MAX_NODES, "what may be asked for may be said");
+_Static_assert(MESSAGE_LOCAL_MAX == OPTIONS_MAX_LOCAL && COORDINATOR_MAX_NODES == OPTIONS_MAX_NODES,
+               "what may be asked for may be said");
 
-static const double skew_s = 30;        /* between two clocks; what a message may be on its way is no skew */
+static const double skew_s = 30;        /* between two clocks; what a message may be on its way
+                                         * is no skew */
 static const double wait_line_s = 10;   /* between two lines about a wait */
 static const double refused_line_s = 5; /* between two lines about messages that were refused */
 static const double name_line_s = 5;    /* a name that means nothing is told after this */
@@ -87,22 +90,24 @@ static void on_tick(uv_timer_t *timer)
 
 /* ---- from the links ---- */
 
-/* Where a peer came is where peers come: when all that we know is a loopback address, and when it is what the endpoint's name is on this host, which may be
- * another one for others (a container's own name). */
+/* Where a peer came is where peers come: when all that we know is a loopback address, and when
+ * it is what the endpoint's name is on this host, which may be another one for others (a
+ * container's own name). */
 static void learn_address(struct nodes *n, uint64_t peer, const char *host)
 {
     struct peer_info *self = &n->member.options.self;
     char local[sizeof self->address];
     bool others_reach = !nodes_is_loopback(self->address),
          named = n->place.by_name && n->member.record.round == 0 && strcmp(host, self->address) != 0;
-    if ((others_reach && !named) || link_local_address(n->link, peer, local, sizeof local) != 0 || strcmp(local, self->address) == 0 ||
-        (nodes_is_loopback(local) && self->address[0] != '\0')) {
+    if ((others_reach && !named) || link_local_address(n->link, peer, local, sizeof local) != 0 ||
+        strcmp(local, self->address) == 0 || (nodes_is_loopback(local) && self->address[0] != '\0')) {
         n->place.by_name = n->place.by_name && !named;
         return;
     }
     if (others_reach) {
         n->place.by_name = false;
-        console_say("dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; --local_addr=ADDRESS names "
+        console_say("dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; "
+                    "--local_addr=ADDRESS names "
                     "another\n",
                     n->o->master_addr, self->address, local);
     }
@@ -146,7 +151,8 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
     n->hooks.settle(n->hooks.user);
 }
 
-/* For people only: times in logs and files of that host differ from ours. Once per peer, of a few. */
+/* For people only: times in logs and files of that host differ from ours. Once per peer, of a
+ * few. */
 static void note_skew(struct nodes *n, uint64_t peer, const struct message *join)
 {
     double ahead_s = join->wall_s - dt_wall_s();
@@ -158,7 +164,8 @@ static void note_skew(struct nodes *n, uint64_t peer, const struct message *join
         return;
     }
     n->skewed[n->skewed_count++] = peer;
-    console_say("dtrun: host %s: its clock is %.0f s %s that of host %s; times in its logs differ by this, nothing else depends on it\n",
+    console_say("dtrun: host %s: its clock is %.0f s %s that of host %s; times in its logs differ by this, nothing "
+                "else depends on it\n",
                 join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", n->member.options.self.host);
 }
 
@@ -212,7 +219,8 @@ static void send_message(void *user, uint64_t peer, const struct message *m)
     }
     dt_text_reset(&n->out);
     message_encode(m, &n->out);
-    if (link_send(n->link, peer, n->out.data, n->out.size, m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK) != 0) {
+    if (link_send(n->link, peer, n->out.data, n->out.size, m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK) !=
+        0) {
         dt_log(DT_LOG_DEBUG, "nodes", "%s to %016llx: not sent", message_name(m->kind), (unsigned long long)peer);
     }
 }
@@ -227,7 +235,8 @@ static const struct peer_info *leader_of(const struct nodes *n, const struct rec
     return r->leader == n->member.options.self.id ? &n->member.options.self : NULL;
 }
 
-/* An address of another host: the scope of a link-local one is an interface of that host, and here it is one of ours. */
+/* An address of another host: the scope of a link-local one is an interface of that host, and
+ * here it is one of ours. */
 static const char *from_here(const struct nodes *n, const char *address, char *out, size_t out_bytes)
 {
     const char *theirs = strchr(address, '%'), *ours = strchr(n->member.options.self.address, '%');
@@ -238,7 +247,8 @@ static const char *from_here(const struct nodes *n, const char *address, char *o
     return out;
 }
 
-/* An address of this host, when others are led here by a translated one: it may lead nowhere from here. */
+/* An address of this host, when others are led here by a translated one: it may lead nowhere
+ * from here. */
 static const char *own_way(const struct nodes *n, const char *address, bool endpoint, char *out, size_t out_bytes)
 {
     struct lookup_list list;
@@ -246,13 +256,16 @@ static const char *own_way(const struct nodes *n, const char *address, bool endp
     if (endpoint ? !n->place.translated : dt_net_is_here(address)) {
         return address;
     }
-    bool known = endpoint || lookup_now(address, n->o->master_port, &list, &ignored) == 0; /* a number: nobody is asked */
+    /* a number: nobody is asked */
+    bool known = endpoint || lookup_now(address, n->o->master_port, &list, &ignored) == 0;
     const struct lookup_list *to = endpoint ? &n->place.endpoint : &list;
-    bool routed = known && to->count > 0 && endpoint_route((const struct sockaddr *)&to->addresses[0], out, out_bytes, &ignored) == 0;
+    bool routed = known && to->count > 0 &&
+                  endpoint_route((const struct sockaddr *)&to->addresses[0], out, out_bytes, &ignored) == 0;
     return routed ? out : address;
 }
 
-/* With a static endpoint it is what this host was told, as with torchrun, while node rank 0 leads; else the address at which others reach the leader. */
+/* With a static endpoint it is what this host was told, as with torchrun, while node rank 0
+ * leads; else the address at which others reach the leader. */
 static const char *address_of_store(const struct nodes *n, const struct peer_info *leader, char *out, size_t out_bytes)
 {
     const char *written = n->o->master_addr;
@@ -262,7 +275,8 @@ static const char *address_of_store(const struct nodes *n, const struct peer_inf
     return leader->id == n->member.options.self.id ? own_way(n, theirs, theirs == written, out, out_bytes) : theirs;
 }
 
-/* Where no agent has answered. Asked anew each time: whoever has the port now may be another one. */
+/* Where no agent has answered. Asked anew each time: whoever has the port now may be another
+ * one. */
 static void find_holder(struct nodes *n)
 {
     const struct member *m = &n->member;
@@ -297,8 +311,8 @@ static void act(void *user, const struct action *a, const struct record *record,
     if (a->kind == ACTION_REFUSE && why != NULL && why[0] != '\0' && n->o->check_code == 0) {
         say(why);
     }
-    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL, leader != NULL ? leader->port : 0,
-                 a->kind == ACTION_START && why != NULL ? why : "");
+    n->hooks.act(n->hooks.user, a, leader != NULL ? address_of_store(n, leader, store, sizeof store) : NULL,
+                 leader != NULL ? leader->port : 0, a->kind == ACTION_START && why != NULL ? why : "");
 }
 
 /* Each round begins with an empty store, whether this agent's own node is in it or not. */
@@ -343,15 +357,19 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
 {
     struct nodes *n = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
-    bool refused = err->status == DT_INVALID || err->status == DT_IN_USE; /* another key; another run or program */
-    if (peer == 0 && (!n->place.hosts || refused)) {                      /* the endpoint that we hold is in no trouble */
+    /* another key; another run or program */
+    bool refused = err->status == DT_INVALID || err->status == DT_IN_USE;
+    /* the endpoint that we hold is in no trouble */
+    if (peer == 0 && (!n->place.hosts || refused)) {
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
-        bool sure = err->status == DT_INVALID && nodes_wait_key_refused(&n->wait, err->text, dt_now_s(), n->o->time_scale);
+        bool sure =
+            err->status == DT_INVALID && nodes_wait_key_refused(&n->wait, err->text, dt_now_s(), n->o->time_scale);
         bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
         if (denied) { /* waiting will hardly help */
             memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
             say(n->wait.trouble);
-        } else if (n->place.endpoint.count == 0 && !n->told_name && dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
+        } else if (n->place.endpoint.count == 0 && !n->told_name &&
+                   dt_now_s() - n->open_s >= name_line_s / n->o->time_scale) {
             n->told_name = true;
             console_say("dtrun: endpoint %s; trying on\n", n->wait.trouble);
         }
@@ -388,7 +406,8 @@ static void knocked(void *user, uint64_t peer, enum knock_end end)
 {
     struct nodes *n = user;
     bool open = end == KNOCK_OPEN;
-    dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer, open ? "takes connections" : "takes no connections");
+    dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer,
+           open ? "takes connections" : "takes no connections");
     member_knocked(&n->member, peer, open, dt_now_s());
     follow_up(n);
     n->hooks.settle(n->hooks.user);
@@ -398,7 +417,8 @@ static void knock(void *user, const struct peer_info *at)
 {
     struct nodes *n = user;
     char address[LOOKUP_NAME_BYTES];
-    knock_open(&n->knocks, n->tick.loop, at->id, from_here(n, at->address, address, sizeof address), at->port, n->o->dead_after_s / 5, knocked, n);
+    knock_open(&n->knocks, n->tick.loop, at->id, from_here(n, at->address, address, sizeof address), at->port,
+               n->o->dead_after_s / 5, knocked, n);
 }
 
 static void own_rows(void *user, struct dt_text *out)
@@ -470,7 +490,8 @@ static void on_news(uv_timer_t *timer)
     struct dt_text line;
     dt_text_init(&line);
     find_holder(n);
-    nodes_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0, &line);
+    nodes_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0,
+                    &line);
     say(dt_text_str(&line));
     dt_text_clear(&line);
 }
@@ -520,7 +541,8 @@ static int random_bytes(void *out, size_t size, struct dt_error *err)
     return getrandom(out, size, 0) == (ssize_t)size ? 0 : dt_fail_errno(err, "random numbers");
 }
 
-static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_options *m, const struct secure_key *key, struct dt_error *err)
+static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_options *m, const struct secure_key *key,
+                             struct dt_error *err)
 {
     const struct options *o = n->o;
     if (random_bytes(&m->self.id, sizeof m->self.id, err) != 0 || random_bytes(m->nonce, sizeof m->nonce, err) != 0) {
@@ -534,14 +556,18 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
     if (fd < 0) {
         return -1;
     }
-    struct link_options l = {
-        .id = m->self.id,
-        .port = m->self.port,
-        .run_id = o->run_id,
-        .key = key,
-        .dead_s = o->dead_after_s,
-        .time_scale = o->time_scale,
-        .hooks = {.user = n, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed, .other_version = on_other_version}};
+    struct link_options l = {.id = m->self.id,
+                             .port = m->self.port,
+                             .run_id = o->run_id,
+                             .key = key,
+                             .dead_s = o->dead_after_s,
+                             .time_scale = o->time_scale,
+                             .hooks = {.user = n,
+                                       .up = on_up,
+                                       .down = on_down,
+                                       .message = on_message,
+                                       .failed = on_failed,
+                                       .other_version = on_other_version}};
     if (link_open(&n->link, loop, &l, err) != 0) {
         (void)close(fd);
         return -1;
@@ -550,13 +576,16 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
         .listen_fd = fd,
         .take = link_take,
         .user = n->link,
-        .access = {.is_joined = link_is_joined, .user = n->link, .users = o->store_users, .user_count = o->store_user_count}};
+        .access = {
+            .is_joined = link_is_joined, .user = n->link, .users = o->store_users, .user_count = o->store_user_count}};
     if (store_server_open(&n->store, loop, &s, err) != 0) {
         (void)close(fd);
         return -1;
     }
-    if (!key->given && n->o->check_code == 0 && (n->place.hosts || o->etcd.endpoint_count > 0)) { /* once per job where somebody holds the endpoint */
-        console_say("dtrun: %s\n", secure_no_key_warning()); /* a loopback endpoint is open to others, too (endpoint.c) */
+    /* once per job where somebody holds the endpoint */
+    if (!key->given && n->o->check_code == 0 && (n->place.hosts || o->etcd.endpoint_count > 0)) {
+        console_say("dtrun: %s\n", secure_no_key_warning()); /* a loopback endpoint is open to
+                                                              * others, too (endpoint.c) */
     }
     return 0;
 }
@@ -569,7 +598,8 @@ static int open_network(struct nodes *n, uv_loop_t *loop, struct member_options 
     return result;
 }
 
-int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks, struct dt_error *err)
+int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks,
+               struct dt_error *err)
 {
     struct nodes *n = dt_alloc(sizeof *n);
     bool is_static = strcmp(o->rdzv_backend, "static") == 0, is_train = o->bundled && strcmp(o->program, "train") == 0;
@@ -588,7 +618,8 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .closed_ok = !o->bundled,
                                  .retry_s = 0.5 / o->time_scale,
                                  .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
-                                 .preference = strcmp(options_source(o, OPTION_node_rank), "default") != 0 ? o->node_rank : -1,
+                                 .preference =
+                                     strcmp(options_source(o, OPTION_node_rank), "default") != 0 ? o->node_rank : -1,
                                  .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
     n->o = o;
     n->hooks = *hooks;
@@ -601,20 +632,34 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     (void)uv_timer_init(loop, &n->news);
     n->tick.data = n->news.data = n;
     n->tick.timer_cb = on_tick;
-    gather_open(&n->gather, loop, &n->member, &(struct gather_hooks){.user = n, .send = send_message, .rows = own_rows, .done = gathered});
+    gather_open(&n->gather, loop, &n->member,
+                &(struct gather_hooks){.user = n, .send = send_message, .rows = own_rows, .done = gathered});
     int result = open_network(n, loop, m, err);
     if (result == 0) {
-        struct member_hooks h = {
-            .user = n, .send = send_message, .act = act, .connect = connect_to, .serve = serve, .drop = drop, .say = member_line, .knock = knock};
+        struct member_hooks h = {.user = n,
+                                 .send = send_message,
+                                 .act = act,
+                                 .connect = connect_to,
+                                 .serve = serve,
+                                 .drop = drop,
+                                 .say = member_line,
+                                 .knock = knock};
         member_init(&n->member, m, &h);
-        struct nodes_etcd_hooks e = {
-            .user = n, .moved = on_etcd_moved, .trouble = on_etcd_trouble, .refused = on_etcd_refused, .knock = on_etcd_knock};
+        struct nodes_etcd_hooks e = {.user = n,
+                                     .moved = on_etcd_moved,
+                                     .trouble = on_etcd_trouble,
+                                     .refused = on_etcd_refused,
+                                     .knock = on_etcd_knock};
         result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
     }
     if (result == 0) {
         (n->place.hosts ? member_lead : member_seek)(&n->member, dt_now_s());
         if (!n->place.hosts && nodes_choice(o) != ENDPOINT_JOIN) {
-            struct claim_options c = {.host = o->master_addr, .port = o->master_port, .every_s = 1 / o->time_scale, .user = n, .got = on_claimed};
+            struct claim_options c = {.host = o->master_addr,
+                                      .port = o->master_port,
+                                      .every_s = 1 / o->time_scale,
+                                      .user = n,
+                                      .got = on_claimed};
             claim_open(&n->claim, loop, &c, n->place.endpoint.count > 0 ? &n->place.endpoint : NULL);
         }
         follow_up(n);

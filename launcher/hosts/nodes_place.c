@@ -1,4 +1,5 @@
-/* The address is the one that --local_addr names; else, where the endpoint is held, the endpoint's own; else that of the interface on the way there. */
+/* The address is the one that --local_addr names; else, where the endpoint is held, the
+ * endpoint's own; else that of the interface on the way there. */
 #include "launcher/hosts/nodes_place.h"
 
 #include "base/file.h"
@@ -17,9 +18,12 @@
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
 #define UNNAMED_BYTES 300            /* of what a job without a name runs */
-#define ARGUMENTS_BYTES 1200         /* of train's arguments shown where hosts differ; all of them are compared */
+#define ARGUMENTS_BYTES                                                                                                \
+    1200 /* of train's arguments shown where hosts differ; all of
+          * them are compared */
 
-static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up beside everything else */
+static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up
+                                 * beside everything else */
 
 bool nodes_is_loopback(const char *address)
 {
@@ -51,7 +55,8 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_init(&file);
     for (int i = 0; i < o->arg_count; i++) {
         size_t n = strlen(o->args[i]);
-        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 && dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
+        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 &&
+            dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
             unsigned char hash[crypto_generichash_BYTES_MIN];
             char hex[2 * sizeof hash + 1];
             (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
@@ -65,7 +70,8 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_clear(&file);
 }
 
-/* At an etcd all jobs meet that were not given a name: what one of them is told by is the program, its arguments, the folder and the user. */
+/* At an etcd all jobs meet that were not given a name: what one of them is told by is the
+ * program, its arguments, the folder and the user. */
 static void add_unnamed(const struct options *o, struct dt_text *out)
 {
     char folder[4096] = "?";
@@ -84,8 +90,10 @@ static void add_unnamed(const struct options *o, struct dt_text *out)
     dt_text_clear(&job);
 }
 
-/* Hosts may run programs of different kinds, as torchrun lets them (a parameter server and its trainers); ranks of `train` train the same. --dead_after as it is used, time scale and --rdzv_conf included: a host that reckons with
- * another one lets its workers live when the others begin without it. */
+/* Hosts may run programs of different kinds, as torchrun lets them (a parameter server and its
+ * trainers); ranks of `train` train the same. --dead_after as it is used, time scale and
+ * --rdzv_conf included: a host that reckons with another one lets its workers live when the
+ * others begin without it. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
@@ -96,9 +104,11 @@ void nodes_digest(const struct options *o, char *out, size_t out_bytes)
     if (o->etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
         add_unnamed(o, &job);
     }
-    (void)snprintf(out, out_bytes, "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
-                   DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,
-                   o->bundled ? o->program : "of the user", dt_text_str(&job));
+    (void)snprintf(
+        out, out_bytes,
+        "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
+        DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,
+        o->bundled ? o->program : "of the user", dt_text_str(&job));
     size_t used = strlen(out);
     if (o->check_code > 0) { /* two such hosts must not begin a job together either */
         char own[33];
@@ -144,7 +154,8 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
             if (p->endpoint.count > 0) {
                 (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
             }
-            console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n", o->master_addr, here);
+            console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n",
+                        o->master_addr, here);
         } else if (warning != NULL && o->check_code == 0 &&
                    !(strcmp(options_source(o, OPTION_rdzv_endpoint), "default") == 0 &&
                      strcmp(options_source(o, OPTION_master_addr), "default") == 0)) { /* said: not given */
@@ -154,14 +165,16 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
     }
     for (int i = 0; i < p->endpoint.count; i++) {
         struct dt_error ignored;
-        if (endpoint_route((struct sockaddr *)&p->endpoint.addresses[i], self->address, sizeof self->address, &ignored) == 0) {
+        if (endpoint_route((struct sockaddr *)&p->endpoint.addresses[i], self->address, sizeof self->address,
+                           &ignored) == 0) {
             if (o->etcd.endpoint_count == 0 || !nodes_is_loopback(self->address)) {
                 return 0;
             }
             break;
         }
     }
-    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come by another way */
+    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come
+                                       * by another way */
         return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
     }
     self->address[0] = '\0'; /* the first link will tell */
@@ -173,38 +186,43 @@ static int explain_taken(const struct options *o, struct dt_error *err)
 {
     char owner[128];
     bool by_rank = strcmp(o->rdzv_backend, "static") == 0 && o->node_rank == 0;
-    if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) || strstr(owner, "(dtrun-agent)") == NULL) {
+    if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) ||
+        strstr(owner, "(dtrun-agent)") == NULL) {
         return -1;
     }
     bool given = strcmp(options_source(o, OPTION_node_rank), "default") != 0;
     return dt_fail(err, err->status,
-                   "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; give each host its own rank "
+                   "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; "
+                   "give each host its own rank "
                    "(0 to %d), or another job another --master_port",
                    o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);
 }
 
-/* Node rank 0 leads, and the others look for it at an address that this host does not have. It may still be right: an address can be translated. */
+/* Node rank 0 leads, and the others look for it at an address that this host does not have. It
+ * may still be right: an address can be translated. */
 static void warn_elsewhere(const struct options *o)
 {
     const char *source = options_source(o, OPTION_node_rank);
     if (strcmp(source, "default") == 0) {
-        console_say(
-            "dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no address of it; give each host its "
-            "own rank (0 to %d)\n",
-            o->master_addr, o->nnodes_max - 1);
+        console_say("dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no "
+                    "address of it; give each host its "
+                    "own rank (0 to %d)\n",
+                    o->master_addr, o->nnodes_max - 1);
     } else {
-        console_say("dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; going on, as it may be "
+        console_say("dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; "
+                    "going on, as it may be "
                     "a translated one\n",
                     source, o->master_addr);
     }
 }
 
-int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble, size_t trouble_bytes,
-                     struct dt_error *err)
+int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble,
+                     size_t trouble_bytes, struct dt_error *err)
 {
     struct endpoint decided = {.fd = -1, .why = "an etcd"};
     enum endpoint_choice choice = nodes_choice(o);
-    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) { /* a name server may know it later */
+    /* a name server may know it later */
+    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) {
         p->endpoint.count = 0;
         (void)snprintf(trouble, trouble_bytes, "%s", err->text);
         if (choice == ENDPOINT_HOST) {
@@ -218,11 +236,12 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     if (decided.hosts && !decided.ours && p->endpoint.count > 0 && strcmp(o->rdzv_backend, "static") == 0) {
         warn_elsewhere(o);
     }
-    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port, decided.hosts ? "held here" : "elsewhere",
-           decided.why);
+    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port,
+           decided.hosts ? "held here" : "elsewhere", decided.why);
     unsigned char number[sizeof(struct in6_addr)];
     char address[INET6_ADDRSTRLEN];
-    (void)snprintf(address, sizeof address, "%.*s", (int)strcspn(o->master_addr, "%"), o->master_addr); /* fe80::1%eth0 is a number, too */
+    /* fe80::1%eth0 is a number, too */
+    (void)snprintf(address, sizeof address, "%.*s", (int)strcspn(o->master_addr, "%"), o->master_addr);
     bool named = inet_pton(AF_INET, address, number) != 1 && inet_pton(AF_INET6, address, number) != 1;
     p->hosts = decided.hosts;
     p->translated = p->hosts && !decided.ours && p->endpoint.count > 0;
@@ -232,7 +251,8 @@ int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer
     }
     int fd = decided.fd;
     self->port = decided.port;
-    const struct dt_ports range = dt_ports_but(o->port_lo, o->port_hi, o->master_port); /* node rank 0 may begin after us on this machine */
+    /* node rank 0 may begin after us on this machine */
+    const struct dt_ports range = dt_ports_but(o->port_lo, o->port_hi, o->master_port);
     if (!decided.hosts && endpoint_listen(0, &range, &fd, &self->port, err) != 0) {
         return -1;
     }

@@ -1,4 +1,5 @@
-/* How this host comes to a job on several hosts (nodes.c): what must be alike on all, who holds the endpoint, and by which address others reach us. */
+/* How this host comes to a job on several hosts (nodes.c): what must be alike on all, who holds
+ * the endpoint, and by which address others reach us. */
 #ifndef DT_LAUNCHER_HOSTS_NODES_PLACE_H
 #define DT_LAUNCHER_HOSTS_NODES_PLACE_H
 
@@ -13,15 +14,17 @@ struct nodes_place {
     bool by_name;                /* what others are told is what its name is on this host */
 };
 
-/* What hosts compare before they begin, a line each: version, sizes, --dead_after, backend, program; of train also its job file's hash and its
- * arguments. */
+/* What hosts compare before they begin, a line each: version, sizes, --dead_after, backend,
+ * program; of train also its job file's hash and its arguments. */
 void nodes_digest(const struct options *o, char *out, size_t out_bytes);
 /* Who should hold the endpoint, as far as options say. */
 enum endpoint_choice nodes_choice(const struct options *o);
-/* Decides who does, and listens. Fills in *p, self->port and self->address ("" while only a link can tell). Waits for nothing but the look-up of the
- * endpoint's name, a second; a name that means nothing yet is no error, and `trouble` says so then. Returns the listening socket, or -1. */
-int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble, size_t trouble_bytes,
-                     struct dt_error *err);
+/* Decides who does, and listens. Fills in *p, self->port and self->address ("" while only a link
+ * can tell). Waits for nothing but the look-up of the endpoint's name, a second; a name that
+ * means nothing yet is no error, and `trouble` says so then. Returns the listening socket, or
+ * -1. */
+int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble,
+                     size_t trouble_bytes, struct dt_error *err);
 /* Only this machine reaches a numeric address, or it is "". */
 bool nodes_is_loopback(const char *address);
 

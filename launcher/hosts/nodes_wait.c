@@ -28,7 +28,8 @@ bool nodes_wait_is_key(const struct nodes_wait *w, const struct member *m)
     return w->key_refusals >= NODES_WAIT_REFUSALS && m->record.round == 0;
 }
 
-/* Why nobody answers: the newest trouble, unless that is what an endpoint does who heard our wrong key too often. */
+/* Why nobody answers: the newest trouble, unless that is what an endpoint does who heard our
+ * wrong key too often. */
 static const char *why_of(const struct nodes_wait *w, const struct member *m)
 {
     return nodes_wait_is_key(w, m) ? w->key : w->trouble;
@@ -40,7 +41,8 @@ static const char *why_at_endpoint(const struct nodes_wait *w, const struct memb
     const char *why = why_of(w, m);
     char address[300];
     bool six = strchr(o->master_addr, ':') != NULL;
-    int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->master_addr, six ? "]" : "", o->master_port);
+    int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->master_addr, six ? "]" : "",
+                     o->master_port);
     bool same = n > 0 && n < (int)sizeof address && strncmp(why, address, (size_t)n) == 0;
     return why + (same ? n : 0);
 }
@@ -53,21 +55,25 @@ static void add_holder(const struct nodes_wait *w, const struct member *m, struc
     }
 }
 
-void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
+void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o,
+                         struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0; /* then the host that was to listen has a number */
-    dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port, is_static && o->node_rank != 0 ? ", of node rank 0" : "",
-                   why[0] != '\0' ? why : "no answer");
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0; /* then the host that was to listen
+                                                              * has a number */
+    dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port,
+                   is_static && o->node_rank != 0 ? ", of node rank 0" : "", why[0] != '\0' ? why : "no answer");
     add_holder(w, m, out);
 }
 
-void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o, struct dt_text *out)
+void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o,
+                        struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
     if (m->coordinator != NULL) {
         const char *why = why_of(w, m);
-        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count, o->nnodes_min, o->join_timeout_s);
+        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count,
+                       o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
@@ -81,7 +87,8 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     if (lost == NULL && after_address != NULL && strstr(dt_text_str(out), after_address + 2) == NULL) {
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
-        size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text); /* what was to come next is past */
+        /* what was to come next is past */
+        size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text);
         dt_text_printf(out, "; first cause: round %d ended: %.*s", lost->round, (int)size, lost->text);
     } else if (lost != NULL) {
         dt_text_printf(out, "; cause: %s", lost->text);
@@ -99,12 +106,14 @@ static void add_council(const struct member *m, struct dt_text *line)
     }
 }
 
-void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s, struct dt_text *out)
+void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s,
+                     struct dt_text *out)
 {
     double now_s = dt_now_s(), waited_s = now_s - w->since_s;
     if (m->spare) {
         dt_text_printf(out,
-                       "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and it takes part when one is lost; "
+                       "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and "
+                       "it takes part when one is lost; "
                        "a job of its own "
                        "needs another --rdzv_id",
                        waited_s, o->run_id);
@@ -115,12 +124,15 @@ void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const s
         return;
     }
     double left_s = m->seek_since_s + o->join_timeout_s - now_s;
-    dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr, o->master_port, left_s > 0 ? left_s : 0);
+    dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr,
+                   o->master_port, left_s > 0 ? left_s : 0);
     add_council(m, out);
     const char *why = why_at_endpoint(w, m, o);
     dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
     add_holder(w, m, out);
     if (free_s > now_s) {
-        dt_text_printf(out, "; hosts of a run before may still train: if none says a word, another run begins in %.0f s", free_s - now_s);
+        dt_text_printf(out,
+                       "; hosts of a run before may still train: if none says a word, another run begins in %.0f s",
+                       free_s - now_s);
     }
 }

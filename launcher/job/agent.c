@@ -1,5 +1,6 @@
-/* The table is at the end; read it first. Each action changes the state and lists what is to be done. Empty cells are events that
- * come too late to matter (a worker that ends while all are being ended, a grace time that ran out when nobody was left). */
+/* The table is at the end; read it first. Each action changes the state and lists what is to be
+ * done. Empty cells are events that come too late to matter (a worker that ends while all are
+ * being ended, a grace time that ran out when nobody was left). */
 #include "launcher/job/agent.h"
 
 #include "base/error.h"
@@ -17,7 +18,8 @@ static void to_do(struct agent *a, enum agent_do what)
     a->todo[a->do_count++] = what;
 }
 
-/* Ends the workers without asking them to save: those with a page leave their waits at once, all get TERM, and KILL after the grace. */
+/* Ends the workers without asking them to save: those with a page leave their waits at once, all
+ * get TERM, and KILL after the grace. */
 static void wind_down(struct agent *a)
 {
     a->state = AGENT_STOPPING;
@@ -112,7 +114,8 @@ static void end_round(struct agent *a, int value)
     wind_down(a);
 }
 
-/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up; the round that it ends is over only when its coordinator is lost. */
+/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up; the round
+ * that it ends is over only when its coordinator is lost. */
 static void end_stopping(struct agent *a, int value)
 {
     (void)value;
@@ -185,12 +188,14 @@ static void rejoin(struct agent *a, int value)
     (void)value;
     a->state = AGENT_JOINING;
     to_do(a, AGENT_DO_TELL_JOIN);
-    if (a->stop_wanted && !a->pausing) { /* the coordinator that let it go round is gone, and the next one knows nothing of it */
+    if (a->stop_wanted && !a->pausing) { /* the coordinator that let it go round is gone, and the
+                                          * next one knows nothing of it */
         to_do(a, AGENT_DO_TELL_STOP);
     }
 }
 
-/* The coordinator answers with a stop or, when a round is being ended anyway, by sending us home when we come to join the next. */
+/* The coordinator answers with a stop or, when a round is being ended anyway, by sending us home
+ * when we come to join the next. */
 static void wish(struct agent *a, int value)
 {
     (void)value;
@@ -212,8 +217,8 @@ static void now_idle(struct agent *a, int value)
     exit_now(a, 128 + value);
 }
 
-/* The workers of all hosts are killed. What comes of that is for the coordinator to say, so that it is the same for all. Who leaves alone, can tell
- * nobody or insists once more ends at once. */
+/* The workers of all hosts are killed. What comes of that is for the coordinator to say, so that
+ * it is the same for all. Who leaves alone, can tell nobody or insists once more ends at once. */
 static void insist(struct agent *a, int value)
 {
     if (a->verdict || a->pausing || a->orphaned || a->insisted) {
@@ -247,7 +252,8 @@ static void grace_over(struct agent *a, int value)
     to_do(a, AGENT_DO_KILL);
 }
 
-/* All ended by themselves: with 0, or after a stop that nobody told us of (a scheduler that signals each process). */
+/* All ended by themselves: with 0, or after a stop that nobody told us of (a scheduler that
+ * signals each process). */
 static void gone_running(struct agent *a, int value)
 {
     (void)value;

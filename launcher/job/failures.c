@@ -1,5 +1,6 @@
-/* Order of exits says little about causes: a crashing worker may take seconds to write its traceback while its peers, which
- * only lost the connection, are gone at once. So nothing is decided before all have ended. */
+/* Order of exits says little about causes: a crashing worker may take seconds to write its
+ * traceback while its peers, which only lost the connection, are gone at once. So nothing is
+ * decided before all have ended. */
 #include "launcher/job/failures.h"
 
 #include "base/cgroup.h"
@@ -12,12 +13,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TOLD_BYTES ((size_t)300)      /* of a cause; the rest may have been cut off where it was passed on */
+#define TOLD_BYTES                                                                                                     \
+    ((size_t)300)                     /* of a cause; the rest may have been cut off where it was
+                                       * passed on */
 #define TOLD_LEAST_BYTES ((size_t)24) /* fewer may be anybody's */
 #define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
 
-/* The number behind `key` ("": at the beginning) in a file of our memory control group, or of the first one above that has it; with `least` the least
- * of all. The file's name in version 2 and 1. -1: not known. */
+/* The number behind `key` ("": at the beginning) in a file of our memory control group, or of
+ * the first one above that has it; with `least` the least of all. The file's name in version 2
+ * and 1. -1: not known. */
 static double group_number(const char *two, const char *one, const char *key, bool least)
 {
     struct dt_cgroup folders[DT_CGROUP_MAX];
@@ -70,17 +74,22 @@ void failures_clear(struct failures *f)
     *f = (struct failures){.root = -1};
 }
 
-/* Whether the kernel ended it at the limit of CPU time that it got from us; then says so in `out`. */
+/* Whether the kernel ended it at the limit of CPU time that it got from us; then says so in
+ * `out`. */
 static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t size)
 {
     struct rlimit limit;
     char name[32];
-    if ((code != -SIGKILL && code != -SIGXCPU) || getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        one->cpu_s < 0.85 * (double)limit.rlim_cur - 0.25) { /* the limit is counted in ticks, which say more of whoever is often interrupted */
+    if ((code != -SIGKILL && code != -SIGXCPU) || getrlimit(RLIMIT_CPU, &limit) != 0 ||
+        limit.rlim_cur == RLIM_INFINITY ||
+        one->cpu_s < 0.85 * (double)limit.rlim_cur - 0.25) { /* the limit is counted in ticks,
+                                                              * which say more of whoever is
+                                                              * often interrupted */
         return false;
     }
-    (void)snprintf(out, size, "killed by signal %d (%s) after %.0f s of CPU time, where a process may use %llu s (ulimit -t)", -code,
-                   report_signal_name(-code, name, sizeof name), one->cpu_s, (unsigned long long)limit.rlim_cur);
+    (void)snprintf(out, size,
+                   "killed by signal %d (%s) after %.0f s of CPU time, where a process may use %llu s (ulimit -t)",
+                   -code, report_signal_name(-code, name, sizeof name), one->cpu_s, (unsigned long long)limit.rlim_cur);
     return true;
 }
 
@@ -96,8 +105,10 @@ static int rank_named(const char *note, const char **rest)
     return rank;
 }
 
-/* Words that say more than the exit code does, or nothing; and whether it was for memory. note: of whoever ended it; own: its own. */
-static void write_note(const struct failures *f, const struct worker *one, const char *note, const char *own, struct report_failure *x)
+/* Words that say more than the exit code does, or nothing; and whether it was for memory. note:
+ * of whoever ended it; own: its own. */
+static void write_note(const struct failures *f, const struct worker *one, const char *note, const char *own,
+                       struct report_failure *x)
 {
     char signal_name[32], *out = x->note;
     size_t size = sizeof x->note;
@@ -112,17 +123,21 @@ static void write_note(const struct failures *f, const struct worker *one, const
         double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
         char limit_text[32] = "unknown", peak_text[32] = "unknown";
         x->out_of_memory = true;
-        (void)snprintf(out, size, "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
-                       limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
-                       peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
+        (void)snprintf(
+            out, size,
+            "killed by the kernel, out of memory (limit %s of the control group, peak %s); use less memory per rank",
+            limit > 0 ? dt_text_bytes(limit, limit_text, sizeof limit_text) : limit_text,
+            peak > 0 ? dt_text_bytes(peak, peak_text, sizeof peak_text) : peak_text);
     } else if (!x->stopped_by_us && is_cpu_limit(one, code, out, size)) {
         return;
     } else if (code < 0 && step >= 0) {
-        (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code, report_signal_name(-code, signal_name, sizeof signal_name), step);
+        (void)snprintf(out, size, "killed by signal %d (%s) at step %lld", -code,
+                       report_signal_name(-code, signal_name, sizeof signal_name), step);
     }
 }
 
-void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us, const char *note)
+void failures_add(struct failures *f, const struct worker *one, int local_rank, int rank, bool ended_by_us,
+                  const char *note)
 {
     if (f->count == f->capacity) {
         f->capacity = f->capacity > 0 ? 2 * f->capacity : 8;
@@ -153,8 +168,9 @@ void failures_progress(struct failures *f, const struct workers *w)
     }
 }
 
-/* All ranks end with the error of one, in the same words. When that one is here it is the cause, and the others merely followed: also when it was the last to
- * end, and was told to by then. Of one on another host we know what its followers say. */
+/* All ranks end with the error of one, in the same words. When that one is here it is the cause,
+ * and the others merely followed: also when it was the last to end, and was told to by then. Of
+ * one on another host we know what its followers say. */
 static void follow(struct failures *f, struct report_failure *x)
 {
     const char *rest = x->note;
@@ -169,7 +185,8 @@ static void follow(struct failures *f, struct report_failure *x)
         if (cause->rank == named) {
             if (cause->stopped_by_us) {
                 cause->stopped_by_us = false;
-                cause->exit_code = x->exit_code; /* its own would have been the same, had it not been told to end */
+                cause->exit_code = x->exit_code; /* its own would have been the same, had it not
+                                                  * been told to end */
                 (void)snprintf(cause->note, sizeof cause->note, "%s", rest);
             }
             x->stopped_by_us = true;
@@ -180,20 +197,23 @@ static void follow(struct failures *f, struct report_failure *x)
     x->follows = named;
 }
 
-/* "rank 1 aborted ...", "rank 1: the connection ended": who a rank lost; -1: it says nothing of another one. */
+/* "rank 1 aborted ...", "rank 1: the connection ended": who a rank lost; -1: it says nothing of
+ * another one. */
 static int rank_lost(const struct report_failure *x)
 {
     int rank = -1;
     return sscanf(x->note, "rank %d", &rank) == 1 && rank != x->rank ? rank : -1;
 }
 
-/* Who merely lost a rank is not the cause when that rank is here, too, and has words of its own: that its GPU failed, say. It may take longer to end. */
+/* Who merely lost a rank is not the cause when that rank is here, too, and has words of its own:
+ * that its GPU failed, say. It may take longer to end. */
 static void yield(struct failures *f, struct report_failure *x)
 {
     int lost = x->exit_code == DT_EXIT_TEMPORARY ? rank_lost(x) : -1;
     for (int i = 0; lost >= 0 && i < f->count; i++) {
         struct report_failure *cause = &f->list[i];
-        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && cause->note[0] != '\0' && strncmp(cause->note, "rank ", 5) != 0) {
+        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && cause->note[0] != '\0' &&
+            strncmp(cause->note, "rank ", 5) != 0) {
             cause->stopped_by_us = false;
             x->stopped_by_us = true;
         }
@@ -234,7 +254,8 @@ static void give_back(struct failures *f, struct report_failure *x)
     x->stopped_by_us = failures_own_up(f, x->note) || x->stopped_by_us;
 }
 
-void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user, bool bundled)
+void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user,
+                     bool bundled)
 {
     bool other_cause = false;
     for (int i = 0; bundled && i < f->count; i++) {
@@ -248,7 +269,8 @@ void failures_settle(struct failures *f, const char *(*error_file)(void *user, i
             report_read_error_file(x, error_file(user, x->local_rank));
         }
         if (x->stopped_by_us && x->exit_code > 0 && x->message != NULL) {
-            x->stopped_by_us = false; /* it was on its way out already, with a traceback of its own */
+            x->stopped_by_us = false; /* it was on its way out already, with a traceback of its
+                                       * own */
         }
         other_cause = other_cause || (!x->stopped_by_us && x->exit_code != DT_EXIT_TEMPORARY);
     }

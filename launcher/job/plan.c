@@ -1,4 +1,5 @@
-/* The plan's stdout is taken through a pipe; its stderr is ours, so its messages are seen as they are. */
+/* The plan's stdout is taken through a pipe; its stderr is ours, so its messages are seen as
+ * they are. */
 #include "launcher/job/plan.h"
 
 #include "launcher/workers/capture.h"
@@ -31,9 +32,17 @@ static bool is_one_of(const char *s, const char *const *words)
 /* True when the arguments ask for something that needs no ranks: --help, --version, --plan. */
 static bool is_all(const struct options *o)
 {
-    static const char *const words[] = {
-        "--help",   "--help=all", "-h", "--version", "--plan", "--print-config", "--print_config", "--list-strategies", "--list_strategies",
-        "--schema", NULL};
+    static const char *const words[] = {"--help",
+                                        "--help=all",
+                                        "-h",
+                                        "--version",
+                                        "--plan",
+                                        "--print-config",
+                                        "--print_config",
+                                        "--list-strategies",
+                                        "--list_strategies",
+                                        "--schema",
+                                        NULL};
     for (int i = 0; i < o->arg_count; i++) {
         if (is_one_of(o->args[i], words)) {
             return true;
@@ -111,7 +120,8 @@ int plan_check_job(const struct options *o, char *const *env)
     return code;
 }
 
-int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir, bool *on_gpus)
+int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir,
+             bool *on_gpus)
 {
     struct dt_error err;
     struct dt_arena arena;
@@ -143,7 +153,8 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
         goto out;
     }
     s.path = path;
-    s.argv = all ? argv : with_words(&arena, argv, "--plan", "--json"); /* as it is when its output is all that is wanted */
+    /* as it is when its output is all that is wanted */
+    s.argv = all ? argv : with_words(&arena, argv, "--plan", "--json");
     s.envp = envp;
     s.stdout_fd = ends[1];
     if (workers_spawn_plain(w, &s, &pid, &err) != 0) {
@@ -162,8 +173,8 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     }
     code = workers_code(status);
     if (code < 0) {
-        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program, (int)pid, -code,
-                    sigabbrev_np(-code));
+        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program,
+                    (int)pid, -code, sigabbrev_np(-code));
         code = DT_EXIT_FAILED;
     }
     if (code != 0 || all) {

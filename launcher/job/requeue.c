@@ -1,4 +1,5 @@
-/* The command is a program of the scheduler, found in PATH: it knows where the controller is and how to prove who we are. */
+/* The command is a program of the scheduler, found in PATH: it knows where the controller is and
+ * how to prove who we are. */
 #include "launcher/job/requeue.h"
 
 #include "base/clock.h"
@@ -10,7 +11,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define ASK_S 20.0 /* a controller under load answers late, but a job that was told to stop has not much time left */
+#define ASK_S                                                                                                          \
+    20.0 /* a controller under load answers late, but a job that was told to stop has
+          * not much time left */
 
 bool requeue_wanted(const struct options *o, int signal)
 {
@@ -58,7 +61,8 @@ int requeue_ask(const struct options *o, char *const *env, struct dt_error *err)
     }
     int status = wait_for(pid);
     if (status == -1) {
-        return dt_fail(err, DT_TIMEOUT, "--requeue: %s %s %s: no answer in %g s; submit the job again", q.program, q.verb, q.id, ASK_S);
+        return dt_fail(err, DT_TIMEOUT, "--requeue: %s %s %s: no answer in %g s; submit the job again", q.program,
+                       q.verb, q.id, ASK_S);
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         return dt_fail(err, DT_IO, "--requeue: %s %s %s: refused; submit the job again", q.program, q.verb, q.id);

@@ -1,5 +1,6 @@
-/* Everything happens on one loop in one thread. Signals come through a descriptor, with the sender's pid, so a signal that a
- * scheduler sends to each of our processes is not mistaken for an insisting user. Child exits are a signal too: nothing polls.
+/* Everything happens on one loop in one thread. Signals come through a descriptor, with the
+ * sender's pid, so a signal that a scheduler sends to each of our processes is not mistaken for
+ * an insisting user. Child exits are a signal too: nothing polls.
  *
  *     SIGCHLD ─▶ reap ─▶ agent_step ─▶ todo: order, signal, kill, spawn, exit
  *                            │  ▲
@@ -30,9 +31,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NAME_S 5.0     /* for the name of the store's host */
-#define SETTLE_S 0.1   /* the first news of a failure waits so long for the round to be over and its cause known */
-#define STOPPED_S 60.0 /* a stopped worker that may be silent for ever, as in a save, is lost after this */
+#define NAME_S 5.0 /* for the name of the store's host */
+#define SETTLE_S                                                                                                       \
+    0.1 /* the first news of a failure waits so long for the round to be over and
+         * its cause known */
+#define STOPPED_S                                                                                                      \
+    60.0 /* a stopped worker that may be silent for ever, as in a save, is lost
+          * after this */
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 
@@ -56,7 +61,8 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
     const struct worker *one = &r->workers.list[i];
     int code = workers_code(one->status);
     if (code == -SIGKILL && !r->killed && !guard_workers_overdue()) {
-        ended_by_us = false; /* we sent none: somebody else did while the round was being ended, perhaps because of just that */
+        ended_by_us = false; /* we sent none: somebody else did while the round was being ended,
+                              * perhaps because of just that */
     }
     logs_finish(r->logs, i);
     dt_log(DT_LOG_INFO, "agent", "round %d local %d pid %d ended with %d", r->place.round, i, (int)one->pid, code);
@@ -69,7 +75,8 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
         run_post(r, AGENT_ON_WORKER_75, 0);
     } else {
         if (!one->blamed) { /* a silent one has been recorded when it was named */
-            failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us, code < 0 && one->note[0] != 0 ? one->note : NULL);
+            failures_add(&r->failures, one, i, r->place.rank + i, ended_by_us,
+                         code < 0 && one->note[0] != 0 ? one->note : NULL);
         }
         if (!ended_by_us && !uv_is_active((uv_handle_t *)&r->news)) {
             (void)uv_timer_start(&r->news, r->news.timer_cb, (uint64_t)(SETTLE_S * 1e3), 0);
@@ -79,7 +86,8 @@ static void worker_ended(struct run *r, int i, bool ended_by_us)
     run_drain(r);
 }
 
-/* Takes all exits before the first is handled: what ended before we said anything did so on its own. */
+/* Takes all exits before the first is handled: what ended before we said anything did so on its
+ * own. */
 void run_reap(struct run *r)
 {
     bool was_ending = r->ending || guard_workers_overdue();
@@ -159,7 +167,8 @@ static void order_stop(struct run *r)
     if (r->is_train) {
         begin_ending(r);
         workers_order(&r->workers, DT_ORDER_STOP);
-        workers_signal(&r->workers, SIGCONT); /* a stopped one could not save, and the others would wait for it */
+        workers_signal(&r->workers, SIGCONT); /* a stopped one could not save, and the others
+                                               * would wait for it */
     } else {
         end_workers(r, r->agent.signal);
     }
@@ -240,7 +249,8 @@ static void do_one(struct run *r, enum agent_do what)
         break;
     }
     run_tell(r, &e);
-    if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) { /* whoever was told may be gone, and a round would begin without it */
+    /* whoever was told may be gone, and a round would begin without it */
+    if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) {
         e.kind = EVENT_STOP;
         e.code = 128 + r->wish;
         e.saved = agent_has_saved(&r->agent);
@@ -249,14 +259,21 @@ static void do_one(struct run *r, enum agent_do what)
     free(why);
 }
 
-/* A worker failed by itself while the round was being ended because of others: they may only have lost it, or end with its words, so its cause counts more. */
+/* A worker failed by itself while the round was being ended because of others: they may only
+ * have lost it, or end with its words, so its cause counts more. */
 static void tell_late_failure(struct run *r)
 {
-    struct event e = {.kind = EVENT_FAILED, .node = RUN_SELF, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
+    struct event e = {.kind = EVENT_FAILED,
+                      .node = RUN_SELF,
+                      .round = r->place.round,
+                      .code = DT_EXIT_FAILED,
+                      .step = -1,
+                      .saved_step = -1};
     if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
-    bool weak, failed, told_others = failures_own_up(&r->failures, nodes_cause(r->nodes, r->place.round, &weak, &failed));
+    bool weak, failed,
+        told_others = failures_own_up(&r->failures, nodes_cause(r->nodes, r->place.round, &weak, &failed));
     char *why = run_first_failure(r, &e);
     if ((!e.weak || told_others) && !r->failures.list[r->failures.root].stopped_by_us) {
         run_tell(r, &e);
@@ -349,7 +366,8 @@ static void on_act(void *user, const struct action *a, const char *master_addr, 
 {
     struct run *r = user;
     if (a->kind == ACTION_START) {
-        (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", master_addr != NULL ? master_addr : r->o->master_addr);
+        (void)snprintf(r->master_addr, sizeof r->master_addr, "%s",
+                       master_addr != NULL ? master_addr : r->o->master_addr);
         r->master_port = master_port;
         (void)snprintf(r->sizes, sizeof r->sizes, "%s", sizes);
         nodes_launch(r->nodes, r->launch);
@@ -370,10 +388,14 @@ static int explain_host(const struct options *o, struct dt_error *err)
     bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
     bool endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
     err->status = DT_INVALID;
-    return dt_wrap(err, "%s", options_source(o, local ? OPTION_local_addr : endpoint ? OPTION_rdzv_endpoint : OPTION_master_addr));
+    return dt_wrap(err, "%s",
+                   options_source(o, local      ? OPTION_local_addr
+                                     : endpoint ? OPTION_rdzv_endpoint
+                                                : OPTION_master_addr));
 }
 
-/* The workers of one host need no name to meet, and one that a name server does not know yet, as that of a pod which has just begun, keeps nobody waiting. */
+/* The workers of one host need no name to meet, and one that a name server does not know yet, as
+ * that of a pod which has just begun, keeps nobody waiting. */
 static bool is_unknown_name(const char *host)
 {
     struct lookup_list list;
@@ -396,7 +418,8 @@ static int open_store(struct run *r, struct dt_error *err)
     if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
         return 0;
     }
-    bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0; /* which nobody but this host has to know */
+    /* which nobody but this host has to know */
+    bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
     if ((err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) && !own_address && is_unknown_name(r->master_addr)) {
         (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
         if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
@@ -424,7 +447,8 @@ static void open_metrics(struct run *r)
         return;
     }
     if (exporter_open(&r->metrics, &r->loop, &m, &err) != 0) {
-        console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, OPTION_metrics_endpoint), err.text);
+        console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, OPTION_metrics_endpoint),
+                    err.text);
     } else if (o->metrics_port == 0) { /* nobody could guess it */
         console_say("dtrun: metrics of host %s at %s\n", r->failures.host, exporter_url(r->metrics));
     }
@@ -436,13 +460,16 @@ static bool is_from_outside(const struct options *o, enum option option)
     return strcmp(source, "default") != 0 && source[0] != '-';
 }
 
-/* Sizes that were not all typed: what the surroundings said, or did not say, as a variable that was set for nothing leaves one worker. Of several hosts
- * the first one says it, where they are numbered; with --hostfile they have their sizes from there. */
+/* Sizes that were not all typed: what the surroundings said, or did not say, as a variable that
+ * was set for nothing leaves one worker. Of several hosts the first one says it, where they are
+ * numbered; with --hostfile they have their sizes from there. */
 static void say_choices(const struct options *o)
 {
-    bool counted = !isdigit((unsigned char)o->nproc_text[0]), typed = options_source(o, OPTION_nproc_per_node)[0] == '-';
+    bool counted = !isdigit((unsigned char)o->nproc_text[0]),
+         typed = options_source(o, OPTION_nproc_per_node)[0] == '-';
     bool hosts = is_from_outside(o, OPTION_nnodes) && (o->nnodes_max > 1 || !typed);
-    bool first = o->here.node_rank == 0 && o->local_first == 0 && (strcmp(o->rdzv_backend, "static") != 0 || o->node_rank == 0);
+    bool first =
+        o->here.node_rank == 0 && o->local_first == 0 && (strcmp(o->rdzv_backend, "static") != 0 || o->node_rank == 0);
     if ((!counted && !hosts && !is_from_outside(o, OPTION_nproc_per_node)) || !first || o->leashed) {
         return;
     }
@@ -453,16 +480,19 @@ static void say_choices(const struct options *o)
     dt_text_clear(&text);
 }
 
-/* Workers of one host would try until their own time is over. A program may do without; train and the others here do not. */
+/* Workers of one host would try until their own time is over. A program may do without; train
+ * and the others here do not. */
 static int check_loopback(const struct run *r, struct dt_error *err)
 {
     if (r->nodes != NULL || strcmp(r->o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
         return 0;
     }
     if (r->agent.options.bundled) {
-        return dt_fail(err, DT_INVALID, "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
+        return dt_fail(err, DT_INVALID,
+                       "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
     }
-    console_say("dtrun: warning: the loopback interface is down, and workers that meet at 127.0.0.1 will not: ip link set lo up\n");
+    console_say("dtrun: warning: the loopback interface is down, and workers that meet at 127.0.0.1 will not: ip link "
+                "set lo up\n");
     return 0;
 }
 
@@ -487,9 +517,13 @@ static int open_all(struct run *r, struct dt_error *err)
         return -1;
     }
     if (r->o->nnodes_max > 1) {
-        int result = nodes_open(
-            &r->nodes, &r->loop, r->o,
-            &(struct nodes_hooks){.user = r, .act = on_act, .settle = on_settle, .rows = run_status_rows, .gathered = run_status_gathered}, err);
+        int result = nodes_open(&r->nodes, &r->loop, r->o,
+                                &(struct nodes_hooks){.user = r,
+                                                      .act = on_act,
+                                                      .settle = on_settle,
+                                                      .rows = run_status_rows,
+                                                      .gathered = run_status_gathered},
+                                err);
         r->store = nodes_store(r->nodes);
         if (result != 0) {
             return -1;
@@ -560,7 +594,8 @@ static void close_all(struct run *r)
     if (r->logs != NULL) {
         bool unasked = r->events_path != NULL && r->output_dir == NULL && logs_unasked(r->logs);
         if (unasked && !r->failure_told) {
-            (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is empty */
+            (void)unlink(r->events_path); /* nobody looks for it, and the folder goes when it is
+                                           * empty */
         } else if (unasked && r->record_lost[0] != '\0') {
             console_say("dtrun: the record of the failure could not be written: %s\n", r->record_lost);
         } else if (unasked) { /* nobody could guess it */
@@ -602,7 +637,13 @@ static int run_all(const struct options *o, char *const *env)
 {
     struct run *r = &run;
     struct dt_error err;
-    *r = (struct run){.o = o, .env = env, .signal_fd = -1, .null_fd = -1, .code = DT_EXIT_TEMPORARY, .begin_s = dt_now_s(), .failures = {.root = -1}};
+    *r = (struct run){.o = o,
+                      .env = env,
+                      .signal_fd = -1,
+                      .null_fd = -1,
+                      .code = DT_EXIT_TEMPORARY,
+                      .begin_s = dt_now_s(),
+                      .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
     r->is_train = o->bundled && strcmp(o->program, "train") == 0;
     say_choices(o);
@@ -656,7 +697,8 @@ static int run_all(const struct options *o, char *const *env)
         }
         run_say_end(r);
         run_torch_end(r);
-        run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round, run_restarts_used(r, false));
+        run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round,
+                  run_restarts_used(r, false));
     } else {
         console_say("dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
@@ -665,9 +707,11 @@ static int run_all(const struct options *o, char *const *env)
         }
     }
     close_all(r);
-    bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0; /* the others go on, perhaps in the same job of the scheduler */
+    /* the others go on, perhaps in the same job of the scheduler */
+    bool asks = r->left ? o->here.node_count <= 1 : r->place.group_rank == 0;
     bool warned = r->is_train && r->place.round == 0 && (r->code == 128 + SIGUSR1 || r->code == 128 + SIGUSR2);
-    if (warned) { /* while it waited for hosts: nothing was to be saved, and the same command continues */
+    if (warned) { /* while it waited for hosts: nothing was to be saved, and the same command
+                   * continues */
         r->stop_signal = r->code - 128;
         r->code = DT_EXIT_STOPPED;
         asks = o->here.node_rank == 0;

@@ -1,6 +1,8 @@
-/* A host that cannot take part: the check of the job failed here (another file lies at that path, a folder may not be written). It has said why; the others would
- * wait for it until --join_timeout. So it comes to the endpoint like a host that wants in, with a digest that fits nobody's and says what happened, and goes when
- * that is known there, or nobody came for some seconds. */
+/* A host that cannot take part: the check of the job failed here (another file lies at that
+ * path, a folder may not be written). It has said why; the others would wait for it until
+ * --join_timeout. So it comes to the endpoint like a host that wants in, with a digest that fits
+ * nobody's and says what happened, and goes when that is known there, or nobody came for some
+ * seconds. */
 #include "base/clock.h"
 #include "launcher/output/console.h"
 #include "launcher/job/run_parts.h"
@@ -24,7 +26,9 @@ struct check {
 static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
 {
     struct check *c = user;
-    (void)a, (void)master_addr, (void)master_port, (void)sizes; /* a refusal; nothing else comes with such a digest, but an end counts, too */
+    (void)a, (void)master_addr, (void)master_port, (void)sizes; /* a refusal; nothing else comes
+                                                                 * with such a digest, but an end
+                                                                 * counts, too */
     uv_stop(&c->loop);
 }
 
@@ -59,7 +63,8 @@ static void on_signals(uv_poll_t *handle, int status, int events)
 static void close_handle(uv_handle_t *handle, void *user)
 {
     struct check *c = user;
-    bool ours = handle == (uv_handle_t *)&c->signals || handle == (uv_handle_t *)&c->over || handle == (uv_handle_t *)&c->line;
+    bool ours =
+        handle == (uv_handle_t *)&c->signals || handle == (uv_handle_t *)&c->over || handle == (uv_handle_t *)&c->line;
     if (ours && !uv_is_closing(handle)) {
         uv_close(handle, NULL);
     }
@@ -69,7 +74,8 @@ void run_tell_failed_check(const struct options *o, int code, int signal_fd)
 {
     struct check c = {.signal_fd = signal_fd};
     struct options told = *o;
-    struct dt_error hidden; /* whatever keeps us from the others, they will find out by themselves */
+    struct dt_error hidden; /* whatever keeps us from the others, they will find out by
+                             * themselves */
     if (o->nnodes_max <= 1 || code <= 0 || code > 128 || uv_loop_init(&c.loop) != 0) {
         return;
     }
@@ -82,9 +88,13 @@ void run_tell_failed_check(const struct options *o, int code, int signal_fd)
     (void)uv_poll_init(&c.loop, &c.signals, signal_fd);
     c.signals.data = &c;
     (void)uv_poll_start(&c.signals, UV_READABLE, on_signals);
-    if (nodes_open(&c.nodes, &c.loop, &told, &(struct nodes_hooks){.user = &c, .act = on_act, .settle = on_settle}, &hidden) == 0) {
-        nodes_tell(c.nodes,
-                   &(struct event){.kind = EVENT_JOIN, .node = RUN_SELF, .local_world_size = o->nproc, .order = o->node_rank, .role = o->role});
+    if (nodes_open(&c.nodes, &c.loop, &told, &(struct nodes_hooks){.user = &c, .act = on_act, .settle = on_settle},
+                   &hidden) == 0) {
+        nodes_tell(c.nodes, &(struct event){.kind = EVENT_JOIN,
+                                            .node = RUN_SELF,
+                                            .local_world_size = o->nproc,
+                                            .order = o->node_rank,
+                                            .role = o->role});
         (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     }
     nodes_close(c.nodes);

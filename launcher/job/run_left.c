@@ -1,6 +1,7 @@
-/* What workers have started and left behind when the last of them has ended: filters of their output, programs under a wrapper that took TERM first, background
- * work. A round is over, and the job ends, when nothing of it runs any more; until then it may end by itself. How long, and when it is told, depends on how the
- * workers ended. */
+/* What workers have started and left behind when the last of them has ended: filters of their
+ * output, programs under a wrapper that took TERM first, background work. A round is over, and
+ * the job ends, when nothing of it runs any more; until then it may end by itself. How long, and
+ * when it is told, depends on how the workers ended. */
 #include "base/clock.h"
 #include "launcher/workers/guard.h"
 #include "launcher/job/run_parts.h"
@@ -14,8 +15,10 @@
 
 enum { LEFT_MAX = 1024, NAMED = 4 };
 
-#define SETTLE_LEFT_S 1.0 /* a round is being ended: what ends when a pipe of its worker is closed needs no TERM */
-#define TOLD_S 5.0        /* all is well, but it was told to end: from TERM to KILL */
+#define SETTLE_LEFT_S                                                                                                  \
+    1.0            /* a round is being ended: what ends when a pipe of its worker is
+                    * closed needs no TERM */
+#define TOLD_S 5.0 /* all is well, but it was told to end: from TERM to KILL */
 #define LOOK_S 0.02
 #define LATER_S 0.1
 
@@ -58,8 +61,8 @@ static bool was_told(const struct run *r, pid_t pid)
     return told;
 }
 
-/* Those that were told already are not told again, since a second signal means "at once" to many programs, unless they did not hear it: what a script has put
- * into the background ignores INT. */
+/* Those that were told already are not told again, since a second signal means "at once" to many
+ * programs, unless they did not hear it: what a script has put into the background ignores INT. */
 static void tell(const struct run *r, const pid_t *list, int count)
 {
     int n = ended_well(r) || r->agent.signal == 0 ? SIGTERM : r->agent.signal;
@@ -76,7 +79,8 @@ static void say_told(const struct run *r, const pid_t *list, int count, double w
     struct dt_text line;
     dt_text_init(&line);
     dt_text_printf(&line,
-                   "dtrun: host %s: what the workers had started still runs %.0f s after they ended, and is ended with TERM (--shutdown_timeout): ",
+                   "dtrun: host %s: what the workers had started still runs %.0f s after they ended, and is ended with "
+                   "TERM (--shutdown_timeout): ",
                    r->failures.host, waited_s);
     add_names(list, count, &line);
     console_say("%s\n", dt_text_str(&line));
@@ -100,7 +104,8 @@ bool run_await_left(struct run *r)
         run_start_patience(r);
     }
     bool well = ended_well(r);
-    double told_s = well ? grace_s : fmin(SETTLE_LEFT_S / r->o->time_scale, grace_s), waited_s = now_s - r->left_since_s;
+    double told_s = well ? grace_s : fmin(SETTLE_LEFT_S / r->o->time_scale, grace_s),
+           waited_s = now_s - r->left_since_s;
     if (!well && !r->killed && !uv_is_active((uv_handle_t *)&r->grace)) {
         run_start_grace(r, run_grace_s(r));
     }

@@ -1,5 +1,6 @@
-/* The state of the agent's process for the metrics endpoint (exporter.h): a row for each number, of the job as this host sees it, of the agent's
- * process, and of each worker of this host. Names and units follow Prometheus' conventions. Reads the pages and /proc; changes nothing. */
+/* The state of the agent's process for the metrics endpoint (exporter.h): a row for each number,
+ * of the job as this host sees it, of the agent's process, and of each worker of this host.
+ * Names and units follow Prometheus' conventions. Reads the pages and /proc; changes nothing. */
 #include "base/clock.h"
 #include "launcher/query/exporter.h"
 #include "launcher/workers/process.h"
@@ -36,7 +37,8 @@ struct job_numbers {
 #define AT(member) offsetof(struct job_numbers, member), KNOWN_ALWAYS
 static const struct row job_rows[] = {
     {"dtrun_round", "gauge", "Number of the newest round that this host was in; 0: none yet.", AT(round)},
-    {"dtrun_restarts", "gauge", "Restarts that failed workers have cost the job; one may be taken back when a lost host was the cause.",
+    {"dtrun_restarts", "gauge",
+     "Restarts that failed workers have cost the job; one may be taken back when a lost host was the cause.",
      AT(restarts)},
     {"dtrun_max_restarts", "gauge", "Restarts that the job may use (--max_restarts).", AT(max_restarts)},
     {"dtrun_hosts", "gauge", "Hosts in the round; 0: this one is in none.", AT(hosts)},
@@ -100,12 +102,14 @@ static void add_labels(const struct run *r, struct dt_text *out)
     exporter_label(out, r->failures.host);
     dt_text_puts(out, ",role=");
     exporter_label(out, r->o->role);
-    dt_text_puts(out, ",program="); /* not its arguments, which may hold what is nobody's business */
+    dt_text_puts(out, ",program="); /* not its arguments, which may hold what is nobody's
+                                     * business */
     exporter_label(out, r->o->program);
     dt_text_puts(out, "} 1\n");
     exporter_head(out, "dtrun_state", "gauge", "1 for the state that the agent is in.");
     for (int s = 0; s < AGENT_STATE_COUNT; s++) {
-        dt_text_printf(out, "dtrun_state{state=\"%s\"} %d\n", agent_state_name((enum agent_state)s), !spare && (int)r->agent.state == s);
+        dt_text_printf(out, "dtrun_state{state=\"%s\"} %d\n", agent_state_name((enum agent_state)s),
+                       !spare && (int)r->agent.state == s);
     }
     dt_text_printf(out, "dtrun_state{state=\"spare\"} %d\n", spare);
 }
@@ -115,33 +119,41 @@ static void add_labels(const struct run *r, struct dt_text *out)
 struct worker_numbers {
     int known; /* bits of enum known */
     double running, exit_code, up_s, cpu_s, resident_bytes, threads, output_age_s;
-    double pulse_age_s, step, saved_step, in_collective, collectives, loss, grad_norm, lr, tokens_per_s, data_s, compute_s, communication_s;
-    double gpu_busy, gpu_memory_bytes, gpu_memory_total_bytes, gpu_clock_hz, gpu_temperature, gpu_power_w, gpu_xid; /* below 0: not known */
+    double pulse_age_s, step, saved_step, in_collective, collectives, loss, grad_norm, lr, tokens_per_s, data_s,
+        compute_s, communication_s;
+    /* below 0: not known */
+    double gpu_busy, gpu_memory_bytes, gpu_memory_total_bytes, gpu_clock_hz, gpu_temperature, gpu_power_w, gpu_xid;
 };
 #define AT(member) offsetof(struct worker_numbers, member)
 static const struct row worker_rows[] = {
     {"dtrun_worker_running", "gauge", "1 while the worker runs; 0 also before it does.", AT(running), KNOWN_ALWAYS},
-    {"dtrun_worker_exit_code", "gauge", "How it ended in this round; negative: by that signal.", AT(exit_code), KNOWN_ENDED},
+    {"dtrun_worker_exit_code", "gauge", "How it ended in this round; negative: by that signal.", AT(exit_code),
+     KNOWN_ENDED},
     {"dtrun_worker_up_seconds", "gauge", "Time since it was started.", AT(up_s), KNOWN_PROCESS},
     {"dtrun_worker_cpu_seconds_total", "counter", "User and system time of its process.", AT(cpu_s), KNOWN_PROCESS},
     {"dtrun_worker_resident_memory_bytes", "gauge", "Memory of its process.", AT(resident_bytes), KNOWN_PROCESS},
     {"dtrun_worker_threads", "gauge", "Threads of its process.", AT(threads), KNOWN_PROCESS},
-    {"dtrun_worker_output_age_seconds", "gauge", "Time since it last wrote something that came through the launcher.", AT(output_age_s),
-     KNOWN_OUTPUT},
+    {"dtrun_worker_output_age_seconds", "gauge", "Time since it last wrote something that came through the launcher.",
+     AT(output_age_s), KNOWN_OUTPUT},
     {"dtrun_worker_pulse_age_seconds", "gauge", "Time since its last sign of life.", AT(pulse_age_s), KNOWN_PAGE},
     {"dtrun_worker_step", "gauge", "Optimizer step; -1 before the first.", AT(step), KNOWN_PAGE},
     {"dtrun_worker_saved_step", "gauge", "Newest complete checkpoint; -1: none.", AT(saved_step), KNOWN_PAGE},
     {"dtrun_worker_in_collective", "gauge", "1 while it waits for its peers.", AT(in_collective), KNOWN_PAGE},
-    {"dtrun_worker_collectives_total", "counter", "Collectives that it has started in this round.", AT(collectives), KNOWN_PAGE},
+    {"dtrun_worker_collectives_total", "counter", "Collectives that it has started in this round.", AT(collectives),
+     KNOWN_PAGE},
     {"dtrun_worker_loss", "gauge", "Loss of the newest step.", AT(loss), KNOWN_LEARNED},
     {"dtrun_worker_grad_norm", "gauge", "Norm of the gradients of the newest step.", AT(grad_norm), KNOWN_LEARNED},
     {"dtrun_worker_learning_rate", "gauge", "Learning rate of the newest step.", AT(lr), KNOWN_LEARNED},
-    {"dtrun_worker_tokens_per_second", "gauge", "Tokens of all ranks in the newest step, by its time.", AT(tokens_per_s), KNOWN_LEARNED},
+    {"dtrun_worker_tokens_per_second", "gauge", "Tokens of all ranks in the newest step, by its time.",
+     AT(tokens_per_s), KNOWN_LEARNED},
     {"dtrun_worker_data_seconds", "gauge", "Waiting for data in a step, mean of ten.", AT(data_s), KNOWN_PACE},
     {"dtrun_worker_compute_seconds", "gauge", "Computing in a step, mean of ten.", AT(compute_s), KNOWN_PACE},
-    {"dtrun_worker_communication_seconds", "gauge", "Waiting for peers in a step, mean of ten.", AT(communication_s), KNOWN_PACE},
-    {"dtrun_worker_gpu_busy_ratio", "gauge", "Share of the time in which its GPU ran kernels.", AT(gpu_busy), KNOWN_GPU},
-    {"dtrun_worker_gpu_memory_used_bytes", "gauge", "Memory of its GPU that is in use.", AT(gpu_memory_bytes), KNOWN_GPU},
+    {"dtrun_worker_communication_seconds", "gauge", "Waiting for peers in a step, mean of ten.", AT(communication_s),
+     KNOWN_PACE},
+    {"dtrun_worker_gpu_busy_ratio", "gauge", "Share of the time in which its GPU ran kernels.", AT(gpu_busy),
+     KNOWN_GPU},
+    {"dtrun_worker_gpu_memory_used_bytes", "gauge", "Memory of its GPU that is in use.", AT(gpu_memory_bytes),
+     KNOWN_GPU},
     {"dtrun_worker_gpu_memory_bytes", "gauge", "Memory of its GPU.", AT(gpu_memory_total_bytes), KNOWN_GPU},
     {"dtrun_worker_gpu_clock_hertz", "gauge", "Clock of its GPU.", AT(gpu_clock_hz), KNOWN_GPU},
     {"dtrun_worker_gpu_temperature_celsius", "gauge", "Temperature of its GPU.", AT(gpu_temperature), KNOWN_GPU},
@@ -208,7 +220,8 @@ static double number_at(const void *numbers, const struct row *row)
 }
 
 /* All values of a metric stand together, as the format wants it. */
-static void add_worker_row(const struct run *r, const struct row *row, const struct worker_numbers *list, int count, struct dt_text *out)
+static void add_worker_row(const struct run *r, const struct row *row, const struct worker_numbers *list, int count,
+                           struct dt_text *out)
 {
     bool any = false;
     for (int i = 0; i < count; i++) {
@@ -219,7 +232,8 @@ static void add_worker_row(const struct run *r, const struct row *row, const str
         }
         any = any || known;
         if (known) {
-            dt_text_printf(out, "%s{rank=\"%d\",local_rank=\"%d\"}", row->name, r->place.rank + i, r->o->local_first + i);
+            dt_text_printf(out, "%s{rank=\"%d\",local_rank=\"%d\"}", row->name, r->place.rank + i,
+                           r->o->local_first + i);
             exporter_value(out, value);
         }
     }

@@ -1,5 +1,6 @@
-/* --numa_binding: a mask for each worker, found once before the first round, so that a machine where it cannot be done starts nothing. Without GPUs, and
- * for bundled programs that use none, workers are spread evenly over the NUMA nodes; torchrun refuses there. */
+/* --numa_binding: a mask for each worker, found once before the first round, so that a machine
+ * where it cannot be done starts nothing. Without GPUs, and for bundled programs that use none,
+ * workers are spread evenly over the NUMA nodes; torchrun refuses there. */
 #include "base/log.h"
 #include "launcher/output/console.h"
 #include "launcher/workers/gpus.h"
@@ -35,8 +36,8 @@ static void look_at_masks(struct run *r, const struct numa *n, const struct gpus
         }
         dt_text_init(&text);
         cpus_print(&b->cpus, &text);
-        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", r->o->local_first + i, dt_text_str(&text), n->nodes[first + i],
-               gpus->count > 0 ? gpus->address[first + i] : "no GPU");
+        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", r->o->local_first + i, dt_text_str(&text),
+               n->nodes[first + i], gpus->count > 0 ? gpus->address[first + i] : "no GPU");
         dt_text_clear(&text);
     }
 }
@@ -46,7 +47,8 @@ static int fill_masks(struct run *r, const struct gpus *gpus, int *nodes, struct
 {
     const struct options *o = r->o;
     struct numa n = {.sys = SYS, .nodes = nodes, .device_count = gpus->count};
-    bool own = gpus->count == o->nproc; /* a scheduler that starts an agent per worker may show each of them its GPU alone */
+    bool own = gpus->count == o->nproc; /* a scheduler that starts an agent per worker may show
+                                         * each of them its GPU alone */
     int first = gpus->count > 0 && own ? 0 : o->local_first;
     if (numa_mode_of(o->numa_binding, &n.mode) != 0 || cpus_allowed(&n.allowed, err) != 0) {
         return -1;
@@ -61,12 +63,14 @@ static int fill_masks(struct run *r, const struct gpus *gpus, int *nodes, struct
     }
     if (first + o->nproc > n.device_count) {
         return dt_fail(err, DT_INVALID,
-                       "worker %d has no GPU to be near, %d %s there; lower --nproc_per_node, or set CUDA_VISIBLE_DEVICES= if none is used",
+                       "worker %d has no GPU to be near, %d %s there; lower --nproc_per_node, or set "
+                       "CUDA_VISIBLE_DEVICES= if none is used",
                        n.device_count, n.device_count, n.device_count == 1 ? "is" : "are");
     }
     if (own && n.mode != NUMA_BY_NODE && n.mode != NUMA_BY_SOCKET && o->local_total > o->nproc && gpus->count > 0) {
         return dt_fail(err, DT_INVALID,
-                       "%s: this launcher sees only its own worker's GPU, so it cannot share CPUs out; use node, or one launcher per host",
+                       "%s: this launcher sees only its own worker's GPU, so it cannot share CPUs out; use node, or "
+                       "one launcher per host",
                        o->numa_binding);
     }
     for (int i = 0; i < o->nproc; i++) {
@@ -106,7 +110,8 @@ int run_numa_open(struct run *r)
         share(gpus, o->local_first + o->nproc);
     }
     if (gpus->trouble[0] != '\0') {
-        console_say("dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n", gpus->trouble);
+        console_say("dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n",
+                    gpus->trouble);
     }
     if (code < 0 && fill_masks(r, gpus, nodes, &err) != 0) {
         code = DT_EXIT_USAGE;

@@ -1,4 +1,5 @@
-/* What a job says about its rounds: cause lines, the report, the last word after a stop, events.jsonl. */
+/* What a job says about its rounds: cause lines, the report, the last word after a stop,
+ * events.jsonl. */
 #include "launcher/job/run_parts.h"
 
 #include "base/clock.h"
@@ -46,22 +47,27 @@ int run_restarts_used(const struct run *r, bool failed)
 /* The verdict is there, or on its way from the host that leads. */
 static bool is_end(const struct run *r)
 {
-    return r->agent.verdict || r->oom_again || (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
+    return r->agent.verdict || r->oom_again ||
+           (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
 }
 
 /* As far as is known: the verdict may be on its way. */
 static bool is_permanent(const struct run *r)
 {
-    return r->oom_again || r->agent.failure != FAILURE_PLAIN || (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
+    return r->oom_again || r->agent.failure != FAILURE_PLAIN ||
+           (r->agent.verdict && r->agent.code == DT_EXIT_PERMANENT);
 }
 
-/* A worker that only says what happened to others: it lost its peers, or ended with the words of one on another host, or with what it was told. */
+/* A worker that only says what happened to others: it lost its peers, or ended with the words of
+ * one on another host, or with what it was told. */
 static bool is_weak(const struct run *r, const struct report_failure *root)
 {
-    return r->agent.options.bundled && (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || report_heard(root->note) > 0);
+    return r->agent.options.bundled &&
+           (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || report_heard(root->note) > 0);
 }
 
-/* A rank of ours that has not ended yet is the cause of this failure: its name goes before its words. */
+/* A rank of ours that has not ended yet is the cause of this failure: its name goes before its
+ * words. */
 static void name_the_cause(const struct run *r, struct report_failure *x)
 {
     int local_rank = x->follows - r->place.rank;
@@ -75,7 +81,8 @@ static void name_the_cause(const struct run *r, struct report_failure *x)
     }
 }
 
-/* The coordinator counts for all hosts; this is for our own words, which may be said before its verdict is here. */
+/* The coordinator counts for all hosts; this is for our own words, which may be said before its
+ * verdict is here. */
 static void note_memory(struct run *r, const struct report_failure *root)
 {
     r->oom_again = root->out_of_memory && r->oom_seen && r->oom_step == root->step && r->is_train;
@@ -85,10 +92,12 @@ static void note_memory(struct run *r, const struct report_failure *root)
     }
 }
 
-/* The option that keeps the job from another try after this failure, or null where it has none left anyway. */
+/* The option that keeps the job from another try after this failure, or null where it has none
+ * left anyway. */
 static const char *forbids_restart(const struct run *r, const struct report_failure *root)
 {
-    for (int i = 0; i < r->o->permanent_code_count && r->agent.failure == FAILURE_PERMANENT && r->o->max_restarts > 0; i++) {
+    for (int i = 0; i < r->o->permanent_code_count && r->agent.failure == FAILURE_PERMANENT && r->o->max_restarts > 0;
+         i++) {
         if (r->o->permanent_codes[i] == root->exit_code) {
             return "--permanent_exit_codes";
         }
@@ -133,7 +142,8 @@ static void note_elsewhere(struct run *r, int round, const char *cause)
     r->elsewhere_round = round;
 }
 
-/* Why a round ended that did so because of others; what it meant for the workers here, when none of them failed or was killed, the caller knows. */
+/* Why a round ended that did so because of others; what it meant for the workers here, when none
+ * of them failed or was killed, the caller knows. */
 static void write_elsewhere(struct run *r, const char *cause, const char *here, bool failed)
 {
     int used = run_restarts_used(r, false);
@@ -150,13 +160,16 @@ static void write_elsewhere(struct run *r, const char *cause, const char *here, 
     note_elsewhere(r, r->cause_round, cause);
 }
 
-/* A round that did not end because of a worker of this host: the first cause is elsewhere. False: it is not. A worker here that merely lost its peers
- * is the cause only when nobody else says more for a while. */
+/* A round that did not end because of a worker of this host: the first cause is elsewhere.
+ * False: it is not. A worker here that merely lost its peers is the cause only when nobody else
+ * says more for a while. */
 static bool say_cause_elsewhere(struct run *r)
 {
     const struct failures *f = &r->failures;
-    const struct report_failure *root = f->count > 0 ? &f->list[f->root] : NULL; /* null: all ended with 0 when they were told to end */
-    bool weak = false, failed = false, own_weak = root != NULL && is_weak(r, root), told = root == NULL || root->stopped_by_us;
+    /* null: all ended with 0 when they were told to end */
+    const struct report_failure *root = f->count > 0 ? &f->list[f->root] : NULL;
+    bool weak = false, failed = false, own_weak = root != NULL && is_weak(r, root),
+         told = root == NULL || root->stopped_by_us;
     if (r->nodes == NULL || (!told && !own_weak)) {
         return false;
     }
@@ -164,8 +177,10 @@ static bool say_cause_elsewhere(struct run *r)
         return true;
     }
     const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
-    weak = weak && (told || report_heard(root->note) == 0 || report_heard(cause) > 0); /* else it is by the rank that has told ours */
-    if (told && cause == NULL && r->agent.stop_wanted) {                               /* somebody asked for it: run_say_end */
+    /* else it is by the rank that has told ours */
+    weak = weak && (told || report_heard(root->note) == 0 || report_heard(cause) > 0);
+    /* somebody asked for it: run_say_end */
+    if (told && cause == NULL && r->agent.stop_wanted) {
         return true;
     }
     if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
@@ -179,7 +194,8 @@ static bool say_cause_elsewhere(struct run *r)
     }
     char here[320];
     int count = root != NULL ? f->count : r->workers.count;
-    (void)snprintf(here, sizeof here, "because of it %d worker%s stopped at host %s", count, count == 1 ? "" : "s", f->host);
+    (void)snprintf(here, sizeof here, "because of it %d worker%s stopped at host %s", count, count == 1 ? "" : "s",
+                   f->host);
     write_elsewhere(r, cause != NULL ? cause : "the round ended elsewhere", here, failed);
     return true;
 }
@@ -188,7 +204,8 @@ void run_say_elsewhere(struct run *r)
 {
     bool weak, failed, own = r->failures.count > 0 || r->no_start[0] != '\0' || r->wish != 0 || r->left;
     int round = r->place.round;
-    if (r->nodes == NULL || own || round == 0 || r->elsewhere_round == round || r->lost_round == round || nodes_cause_said(r->nodes, round)) {
+    if (r->nodes == NULL || own || round == 0 || r->elsewhere_round == round || r->lost_round == round ||
+        nodes_cause_said(r->nodes, round)) {
         return;
     }
     const char *cause = nodes_cause(r->nodes, round, &weak, &failed);
@@ -196,7 +213,8 @@ void run_say_elsewhere(struct run *r)
     if (cause != NULL) {
         r->cause_round = round;
         r->cause_used = run_restarts_used(r, failed);
-        (void)snprintf(here, sizeof here, "the worker%s at host %s had ended with exit code 0", r->workers.count == 1 ? "" : "s", r->failures.host);
+        (void)snprintf(here, sizeof here, "the worker%s at host %s had ended with exit code 0",
+                       r->workers.count == 1 ? "" : "s", r->failures.host);
         write_elsewhere(r, cause, here, failed);
     }
 }
@@ -212,7 +230,8 @@ static void say_why_permanent(const struct run *r, struct dt_text *out)
 {
     const struct report_failure *root = &r->failures.list[r->failures.root];
     int64_t best_step;
-    bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN && no_progress(r, &best_step) < COORDINATOR_NO_PROGRESS;
+    bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN &&
+                     no_progress(r, &best_step) < COORDINATOR_NO_PROGRESS;
     if (root->out_of_memory && (permanent || r->oom_again)) {
         char where[48] = "before the first step", limit[32] = "unknown";
         double bytes = failures_memory_limit_bytes();
@@ -220,7 +239,8 @@ static void say_why_permanent(const struct run *r, struct dt_text *out)
             (void)snprintf(where, sizeof where, "at step %lld", (long long)root->step);
         }
         dt_text_printf(out,
-                       "dtrun: out of memory for the second time %s: another try would fail the same way; lower training.batch_size_per_gpu, set "
+                       "dtrun: out of memory for the second time %s: another try would fail the same way; lower "
+                       "training.batch_size_per_gpu, set "
                        "activation_checkpointing.enabled, or raise the limit of the control group (%s)\n",
                        where, bytes > 0 ? dt_text_bytes(bytes, limit, sizeof limit) : limit);
     }
@@ -231,7 +251,8 @@ void run_say_cause(struct run *r)
 {
     struct failures *f = &r->failures;
     struct dt_text line;
-    bool ended_elsewhere = r->nodes != NULL && r->ending && r->no_start[0] == '\0'; /* with 0, but only because they were told to */
+    /* with 0, but only because they were told to */
+    bool ended_elsewhere = r->nodes != NULL && r->ending && r->no_start[0] == '\0';
     if ((f->count == 0 && !ended_elsewhere) || r->wish != 0) {
         return;
     }
@@ -257,14 +278,16 @@ void run_say_cause(struct run *r)
         struct dt_text tail;
         dt_text_init(&tail);
         (void)logs_tail(r->logs, f->list[f->root].local_rank, 20, &tail);
-        struct report_context c = {.title = r->o->program,
-                                   .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
-                                   .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
-                                   .restarts_used = run_restarts_used(r, false),
-                                   .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts,
-                                   .no_restart = forbids_restart(r, &f->list[f->root])};
+        struct report_context c = {
+            .title = r->o->program,
+            .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
+            .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
+            .restarts_used = run_restarts_used(r, false),
+            .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts,
+            .no_restart = forbids_restart(r, &f->list[f->root])};
         report_write(f->list, f->count, f->root, &c, &line);
-        if (r->o->entry != OPTIONS_ENTRY_PROGRAM && r->entry_point != NULL && strstr(dt_text_str(&line), "No module named") != NULL) {
+        if (r->o->entry != OPTIONS_ENTRY_PROGRAM && r->entry_point != NULL &&
+            strstr(dt_text_str(&line), "No module named") != NULL) {
             dt_text_printf(&line, "dtrun: the interpreter was %s; PYTHON_EXEC names another\n", r->entry_point);
         }
         dt_text_clear(&tail);
@@ -300,14 +323,16 @@ void run_say_lost(struct run *r)
     if (cause == NULL || failed || r->wish != 0 || r->lost_round == r->place.round) {
         return;
     }
-    if (count == 0 && r->left_since_s > 0 && r->failures.count > 0) { /* a worker failed, and what it had started is still ending */
+    /* a worker failed, and what it had started is still ending */
+    if (count == 0 && r->left_since_s > 0 && r->failures.count > 0) {
         console_say("dtrun: %s\n", cause);
     }
     if (count == 0) {
         return;
     }
     r->lost_round = r->place.round;
-    console_say("dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end", r->failures.host);
+    console_say("dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end",
+                r->failures.host);
     note_elsewhere(r, r->place.round, cause);
 }
 
@@ -330,8 +355,9 @@ void run_say_waiting(const struct run *r)
     struct dt_text ranks;
     dt_text_init(&ranks);
     add_running(r, &ranks);
-    console_say("dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n", r->failures.host,
-                r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s, dt_text_str(&ranks));
+    console_say("dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n",
+                r->failures.host, r->workers.count - r->workers.running_count, r->workers.count, r->o->exit_barrier_s,
+                dt_text_str(&ranks));
     dt_text_clear(&ranks);
 }
 
@@ -372,7 +398,8 @@ void run_say_first_seen(const struct run *r)
     }
     dt_text_init(&line);
     report_cause(&f->list[f->root], 1, 0, &line);
-    console_say("%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line), r->o->dead_after_s);
+    console_say("%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line),
+                r->o->dead_after_s);
     dt_text_clear(&line);
 }
 
@@ -404,7 +431,8 @@ static void say_no_progress(const struct run *r)
     int64_t best_step;
     int restarts = no_progress(r, &best_step);
     char where[48] = "to no step at all";
-    if (!r->is_train || r->code != DT_EXIT_PERMANENT || r->agent.failure != FAILURE_PLAIN || restarts < COORDINATOR_NO_PROGRESS) {
+    if (!r->is_train || r->code != DT_EXIT_PERMANENT || r->agent.failure != FAILURE_PLAIN ||
+        restarts < COORDINATOR_NO_PROGRESS) {
         return;
     }
     if (best_step >= 0) {
@@ -413,10 +441,12 @@ static void say_no_progress(const struct run *r)
     console_say("dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
 }
 
-/* The job was stopped by a signal that came to another host, which is told by its end alone where nothing ran. 0: it was not. */
+/* The job was stopped by a signal that came to another host, which is told by its end alone
+ * where nothing ran. 0: it was not. */
 static int stopped_elsewhere(const struct run *r)
 {
-    bool weak, failed, others_choose = r->o->exit_code_worker || r->o->permanent_code_count > 0; /* what a failed job's exit code is */
+    /* what a failed job's exit code is */
+    bool weak, failed, others_choose = r->o->exit_code_worker || r->o->permanent_code_count > 0;
     int number = r->code - 128;
     if (r->nodes == NULL || r->wish != 0 || r->guard_gone) {
         return 0;
@@ -428,8 +458,9 @@ static int stopped_elsewhere(const struct run *r)
     return number > 0 && number < 65 && !(after_failure && others_choose) ? number : 0;
 }
 
-/* What a stop leaves that does not end with "state saved": a worker may have been killed after the save, or in it. All ranks save together, so what one of them
- * knows to be complete is, and before all are in it nothing is. */
+/* What a stop leaves that does not end with "state saved": a worker may have been killed after
+ * the save, or in it. All ranks save together, so what one of them knows to be complete is, and
+ * before all are in it nothing is. */
 static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
 {
     long long saving = -1;
@@ -441,14 +472,16 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
     if (r->failures.saved_step > r->saved_before) {
         (void)snprintf(out, out_bytes, "step %lld is saved", (long long)r->failures.saved_step);
     } else if (saving >= 0) {
-        (void)snprintf(out, out_bytes, "the save of step %lld was cut off: dtckpt list shows whether it is complete", saving);
+        (void)snprintf(out, out_bytes, "the save of step %lld was cut off: dtckpt list shows whether it is complete",
+                       saving);
     } else {
         (void)snprintf(out, out_bytes, "nothing new was saved");
     }
     return out;
 }
 
-/* What a cause line says of a worker's end, without which worker it was, nor which rank of a communicator. */
+/* What a cause line says of a worker's end, without which worker it was, nor which rank of a
+ * communicator. */
 static const char *without_name(const char *cause)
 {
     const char *words = strstr(cause, "): "), *place = strstr(cause, ", rank ");
@@ -459,12 +492,13 @@ static const char *without_name(const char *cause)
     return words != NULL ? words : cause;
 }
 
-/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of the first one, by whoever leads. The same words about
- * another rank would explain nothing. */
+/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of
+ * the first one, by whoever leads. The same words about another rank would explain nothing. */
 static void say_first(const struct run *r)
 {
     const struct failures *f = &r->failures;
-    bool weak = false, failed = false, own_said = r->failure_told && r->cause_round == r->place.round && f->count > 0 && r->code != DT_EXIT_DONE;
+    bool weak = false, failed = false,
+         own_said = r->failure_told && r->cause_round == r->place.round && f->count > 0 && r->code != DT_EXIT_DONE;
     const char *cause = r->nodes != NULL && own_said ? nodes_cause(r->nodes, r->cause_round, &weak, &failed) : NULL;
     if (cause == NULL || !failed || weak) {
         return;
@@ -493,16 +527,19 @@ void run_say_end(const struct run *r)
     say_first(r);
     say_no_progress(r);
     if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
-        console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n", r->o->run_id);
+        console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n",
+                    r->o->run_id);
     } else if (r->guard_gone) {
-        console_say("dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
+        console_say(
+            "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");
     } else if (r->left && !r->alone) {
         console_say("dtrun: left because of %s: %s; the others go on, and the same command joins them again\n", name,
                     r->code == DT_EXIT_STOPPED ? "state saved"
                     : r->is_train              ? what_stays(r, stays, sizeof stays)
                                                : "the workers here have ended");
     } else if (r->code == DT_EXIT_STOPPED) {
-        console_say("dtrun: stopped by %s: state saved%s; the same command continues\n", name, r->failures.saved_step >= 0 ? "" : " by the program");
+        console_say("dtrun: stopped by %s: state saved%s; the same command continues\n", name,
+                    r->failures.saved_step >= 0 ? "" : " by the program");
     } else if (r->code > 128 && number != 0 && r->place.round == 0) {
         console_say("dtrun: stopped by %s: no worker had been started\n", name);
     } else if (r->code > 128 && number != 0) {

@@ -1,5 +1,6 @@
-/* Who may ask the agent for something: signals, through a descriptor, with the sender's pid; and the launching host of --hostfile. What comes
- * of it is the agent's business (agent.h); a child's end is a signal, too. */
+/* Who may ask the agent for something: signals, through a descriptor, with the sender's pid; and
+ * the launching host of --hostfile. What comes of it is the agent's business (agent.h); a
+ * child's end is a signal, too. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/output/console.h"
@@ -10,7 +11,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* Ctrl-Z: the workers' sessions do not hear of it, so we stop them, then ourselves; the guard follows. Nobody's time runs meanwhile. */
+/* Ctrl-Z: the workers' sessions do not hear of it, so we stop them, then ourselves; the guard
+ * follows. Nobody's time runs meanwhile. */
 static void suspend(struct run *r)
 {
     double start_s = dt_now_s();
@@ -43,10 +45,12 @@ static void take_signal(struct run *r, const struct signalfd_siginfo *info)
     r->signal_count[n] += by_guard;
     if (n == SIGTSTP) {
         suspend(r);
-    } else if ((n == SIGUSR1 || n == SIGUSR2) && !r->is_train && !r->o->signals[n] && (r->workers.running_count > 0 || r->place.round > 0)) {
+    } else if ((n == SIGUSR1 || n == SIGUSR2) && !r->is_train && !r->o->signals[n] &&
+               (r->workers.running_count > 0 || r->place.round > 0)) {
         workers_signal(&r->workers, n); /* the program's own business */
         if (r->workers.running_count > 0) {
-            console_say("dtrun: host %s: %s: passed on to %d worker%s\n", r->failures.host, n == SIGUSR1 ? "USR1" : "USR2", r->workers.running_count,
+            console_say("dtrun: host %s: %s: passed on to %d worker%s\n", r->failures.host,
+                        n == SIGUSR1 ? "USR1" : "USR2", r->workers.running_count,
                         r->workers.running_count == 1 ? "" : "s");
         }
     } else if (n == SIGCONT) {
@@ -92,7 +96,8 @@ int run_open_signals(struct run *r, struct dt_error *err)
 static void on_leash_signal(void *user, int number)
 {
     (void)user;
-    if (guard_alive()) {               /* our parent is another process otherwise, and we end anyway */
+    if (guard_alive()) {               /* our parent is another process otherwise, and we end
+                                        * anyway */
         (void)kill(getppid(), number); /* the guard hands it to us as the shell's */
     }
 }

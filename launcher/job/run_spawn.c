@@ -1,4 +1,5 @@
-/* A round's workers are started: with what surroundings, and what of the agent is made ready before. */
+/* A round's workers are started: with what surroundings, and what of the agent is made ready
+ * before. */
 #include "launcher/output/console.h"
 #include "launcher/options/env.h"
 #include "launcher/workers/guard.h"
@@ -15,8 +16,8 @@
 
 #define BACKLOG 4096 /* what the store asks the kernel for */
 
-/* Whether what is typed at this terminal is for another job of the shell, as after `dtrun ... &`. The kernel stops no worker that reads it: they have sessions of
- * their own. */
+/* Whether what is typed at this terminal is for another job of the shell, as after `dtrun ...
+ * &`. The kernel stops no worker that reads it: they have sessions of their own. */
 static bool is_for_another_job(int terminal)
 {
     pid_t reader = tcgetpgrp(terminal);
@@ -31,7 +32,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     char *path, **argv, **envp;
     char page[64];
     int fds[2] = {-1, -1};
-    bool shared = o->local_total > 0, numbered = o->host_count > 0; /* the scheduler started an agent per worker */
+    /* the scheduler started an agent per worker */
+    bool shared = o->local_total > 0, numbered = o->host_count > 0;
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
     struct env_worker w = {.round = p->round,
                            .launch = r->launch,
@@ -57,8 +59,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                                                        : dt_arena_printf(arena, "%d", p->local_world_size),
                            .output_dir = r->output_dir,
                            .cpu_sharers = r->bindings != NULL && !shared ? r->bindings[i].sharers : 0};
-    if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 || env_build(o, &w, r->env, arena, &envp, err) != 0 ||
-        logs_streams(r->logs, i, fds, err) != 0) {
+    if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 ||
+        env_build(o, &w, r->env, arena, &envp, err) != 0 || logs_streams(r->logs, i, fds, err) != 0) {
         return -1;
     }
     if (r->entry_point == NULL) {
@@ -78,7 +80,8 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     return result;
 }
 
-/* The kernel lets fewer connections wait at the worker store than will come at once: the others try again a second later, or are refused. */
+/* The kernel lets fewer connections wait at the worker store than will come at once: the others
+ * try again a second later, or are refused. */
 static void say_short_backlog(struct run *r)
 {
     char text[32];
@@ -90,13 +93,15 @@ static void say_short_backlog(struct run *r)
     bool port = r->nodes == NULL || r->master_port == store_server_port(r->store);
     if (port && (r->place.group_rank == 0 || dt_net_is_here(r->master_addr))) {
         r->backlog_said = true;
-        console_say("dtrun: warning: net.core.somaxconn is %ld, and %d workers connect to this host at once, which may take seconds: sysctl "
+        console_say("dtrun: warning: net.core.somaxconn is %ld, and %d workers connect to this host at once, which may "
+                    "take seconds: sysctl "
                     "net.core.somaxconn=%d\n",
                     most, r->place.world_size, BACKLOG);
     }
 }
 
-/* Those that were started meanwhile end for it. Where there are none, nothing has happened that a record would be kept for. */
+/* Those that were started meanwhile end for it. Where there are none, nothing has happened that
+ * a record would be kept for. */
 static void say_no_start(struct run *r, const char *cause)
 {
     struct dt_text fields;
@@ -127,7 +132,8 @@ void run_spawn(struct run *r)
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
     }
-    if (r->nodes == NULL) { /* else it is the leader's, and was made ready before anybody was told to start */
+    if (r->nodes == NULL) { /* else it is the leader's, and was made ready before anybody was
+                             * told to start */
         if (p->round > 1) {
             store_server_reset(r->store);
         }
@@ -135,7 +141,8 @@ void run_spawn(struct run *r)
     }
     say_short_backlog(r);
     if (workers_begin(&r->workers, p->round, &err) != 0 ||
-        logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) != 0) {
+        logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) !=
+            0) {
         result = -1;
     }
     for (int i = 0; result == 0 && i < p->local_world_size; i++) {
@@ -145,12 +152,13 @@ void run_spawn(struct run *r)
     }
     if (result != 0) {
         say_no_start(r, err.text);
-        run_post(r, AGENT_ON_NO_START, err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
+        run_post(r, AGENT_ON_NO_START,
+                 err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY);
         return;
     }
-    dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank, p->group_world_size, p->world_size,
-           p->restarts_used, store_server_port(r->store));
+    dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank,
+           p->group_world_size, p->world_size, p->restarts_used, store_server_port(r->store));
     run_torch_round(r);
-    run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size, p->world_size,
-              p->restarts_used);
+    run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size,
+              p->world_size, p->restarts_used);
 }

@@ -1,6 +1,8 @@
-/* How long each worker takes from its start until it is ready for the others: most of a slow launch is what the program loads before (interpreter,
- * libraries on a shared file system), and one rank's is everybody's. Ours say it on their page when all communicators are open; of any
- * other program the first word to the store counts (init_process_group), where it comes from this machine. */
+/* How long each worker takes from its start until it is ready for the others: most of a slow
+ * launch is what the program loads before (interpreter, libraries on a shared file system), and
+ * one rank's is everybody's. Ours say it on their page when all communicators are open; of any
+ * other program the first word to the store counts (init_process_group), where it comes from
+ * this machine. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/job/run_parts.h"
@@ -47,8 +49,10 @@ void run_starts_say(struct run *r)
         }
     }
     if (known > 0) {
-        dt_log(DT_LOG_INFO, "agent", "round %d from start to init:%s slowest rank %d", r->place.round, dt_text_str(&line), r->place.rank + slowest);
-        run_event(r, "start_to_init", "\"round\":%d,\"first_rank\":%d,\"seconds\":[%s]", r->place.round, r->place.rank, dt_text_str(&fields));
+        dt_log(DT_LOG_INFO, "agent", "round %d from start to init:%s slowest rank %d", r->place.round,
+               dt_text_str(&line), r->place.rank + slowest);
+        run_event(r, "start_to_init", "\"round\":%d,\"first_rank\":%d,\"seconds\":[%s]", r->place.round, r->place.rank,
+                  dt_text_str(&fields));
     }
     dt_text_clear(&line);
     dt_text_clear(&fields);

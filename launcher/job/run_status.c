@@ -1,4 +1,5 @@
-/* The state of the agent's process as JSON, for `dtrun --status` (status.h). Reads the pages and /proc; changes nothing. */
+/* The state of the agent's process as JSON, for `dtrun --status` (status.h). Reads the pages and
+ * /proc; changes nothing. */
 #include "base/clock.h"
 #include "base/gpu/nvml.h"
 #include "launcher/workers/process.h"
@@ -74,13 +75,14 @@ static void add_page(const struct dt_page *page, double now_s, struct dt_text *o
     if (!p.known) {
         return;
     }
-    dt_text_printf(
-        out,
-        ",\"step\":%lld,\"micro_step\":%lld,\"saved_step\":%lld,\"phase\":\"%s\",\"pulse_s\":%.1f,\"in_collective\":%s,\"collective_count\":%lld",
-        (long long)p.step, (long long)p.micro_step, (long long)p.saved_step, dt_phase_name(p.phase), p.pulse_age_s,
-        p.in_collective ? "true" : "false", (long long)p.collective_count);
+    dt_text_printf(out,
+                   ",\"step\":%lld,\"micro_step\":%lld,\"saved_step\":%lld,\"phase\":\"%s\",\"pulse_s\":%.1f,\"in_"
+                   "collective\":%s,\"collective_count\":%lld",
+                   (long long)p.step, (long long)p.micro_step, (long long)p.saved_step, dt_phase_name(p.phase),
+                   p.pulse_age_s, p.in_collective ? "true" : "false", (long long)p.collective_count);
     if (p.data_s + p.compute_s + p.communication_s > 0) {
-        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", p.data_s, p.compute_s, p.communication_s);
+        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", p.data_s, p.compute_s,
+                       p.communication_s);
     }
     if (p.collective_name[0] != '\0') {
         add_string(out, "collective", p.collective_name);
@@ -94,15 +96,16 @@ static void add_rank(const struct run *r, int i, double now_s, struct dt_text *o
     const struct worker *one = &r->workers.list[i];
     dt_text_printf(out, "{\"rank\":%d", r->place.rank + i);
     add_string(out, "host", r->failures.host);
-    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", r->o->local_first + i, (int)one->pid, one->running ? "true" : "false");
+    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", r->o->local_first + i, (int)one->pid,
+                   one->running ? "true" : "false");
     if (!one->running) {
         dt_text_printf(out, ",\"exit_code\":%d}", workers_code(one->status));
         return;
     }
     struct process_look look;
     if (process_look(one->pid, &look)) {
-        dt_text_printf(out, ",\"state\":\"%c\",\"cpu_s\":%.2f,\"memory_bytes\":%.0f,\"threads\":%d", look.state, look.user_s + look.system_s,
-                       look.resident_bytes, look.thread_count);
+        dt_text_printf(out, ",\"state\":\"%c\",\"cpu_s\":%.2f,\"memory_bytes\":%.0f,\"threads\":%d", look.state,
+                       look.user_s + look.system_s, look.resident_bytes, look.thread_count);
     }
     dt_text_printf(out, ",\"up_s\":%.1f", now_s - one->start_s);
     double output_s = logs_last_output_s(r->logs, i);
@@ -170,17 +173,19 @@ void run_status(void *user, struct dt_text *out)
     const struct place *p = &r->place;
     double now_s = dt_now_s();
     bool spare = run_is_spare(r);
-    dt_text_printf(out, "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_pid\":%d,\"up_s\":%.1f",
-                   spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false), o->max_restarts, (int)getpid(),
-                   (int)getppid(), now_s - r->begin_s);
+    dt_text_printf(out,
+                   "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_"
+                   "pid\":%d,\"up_s\":%.1f",
+                   spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false),
+                   o->max_restarts, (int)getpid(), (int)getppid(), now_s - r->begin_s);
     add_string(out, "run_id", o->run_id);
     add_string(out, "host", r->failures.host);
     add_command(o, out);
     add_ignored(o, out);
     add_string(out, "log_dir", logs_has_files(r->logs) ? logs_dir(r->logs) : NULL);
     add_string(out, "output_dir", r->output_dir);
-    dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,", p->group_world_size, o->nnodes_min,
-                   o->nnodes_max, p->group_rank, p->world_size);
+    dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,",
+                   p->group_world_size, o->nnodes_min, o->nnodes_max, p->group_rank, p->world_size);
     if (r->nodes != NULL) {
         nodes_status(r->nodes, out);
     } else {

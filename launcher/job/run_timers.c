@@ -1,4 +1,5 @@
-/* What happens because time has passed: a worker's grace is over, a rank is silent, a round takes its time to end. */
+/* What happens because time has passed: a worker's grace is over, a rank is silent, a round
+ * takes its time to end. */
 #include "base/clock.h"
 #include "launcher/job/run_parts.h"
 #include "launcher/output/console.h"
@@ -6,16 +7,21 @@
 #include <signal.h>
 #include <stdio.h>
 
-#define NEWS_S 2.0         /* so long nothing is said of what workers have left behind */
-#define ABORT_GRACE_S 5.0  /* a bundled worker that was told to leave its waits has nothing to save */
-#define SAVED_BEFORE_S 5.0 /* a save must be done so long before the KILL: hosts have yet to agree */
-#define WAIT_LINE_S 10.0   /* between two lines about a wait */
-#define WISHED_LINE_S 2.0  /* to the first one after a signal to us */
+#define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
+#define ABORT_GRACE_S                                                                                                  \
+    5.0 /* a bundled worker that was told to leave its waits has nothing to
+         * save */
+#define SAVED_BEFORE_S                                                                                                 \
+    5.0                   /* a save must be done so long before the KILL: hosts have yet to
+                           * agree */
+#define WAIT_LINE_S 10.0  /* between two lines about a wait */
+#define WISHED_LINE_S 2.0 /* to the first one after a signal to us */
 
 void run_start_patience(struct run *r)
 {
     if (!uv_is_active((uv_handle_t *)&r->patience)) {
-        bool soon = r->wish != 0 || r->workers.running_count == 0; /* a person waits, or does not see why */
+        /* a person waits, or does not see why */
+        bool soon = r->wish != 0 || r->workers.running_count == 0;
         uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
         uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
         r->ending_since_s = dt_now_s();
@@ -34,13 +40,15 @@ void run_start_grace(struct run *r, double seconds)
 
 double run_grace_s(const struct run *r)
 {
-    bool nothing_to_save = r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
+    bool nothing_to_save =
+        r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
     bool saves = r->is_train && r->agent.stop_wanted;
     double grace_s = r->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / r->o->time_scale;
     return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
-/* Ranks of train that are still in the save that a stop asked for: said once, with what a save takes here. */
+/* Ranks of train that are still in the save that a stop asked for: said once, with what a save
+ * takes here. */
 static bool say_save_dropped(const struct run *r)
 {
     struct dt_page_look slow = {.step = 0}, page;
@@ -64,12 +72,15 @@ static bool say_save_dropped(const struct run *r)
     if (saved >= 0) {
         (void)snprintf(stays, sizeof stays, "step %lld stays", saved);
     }
-    dt_text_printf(&line, "dtrun: host %s: the save of step %lld, %.1f s old, was not done %.1f s after the stop: it is dropped, %s; ",
-                   r->failures.host, (long long)slow.step, slow.save_age_s, run_grace_s(r), stays);
+    dt_text_printf(
+        &line,
+        "dtrun: host %s: the save of step %lld, %.1f s old, was not done %.1f s after the stop: it is dropped, %s; ",
+        r->failures.host, (long long)slow.step, slow.save_age_s, run_grace_s(r), stays);
     if (slow.save_s > 0) {
         dt_text_printf(&line, "the one before took %.1f s here; ", slow.save_s);
     }
-    dt_text_printf(&line, "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
+    dt_text_printf(&line,
+                   "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
                    r->o->shutdown_timeout_s);
     console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
@@ -80,8 +91,10 @@ static void on_grace(uv_timer_t *timer)
 {
     struct run *r = timer->data;
     if (r->killed) {
-        console_say("dtrun: host %s: %d workers%s: not gone %g s after KILL: they hang in the kernel (state D); going on without them\n",
-                    r->failures.host, r->workers.running_count, r->left_since_s > 0 ? ", but processes that they started" : "", RUN_STUCK_S);
+        console_say("dtrun: host %s: %d workers%s: not gone %g s after KILL: they hang in the kernel (state D); going "
+                    "on without them\n",
+                    r->failures.host, r->workers.running_count,
+                    r->left_since_s > 0 ? ", but processes that they started" : "", RUN_STUCK_S);
         r->code = r->agent.verdict || (r->agent.stop_wanted && !r->agent.pausing) ? r->agent.code : DT_EXIT_FAILED;
         r->exiting = true;
         uv_stop(&r->loop);
@@ -90,15 +103,17 @@ static void on_grace(uv_timer_t *timer)
     bool all_save = say_save_dropped(r);
     for (int i = 0; i < r->workers.count && !all_save; i++) {
         if (r->workers.list[i].running) {
-            console_say("dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n", r->failures.host,
-                        r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
+            console_say(
+                "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
+                r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
         }
     }
     if (r->left_since_s > 0) {
         struct dt_text left;
         dt_text_init(&left);
         run_add_left(&left);
-        console_say("dtrun: host %s: what the workers had started is still there after %g s (--shutdown_timeout), and is killed: %s\n",
+        console_say("dtrun: host %s: what the workers had started is still there after %g s (--shutdown_timeout), and "
+                    "is killed: %s\n",
                     r->failures.host, run_grace_s(r), dt_text_str(&left));
         dt_text_clear(&left);
     }
@@ -127,17 +142,19 @@ static void on_news(uv_timer_t *timer)
     if (r->failures.count == 0 || (r->workers.running_count == 0 && r->left_since_s == 0)) {
         return;
     }
-    if (r->workers.running_count == 0 && dt_now_s() - r->left_since_s < NEWS_S / r->o->time_scale) { /* mostly it is over in a moment */
+    /* mostly it is over in a moment */
+    if (r->workers.running_count == 0 && dt_now_s() - r->left_since_s < NEWS_S / r->o->time_scale) {
         (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / r->o->time_scale * 1e3) + 1, 0);
         return;
     }
     dt_text_init(&line);
     report_cause(r->failures.list, 1, 0, &line);
     if (r->workers.running_count > 0) {
-        dt_text_printf(&line, " (first seen); waiting up to %g s for %d other rank%s to end", run_grace_s(r), r->workers.running_count,
-                       r->workers.running_count == 1 ? "" : "s");
+        dt_text_printf(&line, " (first seen); waiting up to %g s for %d other rank%s to end", run_grace_s(r),
+                       r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
     } else {
-        dt_text_printf(&line, " (first seen); waiting up to %g s for what the workers had started to end", run_grace_s(r));
+        dt_text_printf(&line, " (first seen); waiting up to %g s for what the workers had started to end",
+                       run_grace_s(r));
     }
     console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
@@ -178,8 +195,9 @@ static void on_watch(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
-/* Any program may let some of its workers end before others, as under torchrun: it is said once. Ranks of train end together, but for files that rank 0
- * writes last; so whoever waits for a rank that has ended waits for ever. */
+/* Any program may let some of its workers end before others, as under torchrun: it is said once.
+ * Ranks of train end together, but for files that rank 0 writes last; so whoever waits for a
+ * rank that has ended waits for ever. */
 static void on_barrier(uv_timer_t *timer)
 {
     struct run *r = timer->data;
@@ -203,7 +221,8 @@ static void on_barrier(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
-/* The host of the first cause may be slow to say so, or lost, which shows after dead_after_s: meanwhile what was seen here. */
+/* The host of the first cause may be slow to say so, or lost, which shows after dead_after_s:
+ * meanwhile what was seen here. */
 static void on_late(uv_timer_t *timer)
 {
     struct run *r = timer->data;

@@ -1,5 +1,5 @@
-/* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its spelling: some sites parse them. Ours are in
- * events.jsonl, whatever this option says. */
+/* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its
+ * spelling: some sites parse them. Ours are in events.jsonl, whatever this option says. */
 #include "base/clock.h"
 #include "launcher/job/run_parts.h"
 #include "launcher/output/console.h"
@@ -50,7 +50,9 @@ static void add_inside(const struct run *r, const struct torch_event *e, struct 
     if (e->worker != NULL) {
         dt_text_printf(&inside, ", \"local_rank\": [%d], \"role_rank\": [%d], \"role_world_size\": [%d]", e->local_rank,
                        r->place.role_rank + e->local_rank, r->place.role_world_size);
-        dt_text_printf(&inside, e->failed ? ", \"exit_code\": [%d], \"worker_pid\": [%d]" : ", \"exit_code\": [null], \"worker_pid\": [null]",
+        dt_text_printf(&inside,
+                       e->failed ? ", \"exit_code\": [%d], \"worker_pid\": [%d]"
+                                 : ", \"exit_code\": [null], \"worker_pid\": [null]",
                        e->exit_code, (int)e->worker->pid);
     }
     dt_text_puts(&inside, "}");
@@ -64,8 +66,10 @@ static void say(const struct run *r, const struct torch_event *e)
     char pid[16];
     bool ended = strcmp(e->state, "START") != 0 && e->duration_ms < 0;
     dt_text_init(&line);
-    dt_text_printf(&line, "{\"name\": \"torchelastic.worker.status.%s\", \"source\": \"%s\", \"timestamp\": 0, \"metadata\": {\"run_id\": ", e->state,
-                   e->worker != NULL ? "WORKER" : "AGENT");
+    dt_text_printf(&line,
+                   "{\"name\": \"torchelastic.worker.status.%s\", \"source\": \"%s\", \"timestamp\": 0, \"metadata\": "
+                   "{\"run_id\": ",
+                   e->state, e->worker != NULL ? "WORKER" : "AGENT");
     dt_text_json(&line, r->o->run_id, strlen(r->o->run_id));
     add_number(&line, "global_rank", e->worker != NULL, r->place.rank + e->local_rank);
     add_number(&line, "group_rank", e->joined, r->place.group_rank);
@@ -93,11 +97,15 @@ void run_torch_round(struct run *r)
     if (!r->o->torch_events) {
         return;
     }
-    bool again = r->torch_rounds++ > 0; /* until the first round is there torchrun does not know its place */
-    say(r, &(struct torch_event){.state = "RENDEZVOUS", .joined = again, .duration_ms = fmax(0, (dt_now_s() - r->join_s) * 1e3)});
+    bool again = r->torch_rounds++ > 0; /* until the first round is there torchrun does not know
+                                         * its place */
+    say(r, &(struct torch_event){
+               .state = "RENDEZVOUS", .joined = again, .duration_ms = fmax(0, (dt_now_s() - r->join_s) * 1e3)});
     say(r, &(struct torch_event){.state = "ASSIGN_WORKER_RANKS", .joined = again, .duration_ms = 0});
     for (int i = 0; i < r->place.local_world_size; i++) {
-        say(r, &(struct torch_event){.state = "START", .worker = &r->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1});
+        say(r,
+            &(struct torch_event){
+                .state = "START", .worker = &r->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1});
     }
 }
 
@@ -118,7 +126,8 @@ void run_torch_end(const struct run *r)
         return;
     }
     if (r->wish != 0) {
-        say(r, &(struct torch_event){.state = "FAILED", .joined = true, .duration_ms = -1, .raw_error = "stopped by a signal"});
+        say(r, &(struct torch_event){
+                   .state = "FAILED", .joined = true, .duration_ms = -1, .raw_error = "stopped by a signal"});
         return;
     }
     for (int i = 0; i < r->place.local_world_size; i++) {
@@ -132,5 +141,6 @@ void run_torch_end(const struct run *r)
         }
         say(r, &e);
     }
-    say(r, &(struct torch_event){.state = "SUCCEEDED", .joined = true, .duration_ms = -1}); /* that the agent has come to its end */
+    /* that the agent has come to its end */
+    say(r, &(struct torch_event){.state = "SUCCEEDED", .joined = true, .duration_ms = -1});
 }

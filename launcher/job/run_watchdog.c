@@ -1,5 +1,5 @@
-/* What torchrun watches when its variables ask for it: timers that workers set themselves, and the variables that have no effect here. And what NCCL says of
- * workers that hang. */
+/* What torchrun watches when its variables ask for it: timers that workers set themselves, and
+ * the variables that have no effect here. And what NCCL says of workers that hang. */
 #include "launcher/job/run_parts.h"
 #include "launcher/output/console.h"
 
@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RAS_S 4.0 /* a worker that hangs lives so much longer, at most, while NCCL is asked; ranks that do not answer it take some of that */
+#define RAS_S                                                                                                          \
+    4.0 /* a worker that hangs lives so much longer, at most, while NCCL is asked;
+         * ranks that do not answer it take some of that */
 
 struct worker *run_worker_of(struct run *r, pid_t pid)
 {
@@ -37,11 +39,13 @@ static void on_expired(void *user, pid_t pid, int signal, const char *scope)
     (void)snprintf(words, sizeof words, "watchdog timer %.100s is over: %s", scope, after);
     dt_text_make_harmless(words, false);
     if (one->pid == pid && signal > 0) {
-        (void)snprintf(one->note, sizeof one->note, "%s", words); /* the cause line, should it end of it */
+        /* the cause line, should it end of it */
+        (void)snprintf(one->note, sizeof one->note, "%s", words);
         return;
     }
     int i = (int)(one - r->workers.list);
-    console_say("dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid, words);
+    console_say("dtrun: host %s rank %d (local %d, pid %d): %s\n", r->failures.host, r->place.rank + i, i, (int)pid,
+                words);
 }
 
 static void on_nccl(void *user)
@@ -51,11 +55,13 @@ static void on_nccl(void *user)
 
 bool run_ask_nccl(struct run *r)
 {
-    double share_s = r->watch_options.limit_s > 0 ? fmax(r->watch_options.limit_s / 8, 1) : RAS_S; /* ranks of other hosts lose patience, too */
-    r->ras = ras_open(
-        &r->loop,
-        &(struct ras_options){
-            .address = options_getenv(r->env, "NCCL_RAS_ADDR"), .limit_s = fmin(share_s, RAS_S), .user = r, .is_ours = is_ours, .done = on_nccl});
+    /* ranks of other hosts lose patience, too */
+    double share_s = r->watch_options.limit_s > 0 ? fmax(r->watch_options.limit_s / 8, 1) : RAS_S;
+    r->ras = ras_open(&r->loop, &(struct ras_options){.address = options_getenv(r->env, "NCCL_RAS_ADDR"),
+                                                      .limit_s = fmin(share_s, RAS_S),
+                                                      .user = r,
+                                                      .is_ours = is_ours,
+                                                      .done = on_nccl});
     return r->ras != NULL;
 }
 
@@ -66,7 +72,8 @@ void run_say_nccl(struct run *r)
     dt_text_init(&text);
     ras_text(r->ras, "  ", &lines);
     if (lines.size > 0) {
-        console_say("dtrun: host %s: what NCCL's ranks say of themselves (RAS):\n%s", r->failures.host, dt_text_str(&lines));
+        console_say("dtrun: host %s: what NCCL's ranks say of themselves (RAS):\n%s", r->failures.host,
+                    dt_text_str(&lines));
         ras_text(r->ras, NULL, &text);
         dt_text_reset(&lines);
         dt_text_json(&lines, text.data, text.size);
@@ -85,7 +92,8 @@ int run_watchdog_open(struct run *r, struct dt_error *err)
         r->watch_options.deaf_s = seconds / r->o->time_scale;
     }
     if (options_getenv(r->env, "TORCHELASTIC_HEALTH_CHECK_PORT") != NULL) {
-        console_say("dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with dtrun --status\n");
+        console_say("dtrun: TORCHELASTIC_HEALTH_CHECK_PORT: has no effect, as in torchrun's public version; ask with "
+                    "dtrun --status\n");
     }
     if (enabled == NULL || strcmp(enabled, "1") != 0) {
         return 0;

@@ -1,5 +1,7 @@
-/* One more connection than there are places stays in libuv's hand, and those behind it in the kernel's queue, until a place is free. After an answer
- * the connection is shut down and read until its other end closes, too: closed with something unread in it, TCP would take the answer back. */
+/* One more connection than there are places stays in libuv's hand, and those behind it in the
+ * kernel's queue, until a place is free. After an answer the connection is shut down and read
+ * until its other end closes, too: closed with something unread in it, TCP would take the answer
+ * back. */
 #include "launcher/net/asked.h"
 
 #include "base/clock.h"
@@ -28,7 +30,8 @@ struct one {
     char *request;       /* options.request_bytes of the table's */
     size_t size;
     double since_s;
-    bool asked, waits, answered, ended; /* the request is there; for asked_ready; the answer is written; the other end has closed */
+    bool asked, waits, answered, ended; /* the request is there; for asked_ready; the answer is
+                                         * written; the other end has closed */
     struct asked_answer *answer;
 };
 
@@ -239,7 +242,8 @@ static void on_connection(uv_stream_t *listener, int result)
         a->waiting = result == 0;
         return;
     }
-    *x = (struct one){.owner = a, .since_s = dt_now_s(), .request = a->requests + (size_t)(x - a->list) * a->options.request_bytes};
+    *x = (struct one){
+        .owner = a, .since_s = dt_now_s(), .request = a->requests + (size_t)(x - a->list) * a->options.request_bytes};
     if (open_stream(&x->u, listener->loop, a->is_tcp) != 0) {
         x->owner = NULL;
         a->waiting = true;
@@ -250,7 +254,8 @@ static void on_connection(uv_stream_t *listener, int result)
         end(x);
         return;
     }
-    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be due */
+    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be
+                                                    * due */
         (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
     }
     (void)uv_read_start(&x->u.stream, give_buffer, on_read);
@@ -274,7 +279,8 @@ int asked_open(struct asked **out, uv_loop_t *loop, int fd, const struct asked_o
     (void)open_stream(&a->listener, loop, a->is_tcp);
     a->listener.handle.data = a->timer.data = a;
     a->handles = 2;
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* so that on failure the caller's stays the caller's */
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* so that on failure the caller's stays the
+                                              * caller's */
     int rc = own < 0 ? -errno : a->is_tcp ? uv_tcp_open(&a->listener.tcp, own) : uv_pipe_open(&a->listener.pipe, own);
     if (rc != 0 && own >= 0) {
         (void)close(own);

@@ -1,6 +1,8 @@
-/* Short questions at a listening socket: each connection sends one request, is given one answer, and ends. For who asks how a job is; a job does not
- * suffer from them: so many are served at once, a request has so many bytes, whoever has not asked, or not read its answer, after a while is dropped,
- * and the loop never waits. What a request means is for its user (status.c, exporter.c). */
+/* Short questions at a listening socket: each connection sends one request, is given one answer,
+ * and ends. For who asks how a job is; a job does not suffer from them: so many are served at
+ * once, a request has so many bytes, whoever has not asked, or not read its answer, after a
+ * while is dropped, and the loop never waits. What a request means is for its user (status.c,
+ * exporter.c). */
 #ifndef DT_LAUNCHER_NET_ASKED_H
 #define DT_LAUNCHER_NET_ASKED_H
 
@@ -30,8 +32,10 @@ struct asked_options {
     int places;           /* served at once */
     size_t request_bytes; /* a request is shorter */
     double slow_s;        /* for a connection from its beginning to its end */
-    double gives_way_s; /* where all places are taken, the oldest connection ends for one that comes, if it is older than this; 0: who comes waits */
-    /* What has come so far on fd, whose other end may be asked for. Not called again after another answer than ASKED_MORE. */
+    double gives_way_s;   /* where all places are taken, the oldest connection ends for one that
+                           * comes, if it is older than this; 0: who comes waits */
+    /* What has come so far on fd, whose other end may be asked for. Not called again after
+     * another answer than ASKED_MORE. */
     enum asked_take (*take)(void *user, int fd, const char *request, size_t size, struct asked_answer **answer);
     void *user;
 };

@@ -1,4 +1,5 @@
-/* getifaddrs for what is here, bind and listen for proof, a connected UDP socket for routes, /proc for the owner of a taken port. */
+/* getifaddrs for what is here, bind and listen for proof, a connected UDP socket for routes,
+ * /proc for the owner of a taken port. */
 #include "launcher/net/endpoint.h"
 
 #include "base/file.h"
@@ -58,7 +59,8 @@ bool endpoint_is_local(const struct sockaddr *a)
 
 /* ---- binding ---- */
 
-/* Binds and listens: with SO_REUSEADDR two sockets may bind, but only one can listen. Returns the socket or -1 with errno. */
+/* Binds and listens: with SO_REUSEADDR two sockets may bind, but only one can listen. Returns
+ * the socket or -1 with errno. */
 static int listen_at(const struct sockaddr *a, bool both)
 {
     int on = 1, off = both ? 0 : 1;
@@ -79,11 +81,14 @@ static int listen_at(const struct sockaddr *a, bool both)
     return fd;
 }
 
-/* Also when the endpoint is a loopback address: whoever hosts may call itself localhost, as older PyTorchJobs do, while others come by its name. */
+/* Also when the endpoint is a loopback address: whoever hosts may call itself localhost, as
+ * older PyTorchJobs do, while others come by its name. */
 static int listen_on_all(int port)
 {
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT, .sin6_port = htons((uint16_t)port)};
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in6 six = {
+        .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {
+        .sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}, .sin_port = htons((uint16_t)port)};
     int fd = listen_at((struct sockaddr *)&six, true);
     return fd < 0 && errno != EADDRINUSE && errno != EACCES ? listen_at((struct sockaddr *)&four, false) : fd;
 }
@@ -147,7 +152,8 @@ static void read_address(const char *hex, int port, struct sockaddr_storage *out
     bool six = strlen(hex) > 8;
     uint32_t words[4] = {0};
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the machine prints it */
+    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the
+                                               * machine prints it */
         char word[9];
         (void)snprintf(word, sizeof word, "%.8s", hex + (size_t)8 * (size_t)i);
         words[i] = (uint32_t)strtoul(word, NULL, 16);
@@ -162,7 +168,8 @@ static void read_address(const char *hex, int port, struct sockaddr_storage *out
     lookup_set_port((struct sockaddr *)out, port);
 }
 
-/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may, by SO_REUSEPORT. Returns their number. */
+/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may,
+ * by SO_REUSEPORT. Returns their number. */
 static int find_listeners(const char *path, int port, struct listener *out, int room)
 {
     char line[512], address[33];
@@ -171,7 +178,8 @@ static int find_listeners(const char *path, int port, struct listener *out, int 
     while (f != NULL && count < room && fgets(line, sizeof line, f) != NULL) {
         unsigned local_port = 0, state = 0;
         unsigned long inode = 0;
-        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", address, &local_port, &state, &inode) == 4 &&
+        if (sscanf(line, " %*d: %32[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*u %*u %lu", address, &local_port,
+                   &state, &inode) == 4 &&
             (int)local_port == port && state == 0x0a) {
             out[count].inode = inode;
             read_address(address, port, &out[count++].at);
@@ -191,13 +199,15 @@ static int find_all_listeners(int port, struct listener *out, int room)
 
 /* ---- whose the endpoint is ---- */
 
-/* Addresses that are routed here without an interface (ip route add local) can be bound; so can foreign ones under ip_nonlocal_bind. */
+/* Addresses that are routed here without an interface (ip route add local) can be bound; so can
+ * foreign ones under ip_nonlocal_bind. */
 static bool can_bind(const struct sockaddr *a)
 {
     struct dt_text text;
     dt_text_init(&text);
-    bool anything = dt_file_read(a->sa_family == AF_INET6 ? "/proc/sys/net/ipv6/ip_nonlocal_bind" : "/proc/sys/net/ipv4/ip_nonlocal_bind", 64, &text,
-                                 NULL) == 0 &&
+    bool anything = dt_file_read(a->sa_family == AF_INET6 ? "/proc/sys/net/ipv6/ip_nonlocal_bind"
+                                                          : "/proc/sys/net/ipv4/ip_nonlocal_bind",
+                                 64, &text, NULL) == 0 &&
                     dt_text_str(&text)[0] == '1';
     dt_text_clear(&text);
     if (anything) {
@@ -239,13 +249,15 @@ int endpoint_take(const struct lookup_list *list, int port, int *fd, struct dt_e
     return 0;
 }
 
-int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port, struct dt_error *err)
+int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port,
+                    struct dt_error *err)
 {
     *out = (struct endpoint){.fd = -1, .port = port};
     char name[LOOKUP_NAME_BYTES];
     const struct sockaddr *ours = choice != ENDPOINT_JOIN ? find_ours(list) : NULL;
     if (choice == ENDPOINT_JOIN || (choice == ENDPOINT_AUTO && ours == NULL)) {
-        (void)snprintf(out->why, sizeof out->why, choice == ENDPOINT_JOIN ? "node rank 0 hosts" : "the endpoint's address is not of this machine");
+        (void)snprintf(out->why, sizeof out->why,
+                       choice == ENDPOINT_JOIN ? "node rank 0 hosts" : "the endpoint's address is not of this machine");
         return 0;
     }
     out->fd = listen_on_all(port);
@@ -253,7 +265,8 @@ int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const str
         struct listener first; /* whose it is would cost a look at all files of all processes */
         bool listens = find_all_listeners(port, &first, 1) > 0;
         if (choice == ENDPOINT_AUTO || !listens) {
-            (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port, listens ? "another process" : "an outgoing connection");
+            (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port,
+                           listens ? "another process" : "an outgoing connection");
             return 0;
         }
         errno = EADDRINUSE;
@@ -265,9 +278,11 @@ int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const str
     out->ours = ours != NULL;
     out->port = port_of(out->fd);
     if (ours != NULL) {
-        (void)snprintf(out->why, sizeof out->why, "%s is an address of this machine", lookup_host(ours, name, sizeof name));
+        (void)snprintf(out->why, sizeof out->why, "%s is an address of this machine",
+                       lookup_host(ours, name, sizeof name));
     } else {
-        (void)snprintf(out->why, sizeof out->why, "node rank 0 hosts, although no address of the endpoint is one of this machine");
+        (void)snprintf(out->why, sizeof out->why,
+                       "node rank 0 hosts, although no address of the endpoint is one of this machine");
     }
     return 0;
 }
@@ -314,7 +329,8 @@ bool endpoint_loopback_is_down(void)
     return seen && !up;
 }
 
-int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning, struct dt_error *err)
+int endpoint_published(const struct lookup_list *list, char *out, size_t out_bytes, const char **warning,
+                       struct dt_error *err)
 {
     if (warning != NULL) {
         *warning = NULL;
@@ -330,13 +346,15 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
         const struct sockaddr *a = (const struct sockaddr *)&list->addresses[i];
         if (!is_any(a) && endpoint_route(a, out, out_bytes, err) == 0) {
             if (endpoint_is_loopback(a) && warning != NULL) {
-                *warning = "warning: the endpoint is a loopback address, at which other hosts find themselves, not this one";
+                *warning =
+                    "warning: the endpoint is a loopback address, at which other hosts find themselves, not this one";
             }
             return 0;
         }
     }
     /* "any", or nothing that routes: the way out of this machine */
-    struct sockaddr_in far = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}, .sin_port = htons(9)}; /* 192.0.2.1, of nobody */
+    /* 192.0.2.1, of nobody */
+    struct sockaddr_in far = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}, .sin_port = htons(9)};
     if (endpoint_route((struct sockaddr *)&far, out, out_bytes, err) == 0) {
         return 0;
     }
@@ -385,9 +403,12 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
             dt_text_init(&name);
             (void)snprintf(path, sizeof path, "/proc/%s/comm", e->d_name);
             (void)dt_file_read(path, 256, &name, NULL);
-            (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
+            (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"),
+                           dt_text_str(&name));
             dt_text_make_harmless(out, false);                  /* a process chooses its name */
-            found = strcmp(dt_text_str(&name), "dtrun\n") != 0; /* a guard has what its agent has open, which is the one that we mean */
+            found = strcmp(dt_text_str(&name), "dtrun\n") != 0; /* a guard has what its agent has
+                                                                 * open, which is the one that we
+                                                                 * mean */
             dt_text_clear(&name);
         }
     }

@@ -58,7 +58,8 @@ static void on_timer(uv_timer_t *timer)
     answer(timer->data, KNOCK_SILENT);
 }
 
-void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char *address, int port, double timeout_s, knock_done *done, void *user)
+void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char *address, int port, double timeout_s,
+                knock_done *done, void *user)
 {
     struct lookup_list to;
     struct dt_error ignored;

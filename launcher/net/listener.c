@@ -12,7 +12,8 @@
 
 enum { at_once = 256 }; /* then others of the loop have their turn */
 static const double line_s = 10;
-static const double pause_s = 0.005; /* until files are there again; the loop would come back at once */
+static const double pause_s = 0.005; /* until files are there again; the loop would come back at
+                                      * once */
 
 int listener_next(struct listener *l)
 {
@@ -31,7 +32,8 @@ static void keep_spare(struct listener *l)
     }
 }
 
-/* With the spare file each of them can be accepted and closed. Where another thread or process was faster and took its place, they wait. */
+/* With the spare file each of them can be accepted and closed. Where another thread or process
+ * was faster and took its place, they wait. */
 static void refuse_all(struct listener *l)
 {
     int fd;
@@ -74,7 +76,8 @@ static void on_ready(uv_poll_t *handle, int status, int events)
     }
 }
 
-int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void (*connected)(void *user, int fd), void *user, struct dt_error *err)
+int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void (*connected)(void *user, int fd),
+                  void *user, struct dt_error *err)
 {
     *l = (struct listener){.fd = fd, .spare_fd = -1, .warned_s = -line_s, .connected = connected, .user = user};
     if (listen(fd, backlog) != 0) {
@@ -84,7 +87,8 @@ int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void
     if (rc != 0) {
         return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
     }
-    (void)uv_poll_start(&l->handle, UV_READABLE, on_ready); /* cannot fail for a handle that is not closing */
+    (void)uv_poll_start(&l->handle, UV_READABLE, on_ready); /* cannot fail for a handle that is
+                                                             * not closing */
     keep_spare(l);
     return 0;
 }

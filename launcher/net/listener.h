@@ -1,5 +1,6 @@
-/* A listening socket on a libuv loop: calls back for each connection. libuv's own listener would wrap each in a stream. When the open
- * files run out, who waits in the queue is refused with one line per ten seconds, for otherwise the loop would turn without end. */
+/* A listening socket on a libuv loop: calls back for each connection. libuv's own listener would
+ * wrap each in a stream. When the open files run out, who waits in the queue is refused with one
+ * line per ten seconds, for otherwise the loop would turn without end. */
 #ifndef DT_LAUNCHER_NET_LISTENER_H
 #define DT_LAUNCHER_NET_LISTENER_H
 
@@ -17,8 +18,10 @@ struct listener {
     void *user;
 };
 
-/* fd is bound; it listens afterwards and belongs to l on success, to the caller otherwise. l must stay until listener_close has called back. */
-int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void (*connected)(void *user, int fd), void *user, struct dt_error *err);
+/* fd is bound; it listens afterwards and belongs to l on success, to the caller otherwise. l
+ * must stay until listener_close has called back. */
+int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void (*connected)(void *user, int fd),
+                  void *user, struct dt_error *err);
 /* The next connection of the queue, without a callback; -1 when there is none. */
 int listener_next(struct listener *l);
 /* Closes the socket; `closed` is called from the loop with l->user when l may go. */

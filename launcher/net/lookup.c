@@ -1,5 +1,6 @@
-/* The thread and the loop share one small struct with two references. The thread never touches the loop but by uv_async_send under the
- * mutex, and not after `closed` is set; so the loop can end while a resolver is still thinking. */
+/* The thread and the loop share one small struct with two references. The thread never touches
+ * the loop but by uv_async_send under the mutex, and not after `closed` is set; so the loop can
+ * end while a resolver is still thinking. */
 #include "launcher/net/lookup.h"
 
 #include "base/clock.h"
@@ -52,8 +53,8 @@ int lookup_port(const struct sockaddr *a)
 
 void lookup_set_port(struct sockaddr *a, int port)
 {
-    *(a->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)(void *)a)->sin6_port : &((struct sockaddr_in *)(void *)a)->sin_port) =
-        htons((uint16_t)port);
+    *(a->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)(void *)a)->sin6_port
+                               : &((struct sockaddr_in *)(void *)a)->sin_port) = htons((uint16_t)port);
 }
 
 void lookup_unmap(struct sockaddr_storage *a)
@@ -90,7 +91,8 @@ char *lookup_host(const struct sockaddr *a, char *out, size_t out_bytes)
 {
     struct sockaddr_storage copy = plain(a);
     if ((copy.ss_family != AF_INET && copy.ss_family != AF_INET6) ||
-        getnameinfo((struct sockaddr *)&copy, lookup_size((struct sockaddr *)&copy), out, (socklen_t)out_bytes, NULL, 0, NI_NUMERICHOST) != 0) {
+        getnameinfo((struct sockaddr *)&copy, lookup_size((struct sockaddr *)&copy), out, (socklen_t)out_bytes, NULL, 0,
+                    NI_NUMERICHOST) != 0) {
         (void)snprintf(out, out_bytes, "?");
     }
     return out;
@@ -109,11 +111,13 @@ bool lookup_same_host(const struct sockaddr *a, const struct sockaddr *b)
         return false;
     }
     if (x.ss_family == AF_INET6) {
-        const struct sockaddr_in6 *p = (const struct sockaddr_in6 *)(const void *)&x, *q = (const struct sockaddr_in6 *)(const void *)&y;
+        const struct sockaddr_in6 *p = (const struct sockaddr_in6 *)(const void *)&x,
+                                  *q = (const struct sockaddr_in6 *)(const void *)&y;
         return memcmp(&p->sin6_addr, &q->sin6_addr, sizeof p->sin6_addr) == 0 &&
                (p->sin6_scope_id == q->sin6_scope_id || p->sin6_scope_id == 0 || q->sin6_scope_id == 0);
     }
-    return ((const struct sockaddr_in *)(const void *)&x)->sin_addr.s_addr == ((const struct sockaddr_in *)(const void *)&y)->sin_addr.s_addr;
+    return ((const struct sockaddr_in *)(const void *)&x)->sin_addr.s_addr ==
+           ((const struct sockaddr_in *)(const void *)&y)->sin_addr.s_addr;
 }
 
 void lookup_order(struct lookup_list *list)
@@ -151,10 +155,12 @@ static int look_up(lookup_resolver *resolver, const char *host, int port, struct
 {
     char service[16];
     (void)snprintf(service, sizeof service, "%d", port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV},
+                    *found = NULL;
     int code = resolver(host, service, &hints, &found);
     if (code != 0) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: name look-up: %s", host, code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
+        return dt_fail(err, DT_NOT_FOUND, "%s: name look-up: %s", host,
+                       code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
     }
     *out = (struct lookup_list){0};
     for (const struct addrinfo *a = found; a != NULL && out->count < LOOKUP_MAX; a = a->ai_next) {
@@ -265,7 +271,8 @@ static struct shared *new_shared(const char *host, int port, lookup_resolver *re
 {
     struct shared *s = dt_alloc(sizeof *s);
     pthread_condattr_t monotonic;
-    *s = (struct shared){.references = 2, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
+    *s = (struct shared){
+        .references = 2, .resolver = resolver != NULL ? resolver : getaddrinfo, .host = dt_strdup(host), .port = port};
     (void)pthread_mutex_init(&s->mutex, NULL);
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -274,7 +281,8 @@ static struct shared *new_shared(const char *host, int port, lookup_resolver *re
     return s;
 }
 
-int lookup_within(const char *host, int port, double seconds, lookup_resolver *resolver, struct lookup_list *out, struct dt_error *err)
+int lookup_within(const char *host, int port, double seconds, lookup_resolver *resolver, struct lookup_list *out,
+                  struct dt_error *err)
 {
     struct shared *s = new_shared(host, port, resolver);
     int code = start_thread(s), rc;
@@ -300,8 +308,8 @@ int lookup_within(const char *host, int port, double seconds, lookup_resolver *r
     return rc;
 }
 
-int lookup_open(struct lookup **out, uv_loop_t *loop, const char *host, int port, lookup_resolver *resolver, lookup_done *done, void *user,
-                struct dt_error *err)
+int lookup_open(struct lookup **out, uv_loop_t *loop, const char *host, int port, lookup_resolver *resolver,
+                lookup_done *done, void *user, struct dt_error *err)
 {
     struct lookup *l = dt_alloc(sizeof *l);
     struct shared *s = new_shared(host, port, resolver);

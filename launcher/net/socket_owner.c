@@ -1,4 +1,5 @@
-/* A socket that its process has closed, and that only the kernel still has, is shown with the user 0: what tells it is that it has no inode. */
+/* A socket that its process has closed, and that only the kernel still has, is shown with the
+ * user 0: what tells it is that it has no inode. */
 #include "launcher/net/socket_owner.h"
 
 #include "launcher/net/lookup.h"
@@ -65,20 +66,25 @@ static int read_answer(const struct socket_owners *o, struct inet_diag_msg *out)
     }
 }
 
-/* A socket of a link-local address, or one that its process has bound to an interface, is found by that interface alone; all others by any. */
+/* A socket of a link-local address, or one that its process has bound to an interface, is found
+ * by that interface alone; all others by any. */
 static __u32 interface_of(const struct sockaddr_storage *at, unsigned interface)
 {
     return interface == 0 && at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_scope_id : interface;
 }
 
-/* 0, or an errno; ENOENT: there is no such socket. Where no connection is like that, the kernel answers with whoever listens at its port. */
-static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const struct sockaddr_storage *peer, unsigned interface,
-               struct inet_diag_msg *out)
+/* 0, or an errno; ENOENT: there is no such socket. Where no connection is like that, the kernel
+ * answers with whoever listens at its port. */
+static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const struct sockaddr_storage *peer,
+               unsigned interface, struct inet_diag_msg *out)
 {
     struct {
         struct nlmsghdr header;
         struct inet_diag_req_v2 body;
-    } q = {{.nlmsg_len = sizeof q, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST, .nlmsg_seq = ++o->sequence},
+    } q = {{.nlmsg_len = sizeof q,
+            .nlmsg_type = SOCK_DIAG_BY_FAMILY,
+            .nlmsg_flags = NLM_F_REQUEST,
+            .nlmsg_seq = ++o->sequence},
            {.sdiag_family = (__u8)at->ss_family,
             .sdiag_protocol = IPPROTO_TCP,
             .idiag_states = ~0u,
@@ -89,13 +95,15 @@ static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const
         return errno;
     }
     int code = read_answer(o, out);
-    bool same = code == 0 && out->id.idiag_sport == q.body.id.idiag_sport && out->id.idiag_dport == q.body.id.idiag_dport;
+    bool same =
+        code == 0 && out->id.idiag_sport == q.body.id.idiag_sport && out->id.idiag_dport == q.body.id.idiag_dport;
     return code != 0 || same ? code : ENOENT;
 }
 
 /* ---- by /proc/net/tcp ---- */
 
-/* As these files have it: each word of the address as the machine prints it. wide: an address of version 4 as one of version 6. */
+/* As these files have it: each word of the address as the machine prints it. wide: an address of
+ * version 4 as one of version 6. */
 static void print_end(const struct sockaddr_storage *a, bool wide, char out[40])
 {
     uint32_t words[4];
@@ -107,7 +115,8 @@ static void print_end(const struct sockaddr_storage *a, bool wide, char out[40])
     (void)snprintf(out + size, 40 - (size_t)size, ":%04X", (unsigned)lookup_port((const struct sockaddr *)a));
 }
 
-static bool look(const char *path, const struct sockaddr_storage *at, const struct sockaddr_storage *peer, bool wide, unsigned *user)
+static bool look(const char *path, const struct sockaddr_storage *at, const struct sockaddr_storage *peer, bool wide,
+                 unsigned *user)
 {
     char line[512], own[40], other[40], seen[2][40];
     bool found = false;
@@ -117,8 +126,8 @@ static bool look(const char *path, const struct sockaddr_storage *at, const stru
     while (f != NULL && !found && fgets(line, sizeof line, f) != NULL) {
         unsigned id = 0;
         unsigned long inode = 0;
-        found = sscanf(line, " %*d: %39s %39s %*x %*s %*s %*s %u %*u %lu", seen[0], seen[1], &id, &inode) == 4 && inode != 0 &&
-                strcmp(seen[0], own) == 0 && strcmp(seen[1], other) == 0;
+        found = sscanf(line, " %*d: %39s %39s %*x %*s %*s %*s %u %*u %lu", seen[0], seen[1], &id, &inode) == 4 &&
+                inode != 0 && strcmp(seen[0], own) == 0 && strcmp(seen[1], other) == 0;
         *user = found ? id : *user;
     }
     if (f != NULL) {
@@ -158,8 +167,8 @@ void socket_owners_close(struct socket_owners *o)
     o->fd = -1;
 }
 
-enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer, unsigned interface,
-                                    unsigned *user)
+enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockaddr *at, const struct sockaddr *peer,
+                                    unsigned interface, unsigned *user)
 {
     struct sockaddr_storage own = plain(at), other = plain(peer);
     struct inet_diag_msg found;
@@ -171,6 +180,7 @@ enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockad
     if (o->fd < 0 && !o->by_proc) {
         return SOCKET_OWNER_UNTOLD;
     }
-    bool ask_proc = o->by_proc || (code != 0 && code != ENOENT); /* a question that the kernel had no memory for, say */
+    /* a question that the kernel had no memory for, say */
+    bool ask_proc = o->by_proc || (code != 0 && code != ENOENT);
     return ask_proc && look_at_both(&own, &other, user) ? SOCKET_OWNER_FOUND : SOCKET_OWNER_NONE;
 }

@@ -10,8 +10,10 @@
 
 static bool same_network(const struct sockaddr *a, const struct sockaddr *b)
 {
-    const struct sockaddr_in6 *p = (const struct sockaddr_in6 *)(const void *)a, *q = (const struct sockaddr_in6 *)(const void *)b;
-    bool both = a->sa_family == AF_INET6 && b->sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&p->sin6_addr) && !IN6_IS_ADDR_V4MAPPED(&q->sin6_addr);
+    const struct sockaddr_in6 *p = (const struct sockaddr_in6 *)(const void *)a,
+                              *q = (const struct sockaddr_in6 *)(const void *)b;
+    bool both = a->sa_family == AF_INET6 && b->sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&p->sin6_addr) &&
+                !IN6_IS_ADDR_V4MAPPED(&q->sin6_addr);
     return both ? memcmp(&p->sin6_addr, &q->sin6_addr, 8) == 0 : lookup_same_host(a, b);
 }
 
@@ -71,10 +73,12 @@ bool strangers_refused(struct strangers *t, const struct sockaddr *host, double 
     int used = s->unsaid > 0 ? snprintf(more, STRANGERS_MORE_BYTES, "; since the last line %d more", s->unsaid) : 0;
     more[used] = '\0';
     if (t->hidden > 0) {
-        used += snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; %d of other hosts were not said", t->hidden);
+        used +=
+            snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; %d of other hosts were not said", t->hidden);
     }
     if (++t->lines == STRANGERS_LINES) {
-        (void)snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; for %d s no other host is named", STRANGERS_LINE_S);
+        (void)snprintf(more + used, STRANGERS_MORE_BYTES - (size_t)used, "; for %d s no other host is named",
+                       STRANGERS_LINE_S);
     }
     t->hidden = 0;
     s->line_s = now_s;
@@ -105,7 +109,8 @@ static void count(struct strangers_second *second, bool guess, double now_s)
 
 static bool has_room(const struct strangers_second *second, bool proof, int times, double now_s)
 {
-    return now_s - second->since_s >= 1 || (proof ? second->guesses < times * STRANGERS_PER_S : second->hellos < times * STRANGERS_HELLOS_PER_S);
+    return now_s - second->since_s >= 1 ||
+           (proof ? second->guesses < times * STRANGERS_PER_S : second->hellos < times * STRANGERS_HELLOS_PER_S);
 }
 
 void strangers_gone(struct strangers *t, const struct sockaddr *host, bool guess, bool proven, double now_s)

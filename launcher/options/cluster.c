@@ -1,5 +1,5 @@
-/* The table of environments: a row names the variables of one scheduler or launcher. A new one is a row; where its list of hosts has
- * a form of its own, also a reader in hostlist.c. */
+/* The table of environments: a row names the variables of one scheduler or launcher. A new one
+ * is a row; where its list of hosts has a form of its own, also a reader in hostlist.c. */
 #include "launcher/options/cluster.h"
 
 #include "base/file.h"
@@ -15,11 +15,13 @@ enum form {
     FORM_NONE,
     FORM_SLURM,
     FORM_FILE, /* the variable names a file with a host per slot */
-    FORM_LSF   /* the same, or it is MCPU_HOSTS; one slot may be of the host that launches, which has no part in the job */
+    FORM_LSF   /* the same, or it is MCPU_HOSTS; one slot may be of the host that launches, which
+                * has no part in the job */
 };
 
-/* One environment. `sign` gives it away; `launch` is set only where its own launcher started us (null: wherever the sign is). A value has
- * up to three variables, the first one that is set counts. */
+/* One environment. `sign` gives it away; `launch` is set only where its own launcher started us
+ * (null: wherever the sign is). A value has up to three variables, the first one that is set
+ * counts. */
 struct row {
     const char *name, *sign, *launch;
     enum form form;
@@ -28,8 +30,9 @@ struct row {
 };
 static const char mcpu_hosts[] = "LSB_MCPU_HOSTS";
 
-/* The order of rows is the order of detection. What is written for torchrun (PET_*) comes first; a scheduler's own launcher (mpirun, jsrun)
- * before the allocation it runs in; PMI last, for srun sets its variables too. */
+/* The order of rows is the order of detection. What is written for torchrun (PET_*) comes first;
+ * a scheduler's own launcher (mpirun, jsrun) before the allocation it runs in; PMI last, for
+ * srun sets its variables too. */
 static const struct row rows[] = {
     {.name = "kubeflow",
      .sign = "PET_NNODES",
@@ -84,20 +87,24 @@ static const struct row rows[] = {
                    [CLUSTER_TASK_INDEX] = {"JSM_NAMESPACE_RANK"},
                    [CLUSTER_JOB_ID] = {"LSB_JOBID"},
                    [CLUSTER_STEP_ID] = {"LSB_JOBINDEX"},
-                   [CLUSTER_NODES] = {"LSB_DJOB_RANKFILE", mcpu_hosts, "LSB_DJOB_HOSTFILE"}, /* MCPU_HOSTS needs no file on every host */
+                   /* MCPU_HOSTS needs no file on every host */
+                   [CLUSTER_NODES] = {"LSB_DJOB_RANKFILE", mcpu_hosts, "LSB_DJOB_HOSTFILE"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
-    {.name = "pbs", /* nothing tells a batch script from what pbsdsh or ssh started: --cluster=pbs does */
+    {.name = "pbs", /* nothing tells a batch script from what pbsdsh or ssh started:
+                     * --cluster=pbs does */
      .sign = "PBS_JOBID",
      .launch = "",
      .form = FORM_FILE,
-     .variables = {[CLUSTER_NODE_RANK] = {"PBS_NODENUM"}, /* of whatever pbsdsh starts; 0 in the batch script */
+     .variables = {[CLUSTER_NODE_RANK] = {"PBS_NODENUM"}, /* of whatever pbsdsh starts; 0 in the
+                                                           * batch script */
                    [CLUSTER_JOB_ID] = {"PBS_JOBID"},
                    [CLUSTER_STEP_ID] = {"PBS_ARRAY_INDEX"},
                    [CLUSTER_NODES] = {"PBS_NODEFILE"},
                    [CLUSTER_MASTER_ADDR] = {"MASTER_ADDR"},
                    [CLUSTER_MASTER_PORT] = {"MASTER_PORT"}}},
-    {.name = "flux", /* how many tasks a host has, and the host's number, follow from how many there are in all */
+    {.name = "flux", /* how many tasks a host has, and the host's number, follow from how many
+                      * there are in all */
      .sign = "FLUX_JOB_ID",
      .launch = "FLUX_TASK_RANK",
      .variables = {[CLUSTER_NODE_COUNT] = {"FLUX_JOB_NNODES"},
@@ -161,8 +168,10 @@ static const char *look_up(const struct row *row, enum cluster_value what, char 
     return NULL;
 }
 
-/* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of "1:4" it is the second, and *least the first. */
-static int number_of_range(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback, int *least)
+/* The same for a number from lo to a million; `fallback`, and no variable, for anything else. Of
+ * "1:4" it is the second, and *least the first. */
+static int number_of_range(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo,
+                           int fallback, int *least)
 {
     int first = -1, second = -1;
     char after = '\0', end = '\0';
@@ -180,13 +189,15 @@ static int number_of_range(struct cluster *c, const struct row *row, enum cluste
     return value;
 }
 
-static int number(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo, int fallback)
+static int number(struct cluster *c, const struct row *row, enum cluster_value what, char *const *env, int lo,
+                  int fallback)
 {
     int ignored;
     return number_of_range(c, row, what, env, lo, fallback, &ignored);
 }
 
-/* Array tasks and parts of a heterogeneous job have job ids of their own, under which they cannot be asked for everywhere. */
+/* Array tasks and parts of a heterogeneous job have job ids of their own, under which they
+ * cannot be asked for everywhere. */
 static void read_requeue(struct cluster_requeue *q, char *const *env)
 {
     const char *job = options_getenv(env, "SLURM_JOB_ID");
@@ -195,7 +206,8 @@ static void read_requeue(struct cluster_requeue *q, char *const *env)
     const char *task = options_getenv(env, "SLURM_ARRAY_TASK_ID");
     const char *kind = options_getenv(env, "ENVIRONMENT");
     if (job != NULL) {
-        *q = (struct cluster_requeue){.program = "scontrol", .verb = "requeue", .batch = kind != NULL && strcmp(kind, "BATCH") == 0};
+        *q = (struct cluster_requeue){
+            .program = "scontrol", .verb = "requeue", .batch = kind != NULL && strcmp(kind, "BATCH") == 0};
         (void)(array != NULL && task != NULL ? snprintf(q->id, sizeof q->id, "%.60s_%.60s", array, task)
                                              : snprintf(q->id, sizeof q->id, "%.100s", whole != NULL ? whole : job));
         return;
@@ -213,9 +225,11 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
 {
     const char **from = c->from;
     c->name = row->name;
-    /* A worker of another launcher inherits the variables of its host, but only that launcher was started by the scheduler. */
+    /* A worker of another launcher inherits the variables of its host, but only that launcher
+     * was started by the scheduler. */
     bool below = options_getenv(env, "TORCHELASTIC_RUN_ID") != NULL && options_getenv(env, "GROUP_RANK") != NULL;
-    c->launched = !below && (row->launch == NULL || forced || (row->launch[0] != '\0' && options_getenv(env, row->launch) != NULL));
+    c->launched = !below && (row->launch == NULL || forced ||
+                             (row->launch[0] != '\0' && options_getenv(env, row->launch) != NULL));
     c->node_count = number_of_range(c, row, CLUSTER_NODE_COUNT, env, 1, 1, &c->node_least);
     c->node_rank = number(c, row, CLUSTER_NODE_RANK, env, 0, 0);
     c->restart_count = number(c, row, CLUSTER_RESTARTS, env, 0, 0);
@@ -239,7 +253,8 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
     if (from[CLUSTER_TASK_TOTAL] == NULL) {
         return;
     }
-    /* With a task per host, tasks are hosts; of several per host (alike on all) we know how many from how many hosts, or the other way round. */
+    /* With a task per host, tasks are hosts; of several per host (alike on all) we know how many
+     * from how many hosts, or the other way round. */
     if (from[CLUSTER_NODE_COUNT] == NULL) {
         c->node_count = (c->task_total + c->task_count - 1) / c->task_count;
         from[CLUSTER_NODE_COUNT] = from[CLUSTER_TASK_TOTAL];
@@ -247,7 +262,8 @@ static void read_row(struct cluster *c, const struct row *row, char *const *env,
         c->task_count = c->task_total / c->node_count;
         from[CLUSTER_TASK_COUNT] = from[CLUSTER_NODE_COUNT];
     }
-    if (from[CLUSTER_NODE_RANK] == NULL && c->task_count * c->node_count >= c->task_total) { /* else hosts differ, and nobody says how */
+    /* else hosts differ, and nobody says how */
+    if (from[CLUSTER_NODE_RANK] == NULL && c->task_count * c->node_count >= c->task_total) {
         c->node_rank = c->task_index / c->task_count;
         from[CLUSTER_NODE_RANK] = from[CLUSTER_TASK_INDEX];
     }
@@ -268,7 +284,8 @@ int cluster_read(struct cluster *out, char *const *env, const char *forced, stru
         }
     }
     if (forced != NULL && found == NULL && !none) {
-        return dt_fail(err, DT_INVALID, "%s: none of its variables is set here; leave the option out, or use none", forced);
+        return dt_fail(err, DT_INVALID, "%s: none of its variables is set here; leave the option out, or use none",
+                       forced);
     }
     if (found != NULL) {
         read_row(&c, found, env, forced != NULL);
@@ -290,7 +307,8 @@ static enum form form_of(const struct cluster *c)
     return FORM_NONE;
 }
 
-/* jsrun's launch host stands first, once. Where a host's own launcher (blaunch) was used, the first host has its share like the others. */
+/* jsrun's launch host stands first, once. Where a host's own launcher (blaunch) was used, the
+ * first host has its share like the others. */
 static void drop_launch_host(const struct cluster *c, struct hostlist *l)
 {
     bool drop = l->count > 1 && l->hosts[0].slots == 1;
@@ -318,7 +336,8 @@ int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error
         struct dt_text text;
         dt_text_init(&text);
         result = dt_file_read(c->nodes, FILE_BYTES, &text, err);
-        if (result == 0 && (hostlist_check_text(&text, err) != 0 || hostlist_read_words(out, dt_text_str(&text), err) != 0)) {
+        if (result == 0 &&
+            (hostlist_check_text(&text, err) != 0 || hostlist_read_words(out, dt_text_str(&text), err) != 0)) {
             result = dt_wrap(err, "%.200s", c->nodes);
         }
         dt_text_clear(&text);
@@ -332,7 +351,8 @@ int cluster_hosts(const struct cluster *c, struct hostlist *out, struct dt_error
 int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err)
 {
     enum form form = form_of(c);
-    if ((form != FORM_FILE && form != FORM_LSF) || c->nodes == NULL || (c->from[CLUSTER_NODE_COUNT] != NULL && c->task_count == 1)) {
+    if ((form != FORM_FILE && form != FORM_LSF) || c->nodes == NULL ||
+        (c->from[CLUSTER_NODE_COUNT] != NULL && c->task_count == 1)) {
         return 0;
     }
     struct hostlist hosts;
@@ -343,10 +363,11 @@ int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err
     int place = hostlist_find(&hosts, host_name);
     size_t count = hosts.count;
     hostlist_clear(&hosts);
-    bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && (size_t)c->node_rank < count; /* a name that differs is no harm then */
+    /* a name that differs is no harm then */
+    bool numbered = c->from[CLUSTER_NODE_RANK] != NULL && (size_t)c->node_rank < count;
     if (place < 0 && c->launched && !numbered) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none", c->from[CLUSTER_NODES],
-                       host_name, count);
+        return dt_fail(err, DT_NOT_FOUND, "%s: %.60s is not one of its %zu hosts; use --node_rank, or --cluster=none",
+                       c->from[CLUSTER_NODES], host_name, count);
     }
     c->node_count = (int)count;
     c->from[CLUSTER_NODE_COUNT] = c->from[CLUSTER_NODES];
@@ -359,13 +380,15 @@ int cluster_place(struct cluster *c, const char *host_name, struct dt_error *err
 
 bool cluster_task_per_worker(const struct cluster *c)
 {
-    bool more_tasks = c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->node_count;
+    bool more_tasks =
+        c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_TASK_TOTAL] != NULL && c->task_total > c->node_count;
     return c->launched && (c->task_count > 1 || more_tasks);
 }
 
 /* ---- names and ports ---- */
 
-/* First number in a text, at most nine digits of its end ("1234567890" -> 234567890); 0 without one. */
+/* First number in a text, at most nine digits of its end ("1234567890" -> 234567890); 0 without
+ * one. */
 static long digits_of(const char *text)
 {
     long value = 0;
@@ -408,7 +431,8 @@ void cluster_one_per_host(const struct cluster *c, struct dt_text *out)
                                            {"lsf", "jsrun --rs_per_host=1 --tasks_per_rs=1"},
                                            {"mpi", "mpirun --map-by ppr:1:node"},
                                            {"flux", "flux run --tasks-per-node=1"}};
-    bool hosts_known = c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_NODE_COUNT] != c->from[CLUSTER_TASK_TOTAL];
+    bool hosts_known =
+        c->from[CLUSTER_NODE_COUNT] != NULL && c->from[CLUSTER_NODE_COUNT] != c->from[CLUSTER_TASK_TOTAL];
     dt_text_printf(out, "%s: it started %d tasks on ", c->name, hosts_known ? c->task_total : c->task_count);
     if (hosts_known) {
         dt_text_printf(out, "%d host%s", c->node_count, c->node_count == 1 ? "" : "s");
@@ -423,8 +447,10 @@ void cluster_one_per_host(const struct cluster *c, struct dt_text *out)
     }
 }
 
-/* WORLD_SIZE and RANK that nobody of us set: a container file or an old PyTorchJob counts pods with them. */
-static void warn_inherited(const struct cluster *c, const struct cluster_choice *chosen, char *const *env, struct dt_text *out)
+/* WORLD_SIZE and RANK that nobody of us set: a container file or an old PyTorchJob counts pods
+ * with them. */
+static void warn_inherited(const struct cluster *c, const struct cluster_choice *chosen, char *const *env,
+                           struct dt_text *out)
 {
     const char *world = options_getenv(env, "WORLD_SIZE");
     const char *rank = options_getenv(env, "RANK");
@@ -439,8 +465,11 @@ static void warn_inherited(const struct cluster *c, const struct cluster_choice 
     if (rank != NULL) {
         dt_text_printf(out, " and RANK=%.20s", rank);
     }
-    dt_text_printf(out, " are inherited and not used: this job has %d host%s with %d worker%s each; if they count hosts: --cluster=pytorchjob\n",
-                   chosen->nnodes_max, chosen->nnodes_max == 1 ? "" : "s", chosen->nproc, chosen->nproc == 1 ? "" : "s");
+    dt_text_printf(out,
+                   " are inherited and not used: this job has %d host%s with %d worker%s each; if they count hosts: "
+                   "--cluster=pytorchjob\n",
+                   chosen->nnodes_max, chosen->nnodes_max == 1 ? "" : "s", chosen->nproc,
+                   chosen->nproc == 1 ? "" : "s");
 }
 
 void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, char *const *env, struct dt_text *out)
@@ -453,23 +482,25 @@ void cluster_warn(const struct cluster *c, const struct cluster_choice *chosen, 
         cluster_one_per_host(c, out);
         dt_text_puts(out, "\n");
     }
-    if (c->launched && !per_worker && chosen->nnodes_from != NULL && count_from != NULL && strcmp(chosen->nnodes_from, count_from) != 0 &&
-        c->node_count != chosen->nnodes_max) {
-        dt_text_printf(out, "dtrun: number of hosts: %s says %d, %s says %d; %s counts\n", chosen->nnodes_from, chosen->nnodes_max, count_from,
-                       c->node_count, chosen->nnodes_from);
+    if (c->launched && !per_worker && chosen->nnodes_from != NULL && count_from != NULL &&
+        strcmp(chosen->nnodes_from, count_from) != 0 && c->node_count != chosen->nnodes_max) {
+        dt_text_printf(out, "dtrun: number of hosts: %s says %d, %s says %d; %s counts\n", chosen->nnodes_from,
+                       chosen->nnodes_max, count_from, c->node_count, chosen->nnodes_from);
     } else if (!c->launched && c->node_count > 1 && chosen->nnodes_max == 1) {
-        dt_text_printf(out, "dtrun: %s: %d hosts are allocated (%s), this run uses one%s\n", c->name, c->node_count, count_from,
+        dt_text_printf(out, "dtrun: %s: %d hosts are allocated (%s), this run uses one%s\n", c->name, c->node_count,
+                       count_from,
                        strcmp(c->name, "slurm") == 0 ? "; to use all: srun --ntasks-per-node=1 dtrun ..." : "");
     }
     if (c->launched && !per_worker && chosen->nnodes_max > 1 && chosen->node_rank_from != NULL && rank_from != NULL &&
         strcmp(chosen->node_rank_from, rank_from) != 0 && c->node_rank != chosen->node_rank) {
-        dt_text_printf(out, "dtrun: number of this host: %s says %d, %s says %d; %s counts\n", chosen->node_rank_from, chosen->node_rank, rank_from,
-                       c->node_rank, chosen->node_rank_from);
+        dt_text_printf(out, "dtrun: number of this host: %s says %d, %s says %d; %s counts\n", chosen->node_rank_from,
+                       chosen->node_rank, rank_from, c->node_rank, chosen->node_rank_from);
     }
     warn_inherited(c, chosen, env, out);
 }
 
-static void describe(const struct cluster *c, enum cluster_value what, const char *label, const char *text, int value, struct dt_text *out)
+static void describe(const struct cluster *c, enum cluster_value what, const char *label, const char *text, int value,
+                     struct dt_text *out)
 {
     if (c->from[what] == NULL) {
         return;
@@ -483,13 +514,15 @@ static void describe(const struct cluster *c, enum cluster_value what, const cha
 
 void cluster_describe(const struct cluster *c, struct dt_text *out)
 {
-    dt_text_printf(out, "cluster   %s%s\n", c->name, strcmp(c->name, "none") == 0 || c->launched ? "" : ", not started by its launcher");
+    dt_text_printf(out, "cluster   %s%s\n", c->name,
+                   strcmp(c->name, "none") == 0 || c->launched ? "" : ", not started by its launcher");
     describe(c, CLUSTER_JOB_ID, "job", c->job_id, 0, out);
     describe(c, CLUSTER_STEP_ID, "step", c->step_id, 0, out);
     describe(c, CLUSTER_RESTARTS, "started again", NULL, c->restart_count, out);
     char range[32];
     (void)snprintf(range, sizeof range, "%d to %d", c->node_least, c->node_count);
-    describe(c, CLUSTER_NODE_COUNT, "hosts", c->node_least > 0 && c->node_least < c->node_count ? range : NULL, c->node_count, out);
+    describe(c, CLUSTER_NODE_COUNT, "hosts", c->node_least > 0 && c->node_least < c->node_count ? range : NULL,
+             c->node_count, out);
     describe(c, CLUSTER_NODE_RANK, "this host", NULL, c->node_rank, out);
     describe(c, CLUSTER_NODES, "list", c->nodes, 0, out);
     describe(c, CLUSTER_TASK_COUNT, "tasks on this host", NULL, c->task_count, out);
@@ -499,7 +532,8 @@ void cluster_describe(const struct cluster *c, struct dt_text *out)
     describe(c, CLUSTER_MASTER_ADDR, "address", c->master_addr, 0, out);
     describe(c, CLUSTER_MASTER_PORT, "port", NULL, c->master_port, out);
     if (c->requeue.program[0] != '\0') {
-        dt_text_printf(out, "          run again by %s%s%s %s%s\n", c->requeue.program, c->requeue.verb[0] != '\0' ? " " : "", c->requeue.verb,
-                       c->requeue.id, c->requeue.batch ? "" : ", if it were a batch job");
+        dt_text_printf(out, "          run again by %s%s%s %s%s\n", c->requeue.program,
+                       c->requeue.verb[0] != '\0' ? " " : "", c->requeue.verb, c->requeue.id,
+                       c->requeue.batch ? "" : ", if it were a batch job");
     }
 }

@@ -1,5 +1,5 @@
-/* What a worker is started with: argv and environment. Names and spellings are torchrun's (docs: the launcher's table of variables); scripts
- * depend on each of them. */
+/* What a worker is started with: argv and environment. Names and spellings are torchrun's (docs:
+ * the launcher's table of variables); scripts depend on each of them. */
 #include "launcher/options/env.h"
 
 #include "base/file.h"
@@ -57,10 +57,12 @@ bool env_sets_omp(const struct options *o, char *const *inherited)
 
 const char *env_omp_warning(void)
 {
-    return "dtrun: OMP_NUM_THREADS is not set: workers get 1, so that they do not crowd each other; set it to tune speed";
+    return "dtrun: OMP_NUM_THREADS is not set: workers get 1, so that they do not crowd each other; set it to tune "
+           "speed";
 }
 
-/* --virtual_local_rank: the worker's own entry of the inherited list, or its number. HIP's list comes first when there is one. */
+/* --virtual_local_rank: the worker's own entry of the inherited list, or its number. HIP's list
+ * comes first when there is one. */
 static int set_device(struct builder *b, const struct env_worker *w, char *const *inherited, struct dt_error *err)
 {
     const char *hip = options_getenv(inherited, "HIP_VISIBLE_DEVICES");
@@ -74,8 +76,10 @@ static int set_device(struct builder *b, const struct env_worker *w, char *const
             p = p != NULL ? p + 1 : NULL;
         }
         if (p == NULL || *p == '\0') {
-            return dt_fail(err, DT_INVALID, "--virtual_local_rank: worker %d of %d finds no GPU of its own in %s; lower --nproc_per_node",
-                           w->local_rank, w->local_world_size, use_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
+            return dt_fail(
+                err, DT_INVALID,
+                "--virtual_local_rank: worker %d of %d finds no GPU of its own in %s; lower --nproc_per_node",
+                w->local_rank, w->local_world_size, use_hip ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES");
         }
         device = dt_arena_printf(b->arena, "%.*s", (int)strcspn(p, ","), p);
     }
@@ -121,8 +125,8 @@ bool env_is_ours(const char *name)
     return false;
 }
 
-/* What only the launcher needs: where the key of the hosts is, is no business of the program that it starts; and another dtrun in there would find the
- * port of metrics taken. */
+/* What only the launcher needs: where the key of the hosts is, is no business of the program
+ * that it starts; and another dtrun in there would find the port of metrics taken. */
 static bool is_private(const char *name)
 {
     return strcmp(name, "DTRUN_KEY_FILE") == 0 || strcmp(name, "DTRUN_METRICS_ENDPOINT") == 0;
@@ -146,7 +150,8 @@ void env_choices(const struct options *o, struct dt_text *out)
             dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, OPTION_node_rank));
         }
     }
-    if (strcmp(options_source(o, OPTION_rdzv_id), "default") != 0) { /* else it is made up, or that of everybody */
+    /* else it is made up, or that of everybody */
+    if (strcmp(options_source(o, OPTION_rdzv_id), "default") != 0) {
         dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, OPTION_rdzv_id));
     }
 }
@@ -163,7 +168,8 @@ static void set_choices(struct builder *b, const struct options *o)
     dt_text_clear(&text);
 }
 
-/* "2(x2),1" as DTRUN_HOST_OF_RANK: "0(x2),1(x2),2", the host of each rank in order. Null when unknown, or too long for a variable. */
+/* "2(x2),1" as DTRUN_HOST_OF_RANK: "0(x2),1(x2),2", the host of each rank in order. Null when
+ * unknown, or too long for a variable. */
 static const char *host_of_rank(struct dt_arena *arena, const char *sizes)
 {
     struct dt_text out;
@@ -187,12 +193,14 @@ static const char *host_of_rank(struct dt_arena *arena, const char *sizes)
         }
         p += *p == ',';
     }
-    const char *result = out.size > 0 && out.size < HOST_OF_RANK_BYTES ? dt_arena_strdup(arena, dt_text_str(&out)) : NULL;
+    const char *result =
+        out.size > 0 && out.size < HOST_OF_RANK_BYTES ? dt_arena_strdup(arena, dt_text_str(&out)) : NULL;
     dt_text_clear(&out);
     return result;
 }
 
-int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena, char ***out, struct dt_error *err)
+int env_build(const struct options *o, const struct env_worker *w, char *const *inherited, struct dt_arena *arena,
+              char ***out, struct dt_error *err)
 {
     size_t room = 64;
     for (size_t i = 0; inherited != NULL && inherited[i] != NULL; i++) {
@@ -205,7 +213,8 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
             continue;
         }
         char *name = dt_arena_printf(arena, "%.*s", (int)(equals - inherited[i]), inherited[i]);
-        if (!is_private(name) && options_getenv(b.list, name) == NULL) { /* of several, getenv finds the first */
+        /* of several, getenv finds the first */
+        if (!is_private(name) && options_getenv(b.list, name) == NULL) {
             b.list[b.count++] = inherited[i];
         }
     }
@@ -314,7 +323,8 @@ static char *search_path(struct dt_arena *arena, char *const *inherited, const c
     path = path != NULL ? path : "/usr/local/bin:/usr/bin:/bin";
     for (;;) {
         size_t n = strcspn(path, ":");
-        char *candidate = n > 0 ? dt_arena_printf(arena, "%.*s/%s", (int)n, path, name) : dt_arena_printf(arena, "./%s", name);
+        char *candidate =
+            n > 0 ? dt_arena_printf(arena, "%.*s/%s", (int)n, path, name) : dt_arena_printf(arena, "./%s", name);
         if (is_program(candidate)) {
             return candidate;
         }
@@ -331,7 +341,8 @@ static char *search_own(struct dt_arena *arena, const char *name)
     char *dir = dt_file_program_dir();
     char *found = NULL;
     for (size_t i = 0; dir != NULL && found == NULL && i < 2; i++) {
-        char *candidate = i == 0 ? dt_arena_printf(arena, "%s/%s", dir, name) : dt_arena_printf(arena, "%s/../libexec/dtrun/%s", dir, name);
+        char *candidate = i == 0 ? dt_arena_printf(arena, "%s/%s", dir, name)
+                                 : dt_arena_printf(arena, "%s/../libexec/dtrun/%s", dir, name);
         found = is_program(candidate) ? candidate : NULL;
     }
     free(dir);
@@ -347,7 +358,8 @@ const char *env_bundled(struct dt_arena *arena, const char *program)
     }
     char *own = name != NULL && slash != NULL ? search_own(arena, name) : NULL;
     struct stat a, b;
-    bool same = own != NULL && stat(own, &a) == 0 && stat(program, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    bool same =
+        own != NULL && stat(own, &a) == 0 && stat(program, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
     return slash == NULL || same ? name : NULL;
 }
 
@@ -361,9 +373,10 @@ static char *find_program(const struct options *o, char *const *inherited, struc
         struct stat st;
         bool there = stat(name, &st) == 0;
         (void)dt_fail(err, DT_NOT_FOUND, "%s: %s", name,
-                      !there                ? "no such file; check the name"
-                      : S_ISDIR(st.st_mode) ? "is a directory; give a program in it"
-                                            : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
+                      !there ? "no such file; check the name"
+                      : S_ISDIR(st.st_mode)
+                          ? "is a directory; give a program in it"
+                          : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
         return NULL;
     }
     char *found = o->bundled ? search_own(arena, name) : NULL;
@@ -377,14 +390,16 @@ static char *find_program(const struct options *o, char *const *inherited, struc
     return found;
 }
 
-/* Of the environment that dtrun is installed in, as torchrun's is: it may be called by its path, with nothing of it active. */
+/* Of the environment that dtrun is installed in, as torchrun's is: it may be called by its path,
+ * with nothing of it active. */
 static char *search_beside(struct dt_arena *arena)
 {
     static const char *const marks[] = {"../pyvenv.cfg", "../conda-meta"};
     char *dir = dt_file_program_dir(), *found = NULL;
     for (size_t i = 0; dir != NULL && found == NULL && i < sizeof marks / sizeof marks[0]; i++) {
         char *candidate = dt_arena_printf(arena, "%s/python3", dir);
-        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && is_program(candidate) ? candidate : NULL;
+        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && is_program(candidate) ? candidate
+                                                                                                           : NULL;
     }
     free(dir);
     return found;
@@ -395,7 +410,8 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
 {
     const char *given = options_getenv(inherited, "PYTHON_EXEC");
     if (given != NULL && given[0] != '\0') {
-        char *found = strchr(given, '/') != NULL ? (is_program(given) ? dt_arena_strdup(arena, given) : NULL) : search_path(arena, inherited, given);
+        char *found = strchr(given, '/') != NULL ? (is_program(given) ? dt_arena_strdup(arena, given) : NULL)
+                                                 : search_path(arena, inherited, given);
         if (found == NULL) {
             (void)dt_fail(err, DT_NOT_FOUND, "PYTHON_EXEC: %s: no such program", given);
         }
@@ -418,8 +434,8 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
     return found;
 }
 
-int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path, char ***argv,
-                struct dt_error *err)
+int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path,
+                char ***argv, struct dt_error *err)
 {
     bool is_file = o->entry == OPTIONS_ENTRY_PYTHON || o->entry == OPTIONS_ENTRY_RUN_PATH;
     char **words = dt_arena_alloc(arena, ((size_t)o->arg_count + 6) * sizeof *words);

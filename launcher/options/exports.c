@@ -66,7 +66,9 @@ static int read_word(struct options *o, const char *word, struct dt_error *err)
         char *item = next_item(o, &at);
         size_t n = name_size(item);
         if (n == 0 || (item[n] != '=' && item[n] != '\0')) {
-            return dt_fail(err, DT_INVALID, "item %d: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value",
+            return dt_fail(err, DT_INVALID,
+                           "item %d: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a "
+                           "comma of a value",
                            i);
         }
         if (check_name(dt_arena_printf(&o->arena, "%.*s", (int)n, item), err) != 0) {
@@ -113,7 +115,8 @@ static bool has_value(const char *item)
     return strchr(item, '=') != NULL;
 }
 
-/* An item before this one in its list is such a one. With a value it may have had a comma that no backslash precedes, and this one be the value's end. */
+/* An item before this one in its list is such a one. With a value it may have had a comma that
+ * no backslash precedes, and this one be the value's end. */
 static bool follows(const struct options *o, int i, bool (*is)(const char *item))
 {
     bool any = false;
@@ -132,10 +135,13 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
             given = has_value(o->exports[k]) && same_name(o->exports[k], name);
         }
         if (!given && follows(o, i, has_value)) { /* it may be a part of that value */
-            return dt_fail(err, DT_INVALID, "--export: item %d: is not set here; set it, or write \\, for a comma of a value", o->export_items[i]);
+            return dt_fail(err, DT_INVALID,
+                           "--export: item %d: is not set here; set it, or write \\, for a comma of a value",
+                           o->export_items[i]);
         }
         if (!given) {
-            return dt_fail(err, DT_INVALID, "--export: %.100s: is not set here; set it, or write %.100s=VALUE", name, name);
+            return dt_fail(err, DT_INVALID, "--export: %.100s: is not set here; set it, or write %.100s=VALUE", name,
+                           name);
         }
     }
     return 0;
@@ -144,7 +150,8 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
 int exports_apply(const struct options *o, struct dt_error *err)
 {
     for (int i = 0; i < o->export_count; i++) {
-        if (has_value(o->exports[i]) && putenv(dt_strdup(o->exports[i])) != 0) { /* it stays the environment's */
+        /* it stays the environment's */
+        if (has_value(o->exports[i]) && putenv(dt_strdup(o->exports[i])) != 0) {
             return dt_fail_errno(err, "--export");
         }
     }
@@ -153,14 +160,17 @@ int exports_apply(const struct options *o, struct dt_error *err)
 
 /* ---- what looks secret ---- */
 
-/* A part of the name between two _ ends in such a word, or the value is a URL with a password or a token, which stand before an @. */
+/* A part of the name between two _ ends in such a word, or the value is a URL with a password or
+ * a token, which stand before an @. */
 static bool looks_secret(const char *variable)
 {
-    static const char *const words[] = {"TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD", "CREDENTIAL", "AUTH"};
+    static const char *const words[] = {"TOKEN",      "KEY",  "SECRET", "PASSWORD",   "PASSWD",
+                                        "PASSPHRASE", "PASS", "PWD",    "CREDENTIAL", "AUTH"};
     const char *value = variable + strcspn(variable, "=");
     for (const char *p = variable; p < value; p += p[0] == '_') {
         size_t n = strcspn(p, "_=");
-        n -= n > 1 && (p[n - 1] == 'S' || p[n - 1] == 's') && strncasecmp(p + n - 2, "ss", 2) != 0; /* TOKENS */
+        /* TOKENS */
+        n -= n > 1 && (p[n - 1] == 'S' || p[n - 1] == 's') && strncasecmp(p + n - 2, "ss", 2) != 0;
         for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
             size_t size = strlen(words[i]);
             if (n >= size && strncasecmp(p + n - size, words[i], size) == 0) {
@@ -220,10 +230,12 @@ bool exports_passes(const struct options *o, const char *variable)
 {
     static const char *const names[] = {"PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LOGLEVEL", NULL};
     static const char *const beginnings[] = {
-        "NCCL_",       "RCCL_",   "GLOO_",   "TP_",    "UCX_",      "UCC_",   "FI_",      "MV2_",          "NVSHMEM_",
-        "CUDA_",       "CUBLAS_", "CUDNN_",  "NVTE_",  "TRITON_",   "TORCH_", "PYTORCH_", "TORCHDYNAMO_",  "TORCHINDUCTOR_",
-        "OMP_",        "KMP_",    "GOMP_",   "MKL_",   "OPENBLAS_", "PYTHON", "HF_",      "TRANSFORMERS_", "TOKENIZERS_",
-        "ACCELERATE_", "WANDB_",  "MLFLOW_", "DTRUN_", "PET_",      NULL};
+        "NCCL_",  "RCCL_",         "GLOO_",       "TP_",         "UCX_",         "UCC_",
+        "FI_",    "MV2_",          "NVSHMEM_",    "CUDA_",       "CUBLAS_",      "CUDNN_",
+        "NVTE_",  "TRITON_",       "TORCH_",      "PYTORCH_",    "TORCHDYNAMO_", "TORCHINDUCTOR_",
+        "OMP_",   "KMP_",          "GOMP_",       "MKL_",        "OPENBLAS_",    "PYTHON",
+        "HF_",    "TRANSFORMERS_", "TOKENIZERS_", "ACCELERATE_", "WANDB_",       "MLFLOW_",
+        "DTRUN_", "PET_",          NULL};
     /* each host has its own: --include, and the options that only the launching host reads */
     static const char *const never[] = {"CUDA_VISIBLE_DEVICES", "DTRUN_HOSTFILE", "DTRUN_INCLUDE",
                                         "DTRUN_EXCLUDE",        "DTRUN_SSH",      "DTRUN_PAGE",

@@ -1,5 +1,6 @@
-/* Variables for the workers: which of ours go to the agents of --hostfile, and what --export adds. Values never stand in a command line of ours: they travel over
- * the leash (leash.h), and --dry_run hides those that look secret. */
+/* Variables for the workers: which of ours go to the agents of --hostfile, and what --export
+ * adds. Values never stand in a command line of ours: they travel over the leash (leash.h), and
+ * --dry_run hides those that look secret. */
 #ifndef DT_LAUNCHER_OPTIONS_EXPORTS_H
 #define DT_LAUNCHER_OPTIONS_EXPORTS_H
 
@@ -13,11 +14,13 @@ bool exports_names(const struct options *o, const char *name);
 int exports_apply(const struct options *o, struct dt_error *err);
 /* Overwrites the values where they stand in argv, which everybody may read. */
 void exports_hide(const struct options *o);
-/* "NAME=VALUE" of our environment is given to the agents: what steers programs and libraries, not what belongs to this host; and what --export names. */
+/* "NAME=VALUE" of our environment is given to the agents: what steers programs and libraries,
+ * not what belongs to this host; and what --export names. */
 bool exports_passes(const struct options *o, const char *variable);
 /* "NAME=VALUE" may come over a leash. */
 bool exports_is_variable(const char *text);
-/* Appends "NAME=VALUE" as a shell would take it, the value as (hidden) where it looks secret, or --export has it behind such a value in one list. */
+/* Appends "NAME=VALUE" as a shell would take it, the value as (hidden) where it looks secret, or
+ * --export has it behind such a value in one list. */
 void exports_show(const struct options *o, const char *variable, struct dt_text *out);
 
 #endif

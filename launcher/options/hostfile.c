@@ -1,5 +1,5 @@
-/* The agents are ordinary ones: a static rendezvous, whose node ranks are the lines of the file. Only what nobody can know beforehand, a port
- * and a run id, is made up here. */
+/* The agents are ordinary ones: a static rendezvous, whose node ranks are the lines of the file.
+ * Only what nobody can know beforehand, a port and a run id, is made up here. */
 #include "launcher/options/hostfile.h"
 
 #include "base/file.h"
@@ -33,7 +33,8 @@ static const char *given(const struct given *g, enum option option)
     return g->value[option];
 }
 
-/* Workers of each host: the file's slots; where it says none, or fewer are asked for, --nproc_per_node. */
+/* Workers of each host: the file's slots; where it says none, or fewer are asked for,
+ * --nproc_per_node. */
 static int count_workers(struct options *o, const struct given *g, struct dt_error *err)
 {
     int row = OPTION_nproc_per_node;
@@ -42,8 +43,9 @@ static int count_workers(struct options *o, const struct given *g, struct dt_err
     for (int i = 0; i < o->host_list_count; i++) {
         struct options_host *h = &o->host_list[i];
         if (number && h->slots > 0 && asked > h->slots) {
-            return dt_fail(err, DT_INVALID, "%s: %lld: host %s has %d slots in %.200s; lower it, or give the host more slots", g->spelled[row], asked,
-                           h->name, h->slots, o->hostfile);
+            return dt_fail(err, DT_INVALID,
+                           "%s: %lld: host %s has %d slots in %.200s; lower it, or give the host more slots",
+                           g->spelled[row], asked, h->name, h->slots, o->hostfile);
         }
         h->nproc = h->slots == 0 || g->value[row] != NULL ? o->nproc_text : dt_arena_printf(&o->arena, "%d", h->slots);
     }
@@ -73,7 +75,9 @@ static int filter_hosts(const struct options *o, const struct given *g, struct h
         return 0;
     }
     bool keeps = o->include != NULL;
-    return hostlist_filter(l, keeps ? o->include : o->exclude, !keeps, err) != 0 ? dt_wrap(err, "%s", keeps ? include : exclude) : 0;
+    return hostlist_filter(l, keeps ? o->include : o->exclude, !keeps, err) != 0
+               ? dt_wrap(err, "%s", keeps ? include : exclude)
+               : 0;
 }
 
 static int choose_hosts(struct options *o, const struct given *g, const struct hostlist *l, struct dt_error *err)
@@ -82,31 +86,38 @@ static int choose_hosts(struct options *o, const struct given *g, const struct h
     if (g->value[row] == NULL) {
         o->nnodes_min = o->nnodes_max = (int)l->count;
     } else if (o->nnodes_min > (int)l->count) {
-        return dt_fail(err, DT_INVALID, "%s: %d hosts: %.200s has %zu", g->spelled[row], o->nnodes_min, o->hostfile, l->count);
+        return dt_fail(err, DT_INVALID, "%s: %d hosts: %.200s has %zu", g->spelled[row], o->nnodes_min, o->hostfile,
+                       l->count);
     }
     o->host_list_count = o->nnodes_max < (int)l->count ? o->nnodes_max : (int)l->count;
     o->host_list = dt_arena_alloc(&o->arena, (size_t)o->host_list_count * sizeof *o->host_list);
     for (int i = 0; i < o->host_list_count; i++) {
-        o->host_list[i] = (struct options_host){
-            .name = dt_arena_strdup(&o->arena, l->hosts[i].name), .slots = l->hosts[i].slots, .devices = list_devices(o, &l->hosts[i])};
+        o->host_list[i] = (struct options_host){.name = dt_arena_strdup(&o->arena, l->hosts[i].name),
+                                                .slots = l->hosts[i].slots,
+                                                .devices = list_devices(o, &l->hosts[i])};
     }
     for (int i = 0; i < o->host_list_count; i++) {
         if (o->host_list[i].devices != NULL && exports_names(o, "CUDA_VISIBLE_DEVICES")) {
-            return dt_fail(err, DT_INVALID, "%s: CUDA_VISIBLE_DEVICES: each host has its own by the slots that were chosen; leave one out",
-                           g->spelled[OPTION_export]);
+            return dt_fail(
+                err, DT_INVALID,
+                "%s: CUDA_VISIBLE_DEVICES: each host has its own by the slots that were chosen; leave one out",
+                g->spelled[OPTION_export]);
         }
     }
     return count_workers(o, g, err);
 }
 
-/* Where the agents meet: as given, else the first host at a port by chance, so that two jobs do not choose the same. */
+/* Where the agents meet: as given, else the first host at a port by chance, so that two jobs do
+ * not choose the same. */
 static void choose_endpoint(struct options *o, const struct given *g)
 {
     if (given(g, OPTION_rdzv_endpoint) != NULL) {
         return;
     }
     int lo = o->port_lo > 0 ? o->port_lo : PORT_LO, hi = o->port_lo > 0 ? o->port_hi : PORT_HI;
-    int port = given(g, OPTION_master_port) != NULL && o->master_port > 0 ? o->master_port : lo + (int)(random_number() % (uint32_t)(hi - lo + 1));
+    int port = given(g, OPTION_master_port) != NULL && o->master_port > 0
+                   ? o->master_port
+                   : lo + (int)(random_number() % (uint32_t)(hi - lo + 1));
     const char *host = given(g, OPTION_master_addr) != NULL ? o->master_addr : o->host_list[0].name;
     bool bare = strchr(host, ':') != NULL && host[0] != '[';
     o->rdzv_endpoint = dt_arena_printf(&o->arena, "%s%s%s:%d", bare ? "[" : "", host, bare ? "]" : "", port);
@@ -118,15 +129,17 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     const char *spelled = g->spelled[OPTION_hostfile];
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++) {
         if (given(g, single[i]) != NULL) {
-            return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[single[i]], spelled);
+            return dt_fail(err, DT_INVALID, "%s: is for one host, %s for several; leave one out", g->spelled[single[i]],
+                           spelled);
         }
     }
     if (given(g, OPTION_stdin) != NULL && o->stdin_rank != OPTIONS_STDIN_NONE) {
-        return dt_fail(err, DT_INVALID, "%s: %.20s: with %s workers have no standard input; leave it out, or say none", g->spelled[OPTION_stdin],
-                       given(g, OPTION_stdin), spelled);
+        return dt_fail(err, DT_INVALID, "%s: %.20s: with %s workers have no standard input; leave it out, or say none",
+                       g->spelled[OPTION_stdin], given(g, OPTION_stdin), spelled);
     }
     if (o->ssh[strspn(o->ssh, " ")] == '\0') {
-        return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'", g->spelled[OPTION_ssh]);
+        return dt_fail(err, DT_INVALID, "%s: (empty): needs a command; example: --ssh='ssh -p 2222'",
+                       g->spelled[OPTION_ssh]);
     }
     struct dt_text text;
     struct hostlist l;
@@ -134,7 +147,8 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     hostlist_init(&l);
     int result = dt_file_read(o->hostfile, FILE_BYTES, &text, err);
     if (result != 0 && err->status == DT_NOT_FOUND) {
-        (void)dt_fail(err, DT_INVALID, "%.200s: No such file or directory; make it, one line per host: NAME slots=N", o->hostfile);
+        (void)dt_fail(err, DT_INVALID, "%.200s: No such file or directory; make it, one line per host: NAME slots=N",
+                      o->hostfile);
     } else if (result == 0) {
         bool read = hostlist_check_text(&text, err) == 0 && hostlist_read_hostfile(&l, dt_text_str(&text), err) == 0;
         result = !read ? dt_wrap(err, "%.200s", o->hostfile) : filter_hosts(o, g, &l, err);
@@ -154,8 +168,8 @@ int hostfile_read(struct options *o, const struct given *g, struct dt_error *err
     return result;
 }
 
-/* The words of host i's agent, in o's arena, null-terminated: our own program and options, then what makes it that host, then PROGRAM. The last of
- * two options counts, so ours come later. */
+/* The words of host i's agent, in o's arena, null-terminated: our own program and options, then
+ * what makes it that host, then PROGRAM. The last of two options counts, so ours come later. */
 static char **agent_words(struct options *o, int i)
 {
     struct dt_arena *a = &o->arena;
@@ -203,7 +217,8 @@ static void add_line(struct options *o, int i, struct dt_text *out)
     }
 }
 
-/* By its name, or an address that it leads to. A name that nobody answers for is one that only ssh knows. */
+/* By its name, or an address that it leads to. A name that nobody answers for is one that only
+ * ssh knows. */
 static bool is_this_host(const char *name)
 {
     char own[256] = "";
@@ -223,7 +238,8 @@ static bool is_this_host(const char *name)
 /* Nobody needs an sshd to start what runs here alone; who names a command has a reason. */
 static bool needs_no_ssh(const struct options *o)
 {
-    return o->host_list_count == 1 && o->sources[OPTION_ssh] == OPTIONS_FROM_DEFAULT && is_this_host(o->host_list[0].name);
+    return o->host_list_count == 1 && o->sources[OPTION_ssh] == OPTIONS_FROM_DEFAULT &&
+           is_this_host(o->host_list[0].name);
 }
 
 char **hostfile_ssh(struct options *o, int i)
@@ -251,7 +267,8 @@ char **hostfile_ssh(struct options *o, int i)
 
 /* ---- --dry_run ---- */
 
-/* " (--hostfile, --include, --nnodes)": those of the options that were given; OPTION_COUNT ends them. */
+/* " (--hostfile, --include, --nnodes)": those of the options that were given; OPTION_COUNT ends
+ * them. */
 static void add_sources(const struct options *o, const enum option *list, const char *otherwise, struct dt_text *out)
 {
     const char *before = " (";
@@ -266,8 +283,9 @@ static void add_sources(const struct options *o, const enum option *list, const 
 
 static void describe_endpoint(const struct options *o, struct dt_text *out)
 {
-    static const enum option whole[] = {OPTION_rdzv_endpoint, OPTION_COUNT}, host[] = {OPTION_master_addr, OPTION_COUNT},
-                             port[] = {OPTION_master_port, OPTION_COUNT}, range[] = {OPTION_port_range, OPTION_COUNT};
+    static const enum option whole[] = {OPTION_rdzv_endpoint, OPTION_COUNT},
+                             host[] = {OPTION_master_addr, OPTION_COUNT}, port[] = {OPTION_master_port, OPTION_COUNT},
+                             range[] = {OPTION_port_range, OPTION_COUNT};
     if (o->nnodes_max == 1) {
         dt_text_puts(out, "\nendpoint  none needed");
         return;
@@ -318,7 +336,8 @@ static char **agent_env(struct options *o, int i, char *const *env)
 }
 
 /* The variables of host i's first worker, by the options as its agent reads them. */
-static void list_variables(struct options *o, int i, int rank, int total, const char *sizes, char *const *env, struct dt_text *out)
+static void list_variables(struct options *o, int i, int rank, int total, const char *sizes, char *const *env,
+                           struct dt_text *out)
 {
     struct options *agent = dt_alloc(sizeof *agent);
     char **words = agent_words(o, i), **variables = agent_env(o, i, env);
@@ -355,7 +374,8 @@ static void describe_host(struct options *o, int i, int rank, int total, struct 
     const struct options_host *h = &o->host_list[i];
     int count = atoi(h->nproc);
     dt_text_printf(out, "host %d    %s, %s worker%s", i, h->name, h->nproc, count == 1 ? "" : "s");
-    dt_text_printf(out, " (%s)", h->slots > 0 && h->nproc != o->nproc_text ? "its slots" : options_source(o, OPTION_nproc_per_node));
+    dt_text_printf(out, " (%s)",
+                   h->slots > 0 && h->nproc != o->nproc_text ? "its slots" : options_source(o, OPTION_nproc_per_node));
     if (total > 0) {
         dt_text_printf(out, count > 1 ? ", ranks %d to %d" : ", rank %d", rank, rank + count - 1);
     }

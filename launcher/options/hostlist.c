@@ -1,5 +1,5 @@
-/* Readers of host lists. A SLURM name is a row of pieces, text or bracket; its hosts are counted before any is made, then the pieces
- * turn like the wheels of a counter. */
+/* Readers of host lists. A SLURM name is a row of pieces, text or bracket; its hosts are counted
+ * before any is made, then the pieces turn like the wheels of a counter. */
 #include "launcher/options/hostlist.h"
 
 #include "base/text.h"
@@ -127,7 +127,8 @@ struct wheel {
     int width;
 };
 
-/* The range at w->at becomes the current one; its syntax has been checked. Returns where the next one begins, or null. */
+/* The range at w->at becomes the current one; its syntax has been checked. Returns where the
+ * next one begins, or null. */
 static const char *open_range(struct wheel *w)
 {
     const char *p = w->at;
@@ -204,7 +205,8 @@ static int read_pattern(struct hostlist *l, const char **p, struct dt_error *err
     while (*q != '\0' && strchr(separators, *q) == NULL) {
         if (*q != '[') {
             if (!is_name_byte(*q)) {
-                return wrong(err, name, *q == ']' ? "a bracket is not open" : "a host name has letters, digits and _ . : - only");
+                return wrong(err, name,
+                             *q == ']' ? "a bracket is not open" : "a host name has letters, digits and _ . : - only");
             }
             q++;
             continue;
@@ -360,7 +362,8 @@ static int read_line(struct hostlist *l, const char *line, struct dt_error *err)
     if (at != NULL) {
         return wrong(err, p, "a user is said to ssh: --ssh='ssh -l USER', or in its configuration");
     }
-    if (colon != NULL && memchr(colon + 1, ':', size - (size_t)(colon + 1 - p)) == NULL) { /* two are an IPv6 address */
+    /* two are an IPv6 address */
+    if (colon != NULL && memchr(colon + 1, ':', size - (size_t)(colon + 1 - p)) == NULL) {
         return wrong(err, p, "a port is said to ssh: --ssh='ssh -p PORT', or in its configuration");
     }
     const char *q = p + size;
@@ -415,10 +418,12 @@ int hostlist_find(const struct hostlist *l, const char *name)
         }
     }
     size_t size = strcspn(name, ".");
-    bool number = strspn(name, "0123456789.") == strlen(name); /* addresses are the same in full or not at all */
+    bool number = strspn(name, "0123456789.") == strlen(name); /* addresses are the same in full
+                                                                * or not at all */
     for (size_t i = 0; i < l->count && size > 0 && !number; i++) {
         const char *known = l->hosts[i].name;
-        bool one_is_short = name[size] == '\0' || strchr(known, '.') == NULL; /* a.x and a.y are two hosts */
+        /* a.x and a.y are two hosts */
+        bool one_is_short = name[size] == '\0' || strchr(known, '.') == NULL;
         if (one_is_short && strcspn(known, ".") == size && strncasecmp(known, name, size) == 0) {
             return (int)i;
         }

@@ -1,4 +1,5 @@
-/* NAME[:SLOT,SLOT]@NAME..., as DeepSpeed's launcher reads it: which hosts of a file, and which of their slots, take part. */
+/* NAME[:SLOT,SLOT]@NAME..., as DeepSpeed's launcher reads it: which hosts of a file, and which
+ * of their slots, take part. */
 #include "launcher/options/hostlist.h"
 
 #include "base/text.h"
@@ -46,7 +47,8 @@ static void add_slot(struct pick *p, int slot)
 }
 
 /* "0,2" of a host into its pick. */
-static int read_slots(const struct hostlist_host *h, struct pick *p, const char *spec, size_t spec_size, const char *text, struct dt_error *err)
+static int read_slots(const struct hostlist_host *h, struct pick *p, const char *spec, size_t spec_size,
+                      const char *text, struct dt_error *err)
 {
     if (h->slots == 0) {
         return wrong(err, spec, spec_size, "the hostfile says no slots=N of this host, so they have no numbers");
@@ -61,7 +63,8 @@ static int read_slots(const struct hostlist_host *h, struct pick *p, const char 
         }
         if (slot >= h->slots) {
             char what[96];
-            (void)snprintf(what, sizeof what, "no slot %d specified on this host, which has %d (from 0)", slot, h->slots);
+            (void)snprintf(what, sizeof what, "no slot %d specified on this host, which has %d (from 0)", slot,
+                           h->slots);
             return wrong(err, spec, spec_size, what);
         }
         add_slot(p, slot);
@@ -81,7 +84,9 @@ static int read_spec(const struct hostlist *l, struct pick *picks, const char *s
         i = find(l, spec, (size_t)(colon - spec));
     }
     if (i < 0) {
-        return wrong(err, spec, size, size == 0 ? "a name is missing; example: worker-0@worker-1:0,2" : "hostname not found in hostfile");
+        return wrong(err, spec, size,
+                     size == 0 ? "a name is missing; example: worker-0@worker-1:0,2"
+                               : "hostname not found in hostfile");
     }
     picks[i].named = true;
     picks[i].whole = picks[i].whole || whole;

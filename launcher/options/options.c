@@ -1,5 +1,6 @@
-/* From rows to values (command line over variable over default), then what follows from several options together: which store, which run id,
- * how many workers, what PROGRAM is. Words and variables become rows in options_words.c; values of their own are in options_values.c. */
+/* From rows to values (command line over variable over default), then what follows from several
+ * options together: which store, which run id, how many workers, what PROGRAM is. Words and
+ * variables become rows in options_words.c; values of their own are in options_values.c. */
 #include "base/file.h"
 #include "launcher/options/env.h"
 #include "launcher/options/exports.h"
@@ -24,11 +25,13 @@ const char *options_getenv(char *const *env, const char *name)
 }
 
 /* A port that is given must be one of --port_range, which may be the site's. */
-static int check_port_range(const struct options *o, const struct given *g, enum option option, int port, struct dt_error *err)
+static int check_port_range(const struct options *o, const struct given *g, enum option option, int port,
+                            struct dt_error *err)
 {
     if (port > 0 && o->port_hi > 0 && (port < o->port_lo || port > o->port_hi)) {
-        return dt_fail(err, DT_INVALID, "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it", g->spelled[option],
-                       port, g->spelled[OPTION_port_range], o->port_lo, o->port_hi);
+        return dt_fail(err, DT_INVALID,
+                       "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
+                       g->spelled[option], port, g->spelled[OPTION_port_range], o->port_lo, o->port_hi);
     }
     return 0;
 }
@@ -39,8 +42,8 @@ static int read_serve_store(struct options *o, const struct given *g, const char
     char shown[64];
     int port = -1;
     if (program != NULL) {
-        return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s", g->spelled[OPTION_serve_store],
-                       option_show(program, shown));
+        return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s",
+                       g->spelled[OPTION_serve_store], option_show(program, shown));
     }
     if (option_parse_endpoint(&o->arena, o->serve_store, &o->master_addr, &port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[OPTION_serve_store]);
@@ -62,7 +65,8 @@ static int read_status(struct options *o, const struct given *g, int argc, char 
         if (strcmp(argv[i], "--json") == 0) {
             o->json = true;
         } else if (id[0] != '\0' || argv[i][0] == '-') {
-            return dt_fail(err, DT_INVALID, "--status: %s: one run id at most; usage: dtrun --status [RUN_ID] [--json]", option_show(argv[i], shown));
+            return dt_fail(err, DT_INVALID, "--status: %s: one run id at most; usage: dtrun --status [RUN_ID] [--json]",
+                           option_show(argv[i], shown));
         } else {
             id = argv[i];
         }
@@ -78,13 +82,15 @@ static int flag_on(const struct given *g, enum option row, bool *on, struct dt_e
     long long value = 0;
     if (g->value[row] != NULL && !dt_parse_int64(g->value[row], &value)) {
         char shown[64];
-        return dt_fail(err, DT_INVALID, "%s: %s: must be a number, 0 or 1", g->spelled[row], option_show(g->value[row], shown));
+        return dt_fail(err, DT_INVALID, "%s: %s: must be a number, 0 or 1", g->spelled[row],
+                       option_show(g->value[row], shown));
     }
     *on = value != 0;
     return 0;
 }
 
-/* Parsers of all rows, in their order: given values, else defaults. The one place that refuses what is not there yet. */
+/* Parsers of all rows, in their order: given values, else defaults. The one place that refuses
+ * what is not there yet. */
 static int read_values(struct options *o, struct given *g, struct dt_error *err)
 {
     for (int i = 0; i < OPTION_COUNT; i++) {
@@ -111,17 +117,20 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
 
 static int check_hosts(struct options *o, const struct given *g, struct dt_error *err)
 {
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0, has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
+    bool is_static = strcmp(o->rdzv_backend, "static") == 0,
+         has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
     if (o->nnodes_max > 1 && o->standalone) {
         return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
-    bool meets = is_static && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL); /* it would look for rank 0 there */
+    /* it would look for rank 0 there */
+    bool meets = is_static && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL);
     if (o->nnodes_max == 1 && !meets && o->node_rank > 0) {
         option_warn(o, "%s: %d: not used; the job has one host", g->spelled[OPTION_node_rank], o->node_rank);
         o->node_rank = 0;
     }
     if ((o->nnodes_max == 1 || is_static) && o->node_rank >= o->nnodes_max) {
-        return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[OPTION_node_rank], o->node_rank, o->nnodes_max);
+        return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[OPTION_node_rank],
+                       o->node_rank, o->nnodes_max);
     }
     return 0;
 }
@@ -134,8 +143,8 @@ static char *random_uuid(struct dt_arena *arena)
     }
     b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
     b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
-    return dt_arena_printf(arena, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
-                           b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    return dt_arena_printf(arena, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+                           b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 static const char *in_brackets(struct options *o, const char *address)
@@ -144,12 +153,14 @@ static const char *in_brackets(struct options *o, const char *address)
     return bare ? dt_arena_printf(&o->arena, "[%s]", address) : address;
 }
 
-/* --master_addr that was given and says another host than --rdzv_endpoint. used: which counts, in words. */
+/* --master_addr that was given and says another host than --rdzv_endpoint. used: which counts,
+ * in words. */
 static void warn_address(struct options *o, const struct given *g, const char *host, const char *used)
 {
     int row = OPTION_master_addr;
     char shown[64];
-    if (host != NULL && g->value[row] != NULL && strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
+    if (host != NULL && g->value[row] != NULL &&
+        strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
         option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->master_addr, shown), used);
     }
 }
@@ -160,7 +171,8 @@ static const char *endpoint_says(struct options *o, const struct given *g, const
 }
 
 /* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
-static int choose_endpoint(struct options *o, const struct given *g, char *const *env, char *host, int endpoint_port, struct dt_error *err)
+static int choose_endpoint(struct options *o, const struct given *g, char *const *env, char *host, int endpoint_port,
+                           struct dt_error *err)
 {
     bool is_static = strcmp(o->rdzv_backend, "static") == 0;
     int ignored = -1;
@@ -168,50 +180,60 @@ static int choose_endpoint(struct options *o, const struct given *g, char *const
         const char *address = in_brackets(o, o->master_addr);
         endpoint_port = g->value[OPTION_master_port] != NULL ? o->master_port : 29500;
         if (g->value[OPTION_master_addr] == NULL) {
-            const char *exported = options_getenv(env, "MASTER_ADDR"); /* torchrun does not read it either */
+            /* torchrun does not read it either */
+            const char *exported = options_getenv(env, "MASTER_ADDR");
             char shown[64];
             if (exported != NULL && exported[0] != '\0') {
                 option_warn(o,
-                            "--master_addr: not given, and MASTER_ADDR is not read: each host looks for the others on itself; add --master_addr=%s",
+                            "--master_addr: not given, and MASTER_ADDR is not read: each host looks for the others on "
+                            "itself; add --master_addr=%s",
                             option_show(exported, shown));
             } else {
                 option_warn(o, "--master_addr: not given: each host looks for the others on itself");
             }
         }
         if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
-            return dt_wrap(err, "%s", g->value[OPTION_master_addr] != NULL ? g->spelled[OPTION_master_addr] : "--master_addr");
+            return dt_wrap(err, "%s",
+                           g->value[OPTION_master_addr] != NULL ? g->spelled[OPTION_master_addr] : "--master_addr");
         }
     } else if (host != NULL) {
         warn_address(o, g, host, endpoint_says(o, g, host));
     } else {
-        return dt_fail(err, DT_INVALID, "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
+        return dt_fail(
+            err, DT_INVALID,
+            "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
     }
     if (endpoint_port < 0 && is_static) {
-        return dt_fail(err, DT_INVALID, "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
+        return dt_fail(err, DT_INVALID,
+                       "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
                        g->spelled[OPTION_rdzv_endpoint], in_brackets(o, host));
     }
     o->master_addr = host;
     o->master_port = endpoint_port < 0 ? 29400 : endpoint_port;
     if (o->master_port == 0) {
-        return dt_fail(err, DT_INVALID, "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500",
+        return dt_fail(err, DT_INVALID,
+                       "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500",
                        in_brackets(o, host));
     }
     return 0;
 }
 
-/* Name and password of user_file are for whoever listens on the way. To another host they go so only where somebody says that it may be. */
+/* Name and password of user_file are for whoever listens on the way. To another host they go so
+ * only where somebody says that it may be. */
 static int check_plain_password(struct options *o, const char *conf, bool said, struct dt_error *err)
 {
     const struct options_etcd *e = &o->etcd;
     const char *host = e->hosts[0];
     bool away = false;
     for (int i = 0; i < e->endpoint_count && !away; i++) {
-        away = strncmp(e->hosts[i], "127.", 4) != 0 && strcmp(e->hosts[i], "::1") != 0 && strcmp(e->hosts[i], "localhost") != 0;
+        away = strncmp(e->hosts[i], "127.", 4) != 0 && strcmp(e->hosts[i], "::1") != 0 &&
+               strcmp(e->hosts[i], "localhost") != 0;
         host = away ? e->hosts[i] : host;
     }
     if (away && !said) {
         return dt_fail(err, DT_INVALID,
-                       "%s: user_file: without https name and password go to %.100s in plain text; add protocol=https, or protocol=http where the "
+                       "%s: user_file: without https name and password go to %.100s in plain text; add protocol=https, "
+                       "or protocol=http where the "
                        "network is to be trusted",
                        conf, host);
     }
@@ -224,7 +246,8 @@ static int choose_etcd(struct options *o, const struct given *g, struct dt_error
 {
     struct options_etcd *e = &o->etcd;
     const char *endpoint = g->spelled[OPTION_rdzv_endpoint], *conf = g->spelled[OPTION_rdzv_conf];
-    char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint : "localhost");
+    char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint
+                                                                                                    : "localhost");
     bool said = e->protocol != NULL;
     e->protocol = said ? e->protocol : dt_arena_strdup(&o->arena, "http");
     e->prefix = e->prefix != NULL ? e->prefix : dt_arena_strdup(&o->arena, "/dtrun");
@@ -253,7 +276,8 @@ static int choose_etcd(struct options *o, const struct given *g, struct dt_error
     return !tls && e->user_file != NULL ? check_plain_password(o, conf, said, err) : 0;
 }
 
-/* Which store the workers are told: torchrun.md's rules for one host, with loopback where nothing else is asked for. */
+/* Which store the workers are told: torchrun.md's rules for one host, with loopback where
+ * nothing else is asked for. */
 static int choose_store(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
     int backend = OPTION_rdzv_backend;
@@ -275,7 +299,8 @@ static int choose_store(struct options *o, const struct given *g, char *const *e
     bool has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
     char *host = NULL;
     int endpoint_port = -1;
-    if (has_endpoint && !o->standalone && !is_etcd && option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
+    if (has_endpoint && !o->standalone && !is_etcd &&
+        option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[endpoint]);
     }
     if (o->nnodes_max > 1) {
@@ -301,13 +326,15 @@ static int choose_store(struct options *o, const struct given *g, char *const *e
         return 0;
     }
     if (!has_endpoint) {
-        return option_parse_endpoint(&o->arena, in_brackets(o, o->master_addr), &o->master_addr, &endpoint_port, err) != 0
+        return option_parse_endpoint(&o->arena, in_brackets(o, o->master_addr), &o->master_addr, &endpoint_port, err) !=
+                       0
                    ? dt_wrap(err, "%s", g->value[address] != NULL ? g->spelled[address] : "--master_addr")
                    : 0;
     }
     if (endpoint_port < 0) {
-        return dt_fail(err, DT_INVALID, "%s: %s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500", g->spelled[endpoint],
-                       option_show(o->rdzv_endpoint, shown), host);
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
+                       g->spelled[endpoint], option_show(o->rdzv_endpoint, shown), host);
     }
     warn_address(o, g, host, endpoint_says(o, g, host));
     o->master_addr = host;
@@ -323,7 +350,8 @@ static int count_workers(struct options *o, const struct given *g, char **env, s
         o->nproc = options_gpu_count(env);
     }
     if (gpu && o->nproc == 0) {
-        return dt_fail(err, DT_INVALID, "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto",
+        return dt_fail(err, DT_INVALID,
+                       "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto",
                        g->spelled[OPTION_nproc_per_node]);
     }
     if ((any && o->nproc == 0) || strcmp(o->nproc_text, "cpu") == 0) {
@@ -342,7 +370,8 @@ static bool ends_with(const char *s, const char *end)
     return n > k && strcmp(s + n - k, end) == 0;
 }
 
-/* A folder that Python runs as a program. By a path with a slash only: a plain name is looked for in PATH, and may be one of our own. */
+/* A folder that Python runs as a program. By a path with a slash only: a plain name is looked
+ * for in PATH, and may be one of our own. */
 static bool is_python_folder(const char *path)
 {
     char *main = dt_format("%s/__main__.py", path);
@@ -353,7 +382,8 @@ static bool is_python_folder(const char *path)
 }
 
 /* What PROGRAM is. */
-static int read_program(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
+static int read_program(struct options *o, const struct given *g, int argc, char **argv, int first,
+                        struct dt_error *err)
 {
     bool module = false, no_python = false, run_path = false;
     if (flag_on(g, OPTION_module, &module, err) != 0 || flag_on(g, OPTION_no_python, &no_python, err) != 0 ||
@@ -361,8 +391,8 @@ static int read_program(struct options *o, const struct given *g, int argc, char
         return -1;
     }
     if (run_path && (module || no_python)) { /* as torchrun does, which says nothing */
-        option_warn(o, "%s: not used; %s runs PROGRAM as a script", g->spelled[module ? OPTION_module : OPTION_no_python],
-                    g->spelled[OPTION_run_path]);
+        option_warn(o, "%s: not used; %s runs PROGRAM as a script",
+                    g->spelled[module ? OPTION_module : OPTION_no_python], g->spelled[OPTION_run_path]);
     } else if (module && no_python) {
         return dt_fail(err, DT_INVALID, "--module: cannot go with --no_python; leave one out");
     }
@@ -370,15 +400,16 @@ static int read_program(struct options *o, const struct given *g, int argc, char
         return dt_fail(err, DT_INVALID, "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
     }
     o->program = dt_arena_strdup(&o->arena, argv[first]);
-    bool dashes = first > 1 &&
-                  strcmp(argv[first - 1], "--") == 0; /* the first "--" is ours, before the program or right behind it, as torchrun's parser has it */
+    /* the first "--" is ours, before the program or right behind it, as torchrun's parser has it */
+    bool dashes = first > 1 && strcmp(argv[first - 1], "--") == 0;
     int from = first + 1 + (!dashes && first + 1 < argc && strcmp(argv[first + 1], "--") == 0);
     o->arg_count = argc - from;
     o->args = dt_arena_alloc(&o->arena, ((size_t)o->arg_count + 1) * sizeof *o->args);
     for (int i = 0; i < o->arg_count; i++) {
         o->args[i] = dt_arena_strdup(&o->arena, argv[from + i]);
     }
-    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") || is_python_folder(o->program);
+    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") ||
+                  is_python_folder(o->program);
     o->entry = run_path               ? OPTIONS_ENTRY_RUN_PATH
                : module               ? OPTIONS_ENTRY_MODULE
                : python && !no_python ? OPTIONS_ENTRY_PYTHON
@@ -396,18 +427,21 @@ static int read_program(struct options *o, const struct given *g, int argc, char
 
 static void scale_times(struct options *o)
 {
-    double *times[] = {&o->shutdown_timeout_s, &o->exit_barrier_s, &o->hang_timeout_s, &o->join_timeout_s, &o->last_call_s, &o->dead_after_s};
+    double *times[] = {&o->shutdown_timeout_s, &o->exit_barrier_s, &o->hang_timeout_s,
+                       &o->join_timeout_s,     &o->last_call_s,    &o->dead_after_s};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         *times[i] /= o->time_scale;
     }
 }
 
 /* --hostfile: what the agents are told; they read the rest of the options themselves. */
-static int read_launching(struct options *o, const struct given *g, int argc, char **argv, int first, struct dt_error *err)
+static int read_launching(struct options *o, const struct given *g, int argc, char **argv, int first,
+                          struct dt_error *err)
 {
     bool dry = false;
     if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
-        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
+        read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
     scale_times(o);
@@ -450,16 +484,19 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return read_launching(o, g, argc, argv, first, err);
     }
     bool dry = false;
-    if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || check_hosts(o, g, err) != 0 || choose_store(o, g, env, err) != 0 ||
-        count_workers(o, g, env, err) != 0 || read_program(o, g, argc, argv, first, err) != 0) {
+    if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || check_hosts(o, g, err) != 0 ||
+        choose_store(o, g, env, err) != 0 || count_workers(o, g, env, err) != 0 ||
+        read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
-    if (option_check_cluster(o, g, env, err) != 0 || check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
+    if (option_check_cluster(o, g, env, err) != 0 ||
+        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
         options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
         return -1;
     }
     if (o->nnodes_max == 1 && o->local_total == 0 && o->stdin_rank >= o->nproc) {
-        return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[OPTION_stdin], o->stdin_rank, o->nproc - 1);
+        return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[OPTION_stdin],
+                       o->stdin_rank, o->nproc - 1);
     }
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;

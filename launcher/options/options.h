@@ -1,6 +1,7 @@
-/* The command line and the variables of the launcher: `dtrun [options] PROGRAM [args]`, torchrun's options and our own.
- * Pure: reads argv and an environment, starts nothing, prints nothing. Only `gpu`, `cpu` and `auto` look at the machine.
- * The rows of options_table.c say everything about an option: spelling, variable, default, parser, help, whether it works yet. */
+/* The command line and the variables of the launcher: `dtrun [options] PROGRAM [args]`,
+ * torchrun's options and our own. Pure: reads argv and an environment, starts nothing, prints
+ * nothing. Only `gpu`, `cpu` and `auto` look at the machine. The rows of options_table.c say
+ * everything about an option: spelling, variable, default, parser, help, whether it works yet. */
 #ifndef DT_LAUNCHER_OPTIONS_OPTIONS_H
 #define DT_LAUNCHER_OPTIONS_OPTIONS_H
 
@@ -68,7 +69,8 @@ struct options {
     /* what is started */
     enum options_entry entry;
     char *program; /* script, module or program as written; null only for help and version */
-    char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command does it) */
+    char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command
+                    * does it) */
     int arg_count;
     bool bundled; /* program is `train`, `bench` or `doctor`, perhaps given by its path */
 
@@ -78,20 +80,27 @@ struct options {
     char *nproc_text; /* as written: 4, gpu, cpu, auto */
     char *role;
     int node_rank;
-    /* Where the scheduler started an agent per worker: our worker's number among all of this host (total 0: it did not), and the host's number
-     * among the hosts (count 0: not known). */
+    /* Where the scheduler started an agent per worker: our worker's number among all of this
+     * host (total 0: it did not), and the host's number among the hosts (count 0: not known). */
     int local_first, local_total, host_number, host_count;
 
-    /* rendezvous; with one node the worker store listens on master_addr:master_port; with several, hosts meet there */
-    bool standalone;                                /* asked for, or what a plain single-node job becomes */
+    /* rendezvous; with one node the worker store listens on master_addr:master_port; with
+     * several, hosts meet there */
+    bool standalone;                                /* asked for, or what a plain single-node job
+                                                     * becomes */
     char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
     char *run_id;                                   /* --rdzv_id; a random UUID when standalone */
-    char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an address or an endpoint */
+    char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1
+                                                     * unless static with an address or an
+                                                     * endpoint */
     int master_port;                                /* 0: any free one */
     char *local_addr;                               /* or null */
-    int is_host;                                    /* c10d on several hosts: 1 holds the endpoint, 0 does not, -1: as addresses say */
+    int is_host;                                    /* c10d on several hosts: 1 holds the
+                                                     * endpoint, 0 does not, -1: as addresses say */
     char *key_file;                                 /* or null */
-    struct options_etcd {                           /* with rdzv_backend etcd-v3; the first endpoint is master_addr, master_port as well */
+    struct options_etcd {                           /* with rdzv_backend etcd-v3; the first
+                                                     * endpoint is master_addr, master_port as
+                                                     * well */
         char *hosts[8];
         int ports[8], endpoint_count;          /* 0: another backend */
         char *protocol;                        /* http or https */
@@ -106,10 +115,12 @@ struct options {
     char *include, *exclude; /* filters of its hosts, or null */
     struct options_host *host_list;
     int host_list_count;
-    char **own_words; /* the options as given on the command line, for the agents; without --dry_run and --export */
+    char **own_words; /* the options as given on the command line, for the agents; without
+                       * --dry_run and --export */
     int own_word_count;
     /* --export */
-    char **exports;    /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a name the last one counts */
+    char **exports;    /* NAME or NAME=VALUE, those of the command line or else of the variable;
+                        * of two of a name the last one counts */
     int *export_items; /* the number of each in its list, from 1 */
     int export_count;
     char **export_words; /* as they stand in argv */
@@ -123,27 +134,37 @@ struct options {
     int max_restarts;
     double monitor_interval_s;
     double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
-    double exit_barrier_s;     /* between the first worker's end with 0 and a word about the others */
+    double exit_barrier_s;     /* between the first worker's end with 0 and a word about the
+                                * others */
     double hang_timeout_s;     /* 0: off */
-    double time_scale;         /* already applied to every duration of this struct, for bounds that are not options */
+    double time_scale;         /* already applied to every duration of this struct, for bounds
+                                * that are not options */
     bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
-    int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count; /* a worker's codes that forbid a restart */
-    unsigned store_users[OPTIONS_MAX_CODES];                      /* --store_users */
+    /* a worker's codes that forbid a restart */
+    int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count;
+    unsigned store_users[OPTIONS_MAX_CODES]; /* --store_users */
     int store_user_count;
-    int check_code;        /* never read from anywhere: the check of the job failed with it, and other hosts are told (run_check.c) */
+    int check_code;        /* never read from anywhere: the check of the job failed with it, and
+                            * other hosts are told (run_check.c) */
     int requeue_exit_code; /* what a saved stop ends with; 75 */
     char *requeue;         /* auto, on, off */
     bool signals[65];      /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
     char *signals_text;    /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
 
     /* logs */
-    char *log_dir;                                                /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
-    uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL]; /* enum options_stream bits by local rank */
-    bool filtered;                                                /* --local_ranks_filter given */
-    bool shown[OPTIONS_MAX_LOCAL];                                /* passes the filter; all true without one */
-    int *ranks, rank_count;                                       /* --ranks_filter; count 0: none */
-    char **stdout_filters, **stderr_filters;                      /* --duplicate_*_filters, null-terminated; null: none */
-    char *prefix_template;                                        /* --log_line_prefix_template or its variable; null: [role0]: */
+    /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
+    char *log_dir;
+    /* enum options_stream bits by local rank */
+    uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL];
+    bool filtered; /* --local_ranks_filter given */
+    /* passes the filter; all true without one */
+    bool shown[OPTIONS_MAX_LOCAL];
+    /* --ranks_filter; count 0: none */
+    int *ranks, rank_count;
+    /* --duplicate_*_filters, null-terminated; null: none */
+    char **stdout_filters, **stderr_filters;
+    /* --log_line_prefix_template or its variable; null: [role0]: */
+    char *prefix_template;
 
     int stdin_rank; /* of the whole job: who reads our standard input; or enum options_stdin */
 
@@ -157,24 +178,29 @@ struct options {
     bool json;          /* with --status */
     char *metrics_host; /* --metrics_endpoint, never in brackets; null: none */
     int metrics_port;   /* 0: any free one */
-    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and master_port */
+    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and
+                         * master_port */
 
     struct dt_text warnings;                    /* one line each, ready to print on stderr */
     enum options_source sources[OPTION_COUNT];  /* options_source reads it */
-    const char *source_variables[OPTION_COUNT]; /* which variable, where it is not the row's own: the cluster's, or torchrun's other one */
+    const char *source_variables[OPTION_COUNT]; /* which variable, where it is not the row's own:
+                                                 * the cluster's, or torchrun's other one */
     struct dt_arena arena;
 };
 
-/* Reads argv[1..] and env (null-terminated NAME=VALUE; only options' variables are looked at). On success the caller clears o; on
- * failure it is already cleared. err->text is one line without the leading "dtrun: "; status DT_INVALID means exit 2. */
+/* Reads argv[1..] and env (null-terminated NAME=VALUE; only options' variables are looked at).
+ * On success the caller clears o; on failure it is already cleared. err->text is one line
+ * without the leading "dtrun: "; status DT_INVALID means exit 2. */
 int options_read(struct options *o, int argc, char **argv, char **env, struct dt_error *err);
 void options_clear(struct options *o);
 
-/* Help as text of at most 80 columns: the common options (one screen), or all of them with their defaults. */
+/* Help as text of at most 80 columns: the common options (one screen), or all of them with their
+ * defaults. */
 void options_help(struct dt_text *out, bool all);
 /* A completion script for bash, zsh or tcsh; shell is o->completion, already checked. */
 void options_completion(struct dt_text *out, const char *shell);
-/* What --dry_run prints: hosts, workers, store, restarts, where the values that matter came from, and the variables of a worker. */
+/* What --dry_run prints: hosts, workers, store, restarts, where the values that matter came
+ * from, and the variables of a worker. */
 void options_describe(const struct options *o, char *const *env, struct dt_text *out);
 /* Where the value of an option came from: "--nproc_per_node", "PET_NPROC_PER_NODE",
  * "SLURM_STEP_NUM_NODES" or "default". */
@@ -182,11 +208,12 @@ const char *options_source(const struct options *o, enum option option);
 
 /* Value of NAME in an environment, or null. */
 const char *options_getenv(char *const *env, const char *name);
-/* GPUs that workers could use: CUDA_VISIBLE_DEVICES up to the first invalid entry, else those that the driver (NVML) lets us use, else the
- * /dev/nvidiaN that exist. */
+/* GPUs that workers could use: CUDA_VISIBLE_DEVICES up to the first invalid entry, else those
+ * that the driver (NVML) lets us use, else the /dev/nvidiaN that exist. */
 int options_gpu_count(char *const *env);
-/* More workers on this host than CUDA_VISIBLE_DEVICES names GPUs: a warning, for whether a program uses them is not known; DT_INVALID with
- * --virtual_local_rank, which gives each worker one of them (of HIP_VISIBLE_DEVICES, where there is that). */
+/* More workers on this host than CUDA_VISIBLE_DEVICES names GPUs: a warning, for whether a
+ * program uses them is not known; DT_INVALID with --virtual_local_rank, which gives each worker
+ * one of them (of HIP_VISIBLE_DEVICES, where there is that). */
 int options_check_gpus(struct options *o, int workers, char *const *env, struct dt_error *err);
 /* CPUs of this process's affinity mask, bounded by the control group's quota; at least 1. */
 int options_cpu_count(void);

@@ -1,12 +1,14 @@
-/* --rdzv_conf: torchrun's list of settings for the rendezvous. Those that mean something here become the value of our own option for it, unless that is
- * given; scripts pass others, which are taken as they are. */
+/* --rdzv_conf: torchrun's list of settings for the rendezvous. Those that mean something here
+ * become the value of our own option for it, unless that is given; scripts pass others, which
+ * are taken as they are. */
 #include "launcher/options/options_table.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-struct keep_alive { /* c10d's: a host is dead after interval * attempts, 5 s * 3 by default; 0: not given */
+struct keep_alive { /* c10d's: a host is dead after interval * attempts, 5 s * 3 by default; 0:
+                     * not given */
     double interval_s, attempts;
 };
 
@@ -25,7 +27,8 @@ static int truth_of(const char *word)
 }
 
 /* Keys whose meaning depends on others, or that only one value of exists here. */
-static int read_conf_key(struct options *o, const char *key, const char *value, struct keep_alive *alive, struct dt_error *err)
+static int read_conf_key(struct options *o, const char *key, const char *value, struct keep_alive *alive,
+                         struct dt_error *err)
 {
     double number = 0, *into = strcmp(key, "keep_alive_interval") == 0      ? &alive->interval_s
                                : strcmp(key, "keep_alive_max_attempt") == 0 ? &alive->attempts
@@ -33,19 +36,22 @@ static int read_conf_key(struct options *o, const char *key, const char *value, 
     char shown[64];
     bool is_number = dt_parse_double(value, &number) && number > 0 && number <= 864000;
     if (into != NULL && !is_number) {
-        return dt_fail(err, DT_INVALID, "%s: %s: must be a number above 0, at most 864000", key, option_show(value, shown));
+        return dt_fail(err, DT_INVALID, "%s: %s: must be a number above 0, at most 864000", key,
+                       option_show(value, shown));
     }
     if (into != NULL) {
         *into = number;
     }
     if (strcmp(key, "store_type") == 0 && strcmp(value, "tcp") != 0) {
-        return dt_fail(err, DT_INVALID, "store_type: %s: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT",
+        return dt_fail(err, DT_INVALID,
+                       "store_type: %s: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT",
                        option_show(value, shown));
     }
     /* c10d, and so --standalone, ignores `timeout`, and scripts pass anything there. */
     bool is_static = o->rdzv_backend != NULL && strcmp(o->rdzv_backend, "static") == 0 && !o->standalone;
     if (strcmp(key, "timeout") == 0 && is_static && !is_number) {
-        return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", key, option_show(value, shown));
+        return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", key,
+                       option_show(value, shown));
     }
     if (strcmp(key, "timeout") == 0 && is_static && o->sources[OPTION_join_timeout] == OPTIONS_FROM_DEFAULT) {
         o->join_timeout_s = number;
@@ -97,9 +103,12 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
     static const struct {
         const char *key;
         size_t offset;
-    } words[] = {{"protocol", offsetof(struct options, etcd.protocol)},   {"cacert", offsetof(struct options, etcd.cacert)},
-                 {"cert", offsetof(struct options, etcd.cert)},           {"key", offsetof(struct options, etcd.key)},
-                 {"user_file", offsetof(struct options, etcd.user_file)}, {"etcd_prefix", offsetof(struct options, etcd.prefix)}};
+    } words[] = {{"protocol", offsetof(struct options, etcd.protocol)},
+                 {"cacert", offsetof(struct options, etcd.cacert)},
+                 {"cert", offsetof(struct options, etcd.cert)},
+                 {"key", offsetof(struct options, etcd.key)},
+                 {"user_file", offsetof(struct options, etcd.user_file)},
+                 {"etcd_prefix", offsetof(struct options, etcd.prefix)}};
     o->rdzv_conf = dt_arena_strdup(&o->arena, text);
     o->is_host = -1;
     char *copy = dt_arena_strdup(&o->arena, text);
@@ -119,7 +128,8 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
         }
         if (piece[0] == '\0' || value == NULL || value[0] == '\0') {
             char shown[64];
-            return dt_fail(err, DT_INVALID, "%s: must be KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300", option_show(text, shown), row->name);
+            return dt_fail(err, DT_INVALID, "%s: must be KEY=VALUE,KEY=VALUE; example: --%s=join_timeout=300",
+                           option_show(text, shown), row->name);
         }
         if (read_conf_key(o, piece, value, &alive, err) != 0) {
             return -1;
@@ -135,7 +145,8 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
             if (strcmp(piece, known[i].key) == 0) {
                 if (!dt_parse_double(value, &seconds) || seconds <= 0 || seconds > 864000) {
                     char shown[64];
-                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece, option_show(value, shown));
+                    return dt_fail(err, DT_INVALID, "%s: %s: must be seconds above 0, at most 864000", piece,
+                                   option_show(value, shown));
                 }
                 if (o->sources[known[i].option] == OPTIONS_FROM_DEFAULT) {
                     *(double *)(void *)((char *)o + known[i].offset) = seconds;

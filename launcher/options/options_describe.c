@@ -25,7 +25,8 @@ static void describe_meeting(const struct options *o, struct dt_text *out)
 {
     static const enum option list[] = {OPTION_rdzv_endpoint, OPTION_master_addr, OPTION_master_port, OPTION_COUNT};
     if (o->nnodes_max > 1) {
-        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend, source_of(o, list));
+        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend,
+                       source_of(o, list));
     } else if (o->master_port != 0) {
         dt_text_printf(out, "store     %s port %d (%s)\n", o->master_addr, o->master_port, source_of(o, list));
     } else if (o->port_hi != 0) {
@@ -36,7 +37,8 @@ static void describe_meeting(const struct options *o, struct dt_text *out)
     }
 }
 
-/* The hosts by name and their ranks, where the scheduler says them and the ranks follow from their order. */
+/* The hosts by name and their ranks, where the scheduler says them and the ranks follow from
+ * their order. */
 static void describe_hosts(const struct options *o, struct dt_text *out)
 {
     enum { SHOWN = 16 };
@@ -44,11 +46,13 @@ static void describe_hosts(const struct options *o, struct dt_text *out)
     struct dt_error ignored;
     int each = o->nproc;
     hostlist_init(&hosts);
-    bool by_order = o->nnodes_max > 1 && o->nnodes_min == o->nnodes_max && strcmp(o->rdzv_backend, "static") == 0 && o->local_total == 0;
+    bool by_order = o->nnodes_max > 1 && o->nnodes_min == o->nnodes_max && strcmp(o->rdzv_backend, "static") == 0 &&
+                    o->local_total == 0;
     if (by_order && cluster_hosts(&o->here, &hosts, &ignored) == 0 && hosts.count == (size_t)o->nnodes_max) {
         dt_text_puts(out, "on       ");
         for (int i = 0; i < o->nnodes_max && i < SHOWN; i++) {
-            dt_text_printf(out, "%s %s (rank%s %d", i > 0 ? "," : "", hosts.hosts[i].name, each > 1 ? "s" : "", i * each);
+            dt_text_printf(out, "%s %s (rank%s %d", i > 0 ? "," : "", hosts.hosts[i].name, each > 1 ? "s" : "",
+                           i * each);
             dt_text_printf(out, each > 1 ? " to %d)" : ")", i * each + each - 1);
         }
         dt_text_printf(out, o->nnodes_max > SHOWN ? " and %d more\n" : "\n", o->nnodes_max - SHOWN);
@@ -56,7 +60,8 @@ static void describe_hosts(const struct options *o, struct dt_text *out)
     hostlist_clear(&hosts);
 }
 
-int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out, struct dt_error *err)
+int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out,
+                           struct dt_error *err)
 {
     struct dt_arena arena;
     char **list;
@@ -146,11 +151,13 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
     dt_text_printf(out, "run id    %s (%s)\n", o->run_id, made ? "made up" : options_source(o, OPTION_rdzv_id));
     describe_meeting(o, out);
     dt_text_printf(out, "restarts  %d (%s)\n", o->max_restarts, options_source(o, OPTION_max_restarts));
-    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s, options_source(o, OPTION_shutdown_timeout));
+    dt_text_printf(out, "stop      %g s between TERM and KILL (%s)\n", o->shutdown_timeout_s,
+                   options_source(o, OPTION_shutdown_timeout));
     if (o->metrics_host != NULL) {
         char port[16] = "a free port";
         (void)snprintf(port, sizeof port, o->metrics_port > 0 ? "port %d" : "a free port", o->metrics_port);
-        dt_text_printf(out, "metrics   %s %s (%s)\n", o->metrics_host, port, options_source(o, OPTION_metrics_endpoint));
+        dt_text_printf(out, "metrics   %s %s (%s)\n", o->metrics_host, port,
+                       options_source(o, OPTION_metrics_endpoint));
     }
     if (o->numa_binding != NULL) {
         dt_text_printf(out, "binding   by %s (--numa_binding)\n", o->numa_binding);

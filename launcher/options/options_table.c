@@ -1,4 +1,5 @@
-/* The table of options, and what follows from it alone: help, completion scripts, names of variables. */
+/* The table of options, and what follows from it alone: help, completion scripts, names of
+ * variables. */
 #include "launcher/options/options_table.h"
 
 #include "launcher/options/cluster.h"
@@ -125,8 +126,8 @@ static void help_row(struct dt_text *out, const struct option_row *row, bool all
         (void)snprintf(letter, sizeof letter, "-%c, ", row->letter);
     }
     const char *open = row->arity == OPTION_MAYBE ? "[=" : "=";
-    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->shown != NULL ? open : "", row->shown != NULL ? row->shown : "",
-                     row->arity == OPTION_MAYBE ? "]" : "");
+    int n = snprintf(left, sizeof left, "  %s--%s%s%s%s", letter, row->name, row->shown != NULL ? open : "",
+                     row->shown != NULL ? row->shown : "", row->arity == OPTION_MAYBE ? "]" : "");
     dt_text_puts(out, left);
     if (n + 2 > COLUMN) {
         dt_text_printf(out, "\n%*s", COLUMN, "");
@@ -177,7 +178,8 @@ void options_completion(struct dt_text *out, const char *shell)
     dt_text_init(&names);
     for (int i = 0; i < OPTION_COUNT; i++) {
         if (option_rows[i].not_yet == NULL && option_rows[i].help != NULL) {
-            dt_text_printf(&names, "%s--%s%s", names.size > 0 ? " " : "", option_rows[i].name, option_rows[i].arity == OPTION_VALUE ? "=" : "");
+            dt_text_printf(&names, "%s--%s%s", names.size > 0 ? " " : "", option_rows[i].name,
+                           option_rows[i].arity == OPTION_VALUE ? "=" : "");
         }
     }
     if (strcmp(shell, "tcsh") == 0) {
@@ -190,7 +192,8 @@ void options_completion(struct dt_text *out, const char *shell)
                        "_dtrun() {\n"
                        "    local word=${COMP_WORDS[COMP_CWORD]}\n"
                        "    case $word in\n"
-                       "    -*) COMPREPLY=($(compgen -W '%s' -- \"$word\")); [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace ;;\n"
+                       "    -*) COMPREPLY=($(compgen -W '%s' -- \"$word\")); [[ ${COMPREPLY[0]} == *= ]] && compopt -o "
+                       "nospace ;;\n"
                        "    *) COMPREPLY=($(compgen -W 'train bench' -- \"$word\") $(compgen -f -- \"$word\")) ;;\n"
                        "    esac\n"
                        "}\n"

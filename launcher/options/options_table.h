@@ -17,7 +17,8 @@ struct option_row {
     enum option_arity arity;
     enum option_family family;
     const char *other_variable; /* asked after the row's own; or null */
-    const char *fallback;       /* default as text, given to the parser; null: the parser is not called */
+    const char *fallback;       /* default as text, given to the parser; null: the parser is not
+                                 * called */
     const char *shown;          /* placeholder of the value in the help */
     const char *help;           /* null: not for people */
     bool common;                /* on the first screen of the help */
@@ -37,22 +38,27 @@ struct given {
     int last;                       /* row that was given last */
 };
 
-/* The options before PROGRAM, into g, and for the agents of --hostfile into o->own_words; *first is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
+/* The options before PROGRAM, into g, and for the agents of --hostfile into o->own_words; *first
+ * is PROGRAM's place in argv. At --help and --version it ends, with o->action set. */
 int option_read_words(struct options *o, struct given *g, int argc, char **argv, int *first, struct dt_error *err);
 /* What was not given, from PET_NAME and DTRUN_NAME, or the row's other variable. */
 void option_read_variables(struct options *o, struct given *g, char *const *env);
-/* What the scheduler knows takes the place of options that were not given: hosts, our number, where to meet, the run's name. Only where
- * its own launcher started us on several hosts; a job on one host is the same with and without a scheduler. Sets o->here. */
+/* What the scheduler knows takes the place of options that were not given: hosts, our number,
+ * where to meet, the run's name. Only where its own launcher started us on several hosts; a job
+ * on one host is the same with and without a scheduler. Sets o->here. */
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err);
-/* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher with several workers per task. */
+/* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher
+ * with several workers per task. */
 int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err);
 
-/* The option with this name (either spelling) on a command line, or -1. What is known here is named by its OPTION_... */
+/* The option with this name (either spelling) on a command line, or -1. What is known here is
+ * named by its OPTION_... */
 int option_find(const char *name);
 /* PET_NAME or DTRUN_NAME into `out`; false for a row without a variable. */
 bool option_variable(const struct option_row *row, char *out, size_t out_bytes);
 
-/* General parsers: const char *, bool, int in lo..hi, seconds in lo..hi ("90", "1.5", "500ms", "2m", "1h"). */
+/* General parsers: const char *, bool, int in lo..hi, seconds in lo..hi ("90", "1.5", "500ms",
+ * "2m", "1h"). */
 int option_parse_text(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_flag(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_int(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
@@ -83,16 +89,20 @@ int option_parse_export(struct options *o, const struct option_row *row, const c
 /* Words that are accepted and change nothing. */
 int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 
-/* HOST[:PORT] as torchrun reads endpoints: brackets of IPv6 removed, *port -1 without one. Strings live in the arena. */
+/* HOST[:PORT] as torchrun reads endpoints: brackets of IPv6 removed, *port -1 without one.
+ * Strings live in the arena. */
 int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host, int *port, struct dt_error *err);
-/* Entries nvidia0, nvidia7, ... of a folder; a container has those of its own GPUs only, by their numbers on the host. */
+/* Entries nvidia0, nvidia7, ... of a folder; a container has those of its own GPUs only, by
+ * their numbers on the host. */
 int option_count_gpu_nodes(const char *folder);
 /* The variables that a worker gets beside those of env, a line each, with ten blanks before it. */
 struct env_worker;
-int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out, struct dt_error *err);
+int options_list_variables(const struct options *o, const struct env_worker *w, char *const *env, struct dt_text *out,
+                           struct dt_error *err);
 /* Appends a blank and the word as a shell would take it back. */
 void options_quote(struct dt_text *out, const char *word);
-/* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes; returns out. */
+/* text for a message: at most 60 bytes, control characters as '?'. `out` of at least 64 bytes;
+ * returns out. */
 const char *option_show(const char *text, char *out);
 /* Appends a warning line. */
 void option_warn(struct options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

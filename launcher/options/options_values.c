@@ -1,5 +1,6 @@
-/* Parsers of option values: each takes the text of one value, checks it whole, and fills in one member. The messages begin with
- * the value; options.c puts before it where the value came from. Also what `gpu`, `cpu` and `auto` mean on this machine. */
+/* Parsers of option values: each takes the text of one value, checks it whole, and fills in one
+ * member. The messages begin with the value; options.c puts before it where the value came from.
+ * Also what `gpu`, `cpu` and `auto` mean on this machine. */
 #include "launcher/options/options_table.h"
 
 #include "launcher/rounds/coordinator.h"
@@ -82,7 +83,8 @@ static bool read_int(const char *text, long long lo, long long hi, int *out)
     memcpy(buffer, text, n);
     buffer[n] = '\0';
     long long value;
-    if (!dt_parse_int64(buffer[0] == '+' && isdigit((unsigned char)buffer[1]) ? buffer + 1 : buffer, &value) || value < lo || value > hi) {
+    if (!dt_parse_int64(buffer[0] == '+' && isdigit((unsigned char)buffer[1]) ? buffer + 1 : buffer, &value) ||
+        value < lo || value > hi) {
         return false;
     }
     *out = (int)value;
@@ -110,7 +112,8 @@ int option_parse_int(struct options *o, const struct option_row *row, const char
 {
     if (!read_int(text, (long long)row->lo, (long long)row->hi, MEMBER(int))) {
         double example = strcmp(row->shown, "PORT") == 0 ? 29500 : row->lo > 0 ? row->lo : 1;
-        return must_be(err, text, "a whole number from %.0f to %.0f; example: --%s=%.0f", row->lo, row->hi, row->name, example);
+        return must_be(err, text, "a whole number from %.0f to %.0f; example: --%s=%.0f", row->lo, row->hi, row->name,
+                       example);
     }
     return 0;
 }
@@ -151,7 +154,8 @@ int option_parse_seconds(struct options *o, const struct option_row *row, const 
             return 0;
         }
     }
-    return must_be(err, text, "seconds %s 0, at most %.0f; examples: --%s=30, 500ms, 5m", row->lo > 0 ? "above" : "from", row->hi, row->name);
+    return must_be(err, text, "seconds %s 0, at most %.0f; examples: --%s=30, 500ms, 5m",
+                   row->lo > 0 ? "above" : "from", row->hi, row->name);
 }
 
 /* Number of the word among "a|b|c", or -1. */
@@ -170,14 +174,17 @@ static int which_word(const char *words, const char *text)
     }
 }
 
-/* start_method has words of its own; plug-ins are Python names, of which only the default can exist. */
+/* start_method has words of its own; plug-ins are Python names, of which only the default can
+ * exist. */
 int option_parse_ignored(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     (void)o;
     if (strchr(row->shown, '|') != NULL) {
         return which_word(row->shown, text) >= 0 ? 0 : must_be(err, text, "one of %s", row->shown);
     }
-    return strcmp(text, row->fallback) == 0 ? 0 : must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
+    return strcmp(text, row->fallback) == 0
+               ? 0
+               : must_be(err, text, "%s: Python plug-ins cannot run in dtrun", row->fallback);
 }
 
 /* A rank of the whole job, all or none. */
@@ -224,7 +231,8 @@ int option_parse_nnodes(struct options *o, const struct option_row *row, const c
         }
         int lo;
         int hi;
-        if (read_int(buffer, 1, OPTIONS_MAX_NODES, &lo) && read_int(colon != NULL ? colon + 1 : buffer, lo, OPTIONS_MAX_NODES, &hi)) {
+        if (read_int(buffer, 1, OPTIONS_MAX_NODES, &lo) &&
+            read_int(colon != NULL ? colon + 1 : buffer, lo, OPTIONS_MAX_NODES, &hi)) {
             o->nnodes_min = lo;
             o->nnodes_max = hi;
             return 0;
@@ -235,20 +243,23 @@ int option_parse_nnodes(struct options *o, const struct option_row *row, const c
 
 int option_parse_nproc(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    /* The environment is asked later: options.c calls again through `nproc_text`; here only the word is checked. */
+    /* The environment is asked later: options.c calls again through `nproc_text`; here only the
+     * word is checked. */
     if (strcmp(text, "gpu") != 0 && strcmp(text, "cpu") != 0 && strcmp(text, "auto") != 0) {
         if (strcmp(text, "xpu") == 0) {
             return dt_fail(err, DT_INVALID, "xpu: not supported; use a number, gpu, cpu or auto");
         }
         if (!read_int(text, (long long)row->lo, (long long)row->hi, &o->nproc)) {
-            return must_be(err, text, "a number from 1 to %d, or gpu, cpu, auto; example: --nproc_per_node=4", OPTIONS_MAX_LOCAL);
+            return must_be(err, text, "a number from 1 to %d, or gpu, cpu, auto; example: --nproc_per_node=4",
+                           OPTIONS_MAX_LOCAL);
         }
     }
     o->nproc_text = dt_arena_strdup(&o->arena, text);
     return 0;
 }
 
-/* "3" for all ranks, or "0:1,1:3": unlisted ranks get none. Unlike torchrun's pattern, any rank may be named. */
+/* "3" for all ranks, or "0:1,1:3": unlisted ranks get none. Unlike torchrun's pattern, any rank
+ * may be named. */
 int option_parse_mask(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     uint8_t *mask = (uint8_t *)o + row->offset;
@@ -274,8 +285,10 @@ int option_parse_mask(struct options *o, const struct option_row *row, const cha
         }
         p = end + 3;
     }
-    return must_be(err, text, "0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to %d) with masks; examples: --%s=3, --%s=0:1,1:3",
-                   OPTIONS_MAX_LOCAL - 1, row->name, row->name);
+    return must_be(
+        err, text,
+        "0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to %d) with masks; examples: --%s=3, --%s=0:1,1:3",
+        OPTIONS_MAX_LOCAL - 1, row->name, row->name);
 }
 
 /* The numbers 0 to `most` between commas into `list` (in the arena); their count, or -1. */
@@ -300,7 +313,8 @@ int option_parse_filter(struct options *o, const struct option_row *row, const c
     int *ranks;
     int count = read_ranks(o, text, OPTIONS_MAX_LOCAL - 1, &ranks);
     if (count < 0) {
-        return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2", OPTIONS_MAX_LOCAL - 1, row->name);
+        return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2",
+                       OPTIONS_MAX_LOCAL - 1, row->name);
     }
     o->filtered = count > 0;
     memset(o->shown, !o->filtered, sizeof o->shown);
@@ -313,7 +327,8 @@ int option_parse_filter(struct options *o, const struct option_row *row, const c
 int option_parse_ranks(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     o->rank_count = read_ranks(o, text, INT_MAX - 1, &o->ranks);
-    return o->rank_count >= 0 ? 0 : must_be(err, text, "global ranks, separated by commas; example: --%s=0,8", row->name);
+    return o->rank_count >= 0 ? 0
+                              : must_be(err, text, "global ranks, separated by commas; example: --%s=0,8", row->name);
 }
 
 /* It stands in prefixes of lines, in files and in messages to other hosts. */
@@ -321,8 +336,8 @@ int option_parse_role(struct options *o, const struct option_row *row, const cha
 {
     size_t n = strlen(text);
     if (n >= COORDINATOR_ROLE_BYTES || !dt_text_is_harmless(text, n, false)) {
-        return must_be(err, text, "at most %d bytes of UTF-8, without control characters; example: --%s=trainer", COORDINATOR_ROLE_BYTES - 1,
-                       row->name);
+        return must_be(err, text, "at most %d bytes of UTF-8, without control characters; example: --%s=trainer",
+                       COORDINATOR_ROLE_BYTES - 1, row->name);
     }
     o->role = dt_arena_strdup(&o->arena, text);
     return 0;
@@ -333,7 +348,8 @@ int option_parse_run_id(struct options *o, const struct option_row *row, const c
 {
     size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
     if (n == 0 || text[0] == '.' || text[n] != '\0' || n > 128) {
-        return must_be(err, text, "at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --%s=run-7", row->name);
+        return must_be(err, text, "at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --%s=run-7",
+                       row->name);
     }
     o->run_id = dt_arena_strdup(&o->arena, text);
     return 0;
@@ -409,8 +425,8 @@ int option_parse_signals(struct options *o, const struct option_row *row, const 
         int number = signal_number(name);
         if (number == 0 || number == SIGKILL || number == SIGSTOP || number == SIGCHLD) {
             char value[64];
-            return dt_fail(err, DT_INVALID, "%s: %s; example: --signals_to_handle=SIGTERM,SIGUSR1", option_show(name, value),
-                           number == 0 ? "no such signal" : "this signal cannot be handled");
+            return dt_fail(err, DT_INVALID, "%s: %s; example: --signals_to_handle=SIGTERM,SIGUSR1",
+                           option_show(name, value), number == 0 ? "no such signal" : "this signal cannot be handled");
         }
         o->signals[number] = true;
         p += n;
@@ -427,7 +443,8 @@ int option_parse_users(struct options *o, const struct option_row *row, const ch
         long long id = -1;
         (void)snprintf(name, sizeof name, "%.*s", size, p);
         if (o->store_user_count == OPTIONS_MAX_CODES || size == 0 || size >= (int)sizeof name) {
-            return must_be(err, text, "at most %d users, separated by commas; example: --%s=nobody,1001", OPTIONS_MAX_CODES, row->name);
+            return must_be(err, text, "at most %d users, separated by commas; example: --%s=nobody,1001",
+                           OPTIONS_MAX_CODES, row->name);
         }
         const struct passwd *known = dt_parse_int64(name, &id) ? NULL : getpwnam(name);
         id = known != NULL ? (long long)known->pw_uid : id;
@@ -450,7 +467,8 @@ int option_parse_codes(struct options *o, const struct option_row *row, const ch
         (void)snprintf(piece, sizeof piece, "%.*s", n > 15 ? 15 : (int)n, p);
         int code;
         if (n > 15 || o->permanent_code_count == OPTIONS_MAX_CODES || !read_int(piece, 1, 255, &code)) {
-            return must_be(err, text, "at most %d codes from 1 to 255, separated by commas; example: --%s=93,99", OPTIONS_MAX_CODES, row->name);
+            return must_be(err, text, "at most %d codes from 1 to 255, separated by commas; example: --%s=93,99",
+                           OPTIONS_MAX_CODES, row->name);
         }
         o->permanent_codes[o->permanent_code_count++] = code;
         p += n + (p[n] == ',');
@@ -487,10 +505,13 @@ int option_parse_metrics(struct options *o, const struct option_row *row, const 
     int port = -1;
     if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text)) {
         o->metrics_host = dt_arena_strdup(&o->arena, "127.0.0.1");
-        return read_int(text, 0, 65535, &o->metrics_port) ? 0 : must_be(err, text, "a port from 0 to 65535; example: --%s=9400", row->name);
+        return read_int(text, 0, 65535, &o->metrics_port)
+                   ? 0
+                   : must_be(err, text, "a port from 0 to 65535; example: --%s=9400", row->name);
     }
     if (text[0] == ':') { /* of all addresses for some, of this host alone for others */
-        return must_be(err, text, "PORT, for this host alone, or HOST:PORT; example: --%s=0.0.0.0:9400 for everybody", row->name);
+        return must_be(err, text, "PORT, for this host alone, or HOST:PORT; example: --%s=0.0.0.0:9400 for everybody",
+                       row->name);
     }
     if (option_parse_endpoint(&o->arena, text, &o->metrics_host, &port, err) != 0) {
         return -1;
@@ -511,14 +532,16 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     size_t size = strlen(copy);
     const char *scheme = strstr(copy, "://");
     if (scheme != NULL) {
-        return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; leave out %.*s", value, scheme - copy < 20 ? (int)(scheme - copy) + 3 : 20, copy);
+        return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; leave out %.*s", value,
+                       scheme - copy < 20 ? (int)(scheme - copy) + 3 : 20, copy);
     }
     char *after = copy; /* where a colon may start the port */
     bool brackets = copy[0] == '[';
     if (brackets) {
         after = strchr(copy, ']');
         if (after == NULL || (after[1] != ':' && after[1] != '\0')) {
-            return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; brackets go around the address alone: [::1]:29500", value);
+            return dt_fail(err, DT_INVALID, "%s: must be HOST:PORT; brackets go around the address alone: [::1]:29500",
+                           value);
         }
     }
     char *colon = strrchr(after, ':');
@@ -529,7 +552,8 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     if (colon != NULL) {
         *colon = '\0';
         if (strlen(colon + 1) > 5 || !isdigit((unsigned char)colon[1]) || !read_int(colon + 1, 0, 65535, &number)) {
-            return dt_fail(err, DT_INVALID, "%s: the port must be a number from 0 to 65535; example: localhost:29500", value);
+            return dt_fail(err, DT_INVALID, "%s: the port must be a number from 0 to 65535; example: localhost:29500",
+                           value);
         }
     }
     if (brackets) {
@@ -550,7 +574,10 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     return 0;
 }
 
-enum { driver_ms = 20000 }; /* the first to ask a driver without persistence mode waits for seconds */
+enum {
+    driver_ms = 20000
+}; /* the first to ask a driver without persistence mode waits for
+    * seconds */
 
 int option_count_gpu_nodes(const char *folder)
 {
@@ -568,7 +595,8 @@ int option_count_gpu_nodes(const char *folder)
     return count;
 }
 
-/* GPUs that the driver says may be used; -1: it says nothing, or not in time. A driver that hangs holds a child of ours, not us. */
+/* GPUs that the driver says may be used; -1: it says nothing, or not in time. A driver that
+ * hangs holds a child of ours, not us. */
 static int count_by_driver(void)
 {
     int ends[2], count = -1;
@@ -579,14 +607,16 @@ static int count_by_driver(void)
     pid_t child = fork();
     if (child == 0) {
         struct dt_nvml *driver;
-        if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known at once */
+        if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known
+                                                 * at once */
             count = dt_nvml_usable(driver);
         }
         _exit(write(ends[1], &count, sizeof count) != (ssize_t)sizeof count);
     }
     (void)close(ends[1]);
     struct pollfd answer = {.fd = ends[0], .events = POLLIN};
-    if (child > 0 && (poll(&answer, 1, driver_ms) != 1 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)) {
+    if (child > 0 &&
+        (poll(&answer, 1, driver_ms) != 1 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)) {
         count = -1;
         (void)kill(child, SIGKILL);
     }
@@ -612,7 +642,8 @@ int options_gpu_count(char *const *env)
 int options_check_gpus(struct options *o, int workers, char *const *env, struct dt_error *err)
 {
     const char *hip = options_getenv(env, "HIP_VISIBLE_DEVICES");
-    const char *variable = o->virtual_local_rank && hip != NULL && hip[0] != '\0' ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+    const char *variable =
+        o->virtual_local_rank && hip != NULL && hip[0] != '\0' ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
     const char *visible = options_getenv(env, variable);
     int count = 0;
     if (visible == NULL || visible[0] == '\0') {
@@ -624,13 +655,17 @@ int options_check_gpus(struct options *o, int workers, char *const *env, struct 
         }
         return workers <= count
                    ? 0
-                   : dt_fail(err, DT_INVALID, "--virtual_local_rank: %d workers asked, %d GPU%s visible (%s=%.200s); lower --nproc_per_node", workers,
-                             count, count == 1 ? "" : "s", variable, visible);
+                   : dt_fail(
+                         err, DT_INVALID,
+                         "--virtual_local_rank: %d workers asked, %d GPU%s visible (%s=%.200s); lower --nproc_per_node",
+                         workers, count, count == 1 ? "" : "s", variable, visible);
     }
     count = options_gpu_count(env);
     if (isdigit((unsigned char)o->nproc_text[0]) && count > 0 && workers > count && !o->bundled) {
-        option_warn(o, "--nproc_per_node: %d workers asked, %d GPU%s visible (%s=%.200s); lower it if each worker needs its own", workers, count,
-                    count == 1 ? "" : "s", variable, visible);
+        option_warn(
+            o,
+            "--nproc_per_node: %d workers asked, %d GPU%s visible (%s=%.200s); lower it if each worker needs its own",
+            workers, count, count == 1 ? "" : "s", variable, visible);
     }
     return 0;
 }

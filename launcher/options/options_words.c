@@ -75,7 +75,8 @@ static int ambiguous(const char *name, bool ours, int count, struct dt_error *er
     return -1;
 }
 
-/* The row that `name` means, in full or as an unambiguous beginning; torchrun's options come before ours. */
+/* The row that `name` means, in full or as an unambiguous beginning; torchrun's options come
+ * before ours. */
 static int find_row(const char *name, struct dt_error *err)
 {
     int exact = option_find(name);
@@ -97,7 +98,8 @@ static int find_row(const char *name, struct dt_error *err)
     return count[ours] == 1 ? found[ours] : ambiguous(name, ours != 0, count[ours], err);
 }
 
-static void give(struct options *o, struct given *g, int row, const char *value, const char *spelled, enum options_source source)
+static void give(struct options *o, struct given *g, int row, const char *value, const char *spelled,
+                 enum options_source source)
 {
     g->value[row] = value;
     g->last = row;
@@ -154,8 +156,10 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
         if (row < 0) {
             char shown[64];
             const char *ours = p == words[0] + 1 ? called_elsewhere(p) : NULL;
-            return ours != NULL ? dt_fail(err, DT_INVALID, "%s: unknown option; did you mean --%s?", option_show(words[0], shown), ours)
-                                : dt_fail(err, DT_INVALID, "%s: unknown option; dtrun --help=all shows all", option_show(words[0], shown));
+            return ours != NULL ? dt_fail(err, DT_INVALID, "%s: unknown option; did you mean --%s?",
+                                          option_show(words[0], shown), ours)
+                                : dt_fail(err, DT_INVALID, "%s: unknown option; dtrun --help=all shows all",
+                                          option_show(words[0], shown));
         }
         if (option_rows[row].arity != OPTION_VALUE) {
             give(o, g, row, option_rows[row].arity == OPTION_FLAG ? "1" : "", spelled, OPTIONS_FROM_COMMAND_LINE);
@@ -177,7 +181,8 @@ static int read_short(struct options *o, struct given *g, char **words, struct d
     return 1;
 }
 
-/* What argv[i..i + used - 1] said is kept where it is read again: by the agents, and where all of one option count. */
+/* What argv[i..i + used - 1] said is kept where it is read again: by the agents, and where all
+ * of one option count. */
 static void keep_words(struct options *o, const struct given *g, char **argv, int i, int used)
 {
     bool export = option_rows[g->last].parse == option_parse_export;
@@ -209,7 +214,8 @@ int option_read_words(struct options *o, struct given *g, int argc, char **argv,
         if (g->value[help] != NULL) {
             if (g->value[help][0] != '\0' && strcmp(g->value[help], "all") != 0) {
                 char shown[64];
-                return dt_fail(err, DT_INVALID, "--help: %s: must be all, or nothing", option_show(g->value[help], shown));
+                return dt_fail(err, DT_INVALID, "--help: %s: must be all, or nothing",
+                               option_show(g->value[help], shown));
             }
             o->action = g->value[help][0] == '\0' ? OPTIONS_HELP : OPTIONS_HELP_ALL;
             return 0;

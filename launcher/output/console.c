@@ -1,4 +1,5 @@
-/* A writer for each side, so that the words on one are not held up by who does not read the other; one for both when they are the same. */
+/* A writer for each side, so that the words on one are not held up by who does not read the
+ * other; one for both when they are the same. */
 #include "launcher/output/console.h"
 
 #include "base/clock.h"
@@ -20,9 +21,15 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define OWN_BYTES ((size_t)16 << 20) /* what waits of a side when own lines are dropped, too; others' are dropped long before */
-#define MOMENT_S 0.05                /* that an own line is waited for, where what is before it is being read */
-#define REST_S 1.0                   /* after one that took longer, so that many lines do not add up */
+#define OWN_BYTES                                                                                                      \
+    ((size_t)16 << 20) /* what waits of a side when own lines are dropped, too;
+                        * others' are dropped long before */
+#define MOMENT_S                                                                                                       \
+    0.05 /* that an own line is waited for, where what is before it
+          * is being read */
+#define REST_S                                                                                                         \
+    1.0 /* after one that took longer, so that many lines do not add
+         * up */
 #define LOOK_S 0.1
 #define PIECE_BYTES ((size_t)4096)
 
@@ -46,7 +53,8 @@ int console_open(int out_fd, int err_fd, struct dt_error *err)
     struct stat out;
     struct stat error;
     const int fds[2] = {out_fd, err_fd};
-    bool one = fstat(out_fd, &out) == 0 && fstat(err_fd, &error) == 0 && out.st_dev == error.st_dev && out.st_ino == error.st_ino;
+    bool one = fstat(out_fd, &out) == 0 && fstat(err_fd, &error) == 0 && out.st_dev == error.st_dev &&
+               out.st_ino == error.st_ino;
     struct log_writer *first = log_writer_open(err), *second = first == NULL || one ? first : log_writer_open(err);
     if (second == NULL) {
         if (first != NULL) {
@@ -107,12 +115,14 @@ static void put_own(const char *text, size_t size)
     }
     if (console.unsaid > 0) {
         char line[128];
-        int length =
-            snprintf(line, sizeof line, "dtrun: %zu of the launcher's own lines are missing here; the console did not read\n", console.unsaid);
+        int length = snprintf(line, sizeof line,
+                              "dtrun: %zu of the launcher's own lines are missing here; the console did not read\n",
+                              console.unsaid);
         console.unsaid = 0;
         log_writer_put(w, console.sinks[1], line, (size_t)length);
     }
-    if (other != w && log_writer_stalled_s(other) < MOMENT_S) { /* who reads both sees them in order */
+    if (other != w && log_writer_stalled_s(other) < MOMENT_S) { /* who reads both sees them in
+                                                                 * order */
         wait_a_moment(other);
     }
     log_writer_put(w, console.sinks[1], text, size);
@@ -121,7 +131,8 @@ static void put_own(const char *text, size_t size)
     }
 }
 
-/* write() that does not wait: EAGAIN where it would. The descriptor is shared with others, so O_NONBLOCK would be theirs, too. */
+/* write() that does not wait: EAGAIN where it would. The descriptor is shared with others, so
+ * O_NONBLOCK would be theirs, too. */
 static ssize_t write_now(int fd, const char *text, size_t size)
 {
     ssize_t n = send(fd, text, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -130,7 +141,8 @@ static ssize_t write_now(int fd, const char *text, size_t size)
     }
     struct stat st;
     struct iovec part = {.iov_base = (void *)text, .iov_len = size};
-    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) { /* others write to it: room that poll sees may be gone */
+    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) { /* others write to it: room that poll sees
+                                                        * may be gone */
         n = pwritev2(fd, &part, 1, -1, RWF_NOWAIT);
         if (n >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS)) {
             return n;
@@ -256,7 +268,8 @@ void console_missed(size_t count, const char *where)
     console.where = where != NULL ? dt_strdup(where) : NULL;
 }
 
-/* What lies unread in a pipe or terminal: a reader may take a long time for less than a writer can be told of. */
+/* What lies unread in a pipe or terminal: a reader may take a long time for less than a writer
+ * can be told of. */
 static int unread(int fd)
 {
     int bytes = 0;
@@ -270,7 +283,8 @@ static bool is_insisted(void)
     return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
 }
 
-/* Waits a little for what waits of the side; true when it is written. *stalled_s: since when nothing of it could be. */
+/* Waits a little for what waits of the side; true when it is written. *stalled_s: since when
+ * nothing of it could be. */
 static bool wait_side(int side, double *stalled_s)
 {
     if (!console.alone) {
@@ -308,7 +322,8 @@ static void settle(int side, double begin_s, double stall_s)
 /* How the side ends: what was lost, added to `sum`. Called with the lock held. */
 static void end_side(int side, struct log_losses *sum)
 {
-    struct log_losses l = {.line_count = count_lines(dt_text_str(&console.held), console.held.size), .bytes = console.held.size};
+    struct log_losses l = {.line_count = count_lines(dt_text_str(&console.held), console.held.size),
+                           .bytes = console.held.size};
     if (!console.alone) {
         l = log_writer_close(console.writers[side], 0);
         console.writers[side] = NULL;
@@ -325,7 +340,8 @@ static void say_losses(const struct log_losses *losses)
     bool one = missed == 1;
     if (missed > 0 && !losses->closed) {
         console_say("dtrun: %zu line%s not shown%s%s%s%s\n", missed, one ? " was" : "s were",
-                    losses->error != 0 ? ": " : "; the console did not read", losses->error != 0 ? strerror(losses->error) : "",
+                    losses->error != 0 ? ": " : "; the console did not read",
+                    losses->error != 0 ? strerror(losses->error) : "",
                     console.where == NULL ? ""
                     : one                 ? "; it is in "
                                           : "; they are in ",

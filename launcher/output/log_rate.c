@@ -16,10 +16,12 @@ bool log_rate_add(struct log_rate *r, const char *data, size_t size, double now_
     double passed_s = now_s - r->since_s;
     if (r->since_s > 0 && passed_s >= 1) {
         double bytes_s = (double)r->bytes / passed_s, lines_s = (double)r->line_count / passed_s;
-        flood = (bytes_s >= (double)FLOOD_BYTES || lines_s >= (double)FLOOD_LINES) && (r->told_s <= 0 || now_s - r->told_s >= AGAIN_S);
+        flood = (bytes_s >= (double)FLOOD_BYTES || lines_s >= (double)FLOOD_LINES) &&
+                (r->told_s <= 0 || now_s - r->told_s >= AGAIN_S);
         if (flood) {
             char shown[32];
-            (void)snprintf(out, out_bytes, "%s and %.0f lines a second", dt_text_bytes(bytes_s, shown, sizeof shown), lines_s);
+            (void)snprintf(out, out_bytes, "%s and %.0f lines a second", dt_text_bytes(bytes_s, shown, sizeof shown),
+                           lines_s);
             r->told_s = now_s;
         }
         r->since_s = 0;

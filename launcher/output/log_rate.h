@@ -10,8 +10,8 @@ struct log_rate { /* all zero to begin with */
     size_t bytes, line_count;
 };
 
-/* Takes note of what came at now_s (monotonic). True once a minute at most, after a second of a flood: `out` says then "41.2 MiB and 1023000 lines
- * a second". */
+/* Takes note of what came at now_s (monotonic). True once a minute at most, after a second of a
+ * flood: `out` says then "41.2 MiB and 1023000 lines a second". */
 bool log_rate_add(struct log_rate *r, const char *data, size_t size, double now_s, char *out, size_t out_bytes);
 
 #endif

@@ -52,8 +52,8 @@ static void plain_name(const char *run_id, char *out, size_t size)
 {
     size_t n = 0;
     for (const char *p = run_id; *p != '\0' && n < size - 1; p++) {
-        bool plain =
-            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' || *p == '_' || (*p == '.' && n > 0);
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
+                     *p == '_' || (*p == '.' && n > 0);
         out[n++] = plain ? *p : '_';
     }
     out[n] = '\0';
@@ -84,7 +84,8 @@ static int try_to_write(const char *dir, struct dt_error *err)
     return result;
 }
 
-/* place/torchelastic_xxxxxxxx, which becomes *base, and in it the run's folder; null where that cannot be made or written to. */
+/* place/torchelastic_xxxxxxxx, which becomes *base, and in it the run's folder; null where that
+ * cannot be made or written to. */
 static char *open_at(const char *place, const char *name, char **base, struct dt_error *err)
 {
     char *made = make_private(place, "torchelastic", err);
@@ -122,7 +123,8 @@ static char *open_temporary(const char *name, char **base, struct dt_error *err)
         }
     }
     (void)dt_fail(err, passes ? DT_FULL : DT_INVALID,
-                  "%s, and no other temporary folder can be written; set TMPDIR to one that can, or give --log_dir", first.text);
+                  "%s, and no other temporary folder can be written; set TMPDIR to one that can, or give --log_dir",
+                  first.text);
     return NULL;
 }
 
@@ -147,7 +149,8 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
 char *log_tree_attempt(const char *dir, int restart_count, struct dt_error *err)
 {
     for (int again = 1;; again++) {
-        char *path = again == 1 ? dt_format("%s/attempt_%d", dir, restart_count) : dt_format("%s/attempt_%d.%d", dir, restart_count, again);
+        char *path = again == 1 ? dt_format("%s/attempt_%d", dir, restart_count)
+                                : dt_format("%s/attempt_%d.%d", dir, restart_count, again);
         if (mkdir(path, 0755) == 0) {
             return path;
         }

@@ -1,5 +1,6 @@
-/* The queue is a list of blocks. Small pieces for the same sink are joined into one block, so a million lines a second cost few writes. The thread takes
- * the first block and writes it in pieces of at most a pipe's atomic size, outside the lock; every piece is a sign of progress. */
+/* The queue is a list of blocks. Small pieces for the same sink are joined into one block, so a
+ * million lines a second cost few writes. The thread takes the first block and writes it in
+ * pieces of at most a pipe's atomic size, outside the lock; every piece is a sign of progress. */
 #include "launcher/output/log_writer.h"
 
 #include "base/clock.h"
@@ -80,7 +81,8 @@ static size_t count_lines(const char *data, size_t size)
     return count;
 }
 
-/* Writes one piece; returns the bytes that were taken, 0 with *error set when it failed for good. */
+/* Writes one piece; returns the bytes that were taken, 0 with *error set when it failed for
+ * good. */
 static size_t write_piece(int fd, const char *data, size_t size, int *error)
 {
     for (;;) {
@@ -88,7 +90,8 @@ static size_t write_piece(int fd, const char *data, size_t size, int *error)
         if (n > 0) {
             return (size_t)n;
         }
-        if (n < 0 && errno == EAGAIN) { /* the console was made non-blocking by somebody who shares it */
+        if (n < 0 && errno == EAGAIN) { /* the console was made non-blocking by somebody who
+                                         * shares it */
             struct pollfd p = {.fd = fd, .events = POLLOUT};
             (void)poll(&p, 1, 1000);
         } else if (n == 0 || errno != EINTR) {
@@ -167,13 +170,15 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Why no thread can be had, and what to change. The library says EAGAIN also where its stack does not fit. */
+/* Why no thread can be had, and what to change. The library says EAGAIN also where its stack
+ * does not fit. */
 static void explain(int code, struct dt_error *err)
 {
     struct rlimit space;
     bool limited = getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY;
     (void)dt_fail(err, DT_NO_MEMORY, "cannot start a thread for output: %s; %s", strerror(code),
-                  limited ? "raise the limit of address space (ulimit -v)" : "look at ulimit -u and the limit of the control group");
+                  limited ? "raise the limit of address space (ulimit -v)"
+                          : "look at ulimit -u and the limit of the control group");
 }
 
 struct log_writer *log_writer_open(struct dt_error *err)
@@ -310,7 +315,8 @@ struct log_losses log_writer_close(struct log_writer *w, double timeout_s)
         for (struct block *b = w->first; b != NULL; b = b->next) {
             losses.line_count += count_lines(b->data, b->size);
         }
-        w->abandoned = true; /* the thread may sit in write() for ever: it keeps all that it needs, and frees it when it comes back */
+        w->abandoned = true; /* the thread may sit in write() for ever: it keeps all that it
+                              * needs, and frees it when it comes back */
     }
     w->stop = true;
     (void)pthread_cond_broadcast(&w->changed);

@@ -1,5 +1,6 @@
-/* A thread that writes: a bounded memory of blocks for files or for the console, so that the loop never waits for a disk or a terminal. The
- * owner asks for the size of what is waiting and decides itself whether to read on, to hold back or to drop. */
+/* A thread that writes: a bounded memory of blocks for files or for the console, so that the
+ * loop never waits for a disk or a terminal. The owner asks for the size of what is waiting and
+ * decides itself whether to read on, to hold back or to drop. */
 #ifndef DT_LAUNCHER_OUTPUT_LOG_WRITER_H
 #define DT_LAUNCHER_OUTPUT_LOG_WRITER_H
 
@@ -11,7 +12,8 @@
 struct log_writer;
 struct log_sink; /* one file or one side of the console */
 
-/* What could not be written. error: errno of the first failure that was not a closed pipe, 0 for none. */
+/* What could not be written. error: errno of the first failure that was not a closed pipe, 0 for
+ * none. */
 struct log_losses {
     size_t line_count, bytes;
     int error;
@@ -33,8 +35,8 @@ double log_writer_stalled_s(struct log_writer *w);
 struct log_losses log_writer_losses(struct log_writer *w);
 /* Waits until all is written, at most timeout_s; true when it is. */
 bool log_writer_flush(struct log_writer *w, double timeout_s);
-/* Waits as flush does, then ends the thread and frees. A thread that hangs in a write is left alone with its memory; what it held counts as
- * lost. Returns the losses. */
+/* Waits as flush does, then ends the thread and frees. A thread that hangs in a write is left
+ * alone with its memory; what it held counts as lost. Returns the losses. */
 struct log_losses log_writer_close(struct log_writer *w, double timeout_s);
 
 #endif

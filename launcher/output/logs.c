@@ -4,8 +4,9 @@
  *                           |------> console thread --> [role0]:line
  *                           '------> tail, for the report
  *
- * When files fall behind, the pipes are not read until they have caught up: workers wait as for any slow file. When the console falls behind
- * it is the same as long as it reads at all; one that has stood still for STALL_S gets no more lines until it reads again, and is told how many
+ * When files fall behind, the pipes are not read until they have caught up: workers wait as for
+ * any slow file. When the console falls behind it is the same as long as it reads at all; one
+ * that has stood still for STALL_S gets no more lines until it reads again, and is told how many
  * it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
 #include "launcher/output/logs.h"
 
@@ -25,7 +26,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILES_HIGH = 16 << 20, CONSOLE_HIGH = 4 << 20, LOW = 1 << 20, TAIL_BYTES = 16384, FINISH_BYTES = 2 << 20, TICK_MS = 20 };
+enum {
+    FILES_HIGH = 16 << 20,
+    CONSOLE_HIGH = 4 << 20,
+    LOW = 1 << 20,
+    TAIL_BYTES = 16384,
+    FINISH_BYTES = 2 << 20,
+    TICK_MS = 20
+};
 #define STALL_S 2.0   /* a console that takes nothing for so long does not hold the workers back */
 #define PARTIAL_S 0.2 /* an unfinished line is shown after this */
 
@@ -55,17 +63,20 @@ struct logs {
     uv_loop_t *loop;
     uv_timer_t *timer;
     const struct options *o;
-    char *base;              /* the folder made by default, to be removed when it stays empty; or null */
+    char *base;              /* the folder made by default, to be removed when it stays empty; or
+                              * null */
     char *dir, *attempt_dir; /* null for /dev/null */
     struct log_writer *files;
     struct log_sink *filtered[2]; /* of the attempt */
     bool terminal[2], same_console, colours;
-    struct stream *partial[2]; /* whose unfinished line stands on that side (slot 0 for both when they are one console) */
+    struct stream *partial[2]; /* whose unfinished line stands on that side (slot 0 for both when
+                                * they are one console) */
     struct worker *workers;
     int worker_count, first_rank, group_rank, world_size;
     char host[256];
     bool paused, dropping, warned;
-    size_t dropped_count, reported_count; /* lines the console missed: all, and those it was told about */
+    size_t dropped_count, reported_count; /* lines the console missed: all, and those it was told
+                                           * about */
     struct dt_text scratch;
     char buffer[65536];
 };
@@ -86,7 +97,8 @@ static bool may_show(struct logs *l)
         return false;
     }
     char text[128];
-    (void)snprintf(text, sizeof text, "dtrun: %zu lines are missing here; the console did not read\n", l->dropped_count - l->reported_count);
+    (void)snprintf(text, sizeof text, "dtrun: %zu lines are missing here; the console did not read\n",
+                   l->dropped_count - l->reported_count);
     l->reported_count = l->dropped_count;
     l->dropping = false;
     tell(text);
@@ -135,7 +147,8 @@ static void on_line(void *context, const char *line, size_t size)
 {
     struct stream *s = context;
     struct logs *l = s->l;
-    if (l->filtered[s->which] != NULL && contains_any(line, size, s->which == 0 ? l->o->stdout_filters : l->o->stderr_filters)) {
+    if (l->filtered[s->which] != NULL &&
+        contains_any(line, size, s->which == 0 ? l->o->stdout_filters : l->o->stderr_filters)) {
         dt_text_reset(&l->scratch);
         dt_text_puts(&l->scratch, s->prefix);
         dt_text_add(&l->scratch, line, size);
@@ -206,7 +219,8 @@ static void check_files(struct logs *l)
     int error = l->warned ? 0 : log_writer_losses(l->files).error;
     if (error != 0) {
         char text[1024];
-        (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on, lost output is counted\n", l->dir, strerror(error));
+        (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on, lost output is counted\n", l->dir,
+                       strerror(error));
         tell(text);
         l->warned = true;
     }
@@ -261,8 +275,8 @@ static void take(struct stream *s, const char *data, size_t size)
     char words[96];
     if (log_rate_add(&s->rate, data, size, s->last_s, words, sizeof words)) {
         char text[192];
-        (void)snprintf(text, sizeof text, "dtrun: rank %d (local %d) floods its %s: %s\n", l->first_rank + s->local_rank, s->local_rank,
-                       s->which == 0 ? "stdout" : "stderr", words);
+        (void)snprintf(text, sizeof text, "dtrun: rank %d (local %d) floods its %s: %s\n",
+                       l->first_rank + s->local_rank, s->local_rank, s->which == 0 ? "stdout" : "stderr", words);
         tell(text);
     }
     if (s->file != NULL) {
@@ -338,7 +352,8 @@ void logs_spawned(struct logs *l, int local_rank)
     }
 }
 
-/* What lies in a worker's pipes. `last`: ends an unfinished line, closes, whoever still holds the other end. */
+/* What lies in a worker's pipes. `last`: ends an unfinished line, closes, whoever still holds
+ * the other end. */
 static void drain(struct logs *l, int local_rank, bool last)
 {
     if (local_rank < 0 || local_rank >= l->worker_count) {
@@ -385,7 +400,8 @@ static struct log_sink *open_file(struct logs *l, const char *folder, const char
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0 && !l->warned) {
         char text[1024];
-        (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on without this file\n", path, strerror(errno));
+        (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on without this file\n", path,
+                       strerror(errno));
         tell(text);
         l->warned = true;
     }
@@ -428,7 +444,8 @@ static void end_attempt(struct logs *l)
     l->paused = false;
 }
 
-int logs_attempt(struct logs *l, int restart_count, int local_world_size, int first_rank, int group_rank, int world_size, struct dt_error *err)
+int logs_attempt(struct logs *l, int restart_count, int local_world_size, int first_rank, int group_rank,
+                 int world_size, struct dt_error *err)
 {
     end_attempt(l);
     l->workers = dt_alloc((size_t)local_world_size * sizeof *l->workers);
@@ -471,7 +488,8 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
 static char *make_prefix(const struct logs *l, int local_rank)
 {
     const char *template = l->o->prefix_template != NULL ? l->o->prefix_template : "[${role_name}${local_rank}]:";
-    return log_prefix(template, l->o->role, l->host, (const int[]){local_rank, l->first_rank + local_rank, l->group_rank, l->world_size});
+    return log_prefix(template, l->o->role, l->host,
+                      (const int[]){local_rank, l->first_rank + local_rank, l->group_rank, l->world_size});
 }
 
 static int open_stream(struct logs *l, int local_rank, int which, bool file, bool shown, struct dt_error *err)
@@ -523,7 +541,8 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
         bool tee = (o->tee[local_rank] & bit) != 0;
-        bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0); /* /dev/null turns redirects off, as torchrun has it */
+        /* /dev/null turns redirects off, as torchrun has it */
+        bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0);
         fds[which] = -1;
         if (!file && shown) {
             continue;
@@ -548,7 +567,8 @@ static bool keeps_streams(const struct options *o)
     return false;
 }
 
-/* The run's folder, or none: for /dev/null, or, with a warning, where the default one cannot be made and nobody asked for logs. */
+/* The run's folder, or none: for /dev/null, or, with a warning, where the default one cannot be
+ * made and nobody asked for logs. */
 static int open_tree(struct logs *l, struct dt_error *err)
 {
     const struct options *o = l->o;
@@ -671,8 +691,8 @@ void logs_close(struct logs *l, double timeout_s, struct dt_text *lost)
     struct log_losses files = log_writer_close(l->files, timeout_s);
     console_missed(l->dropped_count - l->reported_count, l->dir);
     if (lost != NULL && files.bytes > 0) {
-        dt_text_printf(lost, "dtrun: %s: %zu lines (%zu bytes) of output were lost: %s\n", l->dir, files.line_count, files.bytes,
-                       files.error != 0 ? strerror(files.error) : "the disk did not take them in time");
+        dt_text_printf(lost, "dtrun: %s: %zu lines (%zu bytes) of output were lost: %s\n", l->dir, files.line_count,
+                       files.bytes, files.error != 0 ? strerror(files.error) : "the disk did not take them in time");
     }
     if (l->base != NULL && rmdir(l->dir) == 0) {
         (void)rmdir(l->base);

@@ -1,5 +1,6 @@
-/* Failure reports: reads what workers left, decides who was first, and writes the text. Everything that comes from a worker is untrusted:
- * bounded in size, control characters made harmless, never a reason to fail. */
+/* Failure reports: reads what workers left, decides who was first, and writes the text.
+ * Everything that comes from a worker is untrusted: bounded in size, control characters made
+ * harmless, never a reason to fail. */
 #include "launcher/output/report.h"
 
 #include "base/clock.h"
@@ -35,8 +36,8 @@ void report_failure_clear(struct report_failure *f)
     report_failure_init(f);
 }
 
-/* Appends at most max_bytes of text: newline becomes newline and indent (or a blank without indent), tabs stay, each other character that is not visible
- * becomes '?'. */
+/* Appends at most max_bytes of text: newline becomes newline and indent (or a blank without
+ * indent), tabs stay, each other character that is not visible becomes '?'. */
 static void add_safe(struct dt_text *out, const char *text, size_t max_bytes, const char *indent)
 {
     size_t n = strlen(text), size;
@@ -129,8 +130,8 @@ static double time_of(const struct stat *st)
     return (double)st->st_mtim.tv_sec + (double)st->st_mtim.tv_nsec * 1e-9;
 }
 
-/* The file's time is by this machine's clock, to the fraction of a second, as that of a file made now beside it shows: a file server may have another clock,
- * or whole seconds. */
+/* The file's time is by this machine's clock, to the fraction of a second, as that of a file
+ * made now beside it shows: a file server may have another clock, or whole seconds. */
 static bool keeps_our_time(const char *path, const struct stat *file)
 {
     struct stat st = {0};
@@ -175,7 +176,8 @@ void report_read_error_file(struct report_failure *f, const char *path)
         f->file_time_s = number_of(cJSON_GetObjectItemCaseSensitive(root, "timestamp"));
         f->raw = dt_strdup(dt_text_str(&text));
     } else {
-        f->message = dt_format("%.4096s", dt_text_str(&text)); /* no error file of PyTorch's: shown as it is */
+        f->message = dt_format("%.4096s", dt_text_str(&text)); /* no error file of PyTorch's:
+                                                                * shown as it is */
     }
     cJSON_Delete(root);
     dt_text_clear(&text);
@@ -188,13 +190,15 @@ static double happened_s(const struct report_failure *f)
     return f->file_time_s > 0 && f->file_time_s <= noticed_s + 1 ? floor(f->file_time_s) : noticed_s;
 }
 
-/* The worker wrote its file in the second that it names, so when it did is known to the fraction. */
+/* The worker wrote its file in the second that it names, so when it did is known to the
+ * fraction. */
 static bool is_dated(const struct report_failure *f)
 {
     return f->file_time_s > 0 && floor(f->written_s) == happened_s(f) && f->written_s < f->wall_s;
 }
 
-/* Within one second. An end is noticed a moment after it came about, and whoever lost a peer may have written by then. */
+/* Within one second. An end is noticed a moment after it came about, and whoever lost a peer may
+ * have written by then. */
 static bool is_sooner(const struct report_failure *a, const struct report_failure *b)
 {
     bool a_dated = is_dated(a), b_dated = is_dated(b);
@@ -215,21 +219,23 @@ size_t report_heard(const char *text)
     return heard;
 }
 
-/* A worker that we stopped is the first cause only when its own file says that it had failed before everybody else: it was still
- * shutting down when a peer's death was seen. */
+/* A worker that we stopped is the first cause only when its own file says that it had failed
+ * before everybody else: it was still shutting down when a peer's death was seen. */
 int report_root(const struct report_failure *f, int count)
 {
     int best = -1;
     for (int i = 0; i < count; i++) {
         bool same = best >= 0 && happened_s(&f[i]) == happened_s(&f[best]);
-        if (!f[i].stopped_by_us && (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) || (same && is_sooner(&f[i], &f[best])))) {
+        if (!f[i].stopped_by_us &&
+            (best < 0 || happened_s(&f[i]) < happened_s(&f[best]) || (same && is_sooner(&f[i], &f[best])))) {
             best = i;
         }
     }
     for (int i = 0; i < count; i++) {
         bool same = best >= 0 && happened_s(&f[i]) == happened_s(&f[best]);
-        bool earlier = best >= 0 && f[i].stopped_by_us && f[i].file_time_s > 0 &&
-                       (happened_s(&f[i]) < happened_s(&f[best]) || (same && is_dated(&f[i]) && is_sooner(&f[i], &f[best])));
+        bool earlier =
+            best >= 0 && f[i].stopped_by_us && f[i].file_time_s > 0 &&
+            (happened_s(&f[i]) < happened_s(&f[best]) || (same && is_dated(&f[i]) && is_sooner(&f[i], &f[best])));
         if (earlier || (best < 0 && i == 0)) {
             best = i;
         }
@@ -262,7 +268,8 @@ static void add_what(const struct report_failure *f, struct dt_text *out)
     if (f->stopped_by_us && words != NULL && words[0] != '\0') { /* and took its time to end */
         dt_text_puts(out, "failed");
     } else if (f->exit_code < 0) {
-        dt_text_printf(out, "killed by signal %d (%s)", -f->exit_code, report_signal_name(-f->exit_code, name, sizeof name));
+        dt_text_printf(out, "killed by signal %d (%s)", -f->exit_code,
+                       report_signal_name(-f->exit_code, name, sizeof name));
     } else {
         dt_text_printf(out, "exit code %d", f->exit_code);
     }
@@ -309,7 +316,8 @@ static void add_block(const struct report_failure *f, int index, bool said, stru
     }
     dt_text_printf(out, "[%d]:\n  time      : %s\n  host      : ", index, when);
     add_safe(out, f->host, sizeof f->host, NULL);
-    dt_text_printf(out, "\n  rank      : %d (local_rank: %d)\n  exitcode  : %d (pid: %ld)", f->rank, f->local_rank, f->exit_code, (long)f->pid);
+    dt_text_printf(out, "\n  rank      : %d (local_rank: %d)\n  exitcode  : %d (pid: %ld)", f->rank, f->local_rank,
+                   f->exit_code, (long)f->pid);
     if (f->exit_code < 0) {
         dt_text_printf(out, "  (%s)", report_signal_name(-f->exit_code, name, sizeof name));
     }
@@ -321,9 +329,11 @@ static void add_block(const struct report_failure *f, int index, bool said, stru
     } else if (f->note[0] != '\0') {
         add_safe(out, f->note, sizeof f->note, "  ");
     } else if (f->exit_code < 0) {
-        dt_text_printf(out, "Signal %d (%s) received by PID %ld", -f->exit_code, report_signal_name(-f->exit_code, name, sizeof name), (long)f->pid);
+        dt_text_printf(out, "Signal %d (%s) received by PID %ld", -f->exit_code,
+                       report_signal_name(-f->exit_code, name, sizeof name), (long)f->pid);
     } else {
-        dt_text_puts(out, "none left; see the worker's own output, or https://pytorch.org/docs/stable/elastic/errors.html");
+        dt_text_puts(out,
+                     "none left; see the worker's own output, or https://pytorch.org/docs/stable/elastic/errors.html");
     }
     dt_text_puts(out, "\n");
 }
@@ -347,7 +357,8 @@ static void add_rule(struct dt_text *out, char c, size_t width)
     dt_text_puts(out, "\n");
 }
 
-void report_write(const struct report_failure *f, int count, int root, const struct report_context *c, struct dt_text *out)
+void report_write(const struct report_failure *f, int count, int root, const struct report_context *c,
+                  struct dt_text *out)
 {
     if (count == 0 || root < 0) {
         return;
@@ -366,7 +377,8 @@ void report_write(const struct report_failure *f, int count, int root, const str
     }
     dt_text_puts(out, "\n");
     if (c->tail != NULL && c->tail[0] != '\0') {
-        dt_text_printf(out, "last lines of rank %d:\n%s%s", f[root].rank, c->tail, c->tail[strlen(c->tail) - 1] == '\n' ? "" : "\n");
+        dt_text_printf(out, "last lines of rank %d:\n%s%s", f[root].rank, c->tail,
+                       c->tail[strlen(c->tail) - 1] == '\n' ? "" : "\n");
     }
     for (int i = 0; i < count; i++) {
         add_block(&f[i], i, strcmp(f[i].note, f[root].note) == 0, i == root ? &first : &others);
@@ -458,8 +470,9 @@ void report_event_failure(const struct report_failure *f, struct dt_text *out)
     struct dt_text cause;
     dt_text_init(&cause);
     add_what(f, &cause);
-    dt_text_printf(out, "\"rank\":%d,\"local_rank\":%d,\"pid\":%ld,\"exit_code\":%d,\"stopped_by_us\":%s,\"host\":", f->rank, f->local_rank,
-                   (long)f->pid, f->exit_code, f->stopped_by_us ? "true" : "false");
+    dt_text_printf(out,
+                   "\"rank\":%d,\"local_rank\":%d,\"pid\":%ld,\"exit_code\":%d,\"stopped_by_us\":%s,\"host\":", f->rank,
+                   f->local_rank, (long)f->pid, f->exit_code, f->stopped_by_us ? "true" : "false");
     dt_text_json(out, f->host, strlen(f->host));
     dt_text_puts(out, ",\"cause\":");
     dt_text_json(out, dt_text_str(&cause), cause.size);

@@ -1,5 +1,7 @@
-/* One request per connection, as HTTP allows (RFC 9112, "Connection: close"): what reads metrics asks once in many seconds. No body of a request and no
- * other method than GET and HEAD is looked at, so there is nothing that a library of HTTP would spare; one would cost each start of dtrun its loading. */
+/* One request per connection, as HTTP allows (RFC 9112, "Connection: close"): what reads metrics
+ * asks once in many seconds. No body of a request and no other method than GET and HEAD is
+ * looked at, so there is nothing that a library of HTTP would spare; one would cost each start
+ * of dtrun its loading. */
 #include "launcher/query/exporter.h"
 
 #include "base/clock.h"
@@ -38,7 +40,8 @@ struct exporter {
 static struct asked_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body)
 {
     struct asked_answer *a = asked_answer_make();
-    dt_text_printf(&a->text, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n", status, type, body->size, more);
+    dt_text_printf(&a->text, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n",
+                   status, type, body->size, more);
     dt_text_add(&a->text, body->data, body->size);
     return a;
 }
@@ -88,8 +91,10 @@ static enum asked_take drop(struct exporter *m, int fd, const char *what)
     struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
     char name[LOOKUP_NAME_BYTES], more[STRANGERS_MORE_BYTES];
-    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0 && strangers_refused(&m->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
-        dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s", lookup_name((struct sockaddr *)&from, name, sizeof name), what, more);
+    if (getpeername(fd, (struct sockaddr *)&from, &size) == 0 &&
+        strangers_refused(&m->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
+        dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s",
+               lookup_name((struct sockaddr *)&from, name, sizeof name), what, more);
     }
     return ASKED_DROP;
 }
@@ -146,7 +151,8 @@ static bool may_be_http(struct word request)
 enum exporter_request exporter_read(const char *request, size_t size)
 {
     struct word rest = {request, size};
-    while (starts(rest, "\r\n")) { /* as some clients put behind their last request (RFC 9112, 2.2) */
+    while (starts(rest, "\r\n")) { /* as some clients put behind their last request (RFC 9112,
+                                    * 2.2) */
         rest = (struct word){rest.text + 2, rest.size - 2};
     }
     if (!may_be_http(rest) && !is_word(rest, "\r")) {
@@ -200,7 +206,8 @@ static enum asked_take take(void *user, int fd, const char *request, size_t size
 
 /* ---- open, close ---- */
 
-/* A socket on the host's address, at the port or one of the range. A name server that is silent must not hold up the job. */
+/* A socket on the host's address, at the port or one of the range. A name server that is silent
+ * must not hold up the job. */
 static int listen_at(const struct exporter_options *o, int *fd, int *port, struct dt_error *err)
 {
     struct lookup_list list;
@@ -214,7 +221,8 @@ static int listen_at(const struct exporter_options *o, int *fd, int *port, struc
     }
     (void)lookup_host((struct sockaddr *)&list.addresses[best], host, sizeof host);
     struct dt_net net = {.fd = -1};
-    int rc = o->port == 0 ? dt_net_listen_within(&net, host, &o->range, 0, NULL, port, err) : dt_net_listen(&net, host, o->port, 0, NULL, port, err);
+    int rc = o->port == 0 ? dt_net_listen_within(&net, host, &o->range, 0, NULL, port, err)
+                          : dt_net_listen(&net, host, o->port, 0, NULL, port, err);
     if (rc != 0 && o->port > 0 && err->status == DT_IO && endpoint_port_owner(o->port, owner, sizeof owner)) {
         return dt_fail(err, DT_IO, "port %d: already in use by %s", o->port, owner);
     }
@@ -231,8 +239,12 @@ int exporter_open(struct exporter **out, uv_loop_t *loop, const struct exporter_
     }
     struct exporter *m = dt_alloc(sizeof *m);
     m->options = *options;
-    struct asked_options a = {
-        .places = PLACES, .request_bytes = REQUEST_BYTES, .slow_s = SLOW_S, .gives_way_s = GIVES_WAY_S, .take = take, .user = m};
+    struct asked_options a = {.places = PLACES,
+                              .request_bytes = REQUEST_BYTES,
+                              .slow_s = SLOW_S,
+                              .gives_way_s = GIVES_WAY_S,
+                              .take = take,
+                              .user = m};
     if (asked_open(&m->asked, loop, fd, &a, err) != 0) {
         (void)close(fd);
         free(m);

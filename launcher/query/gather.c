@@ -1,5 +1,6 @@
-/* A question has a number, so that late answers to an older one are told apart. Answers come in parts of whole lines; what other agents send is read as
- * strict JSON, harmless for a terminal, before a byte of it is shown. */
+/* A question has a number, so that late answers to an older one are told apart. Answers come in
+ * parts of whole lines; what other agents send is read as strict JSON, harmless for a terminal,
+ * before a byte of it is shown. */
 #include "launcher/query/gather.h"
 
 #include "base/clock.h"
@@ -53,7 +54,9 @@ static void add_answered(struct gather *g, uint64_t id)
 static uint64_t id_of(const char *line, size_t size)
 {
     static const char before[] = "{\"id\":\"";
-    return size > sizeof before - 1 && memcmp(line, before, sizeof before - 1) == 0 ? strtoull(line + sizeof before - 1, NULL, 16) : 0;
+    return size > sizeof before - 1 && memcmp(line, before, sizeof before - 1) == 0
+               ? strtoull(line + sizeof before - 1, NULL, 16)
+               : 0;
 }
 
 /* Looks closely only when so many have answered as there are: each of thousands of answers asks. */
@@ -223,7 +226,9 @@ static void take_lines(struct dt_text *to, const char *body, size_t size)
         const char *newline = memchr(p, '\n', (size_t)(stop - p));
         size_t n = newline != NULL ? (size_t)(newline - p) : (size_t)(stop - p);
         struct dt_error ignored;
-        cJSON *row = to->size + n < ROWS_BYTES && dt_text_is_harmless(p, n, false) ? dt_scan_parse(p, n, "row", NULL, &ignored) : NULL;
+        cJSON *row = to->size + n < ROWS_BYTES && dt_text_is_harmless(p, n, false)
+                         ? dt_scan_parse(p, n, "row", NULL, &ignored)
+                         : NULL;
         if (cJSON_IsObject(row) && p[0] == '{' && p[n - 1] == '}') {
             dt_text_add(to, p, n);
             dt_text_puts(to, "\n");

@@ -1,5 +1,5 @@
-/* The socket is made under a passing name and renamed when it listens, so whoever finds PID-RANDOM.sock and is refused knows that its agent is
- * gone: the file may be removed. */
+/* The socket is made under a passing name and renamed when it listens, so whoever finds
+ * PID-RANDOM.sock and is refused knows that its agent is gone: the file may be removed. */
 #include "launcher/query/status.h"
 
 #include "base/file.h"
@@ -18,7 +18,9 @@
 
 enum { ASKERS = 8, SWEEP_FILES = 64 };
 #define LONGEST_NAME "4194304-0123456789ab.sock" /* of a socket here: PID-RANDOM.sock */
-#define SLOW_S 5.0                               /* for one who asks, from the connection to its end */
+#define SLOW_S                                                                                                         \
+    5.0 /* for one who asks, from the connection to its
+         * end */
 
 struct status {
     struct asked *asked;
@@ -49,7 +51,9 @@ int status_folder_check(const char *path, bool make, struct dt_error *err)
     struct stat st;
     size_t limit = sizeof((struct sockaddr_un *)0)->sun_path - sizeof "/new-" LONGEST_NAME;
     if (strlen(path) > limit) {
-        return dt_fail(err, DT_INVALID, "%s: %zu bytes are too many for the folder of a socket, at most %zu; set DTRUN_RUNTIME_DIR to a shorter one",
+        return dt_fail(err, DT_INVALID,
+                       "%s: %zu bytes are too many for the folder of a socket, at most %zu; set DTRUN_RUNTIME_DIR to a "
+                       "shorter one",
                        path, strlen(path), limit);
     }
     if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
@@ -62,8 +66,8 @@ int status_folder_check(const char *path, bool make, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "%s: is no folder", path);
     }
     if (st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
-        return dt_fail(err, DT_INVALID, "%s: belongs to user %u, mode %03o; must be ours alone (0700)", path, (unsigned)st.st_uid,
-                       (unsigned)st.st_mode & 0777);
+        return dt_fail(err, DT_INVALID, "%s: belongs to user %u, mode %03o; must be ours alone (0700)", path,
+                       (unsigned)st.st_uid, (unsigned)st.st_mode & 0777);
     }
     return 0;
 }
@@ -111,17 +115,18 @@ static bool program_of(const char *pid, char *out, size_t out_bytes)
     return size > 0;
 }
 
-/* The number in a socket's name is of a process that runs our program, and not ours. In another PID namespace an agent may be there without being seen. Opens
- * nothing. */
+/* The number in a socket's name is of a process that runs our program, and not ours. In another
+ * PID namespace an agent may be there without being seen. Opens nothing. */
 static bool is_there(const char *name)
 {
     char own[512], theirs[512], number[16];
     (void)snprintf(number, sizeof number, "%d", atoi(name));
-    return atoi(name) != (int)getpid() && program_of("self", own, sizeof own) && program_of(number, theirs, sizeof theirs) &&
-           strcmp(own, theirs) == 0;
+    return atoi(name) != (int)getpid() && program_of("self", own, sizeof own) &&
+           program_of(number, theirs, sizeof theirs) && strcmp(own, theirs) == 0;
 }
 
-/* Removes what killed agents have left; a few per start are enough. Agents that live are not woken: a host may have many. */
+/* Removes what killed agents have left; a few per start are enough. Agents that live are not
+ * woken: a host may have many. */
 static void sweep(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -154,7 +159,8 @@ static int listen_in(const char *folder, char **path, struct dt_error *err)
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) {
         return dt_fail_errno(err, "random numbers");
     }
-    char *name = dt_format("%d-%02x%02x%02x%02x%02x%02x.sock", (int)getpid(), random[0], random[1], random[2], random[3], random[4], random[5]);
+    char *name = dt_format("%d-%02x%02x%02x%02x%02x%02x.sock", (int)getpid(), random[0], random[1], random[2],
+                           random[3], random[4], random[5]);
     char *made = dt_format("%s/new-%s", folder, name);
     *path = dt_format("%s/%s", folder, name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -178,7 +184,8 @@ static int listen_in(const char *folder, char **path, struct dt_error *err)
 
 /* ---- those who ask ---- */
 
-/* Our user's processes and root's come this far, by the folder's mode; this is for a folder whose mode was changed. */
+/* Our user's processes and root's come this far, by the folder's mode; this is for a folder
+ * whose mode was changed. */
 static bool may_ask(int fd)
 {
     struct ucred who;
@@ -242,7 +249,8 @@ void status_set_prepare(struct status *s, status_prepare *prepare)
 
 /* ---- open, close ---- */
 
-int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe_job, void *user, struct dt_error *err)
+int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status_describe *describe_job, void *user,
+                struct dt_error *err)
 {
     int fd = -1;
     char *path = NULL;
@@ -259,9 +267,11 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
     }
     struct status *s = dt_alloc(sizeof *s);
     *s = (struct status){.run_id = run_id, .describe = describe_job, .user = user, .path = path};
-    if (asked_open(&s->asked, loop, fd,
-                   &(struct asked_options){.places = ASKERS, .request_bytes = STATUS_REQUEST_BYTES, .slow_s = SLOW_S, .take = take, .user = s},
-                   err) != 0) {
+    if (asked_open(
+            &s->asked, loop, fd,
+            &(struct asked_options){
+                .places = ASKERS, .request_bytes = STATUS_REQUEST_BYTES, .slow_s = SLOW_S, .take = take, .user = s},
+            err) != 0) {
         (void)dt_wrap(err, "%s", path);
         (void)close(fd);
         (void)unlink(path);

@@ -1,5 +1,6 @@
-/* The other end of status.c: finds the sockets, reads the answers, shows them. A socket without a listener is removed; an agent that does not
- * answer (stopped, or hanging) is named. What an answer holds comes from workers and peers: bounded, and harmless for a terminal. */
+/* The other end of status.c: finds the sockets, reads the answers, shows them. A socket without
+ * a listener is removed; an agent that does not answer (stopped, or hanging) is named. What an
+ * answer holds comes from workers and peers: bounded, and harmless for a terminal. */
 #include "launcher/query/status.h"
 
 #include "base/clock.h"
@@ -73,7 +74,8 @@ static const char *span(double seconds, char *out, size_t out_bytes)
     return out;
 }
 
-/* The job runs without the host that answers: what the answer says of hosts and ranks is of others. */
+/* The job runs without the host that answers: what the answer says of hosts and ranks is of
+ * others. */
 static bool is_spare(const cJSON *job)
 {
     return strcmp(text_of(job, "state"), "spare") == 0;
@@ -97,7 +99,8 @@ static void add_members(struct dt_text *out, const cJSON *job)
         dt_text_reset(&line);
         bool witness = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "witness"));
         dt_text_printf(&line, "  %s %s", witness ? "witness" : "host", text_of(m, "host"));
-        if (!witness && number_of(m, "pid", 0) > 0) { /* several agents of one machine have its name */
+        if (!witness && number_of(m, "pid", 0) > 0) { /* several agents of one machine have its
+                                                       * name */
             dt_text_printf(&line, " pid %.0f", number_of(m, "pid", 0));
         }
         if (number_of(m, "order", -1) >= 0) {
@@ -105,7 +108,8 @@ static void add_members(struct dt_text *out, const cJSON *job)
         }
         dt_text_printf(&line, ": %s", text_of(m, "state"));
         if (number_of(m, "workers", 0) > 0) {
-            dt_text_printf(&line, ", %.0f worker%s", number_of(m, "workers", 0), number_of(m, "workers", 0) == 1 ? "" : "s");
+            dt_text_printf(&line, ", %.0f worker%s", number_of(m, "workers", 0),
+                           number_of(m, "workers", 0) == 1 ? "" : "s");
         }
         if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(m, "answered"))) {
             dt_text_puts(&line, ", no answer");
@@ -123,7 +127,8 @@ static int by_suspicion(const void *a, const void *b)
 {
     const cJSON *x = *(const cJSON *const *)a, *y = *(const cJSON *const *)b;
     double steps = number_of(x, "step", -1) - number_of(y, "step", -1);
-    double silence = number_of(y, "pulse_s", number_of(y, "output_s", 0)) - number_of(x, "pulse_s", number_of(x, "output_s", 0));
+    double silence =
+        number_of(y, "pulse_s", number_of(y, "output_s", 0)) - number_of(x, "pulse_s", number_of(x, "output_s", 0));
     double order = number_of(x, "rank", 0) - number_of(y, "rank", 0);
     double key = steps < 0 || steps > 0 ? steps : silence < 0 || silence > 0 ? silence : order;
     return key < 0 ? -1 : key > 0;
@@ -135,10 +140,12 @@ static int by_rank(const void *a, const void *b)
     return order < 0 ? -1 : order > 0;
 }
 
-/* The share of a step in which a rank does not wait for the others, "60%": who has most of it is the slowest. "": not known. */
+/* The share of a step in which a rank does not wait for the others, "60%": who has most of it is
+ * the slowest. "": not known. */
 static const char *busy(const cJSON *r, char *out, size_t out_bytes)
 {
-    double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0), all_s = own_s + number_of(r, "communication_s", 0);
+    double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0),
+           all_s = own_s + number_of(r, "communication_s", 0);
     if (own_s < 0 || all_s <= 0 || own_s > all_s) {
         return "";
     }
@@ -153,8 +160,8 @@ static void add_rank_of_host(struct dt_text *out, const cJSON *r)
     char age[32], number[32] = "", share[8];
     double pulse_s = number_of(r, "pulse_s", -1);
     dt_text_init(&line);
-    dt_text_printf(&line, "%6.0f %-12.12s %5.0f %7.0f ", number_of(r, "rank", 0), text_of(r, "host"), number_of(r, "local_rank", 0),
-                   number_of(r, "pid", 0));
+    dt_text_printf(&line, "%6.0f %-12.12s %5.0f %7.0f ", number_of(r, "rank", 0), text_of(r, "host"),
+                   number_of(r, "local_rank", 0), number_of(r, "pid", 0));
     if (number_of(r, "step", -1) >= 0) {
         (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
     }
@@ -162,8 +169,10 @@ static void add_rank_of_host(struct dt_text *out, const cJSON *r)
         dt_text_printf(&line, "ended with %.0f", number_of(r, "exit_code", 0));
     } else if (pulse_s >= 0) {
         bool minutes = pulse_s >= 1000;
-        (void)snprintf(age, sizeof age, "%.*f %s", pulse_s < 100 ? 1 : 0, minutes ? pulse_s / 60 : pulse_s, minutes ? "min" : "s");
-        dt_text_printf(&line, "%1.1s %8s %4s %7s %s", text_of(r, "state"), number, busy(r, share, sizeof share), age, text_of(r, "phase"));
+        (void)snprintf(age, sizeof age, "%.*f %s", pulse_s < 100 ? 1 : 0, minutes ? pulse_s / 60 : pulse_s,
+                       minutes ? "min" : "s");
+        dt_text_printf(&line, "%1.1s %8s %4s %7s %s", text_of(r, "state"), number, busy(r, share, sizeof share), age,
+                       text_of(r, "phase"));
         if (text_of(r, "collective")[0] != '\0') {
             bool in = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "in_collective"));
             dt_text_printf(&line, ", %s %s", in ? "in" : "last", text_of(r, "collective"));
@@ -185,7 +194,8 @@ static void add_rank(struct dt_text *out, const cJSON *r)
     dt_text_init(&line);
     bool running = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "running"));
     if (!running) {
-        dt_text_printf(&line, "%5.0f %7.0f ended with %.0f", number_of(r, "rank", 0), number_of(r, "pid", 0), number_of(r, "exit_code", 0));
+        dt_text_printf(&line, "%5.0f %7.0f ended with %.0f", number_of(r, "rank", 0), number_of(r, "pid", 0),
+                       number_of(r, "exit_code", 0));
         add_line(out, &line, false);
         dt_text_clear(&line);
         return;
@@ -193,11 +203,13 @@ static void add_rank(struct dt_text *out, const cJSON *r)
     if (number_of(r, "step", -1) >= 0) {
         (void)snprintf(number, sizeof number, "%.0f", number_of(r, "step", 0));
     }
-    dt_text_printf(&line, "%5.0f %7.0f %1.1s %6.1f %9s %8s %4s", number_of(r, "rank", 0), number_of(r, "pid", 0), text_of(r, "state"),
-                   number_of(r, "cpu_s", 0), dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number,
+    dt_text_printf(&line, "%5.0f %7.0f %1.1s %6.1f %9s %8s %4s", number_of(r, "rank", 0), number_of(r, "pid", 0),
+                   text_of(r, "state"), number_of(r, "cpu_s", 0),
+                   dt_text_bytes(number_of(r, "memory_bytes", 0), memory, sizeof memory), number,
                    busy(r, share, sizeof share));
     if (number_of(r, "pulse_s", -1) >= 0) {
-        dt_text_printf(&line, " %s, pulse %s ago", text_of(r, "phase"), span(number_of(r, "pulse_s", 0), age, sizeof age));
+        dt_text_printf(&line, " %s, pulse %s ago", text_of(r, "phase"),
+                       span(number_of(r, "pulse_s", 0), age, sizeof age));
         if (text_of(r, "collective")[0] != '\0') {
             bool in = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(r, "in_collective"));
             dt_text_printf(&line, ", %s %s", in ? "in" : "last", text_of(r, "collective"));
@@ -232,9 +244,11 @@ static void add_gpus(struct dt_text *out, const cJSON *const *list, int count)
             heading = true;
         }
         dt_text_init(&line);
-        dt_text_printf(&line, "%6.0f %-12.12s %4s %9s of %8s %5s %3s %s", number_of(list[i], "rank", 0), text_of(g, "bus"),
-                       or_dash(number_of(g, "busy", -1), 100, "%", busy_text), dt_text_bytes(number_of(g, "memory_bytes", 0), used, sizeof used),
-                       dt_text_bytes(number_of(g, "memory_total_bytes", 0), all, sizeof all), or_dash(number_of(g, "clock_mhz", -1), 1, "", clock),
+        dt_text_printf(&line, "%6.0f %-12.12s %4s %9s of %8s %5s %3s %s", number_of(list[i], "rank", 0),
+                       text_of(g, "bus"), or_dash(number_of(g, "busy", -1), 100, "%", busy_text),
+                       dt_text_bytes(number_of(g, "memory_bytes", 0), used, sizeof used),
+                       dt_text_bytes(number_of(g, "memory_total_bytes", 0), all, sizeof all),
+                       or_dash(number_of(g, "clock_mhz", -1), 1, "", clock),
                        or_dash(number_of(g, "temperature", -1), 1, "", heat), text_of(g, "slowed_by"));
         if (number_of(g, "xid", 0) > 0) {
             dt_text_printf(&line, "%sXid %.0f", text_of(g, "slowed_by")[0] != '\0' ? ", " : "", number_of(g, "xid", 0));
@@ -298,8 +312,9 @@ static void add_store(struct dt_text *out, const cJSON *job)
         return;
     }
     dt_text_init(&line);
-    dt_text_printf(&line, "  store port %.0f: %.0f connections, %.0f keys, %s", number_of(job, "store_port", 0), number_of(store, "clients", 0),
-                   number_of(store, "keys", 0), dt_text_bytes(number_of(store, "bytes", 0), bytes, sizeof bytes));
+    dt_text_printf(&line, "  store port %.0f: %.0f connections, %.0f keys, %s", number_of(job, "store_port", 0),
+                   number_of(store, "clients", 0), number_of(store, "keys", 0),
+                   dt_text_bytes(number_of(store, "bytes", 0), bytes, sizeof bytes));
     add_line(out, &line, false);
     cJSON_ArrayForEach(w, waits)
     {
@@ -308,8 +323,8 @@ static void add_store(struct dt_text *out, const cJSON *job)
             break;
         }
         dt_text_reset(&line);
-        dt_text_printf(&line, "    %s: %.0f wait%s for %s", span(number_of(w, "age_s", 0), age, sizeof age), number_of(w, "count", 1),
-                       number_of(w, "count", 1) > 1 ? "" : "s", text_of(w, "key"));
+        dt_text_printf(&line, "    %s: %.0f wait%s for %s", span(number_of(w, "age_s", 0), age, sizeof age),
+                       number_of(w, "count", 1), number_of(w, "count", 1) > 1 ? "" : "s", text_of(w, "key"));
         add_line(out, &line, false);
     }
     dt_text_clear(&line);
@@ -328,16 +343,18 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
     if (number_of(job, "round", 0) > 0 && !is_spare(job)) {
         dt_text_printf(&line, "round %.0f, ", number_of(job, "round", 0));
     }
-    dt_text_printf(&line, "%.0f of %.0f restarts used", number_of(job, "restarts", 0), number_of(job, "max_restarts", 0));
+    dt_text_printf(&line, "%.0f of %.0f restarts used", number_of(job, "restarts", 0),
+                   number_of(job, "max_restarts", 0));
     add_line(out, &line, false);
     dt_text_reset(&line);
     dt_text_puts(&line, "  ");
     if (!is_spare(job)) {
-        dt_text_printf(&line, "%.0f host%s, %.0f rank%s; ", number_of(job, "hosts", 1), number_of(job, "hosts", 1) != 1 ? "s" : "",
-                       number_of(job, "world_size", 0), number_of(job, "world_size", 0) != 1 ? "s" : "");
+        dt_text_printf(&line, "%.0f host%s, %.0f rank%s; ", number_of(job, "hosts", 1),
+                       number_of(job, "hosts", 1) != 1 ? "s" : "", number_of(job, "world_size", 0),
+                       number_of(job, "world_size", 0) != 1 ? "s" : "");
     }
-    dt_text_printf(&line, "host %s %s, pid %.0f, up %s", text_of(job, "host"), text_of(job, "role"), number_of(job, "pid", 0),
-                   span(number_of(job, "up_s", 0), age, sizeof age));
+    dt_text_printf(&line, "host %s %s, pid %.0f, up %s", text_of(job, "host"), text_of(job, "role"),
+                   number_of(job, "pid", 0), span(number_of(job, "up_s", 0), age, sizeof age));
     add_line(out, &line, false);
     dt_text_reset(&line);
     dt_text_printf(&line, "  command %s", text_of(job, "command"));
@@ -401,7 +418,8 @@ struct asking {
     const char *run_id; /* null: all */
     bool json;
     int found, silent;
-    bool hidden; /* agents cannot make a socket either where we look: whether there are any is not known */
+    bool hidden; /* agents cannot make a socket either where we look: whether there are any is
+                  * not known */
     struct dt_text out, ids;
 };
 
@@ -427,7 +445,8 @@ static int begin_asking(struct asking *a, const char *path, const char *name)
     if (fd < 0 && stale) {
         (void)unlink(path);
     } else if (fd < 0 && errno != ENOENT) { /* EAGAIN: many ask at once, or it does not accept */
-        (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name), strerror(errno));
+        (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name),
+                      strerror(errno));
         a->silent++;
     }
     if (fd >= 0) {
@@ -442,7 +461,9 @@ static void take_answer(struct asking *a, int fd, const char *name, double until
     struct dt_error err;
     dt_text_init(&answer);
     if (!read_answer(fd, until_s, &answer)) {
-        (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer; it is stopped, or ends just now\n", atoi(name));
+        (void)fprintf(stderr,
+                      "dtrun: --status: the agent with pid %d does not answer; it is stopped, or ends just now\n",
+                      atoi(name));
         a->silent++;
     } else {
         cJSON *job = dt_scan_parse(answer.data, answer.size, name, NULL, &err);
@@ -499,7 +520,8 @@ static void ask_folder(struct asking *a, const char *folder)
     struct dt_error err;
     a->hidden = false;
     if (status_folder_check(folder, false, &err) != 0) {
-        a->hidden = err.status != DT_NOT_FOUND; /* of the last folder, which is used when those before it cannot be */
+        a->hidden = err.status != DT_NOT_FOUND; /* of the last folder, which is used when those
+                                                 * before it cannot be */
         if (a->hidden) {
             (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
         }

@@ -1,5 +1,6 @@
-/* One function per kind of event, then two questions that any event can change the answer of: can a round begin, is the job over?
- * Events of older rounds are late news and change nothing: the round they speak of has been ended already. */
+/* One function per kind of event, then two questions that any event can change the answer of:
+ * can a round begin, is the job over? Events of older rounds are late news and change nothing:
+ * the round they speak of has been ended already. */
 #include "launcher/rounds/coordinator.h"
 
 #include "base/error.h"
@@ -12,7 +13,8 @@
 
 void coordinator_init(struct coordinator *c, const struct coordinator_options *options)
 {
-    memset(c, 0, offsetof(struct coordinator, nodes)); /* the tables are a megabyte, most of it never touched */
+    memset(c, 0, offsetof(struct coordinator, nodes)); /* the tables are a megabyte, most of it
+                                                        * never touched */
     memset(c->place_of, 0, sizeof c->place_of);
     c->options = *options;
     c->waiting_since_s = c->complete_since_s = -1;
@@ -21,7 +23,8 @@ void coordinator_init(struct coordinator *c, const struct coordinator_options *o
 
 const struct coordinator_node *coordinator_find(const struct coordinator *c, int node)
 {
-    return node < 0 || node >= COORDINATOR_MAX_NODES || c->place_of[node] == 0 ? NULL : &c->nodes[c->place_of[node] - 1];
+    return node < 0 || node >= COORDINATOR_MAX_NODES || c->place_of[node] == 0 ? NULL
+                                                                               : &c->nodes[c->place_of[node] - 1];
 }
 
 static struct coordinator_node *find(struct coordinator *c, int node)
@@ -65,13 +68,15 @@ static void finish(struct coordinator *c, int code, struct actions *out)
     }
 }
 
-/* The round is over for those that still run; `except` knows it already (-1: nobody). They join again when their workers are gone. */
+/* The round is over for those that still run; `except` knows it already (-1: nobody). They join
+ * again when their workers are gone. */
 static void end_round(struct coordinator *c, int except, struct actions *out)
 {
     c->running = c->pausing = false;
     for (int i = 0; i < c->node_count; i++) {
         struct coordinator_node *n = &c->nodes[i];
-        if (n->state != NODE_IN && n->state != NODE_DONE && n->state != NODE_STOPPED) { /* stopped: in a pause */
+        /* stopped: in a pause */
+        if (n->state != NODE_IN && n->state != NODE_DONE && n->state != NODE_STOPPED) {
             continue;
         }
         set_state(c, n, NODE_IN);
@@ -84,7 +89,8 @@ static void end_round(struct coordinator *c, int except, struct actions *out)
 static void on_join(struct coordinator *c, const struct event *e, double now_s, struct actions *out)
 {
     struct coordinator_node *n = find(c, e->node);
-    bool full = n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
+    bool full =
+             n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
          over = c->finished || (n == NULL && c->stopping);
     if (c->finished && n != NULL) { /* it has been told, or will be as soon as that stands */
         return;
@@ -120,7 +126,8 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     if (c->waiting_since_s < 0) {
         c->waiting_since_s = now_s;
     }
-    if (c->running && !c->pausing && !n->member && count_of(c, NODE_IN) < c->options.nodes_max && count_of(c, NODE_DONE) == 0) {
+    if (c->running && !c->pausing && !n->member && count_of(c, NODE_IN) < c->options.nodes_max &&
+        count_of(c, NODE_DONE) == 0) {
         end_round(c, -1, out); /* a newcomer, and there is room: costs no restart */
     }
 }
@@ -133,7 +140,8 @@ static bool got_further(struct coordinator *c, const struct event *e)
     return further;
 }
 
-/* A worker was killed for memory, and the one before it was killed in the same step: the next one will be, too. */
+/* A worker was killed for memory, and the one before it was killed in the same step: the next
+ * one will be, too. */
 static bool out_of_memory_again(struct coordinator *c, const struct event *e)
 {
     bool again = e->out_of_memory && c->oom_seen && c->oom_step == e->at_step;
@@ -160,7 +168,8 @@ bool coordinator_doubts(const struct coordinator *c, int node)
 
 bool coordinator_apart(struct coordinator *c, int node, int other)
 {
-    bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other); /* a newcomer ended nothing */
+    /* a newcomer ended nothing */
+    bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other);
     if (both) {
         forgive(c);
     }
@@ -197,7 +206,8 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
     bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
          ends = permanent || c->restarts_used >= c->options.restarts_max;
-    c->doubtful = e->weak && count_of(c, NODE_IN) > 1; /* their host may be gone, and nobody has noticed */
+    c->doubtful = e->weak && count_of(c, NODE_IN) > 1; /* their host may be gone, and nobody has
+                                                        * noticed */
     c->doubt_counted = !ends;
     c->doubt_code = permanent ? DT_EXIT_PERMANENT : e->code;
     if (ends && !c->doubtful) {
@@ -211,18 +221,22 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     end_round(c, e->node, out);
 }
 
-/* It is asked alone, and enough others are there and stay, or come: it waits with a new leader, to which the others of its round are on their way. */
+/* It is asked alone, and enough others are there and stay, or come: it waits with a new leader,
+ * to which the others of its round are on their way. */
 static bool may_leave(const struct coordinator *c, const struct coordinator_node *n, int code)
 {
     int others = 0;
-    if (c->options.save && code != 128 + SIGTERM) { /* a person's INT, a scheduler's warning that its time is over: the whole job */
+    if (c->options.save && code != 128 + SIGTERM) { /* a person's INT, a scheduler's warning that
+                                                     * its time is over: the whole job */
         return false;
     }
     for (int i = 0; i < c->node_count; i++) {
         const struct coordinator_node *x = &c->nodes[i];
-        others += x != n && !x->leaving && (x->state == NODE_IN || x->state == NODE_WAITING || (x->state == NODE_STOPPED && c->pausing));
+        others += x != n && !x->leaving &&
+                  (x->state == NODE_IN || x->state == NODE_WAITING || (x->state == NODE_STOPPED && c->pausing));
     }
-    return c->options.leave && c->options.nodes_min < c->options.nodes_max && (n->returns || others >= c->options.nodes_min);
+    return c->options.leave && c->options.nodes_min < c->options.nodes_max &&
+           (n->returns || others >= c->options.nodes_min);
 }
 
 /* The job goes on, but first all save: each node holds a part of the state. */
@@ -236,7 +250,8 @@ static void pause_round(struct coordinator *c, struct actions *out)
     c->pausing = true;
 }
 
-/* They insist: nobody waits for a worker any more. Whoever leaves alone ends alone. The verdict stays what comes of the stop. */
+/* They insist: nobody waits for a worker any more. Whoever leaves alone ends alone. The verdict
+ * stays what comes of the stop. */
 static void on_kill(struct coordinator *c, const struct coordinator_node *n, struct actions *out)
 {
     for (int i = 0; i < c->node_count && c->stopping && !c->finished && n != NULL && !n->leaving; i++) {
@@ -267,7 +282,8 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
         if (n->state == NODE_WAITING) {
             set_state(c, n, NODE_LEFT);
         } else if (n->state == NODE_IN && c->running) {
-            end_round(c, n->node, out); /* costs no restart; the next one waits until we have lost it */
+            end_round(c, n->node, out); /* costs no restart; the next one waits until we have
+                                         * lost it */
         }
         return;
     }
@@ -276,7 +292,8 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
         return;
     }
     c->stopping = true;
-    c->code = count_of(c, NODE_STOPPED) > 0 ? c->code : code; /* in a pause some may have saved already */
+    c->code = count_of(c, NODE_STOPPED) > 0 ? c->code : code; /* in a pause some may have saved
+                                                               * already */
     for (int i = 0; i < c->node_count; i++) {
         if (c->nodes[i].state == NODE_IN) {
             (void)add(out, ACTION_STOP, c->nodes[i].node, e->code);
@@ -308,7 +325,8 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
 
 static int by_order(const void *a, const void *b)
 {
-    const struct coordinator_node *x = *(const struct coordinator_node *const *)a, *y = *(const struct coordinator_node *const *)b;
+    const struct coordinator_node *x = *(const struct coordinator_node *const *)a,
+                                  *y = *(const struct coordinator_node *const *)b;
     if (x->order != y->order) {
         return x->order < y->order ? -1 : 1;
     }
@@ -324,7 +342,8 @@ static int by_role(const void *a, const void *b, void *user)
 
 static int by_preference(const void *a, const void *b)
 {
-    const struct coordinator_node *x = *(const struct coordinator_node *const *)a, *y = *(const struct coordinator_node *const *)b;
+    const struct coordinator_node *x = *(const struct coordinator_node *const *)a,
+                                  *y = *(const struct coordinator_node *const *)b;
     int by_name = strverscmp(x->host, y->host);
     if (x->preference != y->preference) {
         return x->preference < y->preference ? -1 : 1;
@@ -332,8 +351,9 @@ static int by_preference(const void *a, const void *b)
     return by_name != 0 ? by_name : by_order(a, b);
 }
 
-/* The first `count` of c->order are by order. Those among them that never were in a round change places, and orders, with each other: whoever was in one keeps
- * its rank before all that came later. */
+/* The first `count` of c->order are by order. Those among them that never were in a round change
+ * places, and orders, with each other: whoever was in one keeps its rank before all that came
+ * later. */
 static void place_fresh(struct coordinator *c, int count)
 {
     int fresh = 0;
@@ -352,7 +372,8 @@ static void place_fresh(struct coordinator *c, int count)
     }
 }
 
-/* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the first nodes_max are taken. */
+/* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the
+ * first nodes_max are taken. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
     struct coordinator_node **in = c->order;
@@ -414,7 +435,8 @@ double coordinator_last_call_end(const struct coordinator *c)
     return end_s > c->alone_from_s ? end_s : c->alone_from_s;
 }
 
-/* A round begins with all nodes at once; with the minimum after the last call, or when nobody else who was there can still come. */
+/* A round begins with all nodes at once; with the minimum after the last call, or when nobody
+ * else who was there can still come. */
 static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
 {
     int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN) + count_of(c, NODE_LEFT);
@@ -438,19 +460,23 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         c->complete_since_s = now_s;
     }
     if (in > 0) {
-        return; /* workers of the round before may still run there; the node joins again, leaves, or is lost */
+        return; /* workers of the round before may still run there; the node joins again, leaves,
+                 * or is lost */
     }
     bool all_back = c->round > 0;
-    for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call to be followed by others */
+    for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call
+                                                           * to be followed by others */
         all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member || c->nodes[i].returns;
     }
     start_from(c, all_back ? now_s : coordinator_last_call_end(c), now_s, out);
 }
 
-/* All have saved: who was asked to leave does so when it joins again, the others begin the next round. Costs no restart. */
+/* All have saved: who was asked to leave does so when it joins again, the others begin the next
+ * round. Costs no restart. */
 static void maybe_go_on(struct coordinator *c, struct actions *out)
 {
-    bool done = count_of(c, NODE_DONE) > 0 && count_of(c, NODE_STOPPED) == 0; /* it was the last step */
+    /* it was the last step */
+    bool done = count_of(c, NODE_DONE) > 0 && count_of(c, NODE_STOPPED) == 0;
     if (c->pausing && !c->stopping && !c->finished && count_of(c, NODE_IN) == 0 && !done) {
         end_round(c, -1, out);
     }

@@ -1,5 +1,5 @@
-/* What every member does: messages, links and time. Being without a leader is in member_seek.c, elections and records in member_elect.c, leading in
- * member_lead.c. */
+/* What every member does: messages, links and time. Being without a leader is in member_seek.c,
+ * elections and records in member_elect.c, leading in member_lead.c. */
 #include "launcher/rounds/member.h"
 
 #include "launcher/rounds/member_parts.h"
@@ -62,7 +62,8 @@ struct member_past *member_find_past(struct member *m, const uint64_t *nonce)
     return NULL;
 }
 
-/* What we promised and keep in a run before is not forgotten: should we come back to it, it counts again. */
+/* What we promised and keep in a run before is not forgotten: should we come back to it, it
+ * counts again. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
     struct member_past was = {m->record, m->promised}, *back = member_find_past(m, nonce);
@@ -115,13 +116,15 @@ const struct peer_info *member_leader(const struct member *m)
 
 /* ---- messages ---- */
 
-/* Whether a run ever had a round: a first one that was only prepared may come to nothing, and whoever waits may still come to be in it. */
+/* Whether a run ever had a round: a first one that was only prepared may come to nothing, and
+ * whoever waits may still come to be in it. */
 bool member_has_begun(int round, bool committed)
 {
     return round > 1 || (round == 1 && committed);
 }
 
-/* A leader's beat. Another run's leader is followed by one that never began a round; by others only as member_rival.c says. */
+/* A leader's beat. Another run's leader is followed by one that never began a round; by others
+ * only as member_rival.c says. */
 static void on_beat(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool same = memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0;
@@ -129,7 +132,8 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     if (!same && m->record.round > 0 && !member_leaves_run(m, member_find(m, peer), in, now_s)) {
-        if (m->role == MEMBER_FOLLOWING && peer == m->leader) { /* it gave our run up: what it says next is of its new one */
+        if (m->role == MEMBER_FOLLOWING && peer == m->leader) { /* it gave our run up: what it
+                                                                 * says next is of its new one */
             member_lose_leader(m, true, now_s);
         }
         return;
@@ -189,7 +193,9 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
         if (!m->waiting) {
             return;
         }
-        if (now_s - m->echo_s >= m->options.lease_s) { /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
+        if (now_s - m->echo_s >= m->options.lease_s) { /* too late: the leader has given us up
+                                                        * meanwhile, or will hear that we begin
+                                                        * anew */
             give_up_leader(m, now_s);
             return;
         }
@@ -213,7 +219,8 @@ static void on_action(struct member *m, uint64_t peer, const struct message *in,
     m->hooks.act(m->hooks.user, &in->action, &m->record, in->action.kind == ACTION_START ? in->text : NULL);
 }
 
-/* To a node that asks when the run is over: one of it hears the verdict, which it may have missed with its leader; a newcomer is too late. */
+/* To a node that asks when the run is over: one of it hears the verdict, which it may have
+ * missed with its leader; a newcomer is too late. */
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
     struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
@@ -242,8 +249,8 @@ static void on_join_elsewhere(struct member *m, const struct member_peer *p, con
 static void on_redirect(struct member *m, const struct message *in)
 {
     bool lonely = m->role == MEMBER_LEADING && m->record.round == 0;
-    if (m->role == MEMBER_LEADING && !lonely && member_find(m, in->info.id) == NULL && in->info.id != m->options.self.id &&
-        !member_is_dead(m, in->info.id)) {
+    if (m->role == MEMBER_LEADING && !lonely && member_find(m, in->info.id) == NULL &&
+        in->info.id != m->options.self.id && !member_is_dead(m, in->info.id)) {
         m->hooks.connect(m->hooks.user, &in->info); /* it leads another run */
     }
     if ((m->role != MEMBER_SEEKING && !lonely) || in->info.id == m->options.self.id || member_is_dead(m, in->info.id)) {
@@ -256,13 +263,17 @@ static void on_redirect(struct member *m, const struct message *in)
     }
 }
 
-/* A witness that names another run, which goes on, tells for certain that ours is over. If our node never was in a round of it, it may join that one. */
+/* A witness that names another run, which goes on, tells for certain that ours is over. If our
+ * node never was in a round of it, it may join that one. */
 static void on_refuse(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool led = m->role == MEMBER_LEADING, by_witness = peer == m->witness.id;
-    bool named = in->nonce[0] != 0 || in->nonce[1] != 0, other = named && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
-    if (in->finished && !other && m->role != MEMBER_OVER) { /* the verdict stands, whoever tells it: a quorum kept it */
-        if (m->role != MEMBER_FOLLOWING || m->waiting || now_s - m->lease_s >= m->options.lease_s) { /* else our leader says so now */
+    bool named = in->nonce[0] != 0 || in->nonce[1] != 0,
+         other = named && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
+    if (in->finished && !other && m->role != MEMBER_OVER) { /* the verdict stands, whoever tells
+                                                             * it: a quorum kept it */
+        /* else our leader says so now */
+        if (m->role != MEMBER_FOLLOWING || m->waiting || now_s - m->lease_s >= m->options.lease_s) {
             member_say(m, "the other hosts ended the job, with exit code %d", in->code);
         }
         member_stop_leading(m);
@@ -275,7 +286,8 @@ static void on_refuse(struct member *m, uint64_t peer, const struct message *in,
         return; /* it was asked before we came over to the run that it keeps */
     }
     if (led && by_witness) {
-        member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s", m->options.dead_s, now_s);
+        member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s",
+                          m->options.dead_s, now_s);
     }
     if (m->role == MEMBER_SEEKING && by_witness && other && m->last_round == 0 && m->past_count < MEMBER_PAST) {
         m->campaign = 0;
@@ -299,18 +311,19 @@ int member_check(const struct member *m, const struct message *in, double now_s,
 {
     const struct place *p = &in->action.place;
     if ((in->kind == MESSAGE_BEAT || in->kind == MESSAGE_BEAT_ACK) && in->echo > now_s) {
-        return dt_fail(err, DT_INVALID, "%s message: it echoes what this host will say in %.3g s", message_name(in->kind), in->echo - now_s);
+        return dt_fail(err, DT_INVALID, "%s message: it echoes what this host will say in %.3g s",
+                       message_name(in->kind), in->echo - now_s);
     }
     if (in->kind != MESSAGE_ACTION || in->action.kind != ACTION_START || !m->waiting) {
         return 0;
     }
     if (p->local_world_size != m->join.local_world_size) {
-        return dt_fail(err, DT_INVALID, "action message: start of %d workers on this host, which has %d", p->local_world_size,
-                       m->join.local_world_size);
+        return dt_fail(err, DT_INVALID, "action message: start of %d workers on this host, which has %d",
+                       p->local_world_size, m->join.local_world_size);
     }
     if (p->group_world_size > m->options.rounds.nodes_max) {
-        return dt_fail(err, DT_INVALID, "action message: start of a round of %d hosts, of which there are at most %d", p->group_world_size,
-                       m->options.rounds.nodes_max);
+        return dt_fail(err, DT_INVALID, "action message: start of a round of %d hosts, of which there are at most %d",
+                       p->group_world_size, m->options.rounds.nodes_max);
     }
     return 0;
 }
@@ -383,7 +396,8 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         break;
     case MESSAGE_BEAT_ACK:
         p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
-        p->lease_s = m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
+        p->lease_s =
+            m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
         m->witness_heard_s = peer == m->witness.id && p->lease_s > m->witness_heard_s ? p->lease_s : m->witness_heard_s;
         break;
     case MESSAGE_STATUS_ASK: /* gather.c */
@@ -406,7 +420,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     p->heard_s = now_s;
     p->info = *who;
     struct message keep = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
-    if (m->role == MEMBER_LEADING) { /* before the record: whoever comes to our run by that beat keeps it */
+    if (m->role == MEMBER_LEADING) { /* before the record: whoever comes to our run by that beat
+                                      * keeps it */
         member_beat(m, peer);
     }
     member_send(m, peer, &keep);
@@ -417,8 +432,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     }
 }
 
-/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but while beats went to and fro between a
- * leader and who follows it, they had one round. */
+/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but
+ * while beats went to and fro between a leader and who follows it, they had one round. */
 static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
 {
     bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->leader;
@@ -433,8 +448,8 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         return;
     }
     if (end == MEMBER_RESET && !member_same_machine(&p->info, &m->options.self)) {
-        end =
-            MEMBER_LOST; /* a packet filter, or a translator of addresses that has forgotten the link, does the same for a host whose workers run on */
+        end = MEMBER_LOST; /* a packet filter, or a translator of addresses that has forgotten the
+                            * link, does the same for a host whose workers run on */
     }
     if (end != MEMBER_LOST) {
         member_bury(m, peer, knew_all(m, p, end, now_s));
@@ -447,7 +462,8 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         member_lost_peer(m, &gone, now_s);
     } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
         char text[256];
-        (void)snprintf(text, sizeof text, "host %s (pid %d), the coordinator, %s; looking for another one", m->leader_info.host, m->leader_info.pid,
+        (void)snprintf(text, sizeof text, "host %s (pid %d), the coordinator, %s; looking for another one",
+                       m->leader_info.host, m->leader_info.pid,
                        gone.left            ? "left"
                        : end != MEMBER_LOST ? "is gone"
                                             : "cannot be reached");
@@ -496,7 +512,8 @@ void member_event(struct member *m, const struct event *e, double now_s)
 {
     note_time(m, now_s);
     take_event(m, e, now_s);
-    bool again = e->kind == EVENT_JOIN && m->stop_code != 0 && m->role != MEMBER_FOLLOWING; /* a leader is told with our wish to join */
+    /* a leader is told with our wish to join */
+    bool again = e->kind == EVENT_JOIN && m->stop_code != 0 && m->role != MEMBER_FOLLOWING;
     if (again) {
         struct event stop = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .saved = m->stop_saved};
         take_event(m, &stop, now_s);
@@ -513,7 +530,8 @@ static double tick(struct member *m, double now_s)
         return member_tick_leading(m, now_s);
     case MEMBER_FOLLOWING:
         if (now_s - m->lease_s >= m->options.lease_s) {
-            if (m->awake_s > 0 && now_s < m->awake_s + m->options.beat_s) { /* its last words may not have been read yet; the guard does not wait */
+            /* its last words may not have been read yet; the guard does not wait */
+            if (m->awake_s > 0 && now_s < m->awake_s + m->options.beat_s) {
                 return m->awake_s + m->options.beat_s;
             }
             give_up_leader(m, now_s);
@@ -542,7 +560,8 @@ void member_leave(struct member *m)
 {
     struct message out = {.kind = MESSAGE_BYE};
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->verdict && m->peers[i].same_run) { /* one that slept hears it when nobody is left to ask */
+        if (m->verdict && m->peers[i].same_run) { /* one that slept hears it when nobody is left
+                                                   * to ask */
             member_tell_end(m, &m->peers[i], true);
         }
         member_send(m, m->peers[i].id, &out);

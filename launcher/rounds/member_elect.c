@@ -1,5 +1,6 @@
-/* Who may lead next, and the record by which that is decided: a member gives its vote once per term, to one that knows no less than itself, and a leader's
- * newest record is kept by a quorum before anything follows from it. */
+/* Who may lead next, and the record by which that is decided: a member gives its vote once per
+ * term, to one that knows no less than itself, and a leader's newest record is kept by a quorum
+ * before anything follows from it. */
 #include "launcher/rounds/member_parts.h"
 
 #include <string.h>
@@ -7,7 +8,8 @@
 /* In one of the councils whose quorums it needs. */
 static bool is_in(const struct record *r, uint64_t id)
 {
-    return member_place_of(r->council, r->council_count, id) >= 0 || member_place_of(r->before, r->before_count, id) >= 0;
+    return member_place_of(r->council, r->council_count, id) >= 0 ||
+           member_place_of(r->before, r->before_count, id) >= 0;
 }
 
 /* ---- elections ---- */
@@ -28,11 +30,14 @@ static bool has_vote_or_is_witness(const struct member *m, uint64_t id, const vo
     return (m->witness.id != 0 && id == m->witness.id) || has_vote(m, id, arg);
 }
 
-/* granted: with this vote it is elected. A witness gives its vote for nothing less: it counts as a sign of life of the run. */
+/* granted: with this vote it is elected. A witness gives its vote for nothing less: it counts as
+ * a sign of life of the run. */
 static void ask_for_vote(struct member *m, uint64_t peer)
 {
-    struct message out = {
-        .kind = MESSAGE_VOTE_ASK, .term = m->campaign, .granted = member_quorum(m, &m->record, has_vote_or_is_witness, NULL), .record = m->record};
+    struct message out = {.kind = MESSAGE_VOTE_ASK,
+                          .term = m->campaign,
+                          .granted = member_quorum(m, &m->record, has_vote_or_is_witness, NULL),
+                          .record = m->record};
     member_send(m, peer, &out);
 }
 
@@ -45,11 +50,13 @@ void member_count_votes(struct member *m, double now_s)
     }
 }
 
-/* A term later than `term` that nobody else asks for: a count, and who asks. Two leaders of one term could take followers from each other for ever, and
- * quorums do not keep them apart: of a voter that died in between the others know every record, but not its vote. */
+/* A term later than `term` that nobody else asks for: a count, and who asks. Two leaders of one
+ * term could take followers from each other for ever, and quorums do not keep them apart: of a
+ * voter that died in between the others know every record, but not its vote. */
 static uint64_t next_term(const struct member *m, uint64_t term)
 {
-    return ((term >> MEMBER_TERM_BITS) + 1) << MEMBER_TERM_BITS | (m->options.self.id * 0x9e3779b97f4a7c15ull) >> (64 - MEMBER_TERM_BITS);
+    return ((term >> MEMBER_TERM_BITS) + 1) << MEMBER_TERM_BITS |
+           (m->options.self.id * 0x9e3779b97f4a7c15ull) >> (64 - MEMBER_TERM_BITS);
 }
 
 void member_campaign(struct member *m, double now_s)
@@ -77,13 +84,15 @@ void member_campaign(struct member *m, double now_s)
 void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     if (m->role == MEMBER_SEEKING && m->record.round == 0 && member_find_past(m, in->record.nonce) != NULL) {
-        member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one is not lost */
+        member_change_run(m, in->record.nonce); /* nothing came of the new run, and the old one
+                                                 * is not lost */
     }
     struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .record = m->record};
     if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
         return;
     }
-    if (m->role == MEMBER_FOLLOWING && m->leader == peer && in->term > m->leader_term) { /* it does not lead any more */
+    /* it does not lead any more */
+    if (m->role == MEMBER_FOLLOWING && m->leader == peer && in->term > m->leader_term) {
         member_lose_leader(m, true, now_s);
     }
     const struct peer_info *leader = member_leader(m);
@@ -106,7 +115,8 @@ void member_on_vote(struct member *m, uint64_t peer, const struct message *in, d
     if (memcmp(in->record.nonce, m->record.nonce, sizeof in->record.nonce) != 0) {
         return;
     }
-    if (m->role == MEMBER_LEADING && !in->granted && in->term > m->record.term) { /* its vote went to another meanwhile: we need a newer term */
+    /* its vote went to another meanwhile: we need a newer term */
+    if (m->role == MEMBER_LEADING && !in->granted && in->term > m->record.term) {
         m->promised = in->term > m->promised ? in->term : m->promised;
         member_stop_leading(m);
         member_lose_leader(m, true, now_s);
@@ -152,7 +162,8 @@ void member_tell_others(struct member *m, const struct record *was)
     }
 }
 
-/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Who led its round need not be who leads with it now. */
+/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Who led
+ * its round need not be who leads with it now. */
 static void tell(struct member *m, const struct record *r, uint64_t from)
 {
     m->told_term = r->term;
@@ -182,17 +193,20 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     p->info.machine = in->info.machine; /* the link does not know it */
     member_bury_predecessors(m, &p->info);
     p->same_run = same;
-    p->counts_us = same && member_place_of(in->record.council, in->record.council_count, p->id) >= 0 && is_in(&in->record, m->options.self.id);
+    p->counts_us = same && member_place_of(in->record.council, in->record.council_count, p->id) >= 0 &&
+                   is_in(&in->record, m->options.self.id);
     p->elsewhere = !same && member_has_begun(in->record.round, in->record.committed) && !in->record.finished;
     m->strays = m->strays || (!same && in->record.nonce[0] != 0);
     if (m->role == MEMBER_LEADING && (p->elsewhere || m->strays)) {
         member_hold_for_others(m, now_s);
     }
-    if (p->counts_us && record_newer(&m->record, &in->record)) { /* as we kept ours, we did not know that it does */
+    /* as we kept ours, we did not know that it does */
+    if (p->counts_us && record_newer(&m->record, &in->record)) {
         struct message out = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
         member_send(m, p->id, &out);
     }
-    p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0); /* of another run: what it kept of ours before, we cannot know */
+    /* of another run: what it kept of ours before, we cannot know */
+    p->told = same || (in->record.nonce[0] == 0 && in->record.nonce[1] == 0);
     if (!same || m->role == MEMBER_OVER || in->record.round == 0 || !record_newer(&in->record, &m->record)) {
         return;
     }
@@ -212,7 +226,8 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
     bool same = memcmp(in->record.nonce, m->record.nonce, sizeof m->record.nonce) == 0;
-    if (!same || member_refuse_old_term(m, peer, in) || in->record.term != in->term || record_newer(&m->record, &in->record)) {
+    if (!same || member_refuse_old_term(m, peer, in) || in->record.term != in->term ||
+        record_newer(&m->record, &in->record)) {
         return;
     }
     member_keep(m, &in->record, peer);
@@ -220,6 +235,7 @@ void member_on_prepare(struct member *m, uint64_t peer, const struct message *in
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
         member_follow(m, peer, in->term, now_s);
     }
-    struct message out = {.kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
+    struct message out = {
+        .kind = MESSAGE_ACK, .term = in->term, .round = in->record.round, .finished = in->record.finished};
     member_send(m, peer, &out);
 }

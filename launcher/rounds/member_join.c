@@ -18,7 +18,11 @@ static int new_node(struct member *m, uint64_t id)
     return node;
 }
 
-enum { ALIKE_BYTES = 60, SHOWN_BYTES = 150 }; /* of two lines: so much may be alike before the difference; so much is shown */
+enum {
+    ALIKE_BYTES = 60,
+    SHOWN_BYTES = 150
+}; /* of two lines: so much may be alike before the
+    * difference; so much is shown */
 
 /* One side of a difference: of a long line its name, and what stands from `from` on. */
 static void show_line(char *out, size_t out_bytes, const char *line, int size, int from)
@@ -28,8 +32,8 @@ static void show_line(char *out, size_t out_bytes, const char *line, int size, i
         (void)snprintf(out, out_bytes, "nothing");
         return;
     }
-    (void)snprintf(out, out_bytes, "%.*s%s%.*s%s", from > 0 ? name : 0, line, from > 0 ? " ..." : "", rest < SHOWN_BYTES ? rest : SHOWN_BYTES,
-                   line + from, rest > SHOWN_BYTES ? "..." : "");
+    (void)snprintf(out, out_bytes, "%.*s%s%.*s%s", from > 0 ? name : 0, line, from > 0 ? " ..." : "",
+                   rest < SHOWN_BYTES ? rest : SHOWN_BYTES, line + from, rest > SHOWN_BYTES ? "..." : "");
 }
 
 /* Both digests, line by line where they differ. */
@@ -140,8 +144,8 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
     }
     bool other_job = is_another_job(m->options.digest, in->text);
     compare_digests(in->text, m->options.digest, text, sizeof text);
-    (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike%s", m->options.self.host, text,
-                   other_job ? ", or give each job an --rdzv_id of its own" : "");
+    (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike%s",
+                   m->options.self.host, text, other_job ? ", or give each job an --rdzv_id of its own" : "");
     member_refuse(m, p, DT_EXIT_USAGE, told);
     compare_digests(m->options.digest, in->text, text, sizeof text);
     if (can_never_begin(m) && !other_job) {
@@ -153,23 +157,26 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
     p->seek_count = in->count;
 }
 
-/* Without a name of its own for the job, who would wait beside a round that has no place for it may be another job's, and would end having run nothing. It may also
- * take the place of a host whose death nobody has noticed yet: one that was silent when it came counts as lost dead_s later. */
+/* Without a name of its own for the job, who would wait beside a round that has no place for it
+ * may be another job's, and would end having run nothing. It may also take the place of a host
+ * whose death nobody has noticed yet: one that was silent when it came counts as lost dead_s
+ * later. */
 void member_refuse_spares(struct member *m, double now_s)
 {
     bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL, suspect = false;
     for (int i = 0; i < m->peer_count; i++) {
         suspect = suspect || (m->peers[i].joined && m->peers[i].suspect);
     }
-    for (int i = m->peer_count - 1; i >= 0 && unnamed && m->role == MEMBER_LEADING && m->coordinator->running && !m->coordinator->pausing; i--) {
+    for (int i = m->peer_count - 1;
+         i >= 0 && unnamed && m->role == MEMBER_LEADING && m->coordinator->running && !m->coordinator->pausing; i--) {
         struct member_peer *p = &m->peers[i];
         const struct coordinator_node *n = p->joined ? coordinator_find(m->coordinator, p->node) : NULL;
         bool waits = n != NULL && n->state == NODE_WAITING && !n->placed;
         p->spare_since_s = !waits ? 0 : p->spare_since_s > 0 ? p->spare_since_s : now_s;
         if (waits && !suspect && now_s - p->spare_since_s >= m->options.dead_s) {
-            member_refuse(
-                m, p, DT_EXIT_TEMPORARY,
-                "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another job, or spare hosts, an --rdzv_id");
+            member_refuse(m, p, DT_EXIT_TEMPORARY,
+                          "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another "
+                          "job, or spare hosts, an --rdzv_id");
             member_put_out(m, p, now_s);
         }
     }
@@ -177,9 +184,11 @@ void member_refuse_spares(struct member *m, double now_s)
 
 static struct member_return *return_of(struct member *m, const struct peer_info *info)
 {
-    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]), count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
+    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]),
+        count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
     for (int i = 0; i < count; i++) {
-        if (strcmp(m->nodes->returns[i].host, info->host) == 0 && strcmp(m->nodes->returns[i].address, info->address) == 0) {
+        if (strcmp(m->nodes->returns[i].host, info->host) == 0 &&
+            strcmp(m->nodes->returns[i].address, info->address) == 0) {
             return &m->nodes->returns[i];
         }
     }
@@ -190,7 +199,8 @@ void member_note_loss(struct member *m, const struct peer_info *info)
 {
     struct member_return *r = return_of(m, info);
     if (r == NULL) {
-        r = &m->nodes->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
+        r = &m->nodes
+                 ->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
         memset(r, 0, sizeof *r);
         memcpy(r->host, info->host, sizeof r->host);
         memcpy(r->address, info->address, sizeof r->address);
@@ -198,7 +208,8 @@ void member_note_loss(struct member *m, const struct peer_info *info)
     r->away = true;
 }
 
-/* A host that came back three times within ten minutes has to stay for a minute before it is taken in: each coming and going ends a round. It asks again. */
+/* A host that came back three times within ten minutes has to stay for a minute before it is
+ * taken in: each coming and going ends a round. It asks again. */
 static bool must_stay_first(struct member *m, struct member_peer *p, const struct peer_info *info, double now_s)
 {
     struct member_return *r = return_of(m, info);
@@ -210,10 +221,12 @@ static bool must_stay_first(struct member *m, struct member_peer *p, const struc
         r->at_s[r->count++ % 3] = now_s;
         if (r->count >= 3 && now_s - r->at_s[r->count % 3] <= 600) {
             r->held_until_s = now_s + 60;
-            member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s", info->host);
+            member_say(m, "host %s came back 3 times within 10 minutes: it is taken in when it has stayed for 60 s",
+                       info->host);
         }
     }
-    bool held = now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min; /* or it is needed */
+    /* or it is needed */
+    bool held = now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min;
     p->held_until_s = held ? r->held_until_s : 0;
     return held;
 }
@@ -232,7 +245,8 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     bool placed, returns = in->nonce[0] != 0 || in->nonce[1] != 0;
     if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
         if (!member_has_begun(m->record.round, m->record.committed)) {
-            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who leads it */
+            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who
+                                    * leads it */
             return;
         }
         member_refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
@@ -256,7 +270,8 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
             return; /* perhaps its predecessor, whose end we have not seen; it asks again */
         }
-        (void)snprintf(text, sizeof text, "--node_rank=%lld: host %s, pid %d, has this node rank already; give each host its own, 0 to %d",
+        (void)snprintf(text, sizeof text,
+                       "--node_rank=%lld: host %s, pid %d, has this node rank already; give each host its own, 0 to %d",
                        (long long)order, other->host, other->pid, m->options.rounds.nodes_max - 1);
         member_refuse(m, p, DT_EXIT_USAGE, text);
         return;

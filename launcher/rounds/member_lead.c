@@ -1,4 +1,5 @@
-/* Leading: the coordinator's events and actions travel as messages. When a round begins, member_prepare.c; how long we lead, member_term.c. */
+/* Leading: the coordinator's events and actions travel as messages. When a round begins,
+ * member_prepare.c; how long we lead, member_term.c. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -10,7 +11,8 @@
 
 static struct member_peer *peer_of_node(struct member *m, int node)
 {
-    struct member_peer *p = node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
+    struct member_peer *p =
+        node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
     return p != NULL && p->joined && p->node == node ? p : NULL;
 }
 
@@ -74,7 +76,8 @@ bool member_drop_start(struct member *m, int node)
     if (at >= m->start_count || m->starts[at].node != node) {
         return false;
     }
-    struct action last = m->starts[--m->start_count]; /* all others go as well: their order does not matter any more */
+    struct action last = m->starts[--m->start_count]; /* all others go as well: their order does
+                                                       * not matter any more */
     m->starts[at] = last;
     m->nodes->start_of[last.node] = at;
     return true;
@@ -117,8 +120,9 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
         stay += !c->nodes[i].leaving;
     }
     char text[256];
-    (void)snprintf(text, sizeof text, "host %s (pid %d): %s; going on with %d of %d hosts (minimum %d)", who != NULL ? who->host : "?",
-                   who != NULL ? who->pid : 0, pause != NULL ? "was asked to stop: all save, then it leaves" : "left", stay, c->options.nodes_max,
+    (void)snprintf(text, sizeof text, "host %s (pid %d): %s; going on with %d of %d hosts (minimum %d)",
+                   who != NULL ? who->host : "?", who != NULL ? who->pid : 0,
+                   pause != NULL ? "was asked to stop: all save, then it leaves" : "left", stay, c->options.nodes_max,
                    c->options.nodes_min);
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
     if (p != NULL) {
@@ -200,7 +204,8 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         join_again(m, again[i], now_s);
     }
     for (int i = 0; i < stop_count && m->role == MEMBER_LEADING; i++) {
-        struct event stopped = {.kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
+        struct event stopped = {
+            .kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
         member_lead_step(m, &stopped, now_s);
     }
     free(stop);
@@ -266,11 +271,13 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
     member_lead_step(m, &e, now_s);
 }
 
-/* Links that ended while we slept say more about us than about their other ends: who lost whom is known when we have a leader again, or lead on. */
+/* Links that ended while we slept say more about us than about their other ends: who lost whom
+ * is known when we have a leader again, or lead on. */
 static void tell_sleep(struct member *m, bool ends, double slept_s)
 {
     char text[256];
-    (void)snprintf(text, sizeof text, "host %s (pid %d): was stopped or asleep for %.1f s; the other hosts may have gone on without it",
+    (void)snprintf(text, sizeof text,
+                   "host %s (pid %d): was stopped or asleep for %.1f s; the other hosts may have gone on without it",
                    m->options.self.host, m->options.self.pid, slept_s);
     if (ends) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
@@ -285,16 +292,19 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->coordinator;
-    bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost their host */
+    bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost
+                                                       * their host */
     char text[512];
     double slept_s = member_slept_s(m, now_s);
     if (slept_s > 0 && !gone->left && !member_is_dead(m, gone->id)) {
         tell_sleep(m, (was_in && c->running) || doubted, slept_s);
         return;
     }
-    int left = c->node_count - 1, n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
+    int left = c->node_count - 1,
+        n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
     if (now_s - gone->heard_s >= m->options.dead_s) {
-        n += snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s", now_s - gone->heard_s, gone->info.address);
+        n += snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s",
+                      now_s - gone->heard_s, gone->info.address);
     } else {
         n += snprintf(text + n, sizeof text - (size_t)n, "%s",
                       gone->left                    ? "left"
@@ -302,11 +312,12 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
                                                     : "the connection with it was lost");
     }
     if (!c->stopping && !c->finished && left >= c->options.nodes_min) {
-        (void)snprintf(text + n, sizeof text - (size_t)n, "; going on with %d of %d hosts (minimum %d)", left, c->options.nodes_max,
-                       c->options.nodes_min);
+        (void)snprintf(text + n, sizeof text - (size_t)n, "; going on with %d of %d hosts (minimum %d)", left,
+                       c->options.nodes_max, c->options.nodes_min);
     } else if (!c->stopping && !c->finished) {
-        (void)snprintf(text + n, sizeof text - (size_t)n, "; %d of at least %d hosts are here: waiting up to %.0f s for more", left,
-                       c->options.nodes_min, c->options.join_timeout_s);
+        (void)snprintf(text + n, sizeof text - (size_t)n,
+                       "; %d of at least %d hosts are here: waiting up to %.0f s for more", left, c->options.nodes_min,
+                       c->options.join_timeout_s);
     }
     if ((was_in && c->running) || doubted) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
@@ -338,7 +349,8 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
         const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
         bool waits = member_drop_start(m, gone->node) || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
-            member_fence(m, gone->id, gone->heard_s + m->options.dead_s > now_s ? gone->heard_s + m->options.dead_s : now_s);
+            member_fence(m, gone->id,
+                         gone->heard_s + m->options.dead_s > now_s ? gone->heard_s + m->options.dead_s : now_s);
         }
         bool was_in = !waits && n != NULL && n->state == NODE_IN;
         struct event e = {.kind = EVENT_LOST, .node = gone->node};

@@ -1,4 +1,5 @@
-/* What people are told: who is silent, for whom a round waits, why one ended; and how long our workers may live, which is told to the guard. */
+/* What people are told: who is silent, for whom a round waits, why one ended; and how long our
+ * workers may live, which is told to the guard. */
 #include "launcher/rounds/member_parts.h"
 #include "launcher/output/report.h"
 
@@ -13,10 +14,12 @@
 /* Says once that a peer on whom a round depends is silent. Returns when to look again. */
 static double look_at(struct member *m, struct member_peer *p, double now_s)
 {
-    double since_s = fmax(p->heard_s, m->awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3; /* who sleeps hears nobody */
+    /* who sleeps hears nobody */
+    double since_s = fmax(p->heard_s, m->awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3;
     if (!p->suspect && silent_s >= suspect_s) {
         p->suspect = true;
-        member_say(m, "host %s: suspect: no heartbeat for %.1f s; counts as lost after %.0f s", p->info.host, silent_s, m->options.dead_s);
+        member_say(m, "host %s: suspect: no heartbeat for %.1f s; counts as lost after %.0f s", p->info.host, silent_s,
+                   m->options.dead_s);
     }
     return p->suspect ? now_s + m->options.dead_s : since_s + suspect_s;
 }
@@ -24,7 +27,8 @@ static double look_at(struct member *m, struct member_peer *p, double now_s)
 double member_slept_s(const struct member *m, double now_s)
 {
     bool lately = m->awake_s > 0 && now_s < m->awake_s + m->options.lease_s;
-    return lately && m->slept_s + m->options.beat_s >= m->options.lease_s ? m->slept_s : 0; /* its last beat was older than that */
+    /* its last beat was older than that */
+    return lately && m->slept_s + m->options.beat_s >= m->options.lease_s ? m->slept_s : 0;
 }
 
 double member_watch_silence(struct member *m, double now_s)
@@ -97,7 +101,8 @@ static double led_until(const struct member *m, double now_s)
         return now_s; /* we are one by ourselves */
     }
     for (int i = 0; i < m->record.council_count + m->record.before_count; i++) {
-        uint64_t id = i < m->record.council_count ? m->record.council[i].id : m->record.before[i - m->record.council_count].id;
+        uint64_t id =
+            i < m->record.council_count ? m->record.council[i].id : m->record.before[i - m->record.council_count].id;
         const struct member_peer *p = member_find(m, id);
         if (p != NULL && p->lease_s > newest_s && member_heard_quorum(m, p->lease_s)) {
             newest_s = p->lease_s;
@@ -111,7 +116,8 @@ double member_workers_s(const struct member *m)
     return m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
 }
 
-/* The others may begin a round without us dead_s after they heard us last; there is time left for whoever does not end when told to. */
+/* The others may begin a round without us dead_s after they heard us last; there is time left
+ * for whoever does not end when told to. */
 double member_workers_until(struct member *m, double now_s)
 {
     if (m->role == MEMBER_OVER && m->record.finished) {
@@ -136,8 +142,10 @@ void member_forget_past_cause(struct member *m)
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
 {
     member_forget_past_cause(m);
-    bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0; /* until now only from ranks that were told */
-    bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE && (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
+    /* until now only from ranks that were told */
+    bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0;
+    bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE &&
+                  (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
     if (weaker || round < m->cause.round || text[0] == '\0') {
         return;
     }
@@ -145,7 +153,8 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
     m->cause.kind = kind;
     m->cause.said = false;
     (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
-    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a terminal */
+    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a
+                                                  * terminal */
     if (m->role != MEMBER_LEADING) {
         return;
     }
@@ -232,7 +241,8 @@ void member_wait_text(struct member *m, char *text, size_t size)
     if (member_apart_text(m, apart, sizeof apart) != NULL) {
         dt_text_printf(&out, "; %s, %.0f s left", apart, left(m->reach_since_s + o->join_timeout_s, m->now_s));
     } else if (m->fenced) {
-        dt_text_printf(&out, "; %.0f s left until the workers of lost hosts are gone for certain", left(member_fenced_until(m), m->now_s));
+        dt_text_printf(&out, "; %.0f s left until the workers of lost hosts are gone for certain",
+                       left(member_fenced_until(m), m->now_s));
     } else if (c->state_counts[NODE_IN] > 0) {
         add_hosts(m, "; workers still end at ", true, &out);
     } else if (waiting < o->nodes_min) {
@@ -241,7 +251,8 @@ void member_wait_text(struct member *m, char *text, size_t size)
         dt_text_printf(&out, "; last call: %.0f s left", left(coordinator_last_call_end(c), m->now_s));
     }
     if (c->hold_until_s > m->now_s) {
-        dt_text_printf(&out, "; a host of another run of this name is here: %.0f s left for whoever leads that", left(c->hold_until_s, m->now_s));
+        dt_text_printf(&out, "; a host of another run of this name is here: %.0f s left for whoever leads that",
+                       left(c->hold_until_s, m->now_s));
     }
     if (c->node_count < o->nodes_max) {
         member_missing(m, &out);

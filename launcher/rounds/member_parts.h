@@ -46,7 +46,8 @@ void member_put_out(struct member *m, struct member_peer *p, double now_s);
 struct member_past *member_find_past(struct member *m, const uint64_t *nonce);
 /* Index of id in a council, or -1. */
 int member_place_of(const struct peer_info *list, int count, uint64_t id);
-/* `leader` leads in this term: our workers end if they are of another one's round, and our wish to join goes to it. */
+/* `leader` leads in this term: our workers end if they are of another one's round, and our wish
+ * to join goes to it. */
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s);
 /* member_seek.c */
 /* Our wish to be in a round, if we have one. */
@@ -59,7 +60,8 @@ double member_tick_seeking(struct member *m, double now_s);
 /* member_elect.c */
 /* Asks the council for votes, if we are of it, and sets when to try again. */
 void member_campaign(struct member *m, double now_s);
-/* Begins to lead when they are enough; to be called when one came, or when there is one less to ask. */
+/* Begins to lead when they are enough; to be called when one came, or when there is one less to
+ * ask. */
 void member_count_votes(struct member *m, double now_s);
 void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s);
 void member_on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s);
@@ -68,16 +70,18 @@ bool member_refuse_old_term(struct member *m, uint64_t peer, const struct messag
 /* A record that a peer keeps; one that a leader asks us to keep. */
 void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
-/* From now on we keep *r, which `from` sent, instead of our record. Who counts us hears it before. */
+/* From now on we keep *r, which `from` sent, instead of our record. Who counts us hears it
+ * before. */
 void member_keep(struct member *m, const struct record *r, uint64_t from);
-/* Our record, which was *was and which we changed as the leader: tells those who keep that, or count us, and are in none of its councils, which are asked to
- * keep it anyway. */
+/* Our record, which was *was and which we changed as the leader: tells those who keep that, or
+ * count us, and are in none of its councils, which are asked to keep it anyway. */
 void member_tell_others(struct member *m, const struct record *was);
 /* member_lead.c: an action for one node, ours or another's; for one peer. */
 void member_deliver(struct member *m, const struct action *a);
 void member_send_action(struct member *m, struct member_peer *p, const struct action *a);
 /* member_prepare.c */
-/* Asks the council to keep the record, and goes on when it does. Again with each beat, to those who have not answered: their link may be another one by now. */
+/* Asks the council to keep the record, and goes on when it does. Again with each beat, to those
+ * who have not answered: their link may be another one by now. */
 void member_prepare(struct member *m);
 void member_send_prepare(struct member *m);
 /* To be called when somebody kept it, or when there is one less to ask. */
@@ -106,7 +110,8 @@ int member_claim(const struct member *m);
 void member_hold_for_others(struct member *m, double now_s);
 /* member_news.c */
 double member_watch_silence(struct member *m, double now_s);
-/* For how long this process slept, when that was so long, and is so new, that others may have given it up; 0: it was not. */
+/* For how long this process slept, when that was so long, and is so new, that others may have
+ * given it up; 0: it was not. */
 double member_slept_s(const struct member *m, double now_s);
 void member_heard(struct member *m, struct member_peer *p, double now_s);
 bool member_heard_quorum(const struct member *m, double since_s);

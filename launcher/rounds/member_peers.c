@@ -1,4 +1,5 @@
-/* Whom we are linked with, who is gone for certain, and what is a quorum of those who may still be there. */
+/* Whom we are linked with, who is gone for certain, and what is a quorum of those who may still
+ * be there. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/text.h"
@@ -59,7 +60,8 @@ void member_remove_peer(struct member *m, struct member_peer *p)
     m->slots[free_slot] = 0;
     *p = m->peers[last];
     m->peer_count--;
-    for (int slot = (free_slot + 1) & mask; m->slots[slot] != 0; slot = (slot + 1) & mask) { /* nobody may be cut off from its first slot */
+    /* nobody may be cut off from its first slot */
+    for (int slot = (free_slot + 1) & mask; m->slots[slot] != 0; slot = (slot + 1) & mask) {
         int first = slot_after(m, m->peers[m->slots[slot] - 1].id, -1);
         if (((slot - first) & mask) >= ((slot - free_slot) & mask)) {
             m->slots[free_slot] = m->slots[slot];
@@ -100,7 +102,8 @@ bool member_same_machine(const struct peer_info *a, const struct peer_info *b)
     return a->machine != 0 && a->machine == b->machine;
 }
 
-/* A process listens where one of the council listened: that one is gone. Only if both mean the same place: containers of two hosts may have one address. */
+/* A process listens where one of the council listened: that one is gone. Only if both mean the
+ * same place: containers of two hosts may have one address. */
 void member_bury_predecessors(struct member *m, const struct peer_info *here)
 {
     const struct record *r = &m->record;
@@ -113,7 +116,8 @@ void member_bury_predecessors(struct member *m, const struct peer_info *here)
     }
 }
 
-/* The same for all that we know, when the council is another. Who has said nothing just now may be the predecessor itself, whose end we did not see. */
+/* The same for all that we know, when the council is another. Who has said nothing just now may
+ * be the predecessor itself, whose end we did not see. */
 void member_bury_all_predecessors(struct member *m)
 {
     member_bury_predecessors(m, &m->options.self);
@@ -125,7 +129,8 @@ void member_bury_all_predecessors(struct member *m)
 }
 
 /* More than half of those that may still be there, or half with the leader of that council. */
-static bool quorum_of(const struct member *m, const struct peer_info *council, int count, uint64_t leader, member_has *has, const void *arg)
+static bool quorum_of(const struct member *m, const struct peer_info *council, int count, uint64_t leader,
+                      member_has *has, const void *arg)
 {
     int alive = 0, have = 0;
     bool with_leader = false;
@@ -145,5 +150,6 @@ static bool quorum_of(const struct member *m, const struct peer_info *council, i
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg)
 {
     return quorum_of(m, r->council, r->council_count, r->leader, has, arg) &&
-           (r->committed || r->before_count == 0 || quorum_of(m, r->before, r->before_count, r->before_leader, has, arg));
+           (r->committed || r->before_count == 0 ||
+            quorum_of(m, r->before, r->before_count, r->before_leader, has, arg));
 }

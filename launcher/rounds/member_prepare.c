@@ -1,5 +1,6 @@
-/* What must be kept before it happens: a round begins, and the job ends, only when the council keeps the record of it; and a round not before the workers
- * of lost hosts are gone for certain (fences). */
+/* What must be kept before it happens: a round begins, and the job ends, only when the council
+ * keeps the record of it; and a round not before the workers of lost hosts are gone for certain
+ * (fences). */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -26,7 +27,8 @@ void member_finish_now(struct member *m)
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
     m->preparing = false;
     m->verdict = true;
-    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in yet */
+    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in
+                                               * yet */
         member_send_action(m, &m->peers[i], &a);
     }
     m->role = MEMBER_OVER;
@@ -41,7 +43,8 @@ bool member_is_clear(struct member *m)
         return false;
     }
     for (int i = 0; i < c->node_count; i++) {
-        bool own = c->nodes[i].node == MEMBER_OWN_NODE, here = own ? m->role != MEMBER_OVER : member_info_of_node(m, c->nodes[i].node) != NULL;
+        bool own = c->nodes[i].node == MEMBER_OWN_NODE,
+             here = own ? m->role != MEMBER_OVER : member_info_of_node(m, c->nodes[i].node) != NULL;
         if (c->nodes[i].state == NODE_IN && here) {
             return false;
         }
@@ -52,8 +55,8 @@ bool member_is_clear(struct member *m)
 bool member_end_run(struct member *m, double now_s)
 {
     m->now_s = now_s;
-    if (m->role != MEMBER_OVER || !m->verdict || m->witness.id == 0 || m->coordinator == NULL || !m->coordinator->finished || m->clear_told ||
-        m->unclear) {
+    if (m->role != MEMBER_OVER || !m->verdict || m->witness.id == 0 || m->coordinator == NULL ||
+        !m->coordinator->finished || m->clear_told || m->unclear) {
         return true;
     }
     if (!member_is_clear(m)) {
@@ -65,7 +68,8 @@ bool member_end_run(struct member *m, double now_s)
     return true;
 }
 
-/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum keeps it, at least with the witness. */
+/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum
+ * keeps it, at least with the witness. */
 static void tell_witness(struct member *m)
 {
     const struct record *r = &m->record;
@@ -76,7 +80,8 @@ static void tell_witness(struct member *m)
     }
 }
 
-/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the council: they come looking for us. */
+/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the
+ * council: they come looking for us. */
 static void tell_verdict(struct member *m)
 {
     const struct record *r = &m->record;
@@ -127,14 +132,16 @@ double member_fenced_until(struct member *m)
 {
     const struct record *r = &m->record;
     double until_s = m->fence_until_s;
-    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be accounted for */
+    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be
+                                               * accounted for */
         int known = m->last_round == r->round && m->waiting;
         for (int i = 0; i < m->peer_count; i++) {
             known += m->peers[i].joined && m->peers[i].returned;
         }
         for (int i = 0; i < r->council_count; i++) {
             uint64_t id = r->council[i].id;
-            bool led = id == r->leader, gone = member_is_dead(m, id) || (led && m->leader_fenced && !has_returned(m, id));
+            bool led = id == r->leader,
+                 gone = member_is_dead(m, id) || (led && m->leader_fenced && !has_returned(m, id));
             known += id != m->options.self.id && gone && (!led || r->leader_in);
         }
         if (known >= r->members) {
@@ -147,7 +154,8 @@ double member_fenced_until(struct member *m)
     return until_s;
 }
 
-/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of the one before. */
+/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of
+ * the one before. */
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
@@ -176,7 +184,8 @@ void member_check_prepared(struct member *m)
         return;
     }
     if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
-        return; /* this process slept, and what it hears now is old: others may have begun a round */
+        return; /* this process slept, and what it hears now is old: others may have begun a
+                 * round */
     }
     m->preparing = false;
     m->record.committed = true;
@@ -195,7 +204,8 @@ void member_check_prepared(struct member *m)
     }
 }
 
-/* Again with each beat, to those who have not answered: their link may be another one by now. The job's end not to the witness. */
+/* Again with each beat, to those who have not answered: their link may be another one by now.
+ * The job's end not to the witness. */
 void member_send_prepare(struct member *m)
 {
     struct message out = {.kind = MESSAGE_PREPARE, .record = m->record};
@@ -251,7 +261,8 @@ void member_add_witness(const struct member *m, struct record *r)
     }
 }
 
-/* The record of the round that the held-back STARTs begin. The council: its first nodes, the leader among them in any case. */
+/* The record of the round that the held-back STARTs begin. The council: its first nodes, the
+ * leader among them in any case. */
 static void prepare_round(struct member *m)
 {
     struct record *r = &m->record, was = *r;
@@ -298,7 +309,8 @@ static void prepare_round(struct member *m)
     member_prepare(m);
 }
 
-/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach each other. */
+/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach
+ * each other. */
 void member_begin_when_free(struct member *m)
 {
     if (m->fenced && m->start_count == 0) {
@@ -306,7 +318,8 @@ void member_begin_when_free(struct member *m)
     }
     if (m->fenced && !m->inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
         m->fenced = m->reaching = false;
-        if (m->coordinator->doubtful) { /* no host was lost, and all reach each other: that may be the job's end */
+        if (m->coordinator->doubtful) { /* no host was lost, and all reach each other: that may
+                                         * be the job's end */
             struct event met = {.kind = EVENT_MET, .node = -1};
             member_lead_step(m, &met, m->now_s);
         }

@@ -1,7 +1,9 @@
-/* Workers of any two hosts talk to each other, agents of two followers need not: so before a round begins, its leader lets them try. Who cannot be
- * reached is left out when the job may go on without it; otherwise the round waits. A host that takes connections from nobody (its ports are closed, and it
- * has a link because it called its leader) is no such case: the agents need no more than that link, and what the workers need only their program knows. For rounds of up to MEMBER_REACH hosts: a larger one learns it from
- * its workers. */
+/* Workers of any two hosts talk to each other, agents of two followers need not: so before a
+ * round begins, its leader lets them try. Who cannot be reached is left out when the job may go
+ * on without it; otherwise the round waits. A host that takes connections from nobody (its ports
+ * are closed, and it has a link because it called its leader) is no such case: the agents need
+ * no more than that link, and what the workers need only their program knows. For rounds of up
+ * to MEMBER_REACH hosts: a larger one learns it from its workers. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -72,7 +74,8 @@ bool member_all_reached(struct member *m)
 const char *member_apart_text(const struct member *m, char *text, size_t size)
 {
     const struct member_pair *pair = m->reaching && m->fenced ? unreached(m) : NULL;
-    const struct peer_info *a = pair != NULL ? info_of(m, pair->low) : NULL, *b = pair != NULL ? info_of(m, pair->high) : NULL;
+    const struct peer_info *a = pair != NULL ? info_of(m, pair->low) : NULL,
+                           *b = pair != NULL ? info_of(m, pair->high) : NULL;
     if (a == NULL || b == NULL || m->now_s - m->reach_since_s < m->options.beat_s) {
         return NULL;
     }
@@ -80,7 +83,8 @@ const char *member_apart_text(const struct member *m, char *text, size_t size)
     return text;
 }
 
-/* Pairs of which one takes connections from nobody, not even from us. True: that is still being asked. */
+/* Pairs of which one takes connections from nobody, not even from us. True: that is still being
+ * asked. */
 static bool excuse_closed(struct member *m)
 {
     bool asking = false;
@@ -99,7 +103,8 @@ static bool excuse_closed(struct member *m)
         if (pair->reached && !p->door_told) {
             p->door_told = true;
             member_say(m,
-                       "host %s: takes no connections from other hosts; going on, but this job would not survive the loss of host %s, which all are "
+                       "host %s: takes no connections from other hosts; going on, but this job would not survive the "
+                       "loss of host %s, which all are "
                        "linked with",
                        p->info.host, m->options.self.host);
         }
@@ -146,7 +151,8 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
-/* They were in the round before, and its workers lost their peers: that is why, and costs no restart. Everybody hears it before the next round begins. */
+/* They were in the round before, and its workers lost their peers: that is why, and costs no
+ * restart. Everybody hears it before the next round begins. */
 static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *text)
 {
     const struct member_peer *o = member_find(m, other);
@@ -176,8 +182,8 @@ void member_tick_reach(struct member *m, double now_s)
         return;
     }
     if (c->node_count - 1 >= c->options.nodes_min) {
-        (void)snprintf(line, sizeof line, "%s; going on without %s, with %d of %d hosts (minimum %d)", text, p->info.host, c->node_count - 1,
-                       c->options.nodes_max, c->options.nodes_min);
+        (void)snprintf(line, sizeof line, "%s; going on without %s, with %d of %d hosts (minimum %d)", text,
+                       p->info.host, c->node_count - 1, c->options.nodes_max, c->options.nodes_min);
         if (ended_a_round(m, p, other, line)) {
             member_note_loss(m, &p->info);
         }
@@ -189,7 +195,8 @@ void member_tick_reach(struct member *m, double now_s)
     (void)ended_a_round(m, p, other, text);
     if (now_s - m->reach_since_s >= c->options.join_timeout_s) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
-        struct event e = {.kind = EVENT_FAILED, .node = 0, .round = c->round, .failure = FAILURE_START, .code = DT_EXIT_TEMPORARY};
+        struct event e = {
+            .kind = EVENT_FAILED, .node = 0, .round = c->round, .failure = FAILURE_START, .code = DT_EXIT_TEMPORARY};
         member_lead_step(m, &e, now_s);
     }
 }
@@ -214,7 +221,8 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
     }
     for (int i = 0; i < m->pair_count; i++) {
         struct member_pair *pair = &m->pairs[i];
-        pair->reached = pair->reached || (pair->high == p->id && pair->low == in->info.id) || (pair->low == p->id && pair->high == in->info.id);
+        pair->reached = pair->reached || (pair->high == p->id && pair->low == in->info.id) ||
+                        (pair->low == p->id && pair->high == in->info.id);
     }
     member_begin_when_free(m);
 }

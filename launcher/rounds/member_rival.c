@@ -1,6 +1,8 @@
-/* Two runs of one name: who holds the endpoint began anew, as it remembers nothing, while survivors of its run before went on. They cannot be told from
- * hosts that are gone as long as nothing is heard of them. When two leaders hear of each other, the run with more hosts goes on, then the one with the higher
- * round, then the smaller nonce; the other one's leader ends its round and joins, and so do those who followed it. Where there is a witness, it decides. */
+/* Two runs of one name: who holds the endpoint began anew, as it remembers nothing, while
+ * survivors of its run before went on. They cannot be told from hosts that are gone as long as
+ * nothing is heard of them. When two leaders hear of each other, the run with more hosts goes
+ * on, then the one with the higher round, then the smaller nonce; the other one's leader ends
+ * its round and joins, and so do those who followed it. Where there is a witness, it decides. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -15,13 +17,16 @@ int member_claim(const struct member *m)
     return m->witness.id == 0 && !ends && member_leads(m, m->now_s) ? c->node_count : 0;
 }
 
-/* Whether the run of a beat goes on and not ours. Both leaders decide by what each told the other. */
+/* Whether the run of a beat goes on and not ours. Both leaders decide by what each told the
+ * other. */
 static bool is_weaker(const struct member *m, const struct message *in)
 {
-    bool begun = member_has_begun(m->record.round, m->record.committed), theirs = member_has_begun(in->round, in->granted);
+    bool begun = member_has_begun(m->record.round, m->record.committed),
+         theirs = member_has_begun(in->round, in->granted);
     int own = member_claim(m);
     if (!begun || !theirs) {
-        return theirs; /* of two that have not begun nobody yields: one of them will begin, or find the other */
+        return theirs; /* of two that have not begun nobody yields: one of them will begin, or
+                        * find the other */
     }
     if (own != in->members) {
         return own < in->members;
@@ -44,8 +49,10 @@ static void yield(struct member *m, const struct member_peer *to, const struct m
     int own = member_claim(m);
     struct message out = {.kind = MESSAGE_YIELD, .info = in->info};
     (void)snprintf(text, sizeof text,
-                   "host %s (pid %d): leads another run of this name, with %d %s in round %d; this one, with %d %s in round %d, ends and joins it",
-                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own), m->record.round);
+                   "host %s (pid %d): leads another run of this name, with %d %s in round %d; this one, with %d %s in "
+                   "round %d, ends and joins it",
+                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own),
+                   m->record.round);
     if (out.info.address[0] == '\0') { /* where we see it */
         memcpy(out.info.address, to->info.address, sizeof out.info.address);
     }
@@ -66,7 +73,8 @@ static bool may_give_up(struct member *m)
     if (m->past_count < MEMBER_PAST) {
         return true;
     }
-    member_act(m, ACTION_REFUSE, DT_EXIT_TEMPORARY, "another run of this name goes on, and this host has left too many already; start it again");
+    member_act(m, ACTION_REFUSE, DT_EXIT_TEMPORARY,
+               "another run of this name goes on, and this host has left too many already; start it again");
     return false;
 }
 
@@ -79,7 +87,8 @@ static bool yields(struct member *m, struct member_peer *p, const struct message
     if (own == 0 || in->members == 0) {
         return false; /* one of them is at its end */
     }
-    if (in->echo <= 0 || now_s - in->echo > 2 * m->options.beat_s) { /* said before it heard us, or before we slept */
+    /* said before it heard us, or before we slept */
+    if (in->echo <= 0 || now_s - in->echo > 2 * m->options.beat_s) {
         member_beat(m, p->id);
         return false;
     }
@@ -88,8 +97,11 @@ static bool yields(struct member *m, struct member_peer *p, const struct message
     }
     if (!p->rival_told && member_has_begun(in->round, in->granted)) {
         p->rival_told = true;
-        member_say(m, "host %s (pid %d): led another run of this name, with %d %s in round %d; it ends and joins this one, with %d %s in round %d",
-                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own), m->record.round);
+        member_say(m,
+                   "host %s (pid %d): led another run of this name, with %d %s in round %d; it ends and joins this "
+                   "one, with %d %s in round %d",
+                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own),
+                   m->record.round);
     }
     return false;
 }
@@ -105,7 +117,8 @@ bool member_leaves_run(struct member *m, struct member_peer *p, const struct mes
         yield(m, p, in);
         return true;
     }
-    if (m->role == MEMBER_FOLLOWING && begun && in->members > 0 && leader != NULL) { /* they have to hear of each other */
+    /* they have to hear of each other */
+    if (m->role == MEMBER_FOLLOWING && begun && in->members > 0 && leader != NULL) {
         struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};
         member_send(m, p->id, &out);
     }

@@ -22,9 +22,12 @@ void member_send_join(struct member *m, uint64_t peer)
     out.preference = m->options.preference;
     member_send(m, peer, &out);
     if (m->stop_code != 0) {
-        struct message stop = {
-            .kind = MESSAGE_EVENT,
-            .event = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .saved = m->stop_saved, .role = m->join_role}};
+        struct message stop = {.kind = MESSAGE_EVENT,
+                               .event = {.kind = EVENT_STOP,
+                                         .round = m->last_round,
+                                         .code = m->stop_code,
+                                         .saved = m->stop_saved,
+                                         .role = m->join_role}};
         member_send(m, peer, &stop);
     }
 }
@@ -39,7 +42,8 @@ static void seek(struct member *m, double now_s)
     m->leader = m->joined = m->campaign = 0;
     m->seek_since_s = now_s;
     m->retry_at_s = now_s;
-    m->campaign_at_s = (m->vote_after_s > now_s ? m->vote_after_s : now_s) + 0.2 * m->options.beat_s * (place > 0 ? place : 0);
+    m->campaign_at_s =
+        (m->vote_after_s > now_s ? m->vote_after_s : now_s) + 0.2 * m->options.beat_s * (place > 0 ? place : 0);
 }
 
 /* Nobody leads us any more: our workers may not go on. */
@@ -72,7 +76,8 @@ static bool is_keeper(const struct member *m)
            member_place_of(r->before, r->before_count, m->options.self.id) >= 0;
 }
 
-/* All others need their leader only. What they opened to find it is closed again: ten thousand links to each keeper would stay for nothing. */
+/* All others need their leader only. What they opened to find it is closed again: ten thousand
+ * links to each keeper would stay for nothing. */
 void member_let_others_go(struct member *m)
 {
     for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
@@ -93,7 +98,8 @@ void member_hold(struct member *m, double now_s)
 
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
-    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term; /* the same agent may lead again without our news */
+    /* the same agent may lead again without our news */
+    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term;
     if (m->role == MEMBER_LEADING) {
         member_stop_leading(m);
     }
@@ -119,8 +125,8 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     }
 }
 
-/* Links to those who may know a leader, and our wish to those that are there. Keepers look for all of them, as they elect; the others, who may be
- * thousands, for two more at each try. */
+/* Links to those who may know a leader, and our wish to those that are there. Keepers look for
+ * all of them, as they elect; the others, who may be thousands, for two more at each try. */
 static void look_around(struct member *m)
 {
     const struct record *r = &m->record;
@@ -138,25 +144,28 @@ static void look_around(struct member *m)
     }
 }
 
-/* Until we look around again. All hosts of a job begin at about the same time, and whoever holds the endpoint may listen a moment after we asked:
- * before the first round we ask again soon, then less and less often. */
+/* Until we look around again. All hosts of a job begin at about the same time, and whoever holds
+ * the endpoint may listen a moment after we asked: before the first round we ask again soon,
+ * then less and less often. */
 static double pause_of(const struct member *m, double now_s)
 {
     double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seek_since_s) / 2, most_s / 50);
     return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
-/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we may begin anew with the others. Whoever never was in a
- * round has nothing to hope for. */
+/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we
+ * may begin anew with the others. Whoever never was in a round has nothing to hope for. */
 bool member_hopeless(const struct member *m, double now_s)
 {
     return m->waiting && now_s - m->seek_since_s > 2 * m->options.dead_s &&
-           (m->record.round == 0 || (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past_count < MEMBER_PAST));
+           (m->record.round == 0 ||
+            (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past_count < MEMBER_PAST));
 }
 
 double member_tick_seeking(struct member *m, double now_s)
 {
-    if (m->holds_endpoint && m->witness.id == 0 && member_hopeless(m, now_s)) { /* where there is a witness, nobody begins without it */
+    /* where there is a witness, nobody begins without it */
+    if (m->holds_endpoint && m->witness.id == 0 && member_hopeless(m, now_s)) {
         member_lead(m, now_s);
         return now_s;
     }

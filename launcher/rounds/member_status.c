@@ -1,4 +1,5 @@
-/* The hosts of a job as one agent knows them: all when it leads, its leader and the council otherwise. For `dtrun --status`. */
+/* The hosts of a job as one agent knows them: all when it leads, its leader and the council
+ * otherwise. For `dtrun --status`. */
 #include "launcher/rounds/member_parts.h"
 
 #include <string.h>
@@ -16,7 +17,8 @@ static void add_host(struct dt_text *out, const struct peer_info *who, const cha
     dt_text_json(out, who->host, strlen(who->host));
     dt_text_puts(out, ",\"address\":");
     dt_text_json(out, who->address, strlen(who->address));
-    dt_text_printf(out, ",\"pid\":%d,\"order\":%lld,\"state\":\"%s\",\"workers\":%d", who->pid, (long long)who->order, state, workers);
+    dt_text_printf(out, ",\"pid\":%d,\"order\":%lld,\"state\":\"%s\",\"workers\":%d", who->pid, (long long)who->order,
+                   state, workers);
     if (heard_s >= 0) {
         dt_text_printf(out, ",\"heard_s\":%.1f", heard_s);
     }
@@ -97,5 +99,6 @@ static const char *name_of_role(enum member_role role)
 void member_status(const struct member *m, struct dt_text *out)
 {
     dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", name_of_role(m->role),
-                   (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1); /* the first one has no bits above */
+                   /* the first one has no bits above */
+                   (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1);
 }

@@ -1,4 +1,5 @@
-/* A term: how an agent begins to lead, what it does with time while it leads, and when it may not go on. */
+/* A term: how an agent begins to lead, what it does with time while it leads, and when it may
+ * not go on. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -8,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of our voters in the dead_s before they voted, if they all say
- * so: it stood down lease_s after it heard one of them, and what it answered last gave its nodes time from then on. Else it may have led until now. */
+/* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of
+ * our voters in the dead_s before they voted, if they all say so: it stood down lease_s after it
+ * heard one of them, and what it answered last gave its nodes time from then on. Else it may
+ * have led until now. */
 static double unknown_workers_s(const struct member *m)
 {
     const struct member_options *o = &m->options;
@@ -52,7 +55,8 @@ void member_begin_leading(struct member *m, double now_s)
     }
     m->witness_heard_s = now_s; /* the next round has to wait for it anyway */
     for (int i = 0; i < r->council_count; i++) {
-        if (peer_is_witness(&r->council[i])) { /* ours may be that of a run before, if the store was not asked since */
+        if (peer_is_witness(&r->council[i])) { /* ours may be that of a run before, if the store
+                                                * was not asked since */
             m->witness = r->council[i];
         }
     }
@@ -70,7 +74,8 @@ void member_begin_leading(struct member *m, double now_s)
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
     }
-    if (r->finished) { /* the leader before decided that, and may not have told anybody that it stands */
+    if (r->finished) { /* the leader before decided that, and may not have told anybody that it
+                        * stands */
         member_prepare(m);
         return;
     }
@@ -109,7 +114,8 @@ void member_first_record(const struct member *m, struct record *out)
                            .committed = true,
                            .council_count = 1,
                            .council = {m->options.self}};
-    out->council[0].order = m->firm_order ? m->options.self.order : -1; /* one that was given belongs to another run */
+    /* one that was given belongs to another run */
+    out->council[0].order = m->firm_order ? m->options.self.order : -1;
     out->next_order = out->council[0].order + 1;
     member_add_witness(m, out);
 }
@@ -153,9 +159,11 @@ void member_beat(struct member *m, uint64_t peer)
                           .nonce = {m->record.nonce[0], m->record.nonce[1]}};
     out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
     if (p != NULL && p->apart != 0) {
-        (void)snprintf(out.text, sizeof out.text, "this one and another host of the round cannot reach each other; it runs without this one");
+        (void)snprintf(out.text, sizeof out.text,
+                       "this one and another host of the round cannot reach each other; it runs without this one");
     } else if (p != NULL && p->held_until_s > m->now_s) {
-        (void)snprintf(out.text, sizeof out.text, "this one came back 3 times within 10 minutes: %.0f s left until it has stayed for 60 s",
+        (void)snprintf(out.text, sizeof out.text,
+                       "this one came back 3 times within 10 minutes: %.0f s left until it has stayed for 60 s",
                        p->held_until_s - m->now_s);
     } else if (!m->coordinator->running || m->fenced) {
         memcpy(out.text, m->wait_text, sizeof m->wait_text);
@@ -201,13 +209,16 @@ double member_tick_leading(struct member *m, double now_s)
     if (!member_heard_quorum(m, now_s - m->options.lease_s)) {
         double slept_s = member_slept_s(m, now_s);
         member_stand_down(m,
-                          slept_s > 0 ? "this host was stopped or asleep for %.1f s: the others may have gone on without it"
-                                      : "too few of the other hosts answered within %.0f s: they may go on without this one",
+                          slept_s > 0
+                              ? "this host was stopped or asleep for %.1f s: the others may have gone on without it"
+                              : "too few of the other hosts answered within %.0f s: they may go on without this one",
                           slept_s > 0 ? slept_s : m->options.lease_s, now_s);
         return now_s;
     }
-    if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running && !m->preparing) {
-        member_stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s, now_s);
+    if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running &&
+        !m->preparing) {
+        member_stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s,
+                          now_s);
         return now_s;
     }
     if (now_s >= m->beat_at_s) {
@@ -247,6 +258,9 @@ double member_tick_leading(struct member *m, double now_s)
         return now_s;
     }
     wake_s = fmax(m->wake_s, wake_s);
-    double next_s = m->wake_s > 0 && wake_s < m->beat_at_s ? wake_s : m->beat_at_s, free_s = m->fenced ? member_fenced_until(m) : next_s;
-    return free_s > now_s && free_s < next_s ? free_s : next_s; /* what else a round waits for is an event, or looked at with each beat */
+    double next_s = m->wake_s > 0 && wake_s < m->beat_at_s ? wake_s : m->beat_at_s,
+           free_s = m->fenced ? member_fenced_until(m) : next_s;
+    return free_s > now_s && free_s < next_s ? free_s : next_s; /* what else a round waits for is
+                                                                 * an event, or looked at with
+                                                                 * each beat */
 }

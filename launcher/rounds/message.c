@@ -1,6 +1,7 @@
-/* Encoding: one byte version, one byte kind, then the fields of that kind, little-endian, strings with a 16-bit length. One function walks the
- * fields for both directions, so they cannot disagree. Reading refuses every value that no agent of ours sends; member_check looks at the few of them that only
- * the receiver can judge. */
+/* Encoding: one byte version, one byte kind, then the fields of that kind, little-endian,
+ * strings with a 16-bit length. One function walks the fields for both directions, so they
+ * cannot disagree. Reading refuses every value that no agent of ours sends; member_check looks
+ * at the few of them that only the receiver can judge. */
 #include "launcher/rounds/message.h"
 
 #include "launcher/hosts/link/protocol.h"
@@ -14,7 +15,8 @@ struct walk {
     struct dt_text *out; /* writing when set */
     const uint8_t *p, *end;
     bool bad;
-    char why[160]; /* the first field that was refused, and what it must be; "": the bytes ended too early, or late */
+    char why[160]; /* the first field that was refused, and what it must be; "": the bytes ended
+                    * too early, or late */
 };
 
 /* A field's value that nobody of us sends. */
@@ -147,14 +149,16 @@ static void check_words(struct walk *w, const char *name, const char *s, bool li
     }
 }
 
-/* What peers write reaches terminals, files and the workers' environment: harmless characters only. A name was looked at where we took it from. */
+/* What peers write reaches terminals, files and the workers' environment: harmless characters
+ * only. A name was looked at where we took it from. */
 static void walk_name(struct walk *w, const char *name, char *s, size_t capacity)
 {
     walk_string(w, name, s, capacity);
     check_words(w, name, s, false);
 }
 
-/* What we write may be a worker's, or cut within a character: it is made harmless. lines: newlines are let through. */
+/* What we write may be a worker's, or cut within a character: it is made harmless. lines:
+ * newlines are let through. */
 static void walk_text(struct walk *w, char *s, size_t capacity, bool lines)
 {
     if (w->out != NULL) {
@@ -199,7 +203,8 @@ static void walk_info(struct walk *w, struct peer_info *p)
     walk_u64(w, &p->machine);
     walk_name(w, "host", p->host, sizeof p->host);
     /* what MASTER_ADDR may hold */
-    walk_charset(w, "address", p->address, sizeof p->address, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:%_-");
+    walk_charset(w, "address", p->address, sizeof p->address,
+                 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:%_-");
 }
 
 /* Somebody to connect to: nobody, or one that listens nowhere, is none. */
@@ -272,17 +277,21 @@ static void walk_event(struct walk *w, struct message *m)
     e->why = m->text;
 }
 
-/* Ranks and sizes of a node in a round must fit each other: they become the sizes of tables, and the variables of workers. */
+/* Ranks and sizes of a node in a round must fit each other: they become the sizes of tables, and
+ * the variables of workers. */
 static void check_place(struct walk *w, const struct place *p)
 {
     bool fits = p->round >= 1 && p->local_world_size >= 1 && p->local_world_size <= MESSAGE_LOCAL_MAX &&
-                p->group_world_size <= COORDINATOR_MAX_NODES && p->group_rank < p->group_world_size && p->group_world_size <= p->world_size &&
-                p->world_size <= MESSAGE_LOCAL_MAX * COORDINATOR_MAX_NODES && p->rank >= p->group_rank && p->role_rank <= p->rank &&
-                p->rank <= p->world_size - p->local_world_size && p->role_world_size <= p->world_size &&
-                p->role_rank <= p->role_world_size - p->local_world_size;
+                p->group_world_size <= COORDINATOR_MAX_NODES && p->group_rank < p->group_world_size &&
+                p->group_world_size <= p->world_size && p->world_size <= MESSAGE_LOCAL_MAX * COORDINATOR_MAX_NODES &&
+                p->rank >= p->group_rank && p->role_rank <= p->rank && p->rank <= p->world_size - p->local_world_size &&
+                p->role_world_size <= p->world_size && p->role_rank <= p->role_world_size - p->local_world_size;
     if (!fits) {
-        refuse(w, "place: round %d host %d of %d, rank %d of %d, rank %d of %d in its role, workers %d: no place of a host in a round", p->round,
-               p->group_rank, p->group_world_size, p->rank, p->world_size, p->role_rank, p->role_world_size, p->local_world_size);
+        refuse(w,
+               "place: round %d host %d of %d, rank %d of %d, rank %d of %d in its role, workers %d: no place of a "
+               "host in a round",
+               p->round, p->group_rank, p->group_world_size, p->rank, p->world_size, p->role_rank, p->role_world_size,
+               p->local_world_size);
     }
 }
 
@@ -312,7 +321,8 @@ static void walk_action(struct walk *w, struct action *a)
     }
 }
 
-/* A START's record is that of its round, and names who leads it, which is where the workers' store is. */
+/* A START's record is that of its round, and names who leads it, which is where the workers'
+ * store is. */
 static void check_start(struct walk *w, const struct message *m)
 {
     const struct record *r = &m->record;
@@ -324,7 +334,8 @@ static void check_start(struct walk *w, const struct message *m)
         return;
     }
     if (!known || r->round != m->action.place.round) {
-        refuse(w, "start: its record is of round %d, and names %s leader; the round is %d", r->round, known ? "its" : "no", m->action.place.round);
+        refuse(w, "start: its record is of round %d, and names %s leader; the round is %d", r->round,
+               known ? "its" : "no", m->action.place.round);
     }
     if (m->info.order < 0) {
         refuse(w, "start: order %lld", (long long)m->info.order);
@@ -458,7 +469,8 @@ int message_decode(struct message *m, const void *bytes, size_t size, struct dt_
         return dt_fail(err, DT_INVALID, "message of %zu bytes: too short or too long", size);
     }
     if (head[0] != PROTOCOL_VERSION) {
-        return dt_fail(err, DT_INVALID, "message of version %d; this dtrun speaks version %d: run the same dtrun on all hosts", head[0],
+        return dt_fail(err, DT_INVALID,
+                       "message of version %d; this dtrun speaks version %d: run the same dtrun on all hosts", head[0],
                        PROTOCOL_VERSION);
     }
     if (head[1] < 1 || head[1] >= MESSAGE_KIND_COUNT) {
@@ -524,7 +536,9 @@ const char *message_name(enum message_kind kind)
 
 bool record_newer(const struct record *a, const struct record *b)
 {
-    return a->term != b->term ? a->term > b->term : a->round != b->round ? a->round > b->round : a->finished > b->finished;
+    return a->term != b->term     ? a->term > b->term
+           : a->round != b->round ? a->round > b->round
+                                  : a->finished > b->finished;
 }
 
 bool record_grants(uint64_t promised, const struct record *own, const struct message *ask)

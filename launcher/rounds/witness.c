@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEADERLESS_DEAD 2 /* survivors who can elect another leader have done so within 25/15 of dead_s */
+#define LEADERLESS_DEAD                                                                                                \
+    2 /* survivors who can elect another leader have done so within 25/15 of
+       * dead_s */
 
 void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
 {
@@ -66,9 +68,10 @@ bool witness_is(const struct witness_end *e, uint64_t peer)
 
 void witness_send(struct witness_end *e, const struct message *m)
 {
-    bool answered = m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
-    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s && m->term == e->beaten_term &&
-                  m->round == e->beaten_round && m->granted == e->beaten_granted;
+    bool answered =
+        m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
+    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s &&
+                  m->term == e->beaten_term && m->round == e->beaten_round && m->granted == e->beaten_granted;
     if (!e->up || !answered || beaten) {
         return;
     }
@@ -103,7 +106,8 @@ void witness_tick(struct witness_end *e, double now_s)
     }
 }
 
-/* Whether our member would begin a run here, and when it may. It remembers what it promised in the runs before, which are a few at most. */
+/* Whether our member would begin a run here, and when it may. It remembers what it promised in
+ * the runs before, which are a few at most. */
 static bool wants_a_run(const struct witness_end *e)
 {
     const struct member *m = e->member;
@@ -145,7 +149,8 @@ static void look_for_leader(struct witness_end *e, double now_s)
     }
 }
 
-/* Since when it is gone for certain; infinity: that is not known, or others of its run are here, who may go on. */
+/* Since when it is gone for certain; infinity: that is not known, or others of its run are here,
+ * who may go on. */
 static double leaderless_since(const struct witness_end *e)
 {
     const struct record *r = &e->now.record;
@@ -189,7 +194,8 @@ static double forsaken_at(const struct witness_end *e)
         return 0; /* our own beginning, whose answer was lost */
     }
     bool nothing = e->state_revision == 0, fresh = e->member->record.round == 0;
-    if (nothing) { /* who was in a round of a run that is not there any more may be the only one who does not know how it ended */
+    if (nothing) { /* who was in a round of a run that is not there any more may be the only one
+                    * who does not know how it ended */
         return fresh ? 0 : since_s + e->options.forsaken_s;
     }
     if (r->finished && e->now.clear) {
@@ -198,7 +204,8 @@ static double forsaken_at(const struct witness_end *e)
     if (r->round == 0 || r->finished) {
         return since_s + e->options.dead_s + (r->finished ? e->options.linger_s : 0);
     }
-    return fmin(since_s + e->options.forsaken_s, fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
+    return fmin(since_s + e->options.forsaken_s,
+                fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
 }
 
 double witness_free_at(const struct witness_end *e)
@@ -219,7 +226,8 @@ static bool begin_a_run(struct witness_end *e, double now_s)
         return false;
     }
     struct witness *next = &e->answer->next;
-    *next = (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
+    *next =
+        (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
     struct peer_info info = witness_info(next->id);
     member_witness(e->member, &info);
     member_first_record(e->member, &next->record);
@@ -232,24 +240,28 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     return true;
 }
 
-/* Whether the store has less than it had: its data were wiped, or an older copy was put in their place. Another run there is none as long as nothing has begun
- * in it. */
+/* Whether the store has less than it had: its data were wiped, or an older copy was put in their
+ * place. Another run there is none as long as nothing has begun in it. */
 static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
 {
     const struct witness *had = &e->now;
-    bool over = had->record.finished && e->member->role != MEMBER_LEADING; /* one that leads was elected by those whom the verdict did not reach */
-    if (!e->stored || had->id == 0 || over) {                              /* what is finished vanishes */
+    /* one that leads was elected by those whom the verdict did not reach */
+    bool over = had->record.finished && e->member->role != MEMBER_LEADING;
+    /* what is finished vanishes */
+    if (!e->stored || had->id == 0 || over) {
         return false;
     }
     bool older = w->promised < had->promised || record_newer(&had->record, &w->record);
     return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
 }
 
-/* Another run is there in which no round has begun, and our member's run is further. Whoever came to an empty store began that one. */
+/* Another run is there in which no round has begun, and our member's run is further. Whoever
+ * came to an empty store began that one. */
 static bool is_only_begun(const struct witness_end *e, const struct witness *w)
 {
     const struct record *own = &e->member->record;
-    return w->record.round == 0 && !w->record.finished && own->round > 0 && memcmp(w->record.nonce, own->nonce, sizeof own->nonce) != 0;
+    return w->record.round == 0 && !w->record.finished && own->round > 0 &&
+           memcmp(w->record.nonce, own->nonce, sizeof own->nonce) != 0;
 }
 
 /* The id under which the council of our member's record knows it; 0: it has none. */
@@ -263,9 +275,10 @@ static uint64_t witness_of(const struct record *r)
     return 0;
 }
 
-/* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected against it, with that vote or without. So it writes the
- * witness anew, as a follower of its own; over a run that has only begun as well, whose leader then finds that nobody keeps its first round. Nobody else can;
- * until then there are no votes. True: a call is under way. */
+/* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected
+ * against it, with that vote or without. So it writes the witness anew, as a follower of its
+ * own; over a run that has only begun as well, whose leader then finds that nobody keeps its
+ * first round. Nobody else can; until then there are no votes. True: a call is under way. */
 static bool mend(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
@@ -291,8 +304,8 @@ static bool bear_loss(struct witness_end *e, double now_s)
     }
     if (seeks && !e->loss_told && e->member->record.round > 0) {
         e->loss_told = true;
-        e->options.say(e->options.user,
-                       "etcd lost what it kept of this run: whoever leads the others writes it anew; if nobody does, another run begins");
+        e->options.say(e->options.user, "etcd lost what it kept of this run: whoever leads the others writes it anew; "
+                                        "if nobody does, another run begins");
     }
     e->asked = e->asked && seeks && e->state_revision == 0;
     memset(e->waits, 0, sizeof e->waits);
@@ -304,7 +317,8 @@ static void meet(struct witness_end *e, const struct witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
         witness_drop(e);
-        if (e->member->record.round > 0 && memcmp(w->record.nonce, e->member->record.nonce, sizeof w->record.nonce) != 0) {
+        if (e->member->record.round > 0 &&
+            memcmp(w->record.nonce, e->member->record.nonce, sizeof w->record.nonce) != 0) {
             e->options.say(e->options.user, "etcd: another run of this name has begun");
         }
         member_down(e->member, e->now.id, MEMBER_LOST, now_s);
@@ -345,7 +359,8 @@ static void serve(struct witness_end *e, double now_s)
         bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
         witness_step(&e->now, unled, self, &e->messages[k], a);
-        a->replies[0].count = a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
+        a->replies[0].count =
+            a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
         if (a->put_state || a->put_beat) {
             *e->served = e->messages[k];
             e->waits[k] = false;
@@ -386,7 +401,8 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     if (e->beginning) {
         e->beginning = e->asked = false;
-        if (wants_a_run(e)) { /* else it found a leader while the answer was on its way: whose run is further takes the place of this one */
+        if (wants_a_run(e)) { /* else it found a leader while the answer was on its way: whose
+                               * run is further takes the place of this one */
             member_lead(e->member, now_s);
         }
         come_up(e, now_s);

@@ -89,7 +89,8 @@ static void on_join(const struct witness *w, uint64_t from, const struct message
     const struct record *r = &w->record;
     bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
     if (returns && !same) {
-        if (r->round > 0 || in->round == 0) { /* who never was in a round may come over before this run has begun */
+        if (r->round > 0 || in->round == 0) { /* who never was in a round may come over before
+                                               * this run has begun */
             refuse_run(w, out);
         }
     } else if (r->finished) {
@@ -111,7 +112,8 @@ static void on_join(const struct witness *w, uint64_t from, const struct message
     }
 }
 
-void witness_step(const struct witness *w, bool unled, uint64_t from, const struct message *in, struct witness_answer *out)
+void witness_step(const struct witness *w, bool unled, uint64_t from, const struct message *in,
+                  struct witness_answer *out)
 {
     const struct record *asked = in->kind == MESSAGE_BEAT ? NULL : &in->record;
     bool same = memcmp(asked != NULL ? asked->nonce : in->nonce, w->record.nonce, sizeof w->record.nonce) == 0;
@@ -126,7 +128,9 @@ void witness_step(const struct witness *w, bool unled, uint64_t from, const stru
         on_beat(w, in, out);
     } else if (in->kind == MESSAGE_VOTE_ASK && same) {
         on_vote_ask(w, unled, in, out);
-    } else if (in->kind == MESSAGE_BEAT || in->kind == MESSAGE_PREPARE) { /* every run begins here, so the one that is kept is the newest */
+    } else if (in->kind == MESSAGE_BEAT ||
+               in->kind == MESSAGE_PREPARE) { /* every run begins here, so the one that is kept
+                                               * is the newest */
         refuse_run(w, out);
     }
 }

@@ -1,4 +1,5 @@
-/* The two phases of the input: records that are read at once, before there is a loop, and those that come while the job runs. */
+/* The two phases of the input: records that are read at once, before there is a loop, and those
+ * that come while the job runs. */
 #include "launcher/ssh/leash.h"
 
 #include "base/clock.h"
@@ -17,13 +18,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_BYTES ((size_t)1 << 20) /* longest one; a variable of the kernel's has at most 128 KiB */
+#define RECORD_BYTES                                                                                                   \
+    ((size_t)1 << 20) /* longest one; a variable of the kernel's has at most 128
+                       * KiB */
 #define OPEN_S 60.0
 #define SIGN_MS 2000 /* for an output that is full */
 
 static char sign_text[LEASH_SIGN_BYTES];
 
-/* One byte after the other: what follows the record belongs to leash_watch. out: RECORD_BYTES, which do not move, so that a key is nowhere else. */
+/* One byte after the other: what follows the record belongs to leash_watch. out: RECORD_BYTES,
+ * which do not move, so that a key is nowhere else. */
 static int read_record(int fd, double end_s, char *out, struct dt_error *err)
 {
     for (size_t size = 0; size < RECORD_BYTES;) {
@@ -38,7 +42,8 @@ static int read_record(int fd, double end_s, char *out, struct dt_error *err)
             continue;
         }
         if (n <= 0) {
-            return dt_fail(err, DT_INVALID, "--leash: is for agents that --hostfile starts; its input ended before the job began");
+            return dt_fail(err, DT_INVALID,
+                           "--leash: is for agents that --hostfile starts; its input ended before the job began");
         }
         if (out[size++] == '\0') {
             return 0;
@@ -94,7 +99,8 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err)
     return result;
 }
 
-/* One of the two is enough, and nobody may read any more: less than a pipe's least room is written whole or not at all. */
+/* One of the two is enough, and nobody may read any more: less than a pipe's least room is
+ * written whole or not at all. */
 void leash_sign(int code)
 {
     char line[128];

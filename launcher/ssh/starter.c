@@ -1,5 +1,6 @@
-/* One ssh per host, each with three pipes: the leash in, the two outputs back. The agents decide about the job among themselves; here only hosts
- * are counted. Whatever happens to this process, the ends of the leashes end the agents. */
+/* One ssh per host, each with three pipes: the leash in, the two outputs back. The agents decide
+ * about the job among themselves; here only hosts are counted. Whatever happens to this process,
+ * the ends of the leashes end the agents. */
 #include "launcher/ssh/starter.h"
 
 #include "base/clock.h"
@@ -18,12 +19,20 @@
 #include <unistd.h>
 #include <uv.h>
 
-#define KEEP_BYTES ((size_t)8 << 20) /* of output that waits for our console; what comes then is dropped with a count */
-#define SSH_FAILED 255               /* ssh's own exit code; dtrun has no such one */
-#define AFTER_S 20.0                 /* beyond the workers' grace, until hosts that do not end are cut off */
-#define CUT_S 10.0                   /* for an agent whose leash has ended, until its ssh is killed */
+#define KEEP_BYTES                                                                                                     \
+    ((size_t)8 << 20)  /* of output that waits for our console; what comes then is
+                        * dropped with a count */
+#define SSH_FAILED 255 /* ssh's own exit code; dtrun has no such one */
+#define AFTER_S                                                                                                        \
+    20.0 /* beyond the workers' grace, until hosts that do not end
+          * are cut off */
+#define CUT_S                                                                                                          \
+    10.0 /* for an agent whose leash has ended, until its ssh is
+          * killed */
 #define KEY_RECORD_BYTES (4 + 2 * sizeof((struct secure_key *)NULL)->bytes + 1) /* "key ", hexadecimal, NUL */
-#define DRAIN_S 2.0 /* for output after the last ssh has ended: what it left in the background may hold the pipes for ever */
+#define DRAIN_S                                                                                                        \
+    2.0 /* for output after the last ssh has ended: what it left in the background
+         * may hold the pipes for ever */
 
 struct stream {
     struct remote *remote;
@@ -39,7 +48,8 @@ struct remote {
     struct stream out, err;
     bool running, leashed, spoke; /* it wrote a line */
     int signed_code;              /* what its agent signed; -1: nothing */
-    bool waits;                   /* ssh has ended without that, and what it wrote may be on its way */
+    bool waits;                   /* ssh has ended without that, and what it wrote may be on its
+                                   * way */
     int code;                     /* once it does not run */
 };
 struct starter {
@@ -59,21 +69,25 @@ struct starter {
     char sign[LEASH_SIGN_BYTES];
     size_t dropped;
     bool terminal[2], colours; /* the console's sides */
-    char *key_record;          /* in memory of libsodium's, which no dump shows; null: all have it */
-    int key_uses;              /* writes that still need it, and one while hosts are being started */
+    char *key_record;          /* in memory of libsodium's, which no dump shows; null: all have
+                                * it */
+    int key_uses;              /* writes that still need it, and one while hosts are being
+                                * started */
 };
 
 /* ---- output ---- */
 
 static void has_ended(struct remote *r);
 
-/* How much of a line comes before the words by which an agent signs its end: all of it, mostly. A program may leave an unfinished line in front of them. */
+/* How much of a line comes before the words by which an agent signs its end: all of it, mostly.
+ * A program may leave an unfinished line in front of them. */
 static size_t before_sign(struct remote *r, const char *line, size_t size)
 {
     char words[sizeof LEASH_SIGN + LEASH_SIGN_BYTES];
     (void)snprintf(words, sizeof words, LEASH_SIGN "%s ", r->starter->sign);
     const char *at = memmem(line, size, words, strlen(words));
-    long code = at != NULL ? strtol(at + strlen(words), NULL, 10) : -1; /* a line's end follows in memory, or a zero */
+    /* a line's end follows in memory, or a zero */
+    long code = at != NULL ? strtol(at + strlen(words), NULL, 10) : -1;
     r->signed_code = code >= 0 && code <= 255 ? (int)code : r->signed_code;
     return at != NULL ? (size_t)(at - line) : size;
 }
@@ -121,7 +135,8 @@ static void close_stream(struct stream *s)
     log_lines_end(&s->lines, on_line, s);
     uv_close((uv_handle_t *)&s->pipe, NULL);
     st->open_streams--;
-    if (s->remote->waits && uv_is_closing((uv_handle_t *)&s->remote->out.pipe) && uv_is_closing((uv_handle_t *)&s->remote->err.pipe)) {
+    if (s->remote->waits && uv_is_closing((uv_handle_t *)&s->remote->out.pipe) &&
+        uv_is_closing((uv_handle_t *)&s->remote->err.pipe)) {
         has_ended(s->remote);
     } else if (st->open_streams == 0 && st->running_count == 0) {
         uv_close((uv_handle_t *)&st->end, NULL);
@@ -270,13 +285,15 @@ static void close_all(struct starter *st)
     }
 }
 
-/* A shell's own codes for a program that is not there or cannot be run: dtrun gives them only where it passes a worker's code on. */
+/* A shell's own codes for a program that is not there or cannot be run: dtrun gives them only
+ * where it passes a worker's code on. */
 static bool is_missing(const struct starter *st, int code)
 {
     return (code == 126 || code == 127) && !st->o->exit_code_worker;
 }
 
-/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost leash, is this host's own affair as long as others run. */
+/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost
+ * leash, is this host's own affair as long as others run. */
 static bool is_verdict(const struct starter *st, const struct remote *r)
 {
     int code = r->code;
@@ -292,16 +309,21 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
     if (is_missing(st, r->code)) {
         dt_text_printf(&line, "dtrun: host %s: ended with %d: is dtrun at the same path there?; ", r->name, r->code);
     } else if (r->code == DT_EXIT_DONE) {
-        dt_text_printf(&line, "dtrun: host %s: ended with 0, and no agent of dtrun said so: does --ssh run what it is given, and wait for it?; ",
+        dt_text_printf(&line,
+                       "dtrun: host %s: ended with 0, and no agent of dtrun said so: does --ssh run what it is given, "
+                       "and wait for it?; ",
                        r->name);
     } else if (r->code == DT_EXIT_TEMPORARY) { /* which of the two only its own lines say */
-        dt_text_printf(&line, "dtrun: host %s: ended with %d: did not join the job, or could not stay in it; ", r->name, r->code);
+        dt_text_printf(&line, "dtrun: host %s: ended with %d: did not join the job, or could not stay in it; ", r->name,
+                       r->code);
     } else {
         dt_text_printf(&line, "dtrun: host %s: %s; ", r->name,
-                       r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost" : "left the job");
+                       r->code == SSH_FAILED ? "ssh failed, or what it ran was killed: the host is lost"
+                                             : "left the job");
     }
     if (enough) {
-        dt_text_printf(&line, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count, st->o->nnodes_min);
+        dt_text_printf(&line, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count,
+                       st->o->nnodes_min);
     } else {
         dt_text_printf(&line, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
     }
@@ -343,7 +365,8 @@ static void read_rest(struct stream *s)
     }
 }
 
-/* What the agent signed counts more than the code of what stands between: a pipeline has that of its last part. */
+/* What the agent signed counts more than the code of what stands between: a pipeline has that of
+ * its last part. */
 static void has_ended(struct remote *r)
 {
     r->waits = false;
@@ -421,7 +444,8 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     uv_process_options_t options = {.exit_cb = on_ssh_end,
                                     .file = words[0],
                                     .args = words,
-                                    .flags = UV_PROCESS_DETACHED, /* the terminal's Ctrl-C is for us alone */
+                                    /* the terminal's Ctrl-C is for us alone */
+                                    .flags = UV_PROCESS_DETACHED,
                                     .stdio_count = 3,
                                     .stdio = stdio};
     int rc = uv_spawn(&st->loop, &r->process, &options);
@@ -430,7 +454,8 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
         uv_close((uv_handle_t *)&r->out.pipe, NULL);
         uv_close((uv_handle_t *)&r->err.pipe, NULL);
         uv_close((uv_handle_t *)&r->process, NULL);
-        return dt_fail(err, rc == UV_ENOENT || rc == UV_EACCES ? DT_INVALID : DT_IO, "--ssh: %s: %s", words[0], uv_strerror(rc));
+        return dt_fail(err, rc == UV_ENOENT || rc == UV_EACCES ? DT_INVALID : DT_IO, "--ssh: %s: %s", words[0],
+                       uv_strerror(rc));
     }
     r->running = r->leashed = true;
     st->running_count++;
@@ -442,7 +467,8 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     return 0;
 }
 
-/* The key that the agents prove to each other: made of the user's, or new. Never in a command line, an environment or a file. */
+/* The key that the agents prove to each other: made of the user's, or new. Never in a command
+ * line, an environment or a file. */
 static int make_key(struct starter *st, struct dt_error *err)
 {
     struct secure_key key;
@@ -565,8 +591,10 @@ int starter_run(struct options *o, char *const *env)
     (void)uv_run(&st->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&st->loop);
     int code = st->code < 0 ? DT_EXIT_TEMPORARY : st->code;
-    if (code != DT_EXIT_DONE && st->judge >= 0 && !st->remotes[st->judge].spoke) { /* an agent would have said why */
-        console_say("dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n", st->remotes[st->judge].name, code);
+    /* an agent would have said why */
+    if (code != DT_EXIT_DONE && st->judge >= 0 && !st->remotes[st->judge].spoke) {
+        console_say("dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n",
+                    st->remotes[st->judge].name, code);
     }
     for (int i = 0; i < st->count; i++) {
         log_lines_clear(&st->remotes[i].out.lines);

@@ -1,6 +1,7 @@
-/* The ring is used without in-flight requests: each is asked not to wait (MSG_DONTWAIT), so the kernel has carried out all of them when
- * io_uring_enter returns, and buffers and sockets are the caller's again. Containers often forbid io_uring (EPERM, ENOSYS): then, and if
- * the ring ever does what we do not expect, sends go one by one. */
+/* The ring is used without in-flight requests: each is asked not to wait (MSG_DONTWAIT), so the
+ * kernel has carried out all of them when io_uring_enter returns, and buffers and sockets are
+ * the caller's again. Containers often forbid io_uring (EPERM, ENOSYS): then, and if the ring
+ * ever does what we do not expect, sends go one by one. */
 #include "launcher/store/burst.h"
 
 #include "base/file.h"
@@ -70,14 +71,17 @@ static void open_ring(struct burst *b)
     const char *use = getenv("UV_USE_IO_URING");
     struct io_uring_params p = {0};
     b->tried = true;
-    if ((use != NULL && atoi(use) == 0) || (b->fd = (int)syscall(SYS_io_uring_setup, BURST_MOST, &p)) < 0) { /* close-on-exec by itself */
+    /* close-on-exec by itself */
+    if ((use != NULL && atoi(use) == 0) || (b->fd = (int)syscall(SYS_io_uring_setup, BURST_MOST, &p)) < 0) {
         b->fd = -1;
         return;
     }
-    size_t submit_bytes = p.sq_off.array + p.sq_entries * sizeof(unsigned), done_bytes = p.cq_off.cqes + p.cq_entries * sizeof *b->done;
+    size_t submit_bytes = p.sq_off.array + p.sq_entries * sizeof(unsigned),
+           done_bytes = p.cq_off.cqes + p.cq_entries * sizeof *b->done;
     b->rings_bytes = submit_bytes > done_bytes ? submit_bytes : done_bytes;
     b->entries_bytes = p.sq_entries * sizeof *b->entries;
-    if ((p.features & IORING_FEAT_SINGLE_MMAP) == 0 || (b->rings = map(b->fd, b->rings_bytes, IORING_OFF_SQ_RING)) == NULL ||
+    if ((p.features & IORING_FEAT_SINGLE_MMAP) == 0 ||
+        (b->rings = map(b->fd, b->rings_bytes, IORING_OFF_SQ_RING)) == NULL ||
         (b->entries = map(b->fd, b->entries_bytes, IORING_OFF_SQES)) == NULL) {
         close_ring(b);
         return;
@@ -91,18 +95,20 @@ static void open_ring(struct burst *b)
     b->done = (struct io_uring_cqe *)(b->rings + p.cq_off.cqes);
 }
 
-/* How many of them the kernel took, which fills in their results. Fewer than count: something is not as we know it. */
+/* How many of them the kernel took, which fills in their results. Fewer than count: something is
+ * not as we know it. */
 static size_t run_ring(struct burst *b, struct burst_send *sends, size_t count)
 {
     unsigned tail = *b->submit_tail, head = *b->done_head; /* ours alone to write */
     for (size_t i = 0; i < count; i++, tail++) {
         unsigned slot = tail & b->submit_mask;
-        b->entries[slot] = (struct io_uring_sqe){.opcode = IORING_OP_SEND,
-                                                 .fd = sends[i].fd,
-                                                 .addr = (uintptr_t)sends[i].data,
-                                                 .len = (uint32_t)(sends[i].size < INT32_MAX ? sends[i].size : INT32_MAX),
-                                                 .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL,
-                                                 .user_data = i};
+        b->entries[slot] =
+            (struct io_uring_sqe){.opcode = IORING_OP_SEND,
+                                  .fd = sends[i].fd,
+                                  .addr = (uintptr_t)sends[i].data,
+                                  .len = (uint32_t)(sends[i].size < INT32_MAX ? sends[i].size : INT32_MAX),
+                                  .msg_flags = MSG_DONTWAIT | MSG_NOSIGNAL,
+                                  .user_data = i};
         b->submit_slots[slot] = slot;
         sends[i].result = -EIO;
     }

@@ -1,4 +1,5 @@
-/* A loop with the store server and two signals. The line on stdout is written when clients can connect. */
+/* A loop with the store server and two signals. The line on stdout is written when clients can
+ * connect. */
 #include "launcher/store/serve.h"
 
 #include "base/signals.h"
@@ -45,7 +46,8 @@ int serve_store(const struct options *o)
         (void)uv_loop_close(&loop);
         return DT_EXIT_TEMPORARY;
     }
-    (void)signal(SIGPIPE, SIG_IGN); /* that nobody reads our warnings any more is no end of those whom we serve */
+    (void)signal(SIGPIPE, SIG_IGN); /* that nobody reads our warnings any more is no end of those
+                                     * whom we serve */
     for (int i = 0; i < 2; i++) {   /* before anybody can know us and send one */
         (void)uv_signal_init(&loop, &s.signals[i]);
         s.signals[i].data = &s;
@@ -53,20 +55,23 @@ int serve_store(const struct options *o)
             (void)uv_signal_start(&s.signals[i], on_signal, numbers[i]);
         }
     }
-    struct store_server_options options = {.host = o->master_addr,
-                                           .port = o->master_port,
-                                           .range = {o->port_lo, o->port_hi, 0},
-                                           .access = {.users = o->store_users, .user_count = o->store_user_count, .open = true}};
+    struct store_server_options options = {
+        .host = o->master_addr,
+        .port = o->master_port,
+        .range = {o->port_lo, o->port_hi, 0},
+        .access = {.users = o->store_users, .user_count = o->store_user_count, .open = true}};
     if (store_server_open(&s.server, &loop, &options, &err) != 0) {
         console_say("dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;
         code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     } else {
         if (store_server_is_open(s.server)) {
-            console_say("dtrun: warning: --serve_store: %s serves everybody who reaches it, whatever host and user\n", o->master_addr);
+            console_say("dtrun: warning: --serve_store: %s serves everybody who reaches it, whatever host and user\n",
+                        o->master_addr);
         }
         bool brackets = strchr(o->master_addr, ':') != NULL;
-        bool written = printf("%s%s%s:%d\n", brackets ? "[" : "", o->master_addr, brackets ? "]" : "", store_server_port(s.server)) > 0;
+        bool written = printf("%s%s%s:%d\n", brackets ? "[" : "", o->master_addr, brackets ? "]" : "",
+                              store_server_port(s.server)) > 0;
         code = written && fflush(stdout) == 0 ? DT_EXIT_DONE : DT_EXIT_FAILED;
     }
     if (code != DT_EXIT_DONE) {

@@ -19,7 +19,8 @@ void store_access_open(struct store_access *a, const struct store_access_options
     socklen_t size = sizeof at;
     *a = (struct store_access){.options = *options, .self = geteuid(), .looked_s = -look_again_s};
     socket_owners_open(&a->owners, listen_fd);
-    a->everybody = options->open && getsockname(listen_fd, (struct sockaddr *)&at, &size) == 0 && !endpoint_is_loopback((struct sockaddr *)&at);
+    a->everybody = options->open && getsockname(listen_fd, (struct sockaddr *)&at, &size) == 0 &&
+                   !endpoint_is_loopback((struct sockaddr *)&at);
 }
 
 void store_access_close(struct store_access *a)
@@ -65,8 +66,10 @@ static unsigned interface_at(struct store_access *a, const struct sockaddr *from
     return 0;
 }
 
-/* Two questions at most: a client that has bound its socket to an interface is found by that of its address, over which the kernel takes it. */
-static enum socket_owner find_owner(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to, unsigned *user)
+/* Two questions at most: a client that has bound its socket to an interface is found by that of
+ * its address, over which the kernel takes it. */
+static enum socket_owner find_owner(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to,
+                                    unsigned *user)
 {
     enum socket_owner found = socket_owner_find(&a->owners, from, to, 0, user);
     unsigned interface = found == SOCKET_OWNER_NONE && !a->owners.by_proc ? interface_at(a, from) : 0;
@@ -82,23 +85,28 @@ static bool is_named(const struct store_access *a, unsigned user)
     return named;
 }
 
-/* A process of this machine. Where nothing tells users apart, as in a sandbox without /proc, nobody could start a job if all were refused. */
-static int check_user(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to, struct store_guest *out, struct dt_error *err)
+/* A process of this machine. Where nothing tells users apart, as in a sandbox without /proc,
+ * nobody could start a job if all were refused. */
+static int check_user(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to,
+                      struct store_guest *out, struct dt_error *err)
 {
     unsigned user = 0;
     enum socket_owner found = find_owner(a, from, to, &user);
     if (found == SOCKET_OWNER_NONE) {
         return dt_fail(err, DT_INVALID,
-                       "no process of this host has its other end: closed at once, or of another network namespace with our address");
+                       "no process of this host has its other end: closed at once, or of another network namespace "
+                       "with our address");
     }
     if (found == SOCKET_OWNER_UNTOLD && !a->said) {
         a->said = true;
         dt_log(DT_LOG_WARN, "store",
-               "this system does not tell whose a connection is (no NETLINK_SOCK_DIAG, no /proc/net/tcp): every user of this host may use the store");
+               "this system does not tell whose a connection is (no NETLINK_SOCK_DIAG, no /proc/net/tcp): every user "
+               "of this host may use the store");
     }
     if (found == SOCKET_OWNER_FOUND && !is_named(a, user)) {
         return dt_fail(err, DT_INVALID,
-                       "it belongs to user %u of this host, and the store serves user %u%s; for workers that run as another user: --store_users=%u",
+                       "it belongs to user %u of this host, and the store serves user %u%s; for workers that run as "
+                       "another user: --store_users=%u",
                        user, a->self, a->self != 0 ? " and root" : "", user);
     }
     out->is_here = true;
@@ -112,11 +120,13 @@ int store_access_check(struct store_access *a, int fd, struct store_guest *out, 
     const struct sockaddr *there = (const struct sockaddr *)&from;
     socklen_t size = sizeof from, own_size = sizeof to;
     *out = (struct store_guest){0};
-    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0 || getsockname(fd, (struct sockaddr *)&to, &own_size) != 0) {
+    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0 ||
+        getsockname(fd, (struct sockaddr *)&to, &own_size) != 0) {
         return dt_fail_errno(err, "its address");
     }
     lookup_unmap(&from);
-    bool same = lookup_same_host(there, (struct sockaddr *)&to); /* also an address that is routed here without an interface */
+    /* also an address that is routed here without an interface */
+    bool same = lookup_same_host(there, (struct sockaddr *)&to);
     if (!a->everybody && (same || is_here(a, there))) {
         return check_user(a, there, (struct sockaddr *)&to, out, err);
     }
@@ -125,5 +135,6 @@ int store_access_check(struct store_access *a, int fd, struct store_guest *out, 
         return 0;
     }
     return dt_fail(err, DT_INVALID,
-                   a->options.is_joined != NULL ? "its host is not part of the job" : "it comes from another host, and this job has one host");
+                   a->options.is_joined != NULL ? "its host is not part of the job"
+                                                : "it comes from another host, and this job has one host");
 }

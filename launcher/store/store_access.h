@@ -1,5 +1,6 @@
-/* Who may use the store, decided here alone. The torch protocol has no key, so the kernel says who comes: a process of this machine must be our user's,
- * root's or of a user that the job names; another machine must be one of the job. */
+/* Who may use the store, decided here alone. The torch protocol has no key, so the kernel says
+ * who comes: a process of this machine must be our user's, root's or of a user that the job
+ * names; another machine must be one of the job. */
 #ifndef DT_LAUNCHER_STORE_STORE_ACCESS_H
 #define DT_LAUNCHER_STORE_STORE_ACCESS_H
 
@@ -16,7 +17,8 @@ struct store_access_options {
     void *user;
     const unsigned *users; /* --store_users; the caller's */
     int user_count;
-    bool open; /* --serve_store: where it does not listen at a loopback address, everybody who reaches it */
+    bool open; /* --serve_store: where it does not listen at a loopback address, everybody who
+                * reaches it */
 };
 
 struct store_guest {     /* whose a connection is; all zeros: not known yet */
@@ -38,7 +40,8 @@ struct store_access {
 /* listen_fd: where the store listens. The options are copied. */
 void store_access_open(struct store_access *a, const struct store_access_options *options, int listen_fd);
 void store_access_close(struct store_access *a);
-/* Whether the other end of fd, a connection that the store accepted, may use it. 0, and *out says whose it is; or -1 with the reason. */
+/* Whether the other end of fd, a connection that the store accepted, may use it. 0, and *out
+ * says whose it is; or -1 with the reason. */
 int store_access_check(struct store_access *a, int fd, struct store_guest *out, struct dt_error *err);
 
 #endif

@@ -1,6 +1,8 @@
-/* Answers are gathered per client, and sent in one burst when the loop has been through the sockets that were ready, in the order in which they came
- * about; what a socket does not take at once waits in `output` until it is writable. A client is closed by store_client_drop() at any point; its
- * memory goes when libuv has closed the handle, and until then `closing` keeps everybody off it. */
+/* Answers are gathered per client, and sent in one burst when the loop has been through the
+ * sockets that were ready, in the order in which they came about; what a socket does not take at
+ * once waits in `output` until it is writable. A client is closed by store_client_drop() at any
+ * point; its memory goes when libuv has closed the handle, and until then `closing` keeps
+ * everybody off it. */
 #include "launcher/store/store_private.h"
 
 #include "base/clock.h"
@@ -77,8 +79,10 @@ void store_client_say_dropped(struct store_client *c, const char *why)
     struct sockaddr_storage from = {0};
     char name[320], more[STRANGERS_MORE_BYTES];
     (void)store_client_name(c, name, sizeof name);
-    if (store_client_address(c, &from) && strangers_refused(&s->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
-        dt_log(DT_LOG_WARN, "store", "%s %s dropped: %s%s", c->is_fresh ? "connection from" : "client", name, why, more);
+    if (store_client_address(c, &from) &&
+        strangers_refused(&s->strangers, (struct sockaddr *)&from, dt_now_s(), more)) {
+        dt_log(DT_LOG_WARN, "store", "%s %s dropped: %s%s", c->is_fresh ? "connection from" : "client", name, why,
+               more);
     }
 }
 
@@ -95,7 +99,8 @@ void store_client_leave(struct store_client *c)
         s->dirty[c->dirty_at] = NULL;
         c->is_dirty = false;
     }
-    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket from here on */
+    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket
+                                                            * from here on */
 }
 
 void store_client_drop(struct store_client *c, const char *why)
@@ -113,7 +118,11 @@ void store_client_drop(struct store_client *c, const char *why)
 
 /* ---- answers ---- */
 
-enum { SEND_PIECES = 256, SEND_BYTES = 512 << 10 }; /* of one client, then the others have their turn */
+enum {
+    SEND_PIECES = 256,
+    SEND_BYTES = 512 << 10
+}; /* of one client, then the others have their
+    * turn */
 
 void store_client_count(struct store_client *c)
 {

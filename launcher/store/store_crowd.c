@@ -1,5 +1,6 @@
-/* Who goes when there are more connections than there may be. Whoever comes is heard first: what is no store client (an agent's link) does not count, and whom
- * the store does not serve pushes nobody out. */
+/* Who goes when there are more connections than there may be. Whoever comes is heard first: what
+ * is no store client (an agent's link) does not count, and whom the store does not serve pushes
+ * nobody out. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/store/store_private.h"
@@ -25,7 +26,8 @@ static void say(struct store_server *s, const char *whose)
     s->dropped++;
     s->crowd_unsaid++;
     if (s->crowd_s == 0 || now_s - s->crowd_s >= crowd_line_s) {
-        dt_log(DT_LOG_WARN, "store", "more than %zu connections: %d closed, newest first of %s", s->options.client_count, s->crowd_unsaid, whose);
+        dt_log(DT_LOG_WARN, "store", "more than %zu connections: %d closed, newest first of %s",
+               s->options.client_count, s->crowd_unsaid, whose);
         s->crowd_s = now_s;
         s->crowd_unsaid = 0;
     }
@@ -61,7 +63,9 @@ static struct holder *longest_run(struct holder *list, size_t count, bool by_pid
     struct holder *best = list;
     *size = 0;
     for (size_t from = 0, to; from < count; from = to) {
-        for (to = from + 1; to < count && (by_pid ? list[to].pid == list[from].pid : compare_guests(&list[to].guest, &list[from].guest) == 0); to++) {
+        for (to = from + 1; to < count && (by_pid ? list[to].pid == list[from].pid
+                                                  : compare_guests(&list[to].guest, &list[from].guest) == 0);
+             to++) {
         }
         if (to - from > *size) {
             best = list + from;
@@ -71,7 +75,8 @@ static struct holder *longest_run(struct holder *list, size_t count, bool by_pid
     return best;
 }
 
-/* That a process said its pid proves nothing, but nobody takes a place of another host or user by it. */
+/* That a process said its pid proves nothing, but nobody takes a place of another host or user
+ * by it. */
 void store_crowd_greeted(struct store_server *s, struct store_client *newest)
 {
     char whose[320], name[256];
@@ -87,7 +92,8 @@ void store_crowd_greeted(struct store_server *s, struct store_client *newest)
         }
     }
     qsort(list, count, sizeof *list, compare_holders);
-    struct holder *guest = longest_run(list, count, false, &of_guest), *most = longest_run(guest, of_guest, true, &of_pid);
+    struct holder *guest = longest_run(list, count, false, &of_guest),
+                  *most = longest_run(guest, of_guest, true, &of_pid);
     (void)store_client_name(most->client, name, sizeof name);
     (void)snprintf(whose, sizeof whose, "whoever has most: %zu like that from %s, pid %d", of_pid, name, most->pid);
     store_client_drop(most->client, NULL);

@@ -1,5 +1,6 @@
-/* Between the parts of the store server: store_server.c (requests, connections, the whole), store_clients.c (lists of clients, how they end, what they
- * are sent), store_crowd.c (who goes when there are too many). */
+/* Between the parts of the store server: store_server.c (requests, connections, the whole),
+ * store_clients.c (lists of clients, how they end, what they are sent), store_crowd.c (who goes
+ * when there are too many). */
 #ifndef DT_LAUNCHER_STORE_STORE_PRIVATE_H
 #define DT_LAUNCHER_STORE_STORE_PRIVATE_H
 
@@ -20,7 +21,8 @@ struct store_client {
     bool looks;      /* DT_WIRE_LOOKS */
     int unasked;     /* reads, since the last request that has an answer */
     size_t dirty_at; /* its place in the server's list, while it is dirty */
-    bool is_full;    /* the socket took no more, or this client has had its turn: the rest of output goes when it is writable */
+    bool is_full;    /* the socket took no more, or this client has had its turn: the rest of
+                      * output goes when it is writable */
     double since_s;
     int pid;                  /* as its last PING said; 0: it said none */
     struct store_guest guest; /* whose it is, once it has begun as clients do */
@@ -54,7 +56,8 @@ struct store_server {
     struct store_client **dirty; /* with answers to send; null: it is gone */
     size_t dirty_count, dirty_capacity;
     struct burst *burst;
-    bool soon;      /* since the loop last looked at the sockets, one was served that asks on at once */
+    bool soon;      /* since the loop last looked at the sockets, one was served that asks on at
+                     * once */
     bool streams;   /* and one that has sent nothing for a while that has an answer */
     size_t held;    /* memory of all clients: unfinished requests and unsent answers */
     double crowd_s; /* last line about too many connections, and how many were closed since */
@@ -76,7 +79,8 @@ void store_handle_closed(struct store_server *s);
 bool store_client_address(const struct store_client *c, struct sockaddr_storage *from);
 /* "host:port" for messages. Returns out. */
 const char *store_client_name(const struct store_client *c, char *out, size_t out_bytes);
-/* The line about a client that goes: of each host, which may try a thousand times, one a minute. That it has greeted as clients do proves nothing. */
+/* The line about a client that goes: of each host, which may try a thousand times, one a minute.
+ * That it has greeted as clients do proves nothing. */
 void store_client_say_dropped(struct store_client *c, const char *why);
 /* Takes a client out of everything but its socket. */
 void store_client_leave(struct store_client *c);
@@ -97,7 +101,8 @@ void store_client_send(struct store_client *c);
 /* The same of all that have answers. */
 void store_server_flush(struct store_server *s);
 
-/* A connection came, or one has begun as clients do and is served: who goes for it, if there are too many. Never the newest itself. */
+/* A connection came, or one has begun as clients do and is served: who goes for it, if there are
+ * too many. Never the newest itself. */
 void store_crowd_came(struct store_server *s, struct store_client *newest);
 void store_crowd_greeted(struct store_server *s, struct store_client *newest);
 

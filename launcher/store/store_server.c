@@ -1,6 +1,7 @@
-/* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the timer looks at the end only), the
- * others are `active`. libuv says which socket is ready (uv_poll_t); they are read here and written in store_clients.c, which costs less
- * per request than libuv's streams. */
+/* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the
+ * timer looks at the end only), the others are `active`. libuv says which socket is ready
+ * (uv_poll_t); they are read here and written in store_clients.c, which costs less per request
+ * than libuv's streams. */
 #include "launcher/store/store_private.h"
 
 #include "base/clock.h"
@@ -27,7 +28,8 @@ enum {
     sweep_ms = 1000,
     linger_us = 15,
     gather_us = 40,
-    stream_reads = 4 /* of one client, nothing but requests without an answer: more of them are on their way */
+    stream_reads = 4 /* of one client, nothing but requests without an answer: more of them are
+                      * on their way */
 };
 
 /* ---- requests ---- */
@@ -43,7 +45,8 @@ static void take_ping(struct store_client *c, uint32_t word)
     const struct store_server *s = c->server;
     c->looks = c->looks || (word & DT_WIRE_LOOKS) != 0;
     c->pid = (int)(word & ~DT_WIRE_LOOKS);
-    if (s->ping != NULL && c->guest.is_here && c->pid > 0) { /* process ids of other machines say nothing here */
+    if (s->ping != NULL && c->guest.is_here && c->pid > 0) { /* process ids of other machines say
+                                                              * nothing here */
         s->ping(s->ping_user, c->pid);
     }
 }
@@ -53,7 +56,8 @@ static bool has_answer(enum dt_wire_query query)
     return query != DT_WIRE_SET && query != DT_WIRE_MULTI_SET && query != DT_WIRE_APPEND && query != DT_WIRE_QUEUE_PUSH;
 }
 
-/* The client that costs most memory: by what it began to ask, by answers that it does not read. Null: none costs much. */
+/* The client that costs most memory: by what it began to ask, by answers that it does not read.
+ * Null: none costs much. */
 static struct store_client *find_hog(const struct store_server *s)
 {
     struct store_client *hog = NULL;
@@ -69,14 +73,18 @@ static struct store_client *find_hog(const struct store_server *s)
     return hog;
 }
 
-/* Keys and values, unfinished requests and unread answers of all clients have one bound. False: c is closed. */
+/* Keys and values, unfinished requests and unread answers of all clients have one bound. False:
+ * c is closed. */
 static bool make_room(struct store_server *s, struct store_client *c)
 {
     struct store_client *hog = c;
-    while (dt_store_table_bytes(s->table) + dt_store_table_left_bytes(s->table) + s->held > s->options.limits.total_bytes && hog != NULL) {
+    while (dt_store_table_bytes(s->table) + dt_store_table_left_bytes(s->table) + s->held >
+               s->options.limits.total_bytes &&
+           hog != NULL) {
         hog = find_hog(s);
         if (hog != NULL) {
-            store_client_drop(hog, "the store is full, and it holds most: answers that it does not read, or an unfinished request");
+            store_client_drop(
+                hog, "the store is full, and it holds most: answers that it does not read, or an unfinished request");
         }
     }
     return !c->closing;
@@ -106,7 +114,8 @@ static void serve(struct store_client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        if (dt_wire_output_unsent(&c->output) > s->options.output_bytes) { /* one answer may be longer, but then the next has to wait for it */
+        /* one answer may be longer, but then the next has to wait for it */
+        if (dt_wire_output_unsent(&c->output) > s->options.output_bytes) {
             rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
         }
@@ -168,7 +177,8 @@ static void receive(struct store_client *c, int reads)
             store_client_drop(c, usual ? NULL : strerror(errno));
         } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && s->buffer[0] != DT_WIRE_VALIDATE) {
             give_away(c, s->buffer, (size_t)size);
-        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 && store_access_check(&s->access, c->fd, &c->guest, &err) != 0) {
+        } else if (c->is_fresh && dt_wire_parser_held(&c->parser) == 0 &&
+                   store_access_check(&s->access, c->fd, &c->guest, &err) != 0) {
             store_client_drop(c, err.text);
         } else {
             serve(c, s->buffer, (size_t)size);
@@ -211,7 +221,8 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
 }
 
-/* A new connection, fd: a client until it shows otherwise. Null: it could not be watched and is closed. */
+/* A new connection, fd: a client until it shows otherwise. Null: it could not be watched and is
+ * closed. */
 static struct store_client *welcome(struct store_server *s, int fd)
 {
     struct store_client *c = dt_alloc(sizeof *c);
@@ -260,8 +271,10 @@ static void on_sweep(uv_timer_t *timer)
     }
 }
 
-/* Looks for the next request for a short time: its client does so for our answer, and to look is cheaper for both than to sleep and be woken. What a client sends
- * that waits for nothing gathers before: to take each request as it comes makes sending it twice as dear for the client as to add it to others. */
+/* Looks for the next request for a short time: its client does so for our answer, and to look is
+ * cheaper for both than to sleep and be woken. What a client sends that waits for nothing
+ * gathers before: to take each request as it comes makes sending it twice as dear for the client
+ * as to add it to others. */
 static void linger(const struct store_server *s)
 {
     struct pollfd p = {.fd = uv_backend_fd(s->loop), .events = POLLIN};
@@ -300,13 +313,15 @@ int store_server_listen(struct store_server *s, int fd, struct dt_error *err)
     return 0;
 }
 
-static int listen_at(struct dt_net *net, const struct store_server_options *o, int backlog, int *port, struct dt_error *err)
+static int listen_at(struct dt_net *net, const struct store_server_options *o, int backlog, int *port,
+                     struct dt_error *err)
 {
     return o->port == 0 ? dt_net_listen_within(net, o->host, &o->range, backlog, NULL, port, err)
                         : dt_net_listen(net, o->host, o->port, backlog, NULL, port, err);
 }
 
-int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options, struct dt_error *err)
+int store_server_open(struct store_server **out, uv_loop_t *loop, const struct store_server_options *options,
+                      struct dt_error *err)
 {
     struct dt_net net = {.fd = -1};
     int port = 0, backlog = options->backlog > 0 ? options->backlog : 4096;
@@ -317,7 +332,8 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
             return dt_fail_errno(err, "listening socket %d", options->listen_fd);
         }
         net.fd = options->listen_fd;
-        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                              : ((struct sockaddr_in *)&at)->sin_port);
         (void)dt_net_name("*", port, net.name, sizeof net.name);
     } else if (listen_at(&net, options, backlog, &port, err) != 0) {
         char owner[128], range[48] = "";
@@ -326,7 +342,9 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
             (void)snprintf(range, sizeof range, "no free port in %d-%d: ", options->range.lo, options->range.hi);
         }
         bool taken = last > 0 && err->status == DT_IO && endpoint_port_owner(last, owner, sizeof owner);
-        return taken ? dt_fail(err, DT_IO, "%sport %d: already in use by %s; end it, or choose another port", range, last, owner) : -1;
+        return taken ? dt_fail(err, DT_IO, "%sport %d: already in use by %s; end it, or choose another port", range,
+                               last, owner)
+                     : -1;
     }
     struct store_server *s = dt_alloc(sizeof *s);
     size_t files = dt_file_raise_limit();
@@ -385,7 +403,8 @@ static int first_byte(int fd)
     return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 ? byte : -1;
 }
 
-/* Connections of the old round may still lie in the accept queue with requests in their buffers: those must not reach the new table. */
+/* Connections of the old round may still lie in the accept queue with requests in their buffers:
+ * those must not reach the new table. */
 static void drain_accept_queue(struct store_server *s)
 {
     for (int i = 0; i < s->listener_count; i++) {
@@ -469,13 +488,15 @@ void store_server_stats(const struct store_server *s, struct dt_text *out)
     struct store_server_counts count;
     store_server_count(s, &count);
     dt_text_printf(out,
-                   "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,\"bytes\":%zu,\"requests\":{",
-                   count.clients, (unsigned long long)s->accepted, (unsigned long long)s->dropped, (unsigned long long)s->taken,
-                   (unsigned long long)s->rounds, (long long)count.keys, count.bytes);
+                   "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,"
+                   "\"bytes\":%zu,\"requests\":{",
+                   count.clients, (unsigned long long)s->accepted, (unsigned long long)s->dropped,
+                   (unsigned long long)s->taken, (unsigned long long)s->rounds, (long long)count.keys, count.bytes);
     const char *comma = "";
     for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
         if (s->requests[i] > 0) {
-            dt_text_printf(out, "%s\"%s\":%llu", comma, dt_wire_query_name((enum dt_wire_query)i), (unsigned long long)s->requests[i]);
+            dt_text_printf(out, "%s\"%s\":%llu", comma, dt_wire_query_name((enum dt_wire_query)i),
+                           (unsigned long long)s->requests[i]);
             comma = ",";
         }
     }

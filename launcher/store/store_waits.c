@@ -18,7 +18,8 @@ static void note_wait(void *user, const struct dt_store_waiter *w, struct dt_byt
 {
     struct waits *l = user;
     size_t i = 0;
-    while (i < l->key_count && (l->keys[i].key.size != key.size || memcmp(l->keys[i].key.data, key.data, key.size) != 0)) {
+    while (i < l->key_count &&
+           (l->keys[i].key.size != key.size || memcmp(l->keys[i].key.data, key.data, key.size) != 0)) {
         i++;
     }
     if (i == WAIT_KEYS) {
@@ -34,7 +35,8 @@ static void note_wait(void *user, const struct dt_store_waiter *w, struct dt_byt
 }
 
 void store_waits_show(const struct dt_store_table *t, double now_s,
-                      const char *(*name_of)(const struct dt_store_waiter *w, char *out, size_t out_bytes), struct dt_text *out)
+                      const char *(*name_of)(const struct dt_store_waiter *w, char *out, size_t out_bytes),
+                      struct dt_text *out)
 {
     struct waits l = {.key_count = 0};
     dt_store_table_each_waiter(t, note_wait, &l);
@@ -44,6 +46,7 @@ void store_waits_show(const struct dt_store_table *t, double now_s,
         dt_text_printf(out, "%s{\"peer\":\"%s\",\"key\":", i > 0 ? "," : "", name_of(w, name, sizeof name));
         (void)dt_store_key_text(l.keys[i].key, text, sizeof text);
         dt_text_json(out, text, strlen(text));
-        dt_text_printf(out, ",\"count\":%zu,\"missing\":%zu,\"age_s\":%.1f}", l.keys[i].count, w->missing_count, now_s - w->since_s);
+        dt_text_printf(out, ",\"count\":%zu,\"missing\":%zu,\"age_s\":%.1f}", l.keys[i].count, w->missing_count,
+                       now_s - w->since_s);
     }
 }

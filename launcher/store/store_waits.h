@@ -5,8 +5,10 @@
 #include "base/text.h"
 #include "collectives/store_table.h"
 
-/* Appends JSON objects, with commas between them: key, how many wait for it, and of the oldest its peer (name_of), missing keys and age. */
+/* Appends JSON objects, with commas between them: key, how many wait for it, and of the oldest
+ * its peer (name_of), missing keys and age. */
 void store_waits_show(const struct dt_store_table *t, double now_s,
-                      const char *(*name_of)(const struct dt_store_waiter *w, char *out, size_t out_bytes), struct dt_text *out);
+                      const char *(*name_of)(const struct dt_store_waiter *w, char *out, size_t out_bytes),
+                      struct dt_text *out);
 
 #endif

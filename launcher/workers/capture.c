@@ -51,12 +51,15 @@ static void say_where(const char *name, pid_t pid, double since_s)
                 where.size > 0      ? "it waits in the kernel, in "
                 : look.state == 'R' ? "it computes"
                                     : "it sleeps",
-                where.size > 0 ? dt_text_str(&where) : "", look.state == 'D' ? " (state D: a disk or a file server)" : "");
+                where.size > 0 ? dt_text_str(&where) : "",
+                look.state == 'D' ? " (state D: a disk or a file server)" : "");
     dt_text_clear(&where);
 }
 
-/* Reads until the process has ended and its output is taken (or a grandchild holds the pipe for more than a second). */
-int capture(int fd, int signal_fd, pid_t pid, double limit_s, const char *name, double line_s, struct dt_text *text, int *status)
+/* Reads until the process has ended and its output is taken (or a grandchild holds the pipe for
+ * more than a second). */
+int capture(int fd, int signal_fd, pid_t pid, double limit_s, const char *name, double line_s, struct dt_text *text,
+            int *status)
 {
     double begin_s = dt_now_s(), said_s = begin_s;
     bool open = fd >= 0, running = true, killed = false;

@@ -1,4 +1,5 @@
-/* The affinity calls are made directly: glibc's want a set of 1024 CPUs, or one that is allocated. */
+/* The affinity calls are made directly: glibc's want a set of 1024 CPUs, or one that is
+ * allocated. */
 #include "launcher/workers/cpus.h"
 
 #include <errno.h>

@@ -17,13 +17,15 @@ struct cpus { /* bit i of word i / 64: the layout of sched_setaffinity on machin
 void cpus_add(struct cpus *c, int cpu);
 bool cpus_has(const struct cpus *c, int cpu);
 int cpus_count(const struct cpus *c);
-/* The lowest member above `after`, -1 for the first one; -1 when there is none:  for (i = cpus_next(c, -1); i >= 0; i = cpus_next(c, i)). */
+/* The lowest member above `after`, -1 for the first one; -1 when there is none:  for (i =
+ * cpus_next(c, -1); i >= 0; i = cpus_next(c, i)). */
 int cpus_next(const struct cpus *c, int after);
 /* out = a and b; out may be one of them. True when something is left. */
 bool cpus_intersect(struct cpus *out, const struct cpus *a, const struct cpus *b);
 /* out also gets the members of other. */
 void cpus_unite(struct cpus *out, const struct cpus *other);
-/* Of "0-3,8\n"; empty for an empty text. DT_INVALID for anything else, or a number from CPUS_MAX on. */
+/* Of "0-3,8\n"; empty for an empty text. DT_INVALID for anything else, or a number from CPUS_MAX
+ * on. */
 int cpus_parse(struct cpus *out, const char *text, struct dt_error *err);
 /* Appends it as "0-3,8". */
 void cpus_print(const struct cpus *c, struct dt_text *out);

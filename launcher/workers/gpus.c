@@ -1,5 +1,6 @@
-/* The child writes a line per GPU, or `trouble:` and what it is. The four calls of the driver's interface below have been the same since CUDA 4, and
- * make no context on a device: cudaGetDeviceProperties, which torchrun asks, reads the same attributes. */
+/* The child writes a line per GPU, or `trouble:` and what it is. The four calls of the driver's
+ * interface below have been the same since CUDA 4, and make no context on a device:
+ * cudaGetDeviceProperties, which torchrun asks, reads the same attributes. */
 #include "launcher/workers/gpus.h"
 
 #include "base/text.h"
@@ -51,8 +52,8 @@ static void print_gpus(void *library)
     }
     code = count_of(&count);
     for (int i = 0; code == 0 && i < count; i++) {
-        if ((code = get(&device, i)) == 0 && (code = attribute(&domain, PCI_DOMAIN, device)) == 0 && (code = attribute(&bus, PCI_BUS, device)) == 0 &&
-            (code = attribute(&slot, PCI_DEVICE, device)) == 0) {
+        if ((code = get(&device, i)) == 0 && (code = attribute(&domain, PCI_DOMAIN, device)) == 0 &&
+            (code = attribute(&bus, PCI_BUS, device)) == 0 && (code = attribute(&slot, PCI_DEVICE, device)) == 0) {
             printf("%04x:%02x:%02x.0\n", (unsigned)domain, (unsigned)bus, (unsigned)slot);
         }
     }
@@ -122,10 +123,13 @@ int gpus_read(struct gpus *out, int signal_fd, double limit_s, struct dt_error *
     int code = capture(ends[0], signal_fd, pid, limit_s, NULL, 0, &text, &status);
     (void)close(ends[0]);
     if (code == CAPTURE_LATE) {
-        (void)dt_fail(err, DT_TIMEOUT, "the GPU driver gave no answer for %g s; see whether nvidia-smi does, or leave the option out", limit_s);
+        (void)dt_fail(err, DT_TIMEOUT,
+                      "the GPU driver gave no answer for %g s; see whether nvidia-smi does, or leave the option out",
+                      limit_s);
         code = DT_EXIT_TEMPORARY;
     } else if (code == CAPTURE_GOING_ON && status != 0) {
-        (void)snprintf(out->trouble, sizeof out->trouble, "libcuda.so.1 %s %d", WIFSIGNALED(status) ? "crashed with signal" : "ended with",
+        (void)snprintf(out->trouble, sizeof out->trouble, "libcuda.so.1 %s %d",
+                       WIFSIGNALED(status) ? "crashed with signal" : "ended with",
                        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     } else if (code == CAPTURE_GOING_ON && text.size > 0 && read_lines(out, text.data, err) != 0) {
         code = DT_EXIT_USAGE;

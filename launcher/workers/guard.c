@@ -1,7 +1,9 @@
-/* Two processes watch each other, and a third one both. The guard waits for signals and for the agent; the agent asks for TERM when the guard dies and
- * then sees that its parent is another one. Both are child subreapers, so a worker's child that went into a session of its own
- * comes back to one of them and can be found among its descendants. The sweeper, a child of the guard, sleeps until both are gone: then they were killed, and it
- * ends what they cannot end any more. Otherwise it ends with the guard's other descendants. */
+/* Two processes watch each other, and a third one both. The guard waits for signals and for the
+ * agent; the agent asks for TERM when the guard dies and then sees that its parent is another
+ * one. Both are child subreapers, so a worker's child that went into a session of its own comes
+ * back to one of them and can be found among its descendants. The sweeper, a child of the guard,
+ * sleeps until both are gone: then they were killed, and it ends what they cannot end any more.
+ * Otherwise it ends with the guard's other descendants. */
 #include "launcher/workers/guard.h"
 
 #include "base/clock.h"
@@ -32,7 +34,9 @@
 #include <unistd.h>
 
 #define CONSOLE_S 0.2 /* a console that does not read is tried again */
-#define LOOK_S 0.2    /* the guard looks for what an earlier job has left, and the job is under way by then */
+#define LOOK_S                                                                                                         \
+    0.2 /* the guard looks for what an earlier job has left, and the job is under
+         * way by then */
 
 static pid_t guard_pid; /* written once, before the agent does anything */
 static struct lifetime {
@@ -44,7 +48,8 @@ struct family {
     size_t count, capacity;
 };
 
-/* Children that the guard was born with: of a shell that became dtrun by exec, as one that had its output go through tee. They are not the job's. */
+/* Children that the guard was born with: of a shell that became dtrun by exec, as one that had
+ * its output go through tee. They are not the job's. */
 static struct family inherited;
 
 static bool is_inherited(pid_t pid)
@@ -69,8 +74,8 @@ static void forget_inherited(pid_t pid)
 
 static pid_t agent_group, sweeper;
 
-/* What these start comes to the guard when they end. Workers have sessions of their own, out of which nobody comes back into ours; what else the agent starts is in its
- * group. */
+/* What these start comes to the guard when they end. Workers have sessions of their own, out of
+ * which nobody comes back into ours; what else the agent starts is in its group. */
 static bool is_of_the_shell(pid_t pid)
 {
     return agent_group > 0 && pid != sweeper && getsid(pid) == getsid(0) && getpgid(pid) != agent_group;
@@ -88,7 +93,8 @@ static void family_add(struct family *f, pid_t pid)
     f->list[f->count++] = pid;
 }
 
-/* Adds the children that one thread of pid has made. False: the kernel does not tell (no /proc, or built without these files). */
+/* Adds the children that one thread of pid has made. False: the kernel does not tell (no /proc,
+ * or built without these files). */
 static bool add_children_of_thread(struct family *f, pid_t pid, const char *thread)
 {
     char path[128], text[4096];
@@ -166,7 +172,8 @@ static void scan_all(struct family *f, pid_t root)
     } while (f->count > before);
 }
 
-/* Without a /proc of our own nobody is found, rather than somebody else's processes of these numbers. */
+/* Without a /proc of our own nobody is found, rather than somebody else's processes of these
+ * numbers. */
 static void add_descendants(struct family *f, pid_t root)
 {
     if (!process_numbers_are_ours()) {
@@ -260,7 +267,8 @@ bool guard_end_descendants(double timeout_s)
             return false;
         }
         (void)guard_kill_descendants();
-        struct timespec wait = {.tv_nsec = 20 * 1000 * 1000}; /* a child of a killed child may come to us without a signal */
+        struct timespec wait = {.tv_nsec = 20 * 1000 * 1000}; /* a child of a killed child may
+                                                               * come to us without a signal */
         (void)sigtimedwait(&child, NULL, &wait);
     }
 }
@@ -293,11 +301,13 @@ bool guard_workers_overdue(void)
     return lifetime != NULL && lifetime_left_s() <= 0;
 }
 
-/* Ends what the agent has started when its time is over. Returns for how long to wait for signals now. */
+/* Ends what the agent has started when its time is over. Returns for how long to wait for
+ * signals now. */
 static double end_overdue(pid_t agent)
 {
     static bool apart;
-    static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent takes their status */
+    static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent
+                             * takes their status */
     double left_s = lifetime_left_s();
     if (left_s > 0) {
         return isinf(left_s) ? 3600 : fmin(left_s, 1);
@@ -309,13 +319,15 @@ static double end_overdue(pid_t agent)
     int killed = kill_descendants(agent);
     if (killed > 0 && said_ns != atomic_load(&lifetime->until_ns)) {
         said_ns = atomic_load(&lifetime->until_ns);
-        console_say("dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this one: %d process%s killed\n",
+        console_say("dtrun: agent (pid %d): no word from the other hosts for so long that they may go on without this "
+                    "one: %d process%s killed\n",
                     (int)agent, killed, killed == 1 ? "" : "es");
     }
     return killed > 0 ? 0.05 : 1; /* some may just have forked */
 }
 
-/* Reaps; true when the agent is gone, with its status. An agent that stopped after Ctrl-Z stops us too, so that the shell sees it. */
+/* Reaps; true when the agent is gone, with its status. An agent that stopped after Ctrl-Z stops
+ * us too, so that the shell sees it. */
 static bool reap(pid_t agent, bool *suspending, int *status)
 {
     int s;
@@ -358,19 +370,22 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
     }
     shared_files_trim();
     bool all_gone = guard_end_descendants(5);
-    shared_files_end(1); /* not before: for the other hosts it means that nothing of ours runs any more */
+    shared_files_end(1); /* not before: for the other hosts it means that nothing of ours runs
+                          * any more */
     bool stopped = WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + WTERMSIG(status) : DT_EXIT_TEMPORARY;
     if (WIFSIGNALED(status)) {
-        console_say("dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n", (int)agent,
-                    WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
+        console_say(
+            "dtrun: agent (pid %d): killed by signal %d (%s): its workers were ended with it; start the job again\n",
+            (int)agent, WTERMSIG(status), sigabbrev_np(WTERMSIG(status)));
     }
     if (code != 0) {
         leftovers_end(&before, agent);
     }
     if (!all_gone) {
         console_say("dtrun: guard: a process of this job does not die: %s\n",
-                    !process_numbers_are_ours()    ? "without a /proc of this PID namespace it cannot be found; look for it in ps"
+                    !process_numbers_are_ours()
+                        ? "without a /proc of this PID namespace it cannot be found; look for it in ps"
                     : guard_kill_descendants() > 0 ? "it hangs in the kernel; look for state D in ps"
                                                    : "it belongs to another user; look for it in ps");
     }
@@ -383,7 +398,8 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
 
 #define SWEEP_S 5.0 /* what takes no KILL for so long hangs in the kernel, or is another user's */
 
-/* A descriptor that is readable when the process has ended; -1: it is gone already, or the kernel cannot. */
+/* A descriptor that is readable when the process has ended; -1: it is gone already, or the
+ * kernel cannot. */
 static int watch(pid_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0);
@@ -402,11 +418,13 @@ static _Noreturn void sweep(pid_t agent)
     (void)prctl(PR_SET_NAME, LEFTOVERS_SWEEPER);
     (void)close(0);
     (void)close(1);
-    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) { /* what the agent has opened by now would live on with us */
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) { /* what the agent has opened by now would
+                                                       * live on with us */
         _exit(0);
     }
     int fds[2] = {watch(guard_pid), watch(agent)};
-    if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) { /* gone before we looked: their numbers prove nothing any more */
+    if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) { /* gone before we looked: their
+                                                               * numbers prove nothing any more */
         _exit(0);
     }
     await_end(fds[0]);
@@ -417,13 +435,15 @@ static _Noreturn void sweep(pid_t agent)
         dt_sleep_s(0.02);
     }
     if (killed > 0) {
-        (void)dprintf(2, "dtrun: guard (pid %d) and agent (pid %d) were killed: what the workers had started was ended\n", (int)guard_pid,
-                      (int)agent);
+        (void)dprintf(2,
+                      "dtrun: guard (pid %d) and agent (pid %d) were killed: what the workers had started was ended\n",
+                      (int)guard_pid, (int)agent);
     }
     _exit(0);
 }
 
-/* Without one (no process to be had, a kernel before 5.9, no /proc by which to find anything) the job is as good as others. */
+/* Without one (no process to be had, a kernel before 5.9, no /proc by which to find anything)
+ * the job is as good as others. */
 static void start_sweeper(pid_t agent)
 {
     sweeper = process_numbers_are_ours() ? fork() : -1;
@@ -438,7 +458,8 @@ int guard_open(const bool handled[65], struct dt_error *err)
     process_wishes(handled, &signals);
     (void)sigaddset(&signals, SIGCONT);
     (void)sigaddset(&signals, SIGCHLD);
-    struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide exit codes */
+    struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide
+                                                       * exit codes */
     (void)sigaction(SIGCHLD, &plain, NULL);
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -449,7 +470,8 @@ int guard_open(const bool handled[65], struct dt_error *err)
         return dt_fail_errno(err, "a page of memory for the guard");
     }
     siginfo_t any;
-    if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0) { /* else there are no children, mostly */
+    /* else there are no children, mostly */
+    if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0) {
         struct family born = {0};
         add_descendants(&born, getpid());
         inherited = born;
@@ -464,7 +486,8 @@ int guard_open(const bool handled[65], struct dt_error *err)
         (void)setpgid(agent, agent);
         start_sweeper(agent);
         (void)dt_file_raise_limit();    /* as the agent does: its descriptors are ours */
-        (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody reads what we say */
+        (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody
+                                         * reads what we say */
         console_open_alone();           /* a thread would keep the agent's descriptors open */
         keep(agent, &signals);
     }
@@ -473,6 +496,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     inherited.count = 0; /* ours are others */
-    /* The mask stays until the agent's handlers are there: a signal sent in between must not kill it. */
+    /* The mask stays until the agent's handlers are there: a signal sent in between must not
+     * kill it. */
     return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "the guard was killed at once");
 }

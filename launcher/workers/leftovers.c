@@ -47,7 +47,8 @@ static void name_of(const char *pid, char *out, size_t out_bytes)
     dt_text_clear(&name);
 }
 
-/* The agent that DTRUN_PAGE names (base/page.h) is gone; its number may be another process's by now. */
+/* The agent that DTRUN_PAGE names (base/page.h) is gone; its number may be another process's by
+ * now. */
 static bool has_lost_its_agent(const char *page)
 {
     char agent[32], name[64];
@@ -70,7 +71,8 @@ static bool is_of_ours(const char *pid)
         return false;
     }
     (void)snprintf(path, sizeof path, "/proc/%s/ns/pid", pid);
-    return stat(path, &theirs) == 0 && stat("/proc/self/ns/pid", &ours) == 0 && theirs.st_ino == ours.st_ino && theirs.st_dev == ours.st_dev;
+    return stat(path, &theirs) == 0 && stat("/proc/self/ns/pid", &ours) == 0 && theirs.st_ino == ours.st_ino &&
+           theirs.st_dev == ours.st_dev;
 }
 
 static bool read_environ(const char *pid, struct dt_text *out)
@@ -94,9 +96,11 @@ static void tell(const struct remains *m, struct dt_text *out)
     char host[256] = "";
     (void)gethostname(host, sizeof host - 1);
     dt_text_printf(out,
-                   "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: %s%s; end %s with: kill%s%s\n",
-                   host, m->count, m->count == 1 ? "" : "es", m->run_id, dt_text_str(&m->who), m->count > NAMED ? ", ..." : "",
-                   m->count == 1 ? "it" : "them", dt_text_str(&m->numbers), m->count > NUMBERED ? " ..." : "");
+                   "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: "
+                   "%s%s; end %s with: kill%s%s\n",
+                   host, m->count, m->count == 1 ? "" : "es", m->run_id, dt_text_str(&m->who),
+                   m->count > NAMED ? ", ..." : "", m->count == 1 ? "it" : "them", dt_text_str(&m->numbers),
+                   m->count > NUMBERED ? " ..." : "");
 }
 
 /* The remains of that run id; the last place takes what has none. */
@@ -134,14 +138,16 @@ static void add_process(struct remains *m, pid_t pid)
     }
 }
 
-/* The next process in /proc of this user and this pid namespace that is a worker of a job, or comes from one, by its environment, which is read into env; its
- * DTRUN_PAGE, or null at the end. */
+/* The next process in /proc of this user and this pid namespace that is a worker of a job, or
+ * comes from one, by its environment, which is read into env; its DTRUN_PAGE, or null at the
+ * end. */
 static const char *next_of_a_job(DIR *all, struct dt_text *env, pid_t *pid)
 {
     for (const struct dirent *e; all != NULL && (e = readdir(all)) != NULL;) {
         *pid = isdigit((unsigned char)e->d_name[0]) ? (pid_t)atoi(e->d_name) : 0;
-        const char *page =
-            *pid != 0 && *pid != getpid() && is_of_ours(e->d_name) && read_environ(e->d_name, env) ? value_of(env, "DTRUN_PAGE") : NULL;
+        const char *page = *pid != 0 && *pid != getpid() && is_of_ours(e->d_name) && read_environ(e->d_name, env)
+                               ? value_of(env, "DTRUN_PAGE")
+                               : NULL;
         if (page != NULL) {
             return page;
         }
@@ -161,19 +167,23 @@ static void close_proc(DIR *all)
     }
 }
 
-/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc cannot be read), and appends a line for each run id that names up to 8
- * of them, and how to end them; nothing for none. */
+/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc
+ * cannot be read), and appends a line for each run id that names up to 8 of them, and how to end
+ * them; nothing for none. */
 static int find(pid_t agent, struct dt_text *out)
 {
     pid_t pid;
-    const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its environment: then whoever started us has it, too */
+    const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its
+                                                    * environment: then whoever started us has
+                                                    * it, too */
     struct remains list[RUNS] = {0};
     struct dt_text env;
     dt_text_init(&env);
     DIR *all = open_proc();
     int used = 0, count = all != NULL ? 0 : -1;
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        const char *run_id = value_of(&env, "TORCHELASTIC_RUN_ID"); /* each worker has one: without it somebody else made the page */
+        /* each worker has one: without it somebody else made the page */
+        const char *run_id = value_of(&env, "TORCHELASTIC_RUN_ID");
         if (pid != agent && run_id != NULL && (own == NULL || strcmp(page, own) != 0) && has_lost_its_agent(page)) {
             add_process(remains_of(list, &used, run_id), pid);
             count++;
@@ -200,7 +210,8 @@ static bool comes_from(pid_t pid, const char *prefix, struct dt_text *env)
     return page != NULL && strncmp(page, prefix, strlen(prefix)) == 0;
 }
 
-/* Its parent, or the parent's and so on, is one of those that a reaper got: only such lie between. What has another parent belongs to somebody. */
+/* Its parent, or the parent's and so on, is one of those that a reaper got: only such lie
+ * between. What has another parent belongs to somebody. */
 static bool is_below(pid_t parent, pid_t reaper, const char *prefix, struct dt_text *env)
 {
     struct process_look look;
@@ -227,8 +238,9 @@ int leftovers_kill(pid_t agent, pid_t reaper, int *killed)
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
         (void)snprintf(number, sizeof number, "%d", (int)pid);
         name_of(number, name, sizeof name);
-        bool apart =
-            strncmp(page, prefix, strlen(prefix)) != 0 || strcmp(name, LEFTOVERS_SWEEPER) == 0; /* a job's within this one: it ends by itself */
+        bool apart = strncmp(page, prefix, strlen(prefix)) != 0 ||
+                     strcmp(name, LEFTOVERS_SWEEPER) == 0; /* a job's within this one: it ends by
+                                                            * itself */
         if (!apart && process_look(pid, &look) && look.state != 'Z' && is_below(look.parent, reaper, prefix, &env)) {
             count++;
             *killed += look.parent == reaper && kill(pid, SIGKILL) == 0;
@@ -241,7 +253,8 @@ int leftovers_kill(pid_t agent, pid_t reaper, int *killed)
 
 /* ---- the look of all jobs of this user ---- */
 
-/* The file in the folder of their sockets that says when the newest look began that found nothing. -1: there is none. */
+/* The file in the folder of their sockets that says when the newest look began that found
+ * nothing. -1: there is none. */
 static int open_looked(void)
 {
     int fd = -1;
@@ -249,7 +262,9 @@ static int open_looked(void)
     for (int i = 0; fd < 0 && (folder = status_folder(i)) != NULL; i++) {
         struct dt_error ignored;
         char *path = dt_format("%s/looked", folder);
-        fd = status_folder_check(folder, false, &ignored) == 0 ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+        fd = status_folder_check(folder, false, &ignored) == 0
+                 ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)
+                 : -1;
         free(path);
         free(folder);
     }
@@ -268,15 +283,16 @@ static bool has_looked_since(int fd, double since_s)
     char text[64] = "";
     unsigned long long where = 0;
     double at_s = 0;
-    return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 && where == namespace_number() &&
-           at_s >= since_s && at_s <= dt_now_s(); /* later: of another boot */
+    return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 &&
+           where == namespace_number() && at_s >= since_s && at_s <= dt_now_s(); /* later: of another boot */
 }
 
 static void note_looked(int fd, double at_s)
 {
     char text[64];
     int size = snprintf(text, sizeof text, "%llu %.6f\n", namespace_number(), at_s);
-    (void)!(ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)size, 0) == size); /* else others look themselves */
+    /* else others look themselves */
+    (void)!(ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)size, 0) == size);
 }
 
 /* ---- looks ---- */
@@ -310,7 +326,8 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
         int count = known ? 0 : look(agent, l->seen);
         l->done = l->seen || count <= 0;
         l->seen = true;
-        if (fd >= 0 && !known && count == 0 && getenv("DTRUN_PAGE") == NULL) { /* else something may not have counted */
+        /* else something may not have counted */
+        if (fd >= 0 && !known && count == 0 && getenv("DTRUN_PAGE") == NULL) {
             note_looked(fd, now_s);
         }
     }

@@ -102,8 +102,8 @@ static int node_cpus(const char *sys, const struct cpus *allowed, int node, stru
         dt_text_init(&theirs);
         cpus_print(allowed, &mine);
         cpus_print(&all, &theirs);
-        (void)dt_fail(err, DT_NOT_FOUND, "node %d has %s%.100s, and this process may use %.100s", node, theirs.size > 0 ? "CPUs " : "no CPU",
-                      dt_text_str(&theirs), dt_text_str(&mine));
+        (void)dt_fail(err, DT_NOT_FOUND, "node %d has %s%.100s, and this process may use %.100s", node,
+                      theirs.size > 0 ? "CPUs " : "no CPU", dt_text_str(&theirs), dt_text_str(&mine));
         dt_text_clear(&mine);
         dt_text_clear(&theirs);
         return -1;
@@ -150,7 +150,8 @@ int numa_spread(const char *sys, const struct cpus *allowed, int count, int *out
 static int socket_of(const struct numa *n, const struct cpus *node, long long *out, struct dt_error *err)
 {
     char path[512];
-    (void)snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/topology/physical_package_id", n->sys, cpus_next(node, -1));
+    (void)snprintf(path, sizeof path, "%s/devices/system/cpu/cpu%d/topology/physical_package_id", n->sys,
+                   cpus_next(node, -1));
     return read_number(path, out, err);
 }
 
@@ -237,7 +238,9 @@ static int last_cache_of(const struct numa *n, int cpu, struct cpus *out, struct
     if (d != NULL) {
         (void)closedir(d);
     }
-    return result != 0 || highest >= 0 ? result : dt_fail(err, DT_NOT_FOUND, "%s: the kernel knows no cache of CPU %d", folder, cpu);
+    return result != 0 || highest >= 0
+               ? result
+               : dt_fail(err, DT_NOT_FOUND, "%s: the kernel knows no cache of CPU %d", folder, cpu);
 }
 
 /* A core, or the sharers of a cache. */
@@ -260,7 +263,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* `own` in groups, in no order; how many, or -1. The caller frees *out. */
-static int group_by(const struct numa *n, const struct cpus *own, sharers_of *sharers, struct group **out, struct dt_error *err)
+static int group_by(const struct numa *n, const struct cpus *own, sharers_of *sharers, struct group **out,
+                    struct dt_error *err)
 {
     struct group *groups = dt_alloc((size_t)cpus_count(own) * sizeof *groups);
     struct cpus shared;
@@ -313,12 +317,15 @@ static int exclusive(const struct numa *n, int device, const struct cpus *own, s
         cpus_unite(out, &cores[i].cpus);
     }
     free(cores);
-    return each > 0 ? 0
-                    : dt_fail(err, DT_INVALID, "exclusive: node %d has %d physical cores to share out among %d; use node, or core-complex",
-                              n->nodes[device], core_count, sharing);
+    return each > 0
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "exclusive: node %d has %d physical cores to share out among %d; use node, or core-complex",
+                         n->nodes[device], core_count, sharing);
 }
 
-static int by_core_complex(const struct numa *n, int device, const struct cpus *own, struct cpus *out, struct dt_error *err)
+static int by_core_complex(const struct numa *n, int device, const struct cpus *own, struct cpus *out,
+                           struct dt_error *err)
 {
     int sharing, place = place_of(n, device, &sharing);
     struct group *caches;

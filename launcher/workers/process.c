@@ -1,4 +1,5 @@
-/* /proc/PID/stat, wchan and stack. The name in stat may hold anything, blanks and brackets too: fields are counted from the last ')'. */
+/* /proc/PID/stat, wchan and stack. The name in stat may hold anything, blanks and brackets too:
+ * fields are counted from the last ')'. */
 #include "launcher/workers/process.h"
 
 #include "base/signals.h"
@@ -29,7 +30,8 @@ void process_wishes(const bool handled[65], sigset_t *out)
 {
     (void)sigemptyset(out);
     for (int n = 1; n < 65; n++) {
-        bool always = n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGQUIT || n == SIGUSR1 || n == SIGUSR2 || n == SIGTSTP;
+        bool always =
+            n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGQUIT || n == SIGUSR1 || n == SIGUSR2 || n == SIGTSTP;
         if ((always || handled[n]) && dt_signal_wanted(n)) {
             (void)sigaddset(out, n);
         }
@@ -53,8 +55,9 @@ bool process_look(pid_t pid, struct process_look *out)
     const char *end = strrchr(text, ')');
     char state;
     int parent, threads;
-    if (end == NULL || sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld", &state, &parent,
-                              &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 8) {
+    if (end == NULL ||
+        sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld",
+               &state, &parent, &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 8) {
         return false;
     }
     double tick_s = 1.0 / (double)sysconf(_SC_CLK_TCK);
@@ -75,10 +78,12 @@ bool process_ignores(pid_t pid, int n)
     (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     process_read(path, text, sizeof text);
     const char *line = strstr(text, "\nSigIgn:");
-    return line != NULL && sscanf(line, "\nSigIgn: %llx", &mask) == 1 && n >= 1 && n <= 64 && (mask >> (n - 1) & 1) != 0;
+    return line != NULL && sscanf(line, "\nSigIgn: %llx", &mask) == 1 && n >= 1 && n <= 64 &&
+           (mask >> (n - 1) & 1) != 0;
 }
 
-/* The clock of a process counts nanoseconds where /proc/PID/stat has ticks of 10 ms: a program that writes a line now and then uses much less. */
+/* The clock of a process counts nanoseconds where /proc/PID/stat has ticks of 10 ms: a program
+ * that writes a line now and then uses much less. */
 void process_add_use(pid_t pid, struct process_use *out)
 {
     struct process_look look;
@@ -89,7 +94,8 @@ void process_add_use(pid_t pid, struct process_use *out)
         return;
     }
     bool exact = clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &used) == 0;
-    out->cpu_s += look.children_s + (exact ? (double)used.tv_sec + (double)used.tv_nsec / 1e9 : look.user_s + look.system_s);
+    out->cpu_s +=
+        look.children_s + (exact ? (double)used.tv_sec + (double)used.tv_nsec / 1e9 : look.user_s + look.system_s);
     unsigned long long waited_ns = 0;
     (void)snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
     process_read(path, text, sizeof text);
@@ -106,15 +112,18 @@ void process_add_use(pid_t pid, struct process_use *out)
     out->written_bytes += written_bytes;
 }
 
-/* Appends the name of a kernel function at `text`, without what follows it; false when there is none, or one that says nothing. */
+/* Appends the name of a kernel function at `text`, without what follows it; false when there is
+ * none, or one that says nothing. */
 static bool add_function(const char *before, const char *text, struct dt_text *out)
 {
-    static const char *const entries[] = {"__switch_to_asm", "do_syscall_64", "entry_SYSCALL_64_after_hwframe", "el0_svc", "el0t_64_sync", "0"};
+    static const char *const entries[] = {"__switch_to_asm", "do_syscall_64", "entry_SYSCALL_64_after_hwframe",
+                                          "el0_svc",         "el0t_64_sync",  "0"};
     size_t n = 0;
     while (isalnum((unsigned char)text[n]) || text[n] == '_' || text[n] == '.') {
         n++;
     }
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) { /* 0: wchan of a process that runs, or where it is hidden */
+    /* 0: wchan of a process that runs, or where it is hidden */
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (n == strlen(entries[i]) && strncmp(entries[i], text, n) == 0) {
             return false;
         }
@@ -130,7 +139,8 @@ void process_where_text(const char *wchan, const char *stack, const char *call, 
 {
     bool known = add_function("", wchan, out);
     int count = 0;
-    for (const char *line = stack; *line != '\0' && count < STACK_FRAMES;) { /* [<0>] futex_wait_queue+0x5f/0x90 */
+    /* [<0>] futex_wait_queue+0x5f/0x90 */
+    for (const char *line = stack; *line != '\0' && count < STACK_FRAMES;) {
         const char *end = line + strcspn(line, "\n");
         const char *name = memmem(line, (size_t)(end - line), "] ", 2);
         if (name != NULL) {
@@ -138,7 +148,8 @@ void process_where_text(const char *wchan, const char *stack, const char *call, 
         }
         line = end + (*end != '\0');
     }
-    if (!known && count == 0 && isdigit((unsigned char)call[0])) { /* "202 0x7f... ": its number; "running" while it computes */
+    /* "202 0x7f... ": its number; "running" while it computes */
+    if (!known && count == 0 && isdigit((unsigned char)call[0])) {
         dt_text_printf(out, "system call %.*s", (int)strspn(call, "0123456789"), call);
     }
 }

@@ -134,7 +134,8 @@ static void on_connect(uv_connect_t *request, int status)
     if (a->ras->over) {
         return;
     }
-    if (status != 0 || put(a, &a->greeting, "client protocol 2\n") != 0 || uv_read_start((uv_stream_t *)&a->socket, on_buffer, on_read) != 0) {
+    if (status != 0 || put(a, &a->greeting, "client protocol 2\n") != 0 ||
+        uv_read_start((uv_stream_t *)&a->socket, on_buffer, on_read) != 0) {
         end_attempt(a);
     }
 }
@@ -142,7 +143,8 @@ static void on_connect(uv_connect_t *request, int status)
 struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options)
 {
     const char *colon = options->address != NULL ? strrchr(options->address, ':') : NULL;
-    int port = colon != NULL ? atoi(colon + 1) : PORT, patience_s = options->limit_s > 2 ? (int)options->limit_s - 1 : 1;
+    int port = colon != NULL ? atoi(colon + 1) : PORT,
+        patience_s = options->limit_s > 2 ? (int)options->limit_s - 1 : 1;
     struct sockaddr_storage to;
     if (port < 1 || port > 65535 || !endpoint_listeners_are(port, options->is_ours, options->user, &to)) {
         return NULL;
@@ -151,7 +153,8 @@ struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options)
     r->options = *options;
     r->handles = 1 + TRIES;
     dt_text_init(&r->answer);
-    (void)snprintf(r->question, sizeof r->question, "timeout %d\nverbose status\n", patience_s); /* of RAS with ranks that do not answer it */
+    /* of RAS with ranks that do not answer it */
+    (void)snprintf(r->question, sizeof r->question, "timeout %d\nverbose status\n", patience_s);
     uv_update_time(loop);
     (void)uv_timer_init(loop, &r->timer);
     r->timer.data = r;

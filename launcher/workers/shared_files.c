@@ -20,9 +20,11 @@
 
 enum { LOOK_NS = 1000 * 1000 };
 
-static int spare = -1; /* given back when the parent needs one: the child may have taken all others */
+static int spare = -1; /* given back when the parent needs one: the child may have taken all
+                        * others */
 
-/* glibc's fork() cannot do it. Of what it does besides, a process with one thread that has just begun needs only that the thread knows its number. */
+/* glibc's fork() cannot do it. Of what it does besides, a process with one thread that has just
+ * begun needs only that the thread knows its number. */
 pid_t shared_files_fork(void)
 {
     int *number = NULL;
@@ -46,7 +48,8 @@ static bool is_connection(int fd)
            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens;
 }
 
-/* Descriptors above 2, closed unless they are connections; those into *out, which the caller frees. */
+/* Descriptors above 2, closed unless they are connections; those into *out, which the caller
+ * frees. */
 static int take_connections(int **out)
 {
     int count = 0, capacity = 0;

@@ -1,5 +1,6 @@
-/* The FIFO is open for reading and writing, so there is no end of it when the last worker closes, and workers never find it without a reader.
- * A line is at most PIPE_BUF bytes, which the kernel writes whole. Times are wall clock times: the workers' library gives them so. */
+/* The FIFO is open for reading and writing, so there is no end of it when the last worker
+ * closes, and workers never find it without a reader. A line is at most PIPE_BUF bytes, which
+ * the kernel writes whole. Times are wall clock times: the workers' library gives them so. */
 #include "launcher/workers/timer_file.h"
 
 #include "base/clock.h"
@@ -19,7 +20,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TIMERS = 4096, SCOPE_BYTES = 128, LOOK_MS = 100, FIRST_TIMERS = 16, READS = 4 }; /* READS: of PIPE_BUF bytes, in one turn of the loop */
+/* READS: of PIPE_BUF bytes, in one turn of the loop */
+enum { TIMERS = 4096, SCOPE_BYTES = 128, LOOK_MS = 100, FIRST_TIMERS = 16, READS = 4 };
 
 struct timer {
     pid_t pid;
@@ -77,8 +79,10 @@ static void take_request(struct timer_file *t, const struct timer *request)
 static void take_line(struct timer_file *t)
 {
     cJSON *json = cJSON_ParseWithLength(t->line, t->held);
-    const cJSON *pid = cJSON_GetObjectItemCaseSensitive(json, "pid"), *scope = cJSON_GetObjectItemCaseSensitive(json, "scope_id");
-    const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, "expiration_time"), *number = cJSON_GetObjectItemCaseSensitive(json, "signal");
+    const cJSON *pid = cJSON_GetObjectItemCaseSensitive(json, "pid"),
+                *scope = cJSON_GetObjectItemCaseSensitive(json, "scope_id");
+    const cJSON *at = cJSON_GetObjectItemCaseSensitive(json, "expiration_time"),
+                *number = cJSON_GetObjectItemCaseSensitive(json, "signal");
     bool whole = cJSON_IsNumber(pid) && cJSON_IsString(scope) && cJSON_IsNumber(at) && cJSON_IsNumber(number);
     if (whole && pid->valuedouble >= 2 && pid->valuedouble <= INT_MAX && isfinite(at->valuedouble)) {
         struct timer request = {.pid = (pid_t)pid->valuedouble, .wall_s = at->valuedouble};
@@ -98,7 +102,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     ssize_t n;
     (void)status;
     (void)events;
-    for (int turn = 0; turn < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; turn++) { /* the rest after everything else */
+    /* the rest after everything else */
+    for (int turn = 0; turn < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; turn++) {
         for (ssize_t i = 0; i < n; i++) {
             if (buffer[i] != '\n' && t->held < PIPE_BUF) {
                 t->line[t->held++] = buffer[i];
@@ -124,7 +129,8 @@ static int first_over(const struct timer_file *t, pid_t pid, double now_s)
         if (x->pid != pid || x->wall_s > now_s) {
             continue;
         }
-        bool better = best < 0 || (x->signal > 0 && (t->timers[best].signal == 0 || x->wall_s < t->timers[best].wall_s));
+        bool better =
+            best < 0 || (x->signal > 0 && (t->timers[best].signal == 0 || x->wall_s < t->timers[best].wall_s));
         best = better ? i : best;
     }
     return best;
@@ -171,8 +177,8 @@ static char *random_path(void)
     const char *temporary = getenv("TMPDIR");
     (void)getrandom(b, sizeof b, 0);
     return dt_format("%s/watchdog_timer_%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-                     temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9],
-                     b[10], b[11], b[12], b[13], b[14], b[15]);
+                     temporary != NULL && temporary[0] != '\0' ? temporary : "/tmp", b[0], b[1], b[2], b[3], b[4], b[5],
+                     b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 /* In a folder that others may write to the name could stand for something else by now. */
@@ -182,19 +188,23 @@ static bool is_our_fifo(int fd)
     return fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 0077) == 0;
 }
 
-int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, const struct timer_file_hooks *hooks, struct dt_error *err)
+int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, const struct timer_file_hooks *hooks,
+                    struct dt_error *err)
 {
     struct stat st;
     char *own = path != NULL ? dt_strdup(path) : random_path();
     int fd = -1;
     if (lstat(own, &st) == 0 && !S_ISFIFO(st.st_mode)) {
-        (void)dt_fail(err, DT_INVALID, "TORCHELASTIC_TIMER_FILE: %s: is there and is no FIFO; remove it, or name another", own);
+        (void)dt_fail(err, DT_INVALID,
+                      "TORCHELASTIC_TIMER_FILE: %s: is there and is no FIFO; remove it, or name another", own);
     } else if ((unlink(own) != 0 && errno != ENOENT) || mkfifo(own, 0600) != 0 ||
                (fd = open(own, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)) < 0) {
         (void)dt_fail_errno(err, "TORCHELASTIC_TIMER_FILE: %s", own);
         err->status = DT_INVALID; /* for another try, too */
     } else if (!is_our_fifo(fd)) {
-        (void)dt_fail(err, DT_INVALID, "TORCHELASTIC_TIMER_FILE: %s: was exchanged by somebody else; name one in a folder of your own", own);
+        (void)dt_fail(err, DT_INVALID,
+                      "TORCHELASTIC_TIMER_FILE: %s: was exchanged by somebody else; name one in a folder of your own",
+                      own);
         (void)close(fd);
         fd = -1;
     }
@@ -224,7 +234,8 @@ const char *timer_file_path(const struct timer_file *t)
 void timer_file_reset(struct timer_file *t)
 {
     char old[PIPE_BUF];
-    while (read(t->fd, old, sizeof old) > 0) { /* what the old workers have written; they are gone */
+    while (read(t->fd, old, sizeof old) > 0) { /* what the old workers have written; they are
+                                                * gone */
     }
     t->count = 0;
     t->held = 0;

@@ -1,5 +1,6 @@
-/* A sign of life is a change: of the pulse count; of CPU time, of the bytes written, of the time of the last output. So neither the wall clock nor a pause
- * of the whole machine can make a worker look silent that is not. */
+/* A sign of life is a change: of the pulse count; of CPU time, of the bytes written, of the time
+ * of the last output. So neither the wall clock nor a pause of the whole machine can make a
+ * worker look silent that is not. */
 #include "launcher/workers/watch.h"
 
 #include "launcher/workers/guard.h"
@@ -11,10 +12,13 @@
 #include <string.h>
 
 #define SLOW_PHASE 10
-#define WAITING 1.25 /* for one that waits for peers: the agent that has the silent one, maybe of another host, is first to name it */
+#define WAITING                                                                                                        \
+    1.25 /* for one that waits for peers: the agent that has the silent one, maybe of
+          * another host, is first to name it */
 #define MARK_S 5.0
-/* CPU time between two looks that is no sign of life: what a signal costs; and, of a core, what threads of libraries use that look around now and then. Gloo's
- * looks a hundred times a second, for 0.4 % (measured), and a rank may have several. */
+/* CPU time between two looks that is no sign of life: what a signal costs; and, of a core, what
+ * threads of libraries use that look around now and then. Gloo's looks a hundred times a second,
+ * for 0.4 % (measured), and a rank may have several. */
 #define COMPUTED_S 1e-3
 #define COMPUTED_SHARE 2e-2
 #define STALL_S 5.0 /* a look that is so much late */
@@ -37,8 +41,9 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
     if (o->pages && one->page != NULL) {
         struct dt_page_look look = page_of(one);
         limit_s = limit_s > 0 ? limit_s : look.pulse_limit_s;
-        limit_s *= look.phase == DT_PHASE_START || look.phase == DT_PHASE_SAVE || look.phase == DT_PHASE_EXIT ? SLOW_PHASE
-                                                                                                              : 1; /* files, devices, first calls */
+        limit_s *= look.phase == DT_PHASE_START || look.phase == DT_PHASE_SAVE || look.phase == DT_PHASE_EXIT
+                       ? SLOW_PHASE
+                       : 1; /* files, devices, first calls */
         limit_s *= waits_for_peers(one) ? WAITING : 1;
     }
     /* A worker that saves may take as long as its disk does, but not while it is stopped. */
@@ -57,8 +62,10 @@ static void notice(struct worker *one, int local_rank, const struct watch_option
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
     double span_s = fmax(0, now_s - fmax(before_s, one->start_s));
-    double active_s = use->cpu_s - before.cpu_s + fmax(0, use->waited_s - before.waited_s);       /* one that is kept from the CPU would compute */
-    bool computed = active_s > COMPUTED_S + COMPUTED_SHARE * span_s || use->cpu_s < before.cpu_s; /* less than before: a child has ended */
+    /* one that is kept from the CPU would compute */
+    double active_s = use->cpu_s - before.cpu_s + fmax(0, use->waited_s - before.waited_s);
+    /* less than before: a child has ended */
+    bool computed = active_s > COMPUTED_S + COMPUTED_SHARE * span_s || use->cpu_s < before.cpu_s;
     bool wrote = use->written_bytes != seen->written_bytes;
     if (pulse > one->seen_sign || pulse < one->seen_sign || computed || wrote) {
         one->seen_s = now_s;
@@ -71,20 +78,25 @@ static void describe(const struct worker *one, const struct watch_options *o, do
 {
     if (!o->pages || one->page == NULL) {
         double used_ms = (one->use.cpu_s - one->seen_use.cpu_s) * 1e3;
-        bool unseen = one->use.hides_writes && one->seen_sign <= 0; /* it writes to what it was given, past us */
+        /* it writes to what it was given, past us */
+        bool unseen = one->use.hides_writes && one->seen_sign <= 0;
         dt_text_puts(out, unseen ? "" : "no output and ");
         dt_text_printf(out, used_ms < 0.01 ? "no CPU time" : "%.2f ms of CPU time", used_ms);
-        dt_text_printf(out, " for %.1f s%s (--hang_timeout=%g)", silent_s, unseen ? ", and what it writes cannot be seen" : "", o->limit_s);
+        dt_text_printf(out, " for %.1f s%s (--hang_timeout=%g)", silent_s,
+                       unseen ? ", and what it writes cannot be seen" : "", o->limit_s);
         return;
     }
     struct dt_page_look p = page_of(one);
-    dt_text_printf(out, "no pulse for %.1f s at step %lld, phase %s", silent_s, (long long)p.step, dt_phase_name(p.phase));
+    dt_text_printf(out, "no pulse for %.1f s at step %lld, phase %s", silent_s, (long long)p.step,
+                   dt_phase_name(p.phase));
     if (p.collective_name[0] != '\0') {
-        dt_text_printf(out, ", %s collective %lld %s", p.in_collective ? "in" : "last", (long long)p.collective_count, p.collective_name);
+        dt_text_printf(out, ", %s collective %lld %s", p.in_collective ? "in" : "last", (long long)p.collective_count,
+                       p.collective_name);
     }
 }
 
-/* What it does instead, as far as the kernel tells: computing in a circle and waiting for something look alike from outside. */
+/* What it does instead, as far as the kernel tells: computing in a circle and waiting for
+ * something look alike from outside. */
 static void describe_process(const struct worker *one, double now_s, struct dt_text *out)
 {
     struct process_look look;
@@ -105,13 +117,19 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
         dt_text_init(&where);
         process_where(one->pid, &where);
         bool named = where.size > 0 && strncmp(dt_text_str(&where), "kernel stack", strlen("kernel stack")) != 0;
-        dt_text_printf(out, "it waits (state %c)%s%s", look.state, where.size == 0 ? "" : named ? " in " : "; ", dt_text_str(&where));
+        dt_text_printf(out, "it waits (state %c)%s%s", look.state,
+                       where.size == 0 ? ""
+                       : named         ? " in "
+                                       : "; ",
+                       dt_text_str(&where));
         dt_text_clear(&where);
     }
 }
 
-/* Looks what the kernel says of a worker: is it silent, and stopped? And two marks of its CPU time: both at its last sign of life, or its start, while
- * that is near; later the older one is MARK_S to 2 * MARK_S ago. So there is always one to measure from, however few looks there were. */
+/* Looks what the kernel says of a worker: is it silent, and stopped? And two marks of its CPU
+ * time: both at its last sign of life, or its start, while that is near; later the older one is
+ * MARK_S to 2 * MARK_S ago. So there is always one to measure from, however few looks there
+ * were. */
 static void look_at_process(struct worker *one, double now_s)
 {
     struct process_look look;
@@ -130,7 +148,8 @@ static void look_at_process(struct worker *one, double now_s)
     }
 }
 
-/* Of several silent ones the cause is the one that cannot run; then one that is not waiting for others; then the one that is behind. */
+/* Of several silent ones the cause is the one that cannot run; then one that is not waiting for
+ * others; then the one that is behind. */
 static bool more_suspect(const struct worker *a, const struct worker *b, bool pages)
 {
     if (a->is_stopped != b->is_stopped || !pages || a->page == NULL || b->page == NULL) {
@@ -146,7 +165,9 @@ static bool more_suspect(const struct worker *a, const struct worker *b, bool pa
 /* ---- several silent programs that we know nothing of ---- */
 
 enum { OTHERS = 8 }; /* that are told */
-#define SKEW_S 4.0   /* within so long workers that wait for each other fall silent, looked at once a second */
+#define SKEW_S                                                                                                         \
+    4.0 /* within so long workers that wait for each other fall silent, looked at
+         * once a second */
 
 struct silent {
     int index;
@@ -154,7 +175,8 @@ struct silent {
     char *place; /* in the kernel, "" where that is not known */
 };
 
-/* Those that have been silent for more than half of their time. The caller frees places and list. */
+/* Those that have been silent for more than half of their time. The caller frees places and
+ * list. */
 static struct silent *find_silent(const struct workers *w, const struct watch_options *o, double now_s, int *count)
 {
     struct silent *list = dt_alloc((size_t)w->count * sizeof *list);
@@ -167,7 +189,8 @@ static struct silent *find_silent(const struct workers *w, const struct watch_op
             dt_text_init(&where);
             process_where(one->pid, &where);
             const char *text = dt_text_str(&where);
-            list[(*count)++] = (struct silent){.index = i, .over = silent_s > over_s, .place = dt_format("%.*s", (int)strcspn(text, ";"), text)};
+            list[(*count)++] = (struct silent){
+                .index = i, .over = silent_s > over_s, .place = dt_format("%.*s", (int)strcspn(text, ";"), text)};
             dt_text_clear(&where);
         }
     }
@@ -183,7 +206,8 @@ static int count_alike(const struct silent *list, int count, int i)
     return alike;
 }
 
-/* Who waits for a peer does so where the others do: the one whose place, if it is known, the fewest share; `found` where that does not tell them apart. */
+/* Who waits for a peer does so where the others do: the one whose place, if it is known, the
+ * fewest share; `found` where that does not tell them apart. */
 static int odd_one(const struct silent *list, int count, int found)
 {
     int best = found, least = count + 1;
@@ -221,16 +245,19 @@ static void describe_others(const struct silent *list, int count, int found, str
                 }
             }
         }
-        dt_text_printf(out, "%s%s%s", said > OTHERS ? " ..." : "", list[i].place[0] != '\0' ? " in " : "", list[i].place);
+        dt_text_printf(out, "%s%s%s", said > OTHERS ? " ..." : "", list[i].place[0] != '\0' ? " in " : "",
+                       list[i].place);
     }
 }
 
-/* Some worker of ours still has time and waits for nobody: those that wait in a collective may wait for it. */
+/* Some worker of ours still has time and waits for nobody: those that wait in a collective may
+ * wait for it. */
 static bool others_have_time(const struct workers *w, const struct watch_options *o, double now_s)
 {
     for (int i = 0; i < w->count && o->pages; i++) {
         const struct worker *one = &w->list[i];
-        bool counts = one->running && !one->blamed && one->page != NULL && !waits_for_peers(one) && limit_of(one, o) > 0;
+        bool counts =
+            one->running && !one->blamed && one->page != NULL && !waits_for_peers(one) && limit_of(one, o) > 0;
         if (counts && now_s - one->seen_s <= limit_of(one, o)) {
             return true;
         }
@@ -250,7 +277,8 @@ static bool is_deaf(struct worker *one, double limit_s, double now_s)
     return now_s - one->deaf_since_s > limit_s;
 }
 
-/* A look that comes much too late: this process stood still, so others probably did, a paused container or machine. */
+/* A look that comes much too late: this process stood still, so others probably did, a paused
+ * container or machine. */
 static void forgive_stall(struct workers *w, const struct watch_options *o, double now_s)
 {
     double late_s = w->looked_s > 0 && o->look_s > 0 ? now_s - w->looked_s - o->look_s : 0;
@@ -271,8 +299,8 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
             continue;
         }
         if (is_deaf(one, o->deaf_s, now_s)) {
-            dt_text_printf(out, "in uninterruptible sleep for %.1f s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=%g)", now_s - one->deaf_since_s,
-                           o->deaf_s);
+            dt_text_printf(out, "in uninterruptible sleep for %.1f s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=%g)",
+                           now_s - one->deaf_since_s, o->deaf_s);
             describe_process(one, now_s, out);
             one->blamed = one->deaf = true;
             return i;
@@ -287,7 +315,8 @@ int watch_look(struct workers *w, const struct watch_options *o, double now_s, s
         if (excused && waits_for_peers(one) && !one->is_stopped) {
             continue;
         }
-        if (limit_s > 0 && now_s - one->seen_s > limit_s && (found < 0 || more_suspect(one, &w->list[found], o->pages))) {
+        if (limit_s > 0 && now_s - one->seen_s > limit_s &&
+            (found < 0 || more_suspect(one, &w->list[found], o->pages))) {
             found = i;
         }
     }
@@ -342,8 +371,9 @@ int watch_barrier(const struct workers *w, double barrier_s, double now_s, struc
     }
     other = page_of(&w->list[still]);
     char begun[32], others[32];
-    dt_text_printf(out, "ended with exit code 0 %s; %.0f s later %d other rank%s still %s and cannot finish without it", step_words(gone.step, begun),
-                   now_s - w->list[first].end_s, count, count == 1 ? " is" : "s are", step_words(other.step, others));
+    dt_text_printf(out, "ended with exit code 0 %s; %.0f s later %d other rank%s still %s and cannot finish without it",
+                   step_words(gone.step, begun), now_s - w->list[first].end_s, count, count == 1 ? " is" : "s are",
+                   step_words(other.step, others));
     return first;
 }
 

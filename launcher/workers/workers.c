@@ -1,5 +1,6 @@
-/* The child of the spawn runs in our memory until it executes the program (the parent waits meanwhile), so a start costs no copy of
- * page tables and the reason of a failure comes back in a variable. It makes only system calls. */
+/* The child of the spawn runs in our memory until it executes the program (the parent waits
+ * meanwhile), so a start costs no copy of page tables and the reason of a failure comes back in
+ * a variable. It makes only system calls. */
 #include "launcher/workers/workers.h"
 
 #include "base/clock.h"
@@ -37,9 +38,10 @@ int workers_open(struct workers *w, int count, int hosts, struct dt_error *err)
         if (hosts > 0) {
             (void)snprintf(links, sizeof links, " and links with %d other hosts", hosts);
         }
-        return dt_fail(err, DT_INVALID, "limit of open files: %llu, %d worker%s%s need%s %llu; raise it with ulimit -Hn",
-                       (unsigned long long)most.rlim_cur, count, count == 1 ? "" : "s", links, count == 1 && hosts <= 0 ? "s" : "",
-                       (unsigned long long)needed);
+        return dt_fail(err, DT_INVALID,
+                       "limit of open files: %llu, %d worker%s%s need%s %llu; raise it with ulimit -Hn",
+                       (unsigned long long)most.rlim_cur, count, count == 1 ? "" : "s", links,
+                       count == 1 && hosts <= 0 ? "s" : "", (unsigned long long)needed);
     }
     w->list = dt_alloc((size_t)count * sizeof *w->list);
     w->count = count;
@@ -69,13 +71,15 @@ struct child {
 };
 
 #ifdef __SANITIZE_THREAD__
-/* The sanitizer's own clone() takes the child for a copy of the process and lets its thread synchronize nothing any more. Ours borrows the thread of
- * its parent, which then would report races where there are locks. */
+/* The sanitizer's own clone() takes the child for a copy of the process and lets its thread
+ * synchronize nothing any more. Ours borrows the thread of its parent, which then would report
+ * races where there are locks. */
 int __clone(int (*run)(void *), void *stack, int flags, void *arg, ...);
 #define clone __clone
 #endif
 
-/* The child's exit code. It ends by returning to clone(): _exit, which does not return, has the address sanitizer look for our stack, and this is another. */
+/* The child's exit code. It ends by returning to clone(): _exit, which does not return, has the
+ * address sanitizer look for our stack, and this is another. */
 static int give_up(struct child *c, const char *what)
 {
     c->error = errno;
@@ -83,20 +87,24 @@ static int give_up(struct child *c, const char *what)
     return 127;
 }
 
-/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by runtimes (ours, too), not by users. INT, QUIT and TERM that
- * reach a worker are meant, as no terminal's come into its session: what we ignore of these is for us, and a worker has them as torchrun's have. */
+/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by
+ * runtimes (ours, too), not by users. INT, QUIT and TERM that reach a worker are meant, as no
+ * terminal's come into its session: what we ignore of these is for us, and a worker has them as
+ * torchrun's have. */
 static bool may_stay_ignored(int n)
 {
     return n != SIGPIPE && n != SIGCHLD && n != SIGXFSZ && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;
 }
 
-/* A descriptor 1 or 2 that is also the source of the other one must not be overwritten first: pipes of ours are above 2 always. */
+/* A descriptor 1 or 2 that is also the source of the other one must not be overwritten first:
+ * pipes of ours are above 2 always. */
 static int child_main(void *arg)
 {
     struct child *c = arg;
     struct sigaction plain = {.sa_handler = SIG_DFL}, now;
     for (int n = 1; n < 65; n++) {
-        if (n != SIGKILL && n != SIGSTOP && sigaction(n, NULL, &now) == 0 && (now.sa_handler != SIG_IGN || !may_stay_ignored(n))) {
+        if (n != SIGKILL && n != SIGSTOP && sigaction(n, NULL, &now) == 0 &&
+            (now.sa_handler != SIG_IGN || !may_stay_ignored(n))) {
             (void)sigaction(n, &plain, NULL);
         }
     }
@@ -108,13 +116,15 @@ static int child_main(void *arg)
     if (c->s->stdin_fd >= 0 && dup2(c->s->stdin_fd, 0) < 0) {
         return give_up(c, "its input");
     }
-    if ((c->s->stdout_fd >= 0 && dup2(c->s->stdout_fd, 1) < 0) || (c->s->stderr_fd >= 0 && dup2(c->s->stderr_fd, 2) < 0)) {
+    if ((c->s->stdout_fd >= 0 && dup2(c->s->stdout_fd, 1) < 0) ||
+        (c->s->stderr_fd >= 0 && dup2(c->s->stderr_fd, 2) < 0)) {
         return give_up(c, "its output");
     }
     if (c->s->cpus != NULL && syscall(SYS_sched_setaffinity, 0, sizeof c->s->cpus->words, c->s->cpus->words) != 0) {
         return give_up(c, "its CPUs");
     }
-    (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC); /* what we inherited ourselves; an old kernel leaves it open */
+    /* what we inherited ourselves; an old kernel leaves it open */
+    (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
     (void)setrlimit(RLIMIT_NOFILE, c->files);
     sigset_t none;
     (void)sigemptyset(&none);
@@ -155,16 +165,19 @@ int workers_spawn_plain(const struct workers *w, const struct spawn *s, pid_t *o
         (void)waitpid(pid, NULL, 0);
         errno = c.error;
         (void)dt_fail_errno(err, "%s: %s", s->path, c.what);
-        bool lasting = c.error == ENOENT || c.error == EACCES || c.error == E2BIG || c.error == ENOEXEC || c.error == ENOTDIR || c.error == ELOOP;
+        bool lasting = c.error == ENOENT || c.error == EACCES || c.error == E2BIG || c.error == ENOEXEC ||
+                       c.error == ENOTDIR || c.error == ELOOP;
         if (err != NULL) {
             err->status = lasting ? DT_INVALID : DT_IO;
-            const char *hint = c.error == ENOEXEC      ? "; a script needs #! and its interpreter in the first line"
-                               : c.error == EACCES     ? "; chmod +x it"
-                               : ends_in_crlf(s->path) ? "; its first line ends in CR LF, as on Windows; remove the CRs with sed -i 's/\\r$//'"
-                               : c.error == ENOENT     ? "; the interpreter named in its first line, or the loader, is missing"
-                               : c.error == E2BIG      ? "; arguments and environment together are too long"
-                               : c.error == EAGAIN     ? "; look at ulimit -u and the limit of the control group"
-                                                       : "";
+            const char *hint =
+                c.error == ENOEXEC  ? "; a script needs #! and its interpreter in the first line"
+                : c.error == EACCES ? "; chmod +x it"
+                : ends_in_crlf(s->path)
+                    ? "; its first line ends in CR LF, as on Windows; remove the CRs with sed -i 's/\\r$//'"
+                : c.error == ENOENT ? "; the interpreter named in its first line, or the loader, is missing"
+                : c.error == E2BIG  ? "; arguments and environment together are too long"
+                : c.error == EAGAIN ? "; look at ulimit -u and the limit of the control group"
+                                    : "";
             size_t used = strlen(err->text);
             (void)snprintf(err->text + used, sizeof err->text - used, "%s", hint);
         }
@@ -182,7 +195,8 @@ int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, stru
     }
     one->running = true;
     one->contact_s = 0;
-    one->start_s = one->seen_s = one->marks[0].at_s = one->marks[1].at_s = dt_now_s(); /* and has used no time yet */
+    /* and has used no time yet */
+    one->start_s = one->seen_s = one->marks[0].at_s = one->marks[1].at_s = dt_now_s();
     w->running_count++;
     return 0;
 }
@@ -203,7 +217,8 @@ int workers_reap(struct workers *w, pid_t *pid, int *status)
             one->running = false;
             one->status = *status;
             one->end_s = dt_now_s();
-            one->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+            one->cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                         (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
             w->running_count--;
             return i;
         }

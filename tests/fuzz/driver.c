@@ -1,8 +1,10 @@
-/* Runs a fuzz target without a fuzzing engine:  fuzz_X [-n COUNT] [-s SEED] FILES...
- * First every file (and every file of a folder given) as it is, then COUNT mutations (default 1000) of them from a seeded generator, so that a
- * failure can be repeated. The target is LLVMFuzzerTestOneInput-like, and must neither crash nor leak nor hang: run it with SAN=address,undefined.
- * When an input ends the program, by a signal, a sanitizer's report or INPUT_S seconds without an end, it is written to PROGRAM-last.bin, beside
- * the program; fixed, it belongs into the corpus. */
+/* Runs a fuzz target without a fuzzing engine:  fuzz_X [-n COUNT] [-s SEED] FILES... First every
+ * file (and every file of a folder given) as it is, then COUNT mutations (default 1000) of them
+ * from a seeded generator, so that a failure can be repeated. The target is
+ * LLVMFuzzerTestOneInput-like, and must neither crash nor leak nor hang: run it with
+ * SAN=address,undefined. When an input ends the program, by a signal, a sanitizer's report or
+ * INPUT_S seconds without an end, it is written to PROGRAM-last.bin, beside the program; fixed,
+ * it belongs into the corpus. */
 #include "driver.h"
 
 #include <dirent.h>
@@ -64,7 +66,8 @@ static void on_crash(int number)
 }
 
 #ifdef DT_SANITIZED
-/* A sanitizer tells what it found and then aborts, instead of an exit that nothing here would notice. */
+/* A sanitizer tells what it found and then aborts, instead of an exit that nothing here would
+ * notice. */
 const char *__asan_default_options(void);
 const char *__ubsan_default_options(void);
 
@@ -118,10 +121,12 @@ static void add_path(const char *path)
     free(names);
 }
 
-/* One change: flip, overwrite, insert, remove, repeat a piece, or splice in a piece of another input. */
+/* One change: flip, overwrite, insert, remove, repeat a piece, or splice in a piece of another
+ * input. */
 static void mutate_once(void)
 {
-    static const uint8_t interesting[] = {0, 1, 9, 10, 13, 32, '"', '\\', '-', '=', ':', ',', '0', '9', '[', '{', 0x7f, 0x80, 0xc2, 0xff};
+    static const uint8_t interesting[] = {0,   1,   9,   10,  13,  32,  '"',  '\\', '-',  '=',
+                                          ':', ',', '0', '9', '[', '{', 0x7f, 0x80, 0xc2, 0xff};
     size_t at = below(current_size + 1);
     size_t n = 1 + below(16);
     switch (below(6)) {
@@ -230,6 +235,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < corpus_count; i++) {
         free(corpus[i].data);
     }
-    (void)printf("%s: %zu inputs, %ld mutations, seed %llu: ok\n", argv[0], corpus_count, count, (unsigned long long)seed);
+    (void)printf("%s: %zu inputs, %ld mutations, seed %llu: ok\n", argv[0], corpus_count, count,
+                 (unsigned long long)seed);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Requests to the metrics endpoint, which anybody may send, as they come in: more bytes take no verdict back, and nothing is answered before a line has ended. */
+/* Requests to the metrics endpoint, which anybody may send, as they come in: more bytes take no
+ * verdict back, and nothing is answered before a line has ended. */
 #include "driver.h"
 
 #include "launcher/query/exporter.h"

@@ -1,5 +1,5 @@
-/* Lists of hosts from hostile bytes, by every reader: bounded, names that are host names, nothing left after a refusal; what was read
- * reads again as the same list. */
+/* Lists of hosts from hostile bytes, by every reader: bounded, names that are host names,
+ * nothing left after a refusal; what was read reads again as the same list. */
 #include "driver.h"
 
 #include "base/text.h"
@@ -16,15 +16,16 @@ static void check(const struct hostlist *l)
     dt_text_init(&text);
     for (size_t i = 0; i < l->count; i++) {
         const char *name = l->hosts[i].name;
-        if (name[0] == '\0' || name[0] == '-' || strlen(name) > HOSTLIST_MAX_NAME || strpbrk(name, " ,\n[]$`;") != NULL || l->hosts[i].slots < 0 ||
-            l->hosts[i].slots > HOSTLIST_MAX_SLOTS) {
+        if (name[0] == '\0' || name[0] == '-' || strlen(name) > HOSTLIST_MAX_NAME ||
+            strpbrk(name, " ,\n[]$`;") != NULL || l->hosts[i].slots < 0 || l->hosts[i].slots > HOSTLIST_MAX_SLOTS) {
             abort();
         }
         dt_text_printf(&text, "%s%s", i > 0 ? "," : "", name);
     }
     if (l->count > 0 && l->count <= HOSTLIST_MAX_HOSTS) {
         if (hostlist_read_slurm(&again, dt_text_str(&text), NULL) != 0 || again.count != l->count ||
-            strcmp(again.hosts[l->count - 1].name, l->hosts[l->count - 1].name) != 0 || hostlist_find(l, again.hosts[0].name) != 0) {
+            strcmp(again.hosts[l->count - 1].name, l->hosts[l->count - 1].name) != 0 ||
+            hostlist_find(l, again.hosts[0].name) != 0) {
             abort();
         }
     } else {
@@ -34,8 +35,9 @@ static void check(const struct hostlist *l)
     hostlist_clear(&again);
 }
 
-/* A filter with hostile bytes, over a fixed list and over one of hostile bytes: what is left are hosts of the list in their order, with slots they have, each
- * once; what one keeps the other leaves out. */
+/* A filter with hostile bytes, over a fixed list and over one of hostile bytes: what is left are
+ * hosts of the list in their order, with slots they have, each once; what one keeps the other
+ * leaves out. */
 static void filter(const char *list, const char *text)
 {
     struct hostlist all, kept[2];
@@ -87,8 +89,8 @@ static void filter(const char *list, const char *text)
 
 int dt_fuzz(const uint8_t *data, size_t size)
 {
-    static int (*const readers[])(struct hostlist *, const char *, struct dt_error *) = {hostlist_read_slurm, hostlist_read_words,
-                                                                                         hostlist_read_hostfile};
+    static int (*const readers[])(struct hostlist *, const char *, struct dt_error *) = {
+        hostlist_read_slurm, hostlist_read_words, hostlist_read_hostfile};
     struct dt_text text;
     dt_text_init(&text);
     dt_text_add(&text, data, size);

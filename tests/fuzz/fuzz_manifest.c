@@ -1,5 +1,6 @@
-/* Manifests of checkpoints from somewhere: any text with the hash that belongs to it. What is accepted names only files, tensors and slices that it has, and
- * covers each tensor; what is refused leaves nothing. */
+/* Manifests of checkpoints from somewhere: any text with the hash that belongs to it. What is
+ * accepted names only files, tensors and slices that it has, and covers each tensor; what is
+ * refused leaves nothing. */
 #include "driver.h"
 
 #include "base/text.h"
@@ -24,9 +25,11 @@ static void check(const struct manifest *m)
     }
     for (int i = 0; i < m->slice_count; i++) {
         const struct manifest_slice *s = &m->slices[i];
-        if (s->file < 0 || s->file >= m->file_count || s->tensor < 0 || s->tensor >= m->tensor_count || s->first < 0 || s->count < 1 ||
-            s->first > m->tensors[s->tensor].numel - s->count || s->sum_count != manifest_block_count(s->count) ||
-            manifest_slice_at(m, s->purpose, s->tensor, s->first) != i || manifest_slice_at(m, s->purpose, s->tensor, s->first + s->count - 1) != i) {
+        if (s->file < 0 || s->file >= m->file_count || s->tensor < 0 || s->tensor >= m->tensor_count || s->first < 0 ||
+            s->count < 1 || s->first > m->tensors[s->tensor].numel - s->count ||
+            s->sum_count != manifest_block_count(s->count) ||
+            manifest_slice_at(m, s->purpose, s->tensor, s->first) != i ||
+            manifest_slice_at(m, s->purpose, s->tensor, s->first + s->count - 1) != i) {
             abort();
         }
     }

@@ -1,4 +1,5 @@
-/* The command line and the variables from hostile bytes: words end at a newline, those before an empty line are the environment. */
+/* The command line and the variables from hostile bytes: words end at a newline, those before an
+ * empty line are the environment. */
 #include "driver.h"
 
 #include "launcher/options/options.h"
@@ -39,7 +40,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
             dt_text_init(&text);
             options_describe(o, (char *[]){NULL}, &text);
             dt_text_clear(&text);
-            if (o->program == NULL || o->nproc < 1 || o->nproc > OPTIONS_MAX_LOCAL || o->run_id == NULL || o->master_addr == NULL) {
+            if (o->program == NULL || o->nproc < 1 || o->nproc > OPTIONS_MAX_LOCAL || o->run_id == NULL ||
+                o->master_addr == NULL) {
                 abort();
             }
         }

@@ -1,4 +1,5 @@
-/* What a worker leaves: its error file and its output, from hostile bytes. The report must come, with lines that a terminal can show. */
+/* What a worker leaves: its error file and its output, from hostile bytes. The report must come,
+ * with lines that a terminal can show. */
 #include "driver.h"
 
 #include "launcher/output/log_lines.h"

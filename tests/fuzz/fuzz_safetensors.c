@@ -1,5 +1,5 @@
-/* The safetensors reader: any bytes as a file, and any bytes as a header of the right length. An accepted file's tensors are read
- * to their ends. */
+/* The safetensors reader: any bytes as a file, and any bytes as a header of the right length. An
+ * accepted file's tensors are read to their ends. */
 #include "driver.h"
 
 #include "base/text.h"
@@ -24,7 +24,8 @@ static void try_file(const uint8_t *bytes, size_t size)
         }
         bool known = t->type != DT_DTYPE_COUNT; /* else of a type that nobody here reads */
         if (known && t->numel > 0 && st_read_f64(f, t, t->numel - 1, 1, &last, &err) != 0) {
-            volatile char byte = ((const char *)t->data)[(size_t)t->numel * dt_dtype_size(t->type) - 1]; /* integers are read in place */
+            /* integers are read in place */
+            volatile char byte = ((const char *)t->data)[(size_t)t->numel * dt_dtype_size(t->type) - 1];
             (void)byte;
         }
     }

@@ -1,4 +1,5 @@
-/* The pre-scan of JSON: whatever it accepts, cJSON must read, with as many values as places were noted; each place lies in the text. */
+/* The pre-scan of JSON: whatever it accepts, cJSON must read, with as many values as places were
+ * noted; each place lies in the text. */
 #include "driver.h"
 
 #include "base/scan.h"
@@ -16,7 +17,8 @@ static size_t count_values(const cJSON *v)
     return count;
 }
 
-/* What the strict look accepts is a record, too, with the string that cJSON finds; a record's text never holds a NUL. */
+/* What the strict look accepts is a record, too, with the string that cJSON finds; a record's
+ * text never holds a NUL. */
 static void look_as_record(const uint8_t *data, size_t size, const cJSON *tree)
 {
     enum dt_scan_found found;
@@ -24,8 +26,10 @@ static void look_as_record(const uint8_t *data, size_t size, const cJSON *tree)
     struct dt_error err;
     dt_text_init(&text);
     int rc = dt_scan_record((const char *)data, size, "f", "a", &text, &found, &err);
-    const char *wanted = cJSON_IsObject(tree) ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, "a")) : NULL;
-    bool same = rc == 0 && found == (wanted != NULL ? DT_SCAN_FOUND : DT_SCAN_NONE) && (wanted == NULL || strcmp(wanted, dt_text_str(&text)) == 0);
+    const char *wanted =
+        cJSON_IsObject(tree) ? cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, "a")) : NULL;
+    bool same = rc == 0 && found == (wanted != NULL ? DT_SCAN_FOUND : DT_SCAN_NONE) &&
+                (wanted == NULL || strcmp(wanted, dt_text_str(&text)) == 0);
     if ((tree != NULL && !same) || memchr(dt_text_str(&text), 0, text.size) != NULL) {
         abort();
     }
@@ -37,7 +41,8 @@ static void look_at_members(const uint8_t *data, size_t size, const cJSON *tree)
 {
     const cJSON *child = cJSON_IsObject(tree) ? tree->child : NULL;
     struct dt_scan_span key, value;
-    for (size_t at = 0; dt_scan_member((const char *)data, size, &at, &key, &value); child = child != NULL ? child->next : NULL) {
+    for (size_t at = 0; dt_scan_member((const char *)data, size, &at, &key, &value);
+         child = child != NULL ? child->next : NULL) {
         if (key.at < (const char *)data || value.at + value.size > (const char *)data + size) {
             abort();
         }
@@ -66,7 +71,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
             abort();
         }
         for (size_t i = 0; i < scan.count; i++) {
-            if (scan.places[i].line == 0 || scan.places[i].column == 0 || scan.places[i].line > size || scan.places[i].column > size) {
+            if (scan.places[i].line == 0 || scan.places[i].column == 0 || scan.places[i].line > size ||
+                scan.places[i].column > size) {
                 abort();
             }
         }

@@ -1,5 +1,6 @@
-/* An agent's side of a link from hostile bytes, raw or after an honest handshake. The first byte says which side, at which stage the hostile bytes begin
- * and in which pieces they come. Without the key nothing may come through, and nothing may be held beyond a frame. */
+/* An agent's side of a link from hostile bytes, raw or after an honest handshake. The first byte
+ * says which side, at which stage the hostile bytes begin and in which pieces they come. Without
+ * the key nothing may come through, and nothing may be held beyond a frame. */
 #include "driver.h"
 
 #include "launcher/hosts/link/secure.h"
@@ -53,7 +54,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
     int victim = choice & 1, stage = (choice >> 1) & 3;
     size_t piece = (size_t)1 + (choice >> 3) * 7;
     for (int i = 0; i < 2; i++) {
-        if (secure_self_init(&self[i], (uint64_t)(i + 1), 0, "fuzz", &keys[stage == 3 ? 0 : i], frame_bytes, &err) != 0) {
+        if (secure_self_init(&self[i], (uint64_t)(i + 1), 0, "fuzz", &keys[stage == 3 ? 0 : i], frame_bytes, &err) !=
+            0) {
             abort();
         }
         secure_init(&s[i], &self[i], i == 0);
@@ -62,7 +64,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
     forged = false;
     secure_begin(&s[0], &out[0]);
     bool open = true;
-    for (int i = 0; i < (stage == 3 ? 8 : stage) && open; i++) { /* honest bytes first; stage 3: with the same key, until it is up */
+    /* honest bytes first; stage 3: with the same key, until it is up */
+    for (int i = 0; i < (stage == 3 ? 8 : stage) && open; i++) {
         int from = i % 2;
         secure_feed(&s[1 - from], out[from].data, out[from].size);
         dt_text_reset(&out[from]);

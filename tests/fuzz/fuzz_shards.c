@@ -1,5 +1,6 @@
-/* Token shards and the JSON beside them: the input is 2 bytes (how much of the rest is JSON), the JSON, the shard. What opens must be readable to the
- * last sample, with no id beyond the vocabulary. */
+/* Token shards and the JSON beside them: the input is 2 bytes (how much of the rest is JSON),
+ * the JSON, the shard. What opens must be readable to the last sample, with no id beyond the
+ * vocabulary. */
 #include "driver.h"
 
 #include "base/file.h"

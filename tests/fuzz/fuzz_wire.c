@@ -1,6 +1,7 @@
-/* The store's server side from hostile bytes: what the parser hands out is within its limits, whatever they are. The first byte says in pieces of which size
- * the rest arrives and whether the handshake is done already. Two connections on one table get the same stream, the second a piece behind, so that waits, queues, barriers
- * and closes of one meet those of the other. */
+/* The store's server side from hostile bytes: what the parser hands out is within its limits,
+ * whatever they are. The first byte says in pieces of which size the rest arrives and whether
+ * the handshake is done already. Two connections on one table get the same stream, the second a
+ * piece behind, so that waits, queues, barriers and closes of one meet those of the other. */
 #include "driver.h"
 
 #include "collectives/wire.h"
@@ -51,13 +52,15 @@ static size_t check_bytes(struct dt_bytes b, size_t limit)
 /* What the table and the server rely on. */
 static void check_request(const struct dt_wire_request *r, const struct dt_store_limits *l)
 {
-    size_t sum = check_bytes(r->key, l->key_bytes) + check_bytes(r->value, l->value_bytes) + check_bytes(r->desired, l->value_bytes);
+    size_t sum = check_bytes(r->key, l->key_bytes) + check_bytes(r->value, l->value_bytes) +
+                 check_bytes(r->desired, l->value_bytes);
     need((unsigned)r->query < DT_WIRE_QUERY_COUNT && r->count <= l->key_count);
     need(r->query != DT_WIRE_BARRIER || (r->number >= 1 && r->number <= INT32_MAX));
     need(r->query != DT_WIRE_VALIDATE || r->word == DT_WIRE_MAGIC);
     need(r->query != DT_WIRE_MULTI_SET || r->count == 0 || r->values != NULL);
     for (size_t i = 0; i < r->count; i++) {
-        sum += check_bytes(r->keys[i], l->key_bytes) + (r->values != NULL ? check_bytes(r->values[i], l->value_bytes) : 0);
+        sum +=
+            check_bytes(r->keys[i], l->key_bytes) + (r->values != NULL ? check_bytes(r->values[i], l->value_bytes) : 0);
     }
     need(sum <= l->request_bytes);
 }
@@ -101,7 +104,8 @@ static void feed(struct dt_store_table *t, struct side *s, const uint8_t *data, 
 int dt_fuzz(const uint8_t *data, size_t size)
 {
     static const uint8_t hello[5] = {0x00, 0xce, 0xf7, 0x85, 0x3c};
-    static const struct dt_store_limits limits = {.key_bytes = 64, .value_bytes = 512, .key_count = 16, .request_bytes = 4096, .total_bytes = 65536};
+    static const struct dt_store_limits limits = {
+        .key_bytes = 64, .value_bytes = 512, .key_count = 16, .request_bytes = 4096, .total_bytes = 65536};
     struct dt_store_table *t = dt_store_table_open(&limits);
     struct side sides[2] = {0};
     size_t piece = size > 0 ? (size_t)1 + data[0] % 64 : 1;

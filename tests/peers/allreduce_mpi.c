@@ -1,4 +1,5 @@
-/* MPI's all_reduce between two processes, for `bench collectives --peer`: as allreduce.py, with MPI_Allreduce.
+/* MPI's all_reduce between two processes, for `bench collectives --peer`: as allreduce.py, with
+ * MPI_Allreduce.
  * mpicc.mpich -O2 allreduce_mpi.c -o allreduce_mpi; MPIR_CVAR_NOLOCAL=1 mpiexec.mpich -n 2 ./allreduce_mpi   (sockets instead of shared memory) */
 #include <mpi.h>
 

@@ -1,4 +1,5 @@
-/* The loops that touch tensors for the runtime: compiled with all sanitizers, unlike the rest of it. */
+/* The loops that touch tensors for the runtime: compiled with all sanitizers, unlike the rest of
+ * it. */
 #include "tests/softgpu/runtime.h"
 
 #include <string.h>

@@ -1,10 +1,14 @@
-/* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the software GPU's streams. Wrong use is an error status or the end of
- * the process, so that what a library might forgive is found: operands that are not aligned as promised, leading dimensions that do not fit, a workspace
- * that is too small, memory that is not the device's, an algorithm that was proposed for another number of multiprocessors. Sums go over k in fp32, in vectors of
- * eight, an order of its own as the real library's is. Epilogues see sums that are not rounded yet.
+/* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the
+ * software GPU's streams. Wrong use is an error status or the end of the process, so that what a
+ * library might forgive is found: operands that are not aligned as promised, leading dimensions
+ * that do not fit, a workspace that is too small, memory that is not the device's, an algorithm
+ * that was proposed for another number of multiprocessors. Sums go over k in fp32, in vectors of
+ * eight, an order of its own as the real library's is. Epilogues see sums that are not rounded
+ * yet.
  *
- * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3", both operands' transposes (N, T), m, n, k as the library is told
- * them, and the multiprocessors that it was told of (0: all). SOFTGPU_LT_NONE=1: it has no algorithm for anything. */
+ * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3",
+ * both operands' transposes (N, T), m, n, k as the library is told them, and the multiprocessors
+ * that it was told of (0: all). SOFTGPU_LT_NONE=1: it has no algorithm for anything. */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -24,8 +28,9 @@
 namespace
 {
 
-/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the others slow; SOFTGPU_LT_EPILOGUE=fast all products without an
- * epilogue beyond the bias, =slow those with one. */
+/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the
+ * others slow; SOFTGPU_LT_EPILOGUE=fast all products without an epilogue beyond the bias, =slow
+ * those with one. */
 #ifdef SOFTGPU_TSAN /* everything is slow there */
 enum { PROPOSALS = 3, SLOW_US = 50000, SLOW_EPILOGUE_US = 100000 };
 #else
@@ -112,7 +117,8 @@ float dot(const float *x, const float *y, int64_t padded, int algorithm)
 }
 
 /* Rows of op(x) as fp32, each padded with zeros to a multiple of 8. */
-float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t row_step, int64_t k_step, int64_t padded)
+float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t row_step, int64_t k_step,
+              int64_t padded)
 {
     float *out = (float *)calloc((size_t)(rows * padded) + 8, sizeof(float));
     for (int64_t i = 0; i < rows; i++) {
@@ -144,7 +150,8 @@ bool has_aux(cublasLtEpilogue_t e)
     return e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
-/* The thread sanitizer does not watch the loops, which would take a hundred times as long: it is told of the columns that they touch. */
+/* The thread sanitizer does not watch the loops, which would take a hundred times as long: it is
+ * told of the columns that they touch. */
 void tell_sanitizer(const work *w)
 {
     size_t in = size_of(w->a_type), out = size_of(w->d_type);
@@ -228,7 +235,8 @@ void run(void *argument)
         for (int64_t i = 0; i < w->m; i++) {
             float x = w->alpha * dot(a + i * padded, b + j * padded, padded, w->algorithm);
             x += has_bias(w->epilogue) ? get(w->bias, w->bias_type, i) : 0.0f;
-            x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f; /* with 0 it is not read */
+            /* with 0 it is not read */
+            x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f;
             if (w->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                 put(w->aux, w->d_type, j * w->aux_ld + i, x);
                 x = gelu(x);
@@ -266,21 +274,25 @@ bool on_device(const void *p, size_t alignment, const char *what)
     return true;
 }
 
-/* The largest power of two, up to 256, that divides an address; the library takes null for the best. */
+/* The largest power of two, up to 256, that divides an address; the library takes null for the
+ * best. */
 uint64_t alignment_of(const void *p)
 {
     uint64_t bits = (uint64_t)(uintptr_t)p | 256;
     return bits & -bits;
 }
 
-/* As cublasLt.h has it: vectors and the auxiliary matrix are of the result's type, and that one's leading dimension is a multiple of 8. */
+/* As cublasLt.h has it: vectors and the auxiliary matrix are of the result's type, and that
+ * one's leading dimension is a multiple of 8. */
 bool epilogue_fits(const description *p, const layout *d)
 {
     if (!is_more(p->epilogue)) {
         return true;
     }
-    return (has_bias(p->epilogue) || has_bias_gradient(p->epilogue)) && (p->bias_type < 0 || p->bias_type == (int)d->type) &&
-           (!has_aux(p->epilogue) || (p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && (p->aux_type < 0 || p->aux_type == (int)d->type)));
+    return (has_bias(p->epilogue) || has_bias_gradient(p->epilogue)) &&
+           (p->bias_type < 0 || p->bias_type == (int)d->type) &&
+           (!has_aux(p->epilogue) ||
+            (p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && (p->aux_type < 0 || p->aux_type == (int)d->type)));
 }
 
 /* A description and three layouts that fit together; fills in sizes. */
@@ -290,10 +302,11 @@ bool sizes(const description *p, const layout *a, const layout *b, const layout 
     w->m = (int64_t)(ta ? a->cols : a->rows);
     w->k = (int64_t)(ta ? a->rows : a->cols);
     w->n = (int64_t)(tb ? b->rows : b->cols);
-    return w->k == (int64_t)(tb ? b->cols : b->rows) && w->m == (int64_t)d->rows && w->n == (int64_t)d->cols && c->rows == d->rows &&
-           c->cols == d->cols && c->type == d->type && a->ld >= (int64_t)a->rows && b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows &&
-           d->ld >= (int64_t)d->rows && is_type(a->type) && a->type == b->type && is_type(d->type) &&
-           !(a->type == CUDA_R_32F && d->type != CUDA_R_32F) && w->m > 0 && w->n > 0 && w->k > 0 && epilogue_fits(p, d);
+    return w->k == (int64_t)(tb ? b->cols : b->rows) && w->m == (int64_t)d->rows && w->n == (int64_t)d->cols &&
+           c->rows == d->rows && c->cols == d->cols && c->type == d->type && a->ld >= (int64_t)a->rows &&
+           b->ld >= (int64_t)b->rows && c->ld >= (int64_t)c->rows && d->ld >= (int64_t)d->rows && is_type(a->type) &&
+           a->type == b->type && is_type(d->type) && !(a->type == CUDA_R_32F && d->type != CUDA_R_32F) && w->m > 0 &&
+           w->n > 0 && w->k > 0 && epilogue_fits(p, d);
 }
 
 template <typename T> bool take(T *to, const void *from, size_t size)
@@ -310,7 +323,8 @@ bool take_target(int32_t *to, const void *from, size_t size)
 {
     int device = 0, all = 0;
     int32_t value = 0;
-    bool known = cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+    bool known = cudaGetDevice(&device) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
     if (!known || !take(&value, from, size) || value < 1 || value > all) {
         return false;
     }
@@ -325,8 +339,9 @@ void note(const description *p, const work *w)
     int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     if (fd >= 0) {
         char line[160];
-        int size = snprintf(line, sizeof line, "product %c%c %lld %lld %lld sms %d\n", w->a_transposed ? 'T' : 'N', w->b_transposed ? 'T' : 'N',
-                            (long long)w->m, (long long)w->n, (long long)w->k, (int)p->sm_target);
+        int size =
+            snprintf(line, sizeof line, "product %c%c %lld %lld %lld sms %d\n", w->a_transposed ? 'T' : 'N',
+                     w->b_transposed ? 'T' : 'N', (long long)w->m, (long long)w->n, (long long)w->k, (int)p->sm_target);
         if (write(fd, line, (size_t)size) != size) {
             softgpu_die("SOFTGPU_LT_LOG=%s: cannot be written", path);
         }
@@ -343,8 +358,10 @@ cublasStatus_t status(bool good)
 
 extern "C" {
 
-uint64_t softgpu_lt_products, softgpu_lt_proposals, softgpu_lt_epilogues; /* asked for in this process, for tests that count */
-uint64_t softgpu_lt_described_at;                                         /* kernels that had been launched when a product was described last */
+/* asked for in this process, for tests that count */
+uint64_t softgpu_lt_products, softgpu_lt_proposals, softgpu_lt_epilogues;
+/* kernels that had been launched when a product was described last */
+uint64_t softgpu_lt_described_at;
 extern uint64_t softgpu_launch_count;
 
 size_t cublasLtGetVersion(void)
@@ -381,7 +398,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtMatmulDescAttributes_t what, const void *value, size_t size)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t size)
 {
     description *p = (description *)to;
     switch (what) {
@@ -408,7 +426,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t to, cublasLtM
     }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
 {
     softgpu_setup("cublasLtMatrixLayoutCreate");
     *out = (cublasLtMatrixLayout_t) new layout{type, rows, cols, ld};
@@ -434,7 +453,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to, cublasLtMatmulPreferenceAttributes_t what, const void *value,
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value,
                                                     size_t size)
 {
     preference *p = (preference *)to;
@@ -456,11 +476,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     }
 }
 
-/* An algorithm: its number, the multiprocessors and the alignments it was proposed for: of matrices as promised, of an epilogue's memory as the description shows
- * it. Sums in place are forbidden to us, so a wish that allows them is refused. */
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t wish, int most, cublasLtMatmulHeuristicResult_t out[], int *count)
+/* An algorithm: its number, the multiprocessors and the alignments it was proposed for: of
+ * matrices as promised, of an epilogue's memory as the description shows it. Sums in place are
+ * forbidden to us, so a wish that allows them is refused. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wish, int most,
+                                              cublasLtMatmulHeuristicResult_t out[], int *count)
 {
     const preference *p = (const preference *)wish;
     work w;
@@ -470,7 +493,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (handle == nullptr || most < 1 || (p->schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    if (!sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d, &w)) {
+    if (!sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d,
+               &w)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     for (int i = 0; i < 4; i++) {
@@ -498,15 +522,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return *count > 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
-                                       cublasLtMatmulHeuristicResult_t *out)
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *out)
 {
     work w;
     softgpu_setup("cublasLtMatmulAlgoCheck");
     memset(out, 0, sizeof *out);
     if (handle == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS ||
-        !sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d, &w)) {
+        !sizes((const description *)product, (const layout *)a, (const layout *)b, (const layout *)c, (const layout *)d,
+               &w)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
     out->algo = *algo;
@@ -514,24 +539,27 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha, const void *a, cublasLtMatrixLayout_t al,
-                              const void *b, cublasLtMatrixLayout_t bl, const void *beta, const void *c, cublasLtMatrixLayout_t cl, void *d,
-                              cublasLtMatrixLayout_t dl, const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t al, const void *b, cublasLtMatrixLayout_t bl, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t cl, void *d, cublasLtMatrixLayout_t dl,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
                               cudaStream_t stream)
 {
     const description *p = (const description *)product;
     const layout *la = (const layout *)al, *lb = (const layout *)bl, *lc = (const layout *)cl, *ld = (const layout *)dl;
     work *w = new work();
-    if (handle == nullptr || algo == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS || !sizes(p, la, lb, lc, ld, w)) {
+    if (handle == nullptr || algo == nullptr || algo->data[0] < 1 || algo->data[0] > PROPOSALS ||
+        !sizes(p, la, lb, lc, ld, w)) {
         delete w;
         return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (workspace_bytes < workspaces[algo->data[0] - 1]) {
-        softgpu_die("cublasLtMatmul: a workspace of %zu bytes for an algorithm that needs %zu", workspace_bytes, workspaces[algo->data[0] - 1]);
+        softgpu_die("cublasLtMatmul: a workspace of %zu bytes for an algorithm that needs %zu", workspace_bytes,
+                    workspaces[algo->data[0] - 1]);
     }
     if (algo->data[7] != (uint64_t)p->sm_target) {
-        softgpu_die("cublasLtMatmul: told of %d multiprocessors, with an algorithm that was proposed for %d (0: all)", (int)p->sm_target,
-                    (int)algo->data[7]);
+        softgpu_die("cublasLtMatmul: told of %d multiprocessors, with an algorithm that was proposed for %d (0: all)",
+                    (int)p->sm_target, (int)algo->data[7]);
     }
     on_device(a, (size_t)algo->data[1], "a");
     on_device(b, (size_t)algo->data[2], "b");
@@ -572,7 +600,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     note(p, w);
     (void)__atomic_add_fetch(&softgpu_lt_products, 1, __ATOMIC_RELAXED);
     (void)__atomic_add_fetch(&softgpu_lt_epilogues, is_more(p->epilogue) ? 1 : 0, __ATOMIC_RELAXED);
-    return softgpu_put_work(stream, "cublasLtMatmul", run, w, forget) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+    return softgpu_put_work(stream, "cublasLtMatmul", run, w, forget) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                                                     : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 } /* extern "C" */

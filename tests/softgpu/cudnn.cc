@@ -1,10 +1,15 @@
-/* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the software GPU's streams. It takes descriptors apart as the
- * library does: attributes of the wrong type or count, tensors that do not fit together, operations that read what nothing wrote and packs that lack an address
- * are refused, and what only wrong use of memory can be ends the process. Which graphs the library has engines for is test_dnn.c's question; this one makes two
- * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is engine i / 2 with its one knob at i % 2.
- * SOFTGPU_CUDNN: a version (91000), "work N" (an engine wants N MiB for each sequence), "engines N" (so many proposals for every graph, not two), or "WHERE N":
- * what gives status N, of create, graph, heuristics, plan (the plan of each graph's first proposal), last (that of its last one) and execute.
- * SOFTGPU_CUDNN_FAST=i makes proposals but i slow, SOFTGPU_CUDNN_SHAKY=i gives i other bits each time, SOFTGPU_CUDNN_NOTED=i has its engine say so. */
+/* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the
+ * software GPU's streams. It takes descriptors apart as the library does: attributes of the
+ * wrong type or count, tensors that do not fit together, operations that read what nothing wrote
+ * and packs that lack an address are refused, and what only wrong use of memory can be ends the
+ * process. Which graphs the library has engines for is test_dnn.c's question; this one makes two
+ * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is
+ * engine i / 2 with its one knob at i % 2. SOFTGPU_CUDNN: a version (91000), "work N" (an engine
+ * wants N MiB for each sequence), "engines N" (so many proposals for every graph, not two), or
+ * "WHERE N": what gives status N, of create, graph, heuristics, plan (the plan of each graph's
+ * first proposal), last (that of its last one) and execute. SOFTGPU_CUDNN_FAST=i makes proposals
+ * but i slow, SOFTGPU_CUDNN_SHAKY=i gives i other bits each time, SOFTGPU_CUDNN_NOTED=i has its
+ * engine say so. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -19,7 +24,15 @@
 namespace
 {
 
-enum { BAD = DT_DNN_BAD_PARAM, NOT_FINALIZED = 2004, PROPOSALS = 2, PROPOSALS_MOST = 8, KNOB = 24, KNOBS = 2, MAGIC = 0x646e6e };
+enum {
+    BAD = DT_DNN_BAD_PARAM,
+    NOT_FINALIZED = 2004,
+    PROPOSALS = 2,
+    PROPOSALS_MOST = 8,
+    KNOB = 24,
+    KNOBS = 2,
+    MAGIC = 0x646e6e
+};
 #ifdef SOFTGPU_TSAN /* everything is slow there */
 enum { SLOW_US = 50000 };
 #else
@@ -47,8 +60,10 @@ struct descriptor {
     void *handle;
     size_t work_bytes;
     int engine;                       /* of a configuration, and a plan: which proposal it is */
-    int64_t index, knob, value;       /* of an engine; of a knob's choice: which knob, and its value */
-    descriptor *made_of, *choices[8]; /* of a configuration that was not proposed: its engine and knobs */
+    int64_t index, knob, value;       /* of an engine; of a knob's choice: which knob, and its
+                                       * value */
+    descriptor *made_of, *choices[8]; /* of a configuration that was not proposed: its engine and
+                                       * knobs */
     int64_t count;
     int64_t uids[SOFTGPU_DNN_TENSORS];
     void *addresses[SOFTGPU_DNN_TENSORS], *work;
@@ -138,10 +153,12 @@ bool set_tensor(descriptor *d, int name, int kind, int64_t count, const void *va
     case DT_DNN_TENSOR_DATA_TYPE:
         d->set |= 2;
         return take(&t->type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) &&
-               (t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16 || t->type == DT_DNN_INT32 || t->type == DT_DNN_BOOLEAN);
+               (t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16 || t->type == DT_DNN_INT32 ||
+                t->type == DT_DNN_BOOLEAN);
     case DT_DNN_TENSOR_BYTE_ALIGNMENT:
         d->set |= 4;
-        return take(&t->alignment, kind, DT_DNN_TYPE_INT64, count, values) && t->alignment > 0 && (t->alignment & (t->alignment - 1)) == 0;
+        return take(&t->alignment, kind, DT_DNN_TYPE_INT64, count, values) && t->alignment > 0 &&
+               (t->alignment & (t->alignment - 1)) == 0;
     case DT_DNN_TENSOR_DIMENSIONS:
     case DT_DNN_TENSOR_STRIDES:
         d->set |= name == DT_DNN_TENSOR_DIMENSIONS ? 8 : 16;
@@ -168,16 +185,19 @@ bool set_how(descriptor *d, int name, int kind, int64_t count, const void *value
         return d->type == DT_DNN_POINTWISE && take(&d->op.mode, kind, DT_DNN_TYPE_POINTWISE_MODE, count, values);
     case DT_DNN_POINTWISE_AXIS:
         d->op.has_axis = true;
-        return d->type == DT_DNN_POINTWISE && take(&d->op.axis, kind, DT_DNN_TYPE_INT64, count, values) && d->op.axis >= 0 && d->op.axis < 4;
+        return d->type == DT_DNN_POINTWISE && take(&d->op.axis, kind, DT_DNN_TYPE_INT64, count, values) &&
+               d->op.axis >= 0 && d->op.axis < 4;
     case DT_DNN_REDUCTION_OPERATOR:
         d->op.has_mode = true;
         return d->type == DT_DNN_REDUCTION && take(&d->op.mode, kind, DT_DNN_TYPE_REDUCTION, count, values);
     case DT_DNN_POINTWISE_MATH_PREC:
         return d->type == DT_DNN_POINTWISE && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values);
     case DT_DNN_REDUCTION_COMP_TYPE:
-        return d->type == DT_DNN_REDUCTION && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) && d->op.type == DT_DNN_FLOAT;
+        return d->type == DT_DNN_REDUCTION && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) &&
+               d->op.type == DT_DNN_FLOAT;
     case DT_DNN_MATMUL_COMP_TYPE:
-        return d->type == DT_DNN_MATMUL && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) && d->op.type == DT_DNN_FLOAT;
+        return d->type == DT_DNN_MATMUL && take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) &&
+               d->op.type == DT_DNN_FLOAT;
     default:
         return false;
     }
@@ -288,8 +308,9 @@ int set_pack(descriptor *d, int name, int kind, int64_t count, const void *value
         return take(&d->work, kind, DT_DNN_TYPE_VOID_PTR, count, values) ? 0 : refuse(BAD, "a pack's work memory");
     }
     bool uids = name == DT_DNN_VARIANT_PACK_UNIQUE_IDS;
-    if ((!uids && name != DT_DNN_VARIANT_PACK_DATA_POINTERS) || kind != (uids ? (int)DT_DNN_TYPE_INT64 : (int)DT_DNN_TYPE_VOID_PTR) ||
-        count > SOFTGPU_DNN_TENSORS || (d->count != 0 && d->count != count)) {
+    if ((!uids && name != DT_DNN_VARIANT_PACK_DATA_POINTERS) ||
+        kind != (uids ? (int)DT_DNN_TYPE_INT64 : (int)DT_DNN_TYPE_VOID_PTR) || count > SOFTGPU_DNN_TENSORS ||
+        (d->count != 0 && d->count != count)) {
         return refuse(BAD, "a pack's attribute");
     }
     d->count = count;
@@ -337,7 +358,8 @@ int finalize_configuration(descriptor *d)
     if (d->made_of == nullptr) {
         return refuse(BAD, "a configuration has an engine");
     }
-    int64_t value = d->count == 1 && d->choices[0]->knob == KNOB ? d->choices[0]->value : -1, proposal = d->made_of->index * KNOBS + value;
+    int64_t value = d->count == 1 && d->choices[0]->knob == KNOB ? d->choices[0]->value : -1,
+            proposal = d->made_of->index * KNOBS + value;
     if (value < 0 || value >= KNOBS || d->made_of->index < 0 || proposal >= proposals()) {
         return refuse(DT_DNN_NOT_SUPPORTED, "no such engine, or not with these knobs");
     }
@@ -346,7 +368,8 @@ int finalize_configuration(descriptor *d)
     return 0;
 }
 
-/* What can be asked of a configuration, its engine and its knob: the library fills in descriptors that are there. */
+/* What can be asked of a configuration, its engine and its knob: the library fills in
+ * descriptors that are there. */
 int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t *count, void *values)
 {
     int number = 0;
@@ -364,15 +387,20 @@ int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t 
         }
         *count = room > 0 ? 1 : 0;
         return 0;
-    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_GLOBAL_INDEX && kind == DT_DNN_TYPE_INT64 && room == 1) {
+    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_GLOBAL_INDEX && kind == DT_DNN_TYPE_INT64 &&
+               room == 1) {
         memcpy(values, &d->index, sizeof d->index);
-    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_NUMERICAL_NOTE && kind == DT_DNN_TYPE_NUMERICAL_NOTE && room > 0) {
-        number = wished_proposal("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0; /* tensor cores */
+    } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_NUMERICAL_NOTE && kind == DT_DNN_TYPE_NUMERICAL_NOTE &&
+               room > 0) {
+        /* tensor cores */
+        number = wished_proposal("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0;
         memcpy(values, &number, sizeof number);
-    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_TYPE && kind == DT_DNN_TYPE_KNOB_TYPE && room == 1) {
+    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_TYPE && kind == DT_DNN_TYPE_KNOB_TYPE &&
+               room == 1) {
         number = (int)d->knob;
         memcpy(values, &number, sizeof number);
-    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_VALUE && kind == DT_DNN_TYPE_INT64 && room == 1) {
+    } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_VALUE && kind == DT_DNN_TYPE_INT64 &&
+               room == 1) {
         memcpy(values, &d->value, sizeof d->value);
     } else {
         return refuse(BAD, "an attribute that cannot be asked for");
@@ -404,8 +432,10 @@ bool fits_pointwise(const descriptor *d)
     }
     const softgpu_dnn_tensor *x = &p->in[0]->tensor, *y = &p->out->tensor;
     int mode = p->how->op.mode;
-    bool one = mode == DT_DNN_EXP || mode == DT_DNN_LOG || mode == DT_DNN_IDENTITY || mode == DT_DNN_GEN_INDEX, select = mode == DT_DNN_BINARY_SELECT;
-    bool two = mode == DT_DNN_ADD || mode == DT_DNN_SUB || mode == DT_DNN_MUL || mode == DT_DNN_DIV || mode == DT_DNN_CMP_GE || select;
+    bool one = mode == DT_DNN_EXP || mode == DT_DNN_LOG || mode == DT_DNN_IDENTITY || mode == DT_DNN_GEN_INDEX,
+         select = mode == DT_DNN_BINARY_SELECT;
+    bool two = mode == DT_DNN_ADD || mode == DT_DNN_SUB || mode == DT_DNN_MUL || mode == DT_DNN_DIV ||
+               mode == DT_DNN_CMP_GE || select;
     if (!(one || two) || (p->in[1] != nullptr) != two || (p->in[2] != nullptr) != select || !same_or_one(x, y) ||
         (two && !same_or_one(&p->in[1]->tensor, y))) {
         return false;
@@ -414,7 +444,8 @@ bool fits_pointwise(const descriptor *d)
         return p->how->op.has_axis && y->type == DT_DNN_INT32 && p->how->op.type == DT_DNN_INT32;
     }
     if (mode == DT_DNN_CMP_GE) {
-        return x->type == DT_DNN_INT32 && p->in[1]->tensor.type == DT_DNN_INT32 && y->type == DT_DNN_BOOLEAN && p->how->op.type == DT_DNN_BOOLEAN;
+        return x->type == DT_DNN_INT32 && p->in[1]->tensor.type == DT_DNN_INT32 && y->type == DT_DNN_BOOLEAN &&
+               p->how->op.type == DT_DNN_BOOLEAN;
     }
     return is_real(x) && is_real(y) && (!two || is_real(&p->in[1]->tensor)) && p->how->op.type == DT_DNN_FLOAT &&
            (!select || (p->in[2]->tensor.type == DT_DNN_BOOLEAN && same_or_one(&p->in[2]->tensor, y)));
@@ -427,15 +458,16 @@ bool fits_matmul(const descriptor *d)
         return false;
     }
     const softgpu_dnn_tensor *a = &p->in[0]->tensor, *b = &p->in[1]->tensor, *c = &p->out->tensor;
-    return a->dims[0] == c->dims[0] && b->dims[0] == c->dims[0] && a->dims[1] == c->dims[1] && c->dims[1] % b->dims[1] == 0 &&
-           a->dims[2] == c->dims[2] && b->dims[3] == c->dims[3] && a->dims[3] == b->dims[2] && is_real(a) && b->type == DT_DNN_BFLOAT16 && is_real(c);
+    return a->dims[0] == c->dims[0] && b->dims[0] == c->dims[0] && a->dims[1] == c->dims[1] &&
+           c->dims[1] % b->dims[1] == 0 && a->dims[2] == c->dims[2] && b->dims[3] == c->dims[3] &&
+           a->dims[3] == b->dims[2] && is_real(a) && b->type == DT_DNN_BFLOAT16 && is_real(c);
 }
 
 bool fits_reduction(const descriptor *d)
 {
     const parts *p = &d->op;
-    if (p->how == nullptr || !p->how->op.has_mode || (p->how->op.mode != DT_DNN_SUM && p->how->op.mode != DT_DNN_MAX) || p->in[0] == nullptr ||
-        p->out == nullptr) {
+    if (p->how == nullptr || !p->how->op.has_mode || (p->how->op.mode != DT_DNN_SUM && p->how->op.mode != DT_DNN_MAX) ||
+        p->in[0] == nullptr || p->out == nullptr) {
         return false;
     }
     for (int i = 0; i < 4; i++) {
@@ -446,15 +478,17 @@ bool fits_reduction(const descriptor *d)
     return is_real(&p->in[0]->tensor) && is_real(&p->out->tensor);
 }
 
-/* Here it always swaps the last two dimensions; of a tensor in memory the strides must say the same. */
+/* Here it always swaps the last two dimensions; of a tensor in memory the strides must say the
+ * same. */
 bool fits_reshape(const descriptor *d)
 {
     if (d->op.in[0] == nullptr || d->op.out == nullptr) {
         return false;
     }
     const softgpu_dnn_tensor *x = &d->op.in[0]->tensor, *y = &d->op.out->tensor;
-    return x->dims[0] == y->dims[0] && x->dims[1] == y->dims[1] && x->dims[2] == y->dims[3] && x->dims[3] == y->dims[2] &&
-           x->strides[2] == y->strides[3] && x->strides[3] == y->strides[2] && x->strides[0] == y->strides[0] && x->strides[1] == y->strides[1];
+    return x->dims[0] == y->dims[0] && x->dims[1] == y->dims[1] && x->dims[2] == y->dims[3] &&
+           x->dims[3] == y->dims[2] && x->strides[2] == y->strides[3] && x->strides[3] == y->strides[2] &&
+           x->strides[0] == y->strides[0] && x->strides[1] == y->strides[1];
 }
 
 bool fits_tensor(const descriptor *d)
@@ -467,15 +501,18 @@ bool fits_tensor(const descriptor *d)
     return d->set == 31 && (d->tensor.nowhere || is_real(&d->tensor));
 }
 
-/* What an engine of the library would want: backward that does not add up in fp32 keeps the gradient of the scores. */
+/* What an engine of the library would want: backward that does not add up in fp32 keeps the
+ * gradient of the scores. */
 size_t work_of(const softgpu_dnn_graph *g)
 {
     int each = 0;
     (void)sscanf(wish(), "work %d", &each);
     size_t bytes = 256 + ((size_t)each << 20) * (size_t)g->tensors[0].dims[0];
     for (int i = 0; i < g->op_count; i++) {
-        const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0], *y = &g->tensors[g->ops[i].output];
-        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == DT_DNN_BFLOAT16) { /* dq, from keys that were turned */
+        const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0],
+                                 *y = &g->tensors[g->ops[i].output];
+        /* dq, from keys that were turned */
+        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == DT_DNN_BFLOAT16) {
             size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
             bytes += (size_t)(y->dims[0] * y->dims[1]) * t * t * 2;
         }
@@ -644,7 +681,8 @@ int cudnnBackendSetAttribute(void *p, int name, int kind, int64_t count, const v
     case DT_DNN_EXECUTION_PLAN:
         good = name == DT_DNN_EXECUTION_PLAN_HANDLE
                    ? take(&d->handle, kind, DT_DNN_TYPE_HANDLE, count, values)
-                   : name == DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG && take_descriptor(&d->of, DT_DNN_ENGINECFG, kind, count, values);
+                   : name == DT_DNN_EXECUTION_PLAN_ENGINE_CONFIG &&
+                         take_descriptor(&d->of, DT_DNN_ENGINECFG, kind, count, values);
         break;
     default:
         good = set_operation(d, name, kind, count, values);
@@ -717,7 +755,10 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
             return refuse(wished_status("heuristics"), "no heuristics");
         }
         const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
-        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0) ? proposals() : 0;
+        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 &&
+                         (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0)
+                     ? proposals()
+                     : 0;
         for (int64_t i = 0; i < *count && i < room; i++) {
             descriptor *to = known(((void **)values)[i]);
             to->graph = new softgpu_dnn_graph(*d->of->graph);
@@ -726,7 +767,8 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
         }
         return 0;
     }
-    if (d->type == DT_DNN_EXECUTION_PLAN && name == DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE && kind == DT_DNN_TYPE_INT64 && room == 1) {
+    if (d->type == DT_DNN_EXECUTION_PLAN && name == DT_DNN_EXECUTION_PLAN_WORKSPACE_SIZE && kind == DT_DNN_TYPE_INT64 &&
+        room == 1) {
         *(int64_t *)values = (int64_t)d->work_bytes;
         *count = 1;
         return 0;
@@ -738,7 +780,8 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
 {
     handle *owner = (handle *)h;
     descriptor *p = known(plan), *k = known(pack);
-    if (!p->final || !k->final || owner->magic != MAGIC || p->type != DT_DNN_EXECUTION_PLAN || k->type != DT_DNN_VARIANT_PACK) {
+    if (!p->final || !k->final || owner->magic != MAGIC || p->type != DT_DNN_EXECUTION_PLAN ||
+        k->type != DT_DNN_VARIANT_PACK) {
         return refuse(NOT_FINALIZED, "a plan or a pack is not finalized");
     }
     softgpu_dnn_job *j = new softgpu_dnn_job();
@@ -774,7 +817,8 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
     owner->executed = true;
     int executed = __atomic_add_fetch(&executions, 1, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&ran[p->engine], 1, __ATOMIC_RELAXED);
-    j->slow_us = getenv("SOFTGPU_CUDNN_FAST") != nullptr && !wished_proposal("SOFTGPU_CUDNN_FAST", p->engine) ? SLOW_US : 0;
+    j->slow_us =
+        getenv("SOFTGPU_CUDNN_FAST") != nullptr && !wished_proposal("SOFTGPU_CUDNN_FAST", p->engine) ? SLOW_US : 0;
     j->noise = wished_proposal("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0

@@ -55,7 +55,8 @@ static struct {
 } kernels[KERNELS_MAX];
 static int kernel_count;
 
-/* Kernels whose code is there: the first launch of any other loads it, which the driver does while all wait. */
+/* Kernels whose code is there: the first launch of any other loads it, which the driver does
+ * while all wait. */
 static const void *loaded[KERNELS_MAX];
 static int loaded_count;
 
@@ -142,7 +143,8 @@ void softgpu_setup(const char *function)
     int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     if (fd >= 0) {
         char line[100];
-        int size = snprintf(line, sizeof line, "%s\n", function); /* one write, as several processes have the same file */
+        /* one write, as several processes have the same file */
+        int size = snprintf(line, sizeof line, "%s\n", function);
         if (write(fd, line, (size_t)size) != size) {
             softgpu_die("SOFTGPU_SETUPS=%s: cannot be written", path);
         }
@@ -186,7 +188,9 @@ static int number_of(int device)
 static bool no_device(cudaError_t *rc)
 {
     long driver = softgpu_setting("SOFTGPU_DRIVER", CUDART_VERSION);
-    *rc = driver < CUDART_VERSION / 1000 * 1000 ? cudaErrorInsufficientDriver : device_count() < 1 ? cudaErrorNoDevice : cudaSuccess;
+    *rc = driver < CUDART_VERSION / 1000 * 1000 ? cudaErrorInsufficientDriver
+          : device_count() < 1                  ? cudaErrorNoDevice
+                                                : cudaSuccess;
     return *rc != cudaSuccess;
 }
 
@@ -204,33 +208,44 @@ cudaError_t cudaPeekAtLastError(void)
     return last;
 }
 
-#define NAMES(row)                                                                                                                                   \
-    row(cudaSuccess, "no error") row(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable") row(                          \
-        cudaErrorECCUncorrectable, "uncorrectable ECC error encountered") row(cudaErrorIllegalAddress, "an illegal memory access was encountered")   \
-        row(cudaErrorSystemDriverMismatch, "system has unsupported display driver / cuda driver combination") row(cudaErrorUnknown, "unknown error") \
-            row(cudaErrorInvalidValue, "invalid argument") row(cudaErrorMemoryAllocation, "out of memory")                                           \
-                row(cudaErrorInvalidConfiguration, "invalid configuration argument") row(cudaErrorInvalidDevice, "invalid device ordinal")           \
-                    row(cudaErrorInvalidResourceHandle, "invalid resource handle") row(cudaErrorNotReady, "device not ready")                        \
-                        row(cudaErrorNotSupported, "operation not supported") row(cudaErrorNotPermitted, "operation not permitted")                  \
-                            row(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                             \
-                                row(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                     \
-                                    row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed") row(cudaErrorPeerAccessAlreadyEnabled,    \
-                                                                                                               "peer access is already enabled")     \
-                                        row(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")                \
-                                            row(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")               \
-                                                row(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")    \
-                                                    row(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")  \
-                                                        row(cudaErrorStreamCaptureWrongThread,                                                       \
-                                                            "attempt to terminate a thread-local capture sequence from another thread")              \
-                                                            row(cudaErrorCapturedEvent,                                                              \
-                                                                "operation not permitted on an event last recorded in a capturing stream")           \
-                                                                row(cudaErrorIllegalState, "the operation cannot be performed in the present state")
+#define NAMES(row)                                                                                                     \
+    row(cudaSuccess, "no error") row(cudaErrorDevicesUnavailable, "CUDA-capable device(s) is/are busy or unavailable") \
+        row(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered") row(                                     \
+            cudaErrorIllegalAddress, "an illegal memory access was encountered")                                       \
+            row(cudaErrorSystemDriverMismatch, "system has unsupported display driver / cuda driver combination") row( \
+                cudaErrorUnknown, "unknown error") row(cudaErrorInvalidValue, "invalid argument")                      \
+                row(cudaErrorMemoryAllocation, "out of memory") row(                                                   \
+                    cudaErrorInvalidConfiguration, "invalid configuration argument") row(cudaErrorInvalidDevice,       \
+                                                                                         "invalid device ordinal")     \
+                    row(cudaErrorInvalidResourceHandle, "invalid resource handle") row(                                \
+                        cudaErrorNotReady, "device not ready") row(cudaErrorNotSupported, "operation not supported")   \
+                        row(cudaErrorNotPermitted,                                                                     \
+                            "operation not permitted") row(cudaErrorNoDevice, "no CUDA-capable device is detected")    \
+                            row(cudaErrorInsufficientDriver,                                                           \
+                                "CUDA driver version is insufficient for CUDA runtime version")                        \
+                                row(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed")                 \
+                                    row(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled") row(      \
+                                        cudaErrorPeerAccessUnsupported,                                                \
+                                        "peer access is not supported between these two devices")                      \
+                                        row(cudaErrorStreamCaptureUnsupported,                                         \
+                                            "operation not permitted when stream is capturing")                        \
+                                            row(cudaErrorStreamCaptureInvalidated,                                     \
+                                                "operation failed due to a previous error during capture")             \
+                                                row(cudaErrorStreamCaptureIsolation,                                   \
+                                                    "dependency created on uncaptured work in another stream")         \
+                                                    row(cudaErrorStreamCaptureWrongThread,                             \
+                                                        "attempt to terminate a thread-local capture sequence from "   \
+                                                        "another thread") row(cudaErrorCapturedEvent,                  \
+                                                                              "operation not permitted on an event "   \
+                                                                              "last recorded in a capturing stream")   \
+                                                        row(cudaErrorIllegalState,                                     \
+                                                            "the operation cannot be performed in the present state")
 
 const char *cudaGetErrorName(cudaError_t rc)
 {
     switch (rc) {
-#define ROW(name, text)                                                                                                                              \
-    case name:                                                                                                                                       \
+#define ROW(name, text)                                                                                                \
+    case name:                                                                                                         \
         return #name;
         NAMES(ROW)
 #undef ROW
@@ -242,8 +257,8 @@ const char *cudaGetErrorName(cudaError_t rc)
 const char *cudaGetErrorString(cudaError_t rc)
 {
     switch (rc) {
-#define ROW(name, text)                                                                                                                              \
-    case name:                                                                                                                                       \
+#define ROW(name, text)                                                                                                \
+    case name:                                                                                                         \
         return text;
         NAMES(ROW)
 #undef ROW
@@ -349,7 +364,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         *value = 50 << 20;
         break;
     default:
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaDeviceGetAttribute: attribute %d is not faked", (int)attribute);
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaDeviceGetAttribute: attribute %d is not faked",
+                              (int)attribute);
     }
     return cudaSuccess;
 }
@@ -419,7 +435,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
         return cudaSuccess;
     }
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > SHARED_MAX) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaFuncSetAttribute: attribute %d value %d", (int)attribute, value);
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaFuncSetAttribute: attribute %d value %d", (int)attribute,
+                              value);
     }
     softgpu_lock(&kernel_lock);
     int i = 0;
@@ -446,7 +463,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel)
     return softgpu_enter("cudaFuncGetAttributes");
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int block_size, size_t shared_bytes)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int block_size,
+                                                          size_t shared_bytes)
 {
     int by_threads = block_size > 0 ? 2048 / block_size : 0;
     int by_shared = shared_bytes > 0 ? (int)(((size_t)228 << 10) / (shared_bytes + 1024)) : 32;

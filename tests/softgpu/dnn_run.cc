@@ -1,4 +1,5 @@
-/* Runs a graph of the fake cuDNN. Compiled with all sanitizers, so that they see which tensors it touches. */
+/* Runs a graph of the fake cuDNN. Compiled with all sanitizers, so that they see which tensors
+ * it touches. */
 #include "tests/softgpu/dnn_run.h"
 
 #include <cuda_bf16.h>
@@ -19,7 +20,9 @@ int64_t count_of(const tensor *t)
 
 double rounded(double x, int type)
 {
-    return type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(__float2bfloat16((float)x)) : type == DT_DNN_FLOAT ? (double)(float)x : x;
+    return type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(__float2bfloat16((float)x))
+           : type == DT_DNN_FLOAT  ? (double)(float)x
+                                   : x;
 }
 
 struct values { /* of a tensor, tight */
@@ -54,7 +57,8 @@ void load(double *to, const tensor *t, const void *from)
     int64_t i = 0;
     each(t->dims, [&](int64_t a, int64_t b, int64_t c, int64_t d) {
         int64_t at = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] + d * t->strides[3];
-        to[i++] = t->type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(((const __nv_bfloat16 *)from)[at]) : (double)((const float *)from)[at];
+        to[i++] = t->type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(((const __nv_bfloat16 *)from)[at])
+                                             : (double)((const float *)from)[at];
     });
 }
 
@@ -139,7 +143,8 @@ void reduce(int mode, const tensor *x, const tensor *y, const values *in, double
         run[d] = x->dims[d] / y->dims[d];
     }
     each(x->dims, [&](int64_t a, int64_t b, int64_t c, int64_t d) {
-        double *sum = &out[a / run[0] * to[0] + b / run[1] * to[1] + c / run[2] * to[2] + d / run[3]], one = get(in, a, b, c, d);
+        double *sum = &out[a / run[0] * to[0] + b / run[1] * to[1] + c / run[2] * to[2] + d / run[3]],
+               one = get(in, a, b, c, d);
         *sum = mode == DT_DNN_MAX ? (one > *sum || one != one ? one : *sum) : *sum + one;
     });
 }

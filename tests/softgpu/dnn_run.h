@@ -1,4 +1,5 @@
-/* What the fake cuDNN runs: tensors of four dimensions and operations between them, as a test's graph describes them. */
+/* What the fake cuDNN runs: tensors of four dimensions and operations between them, as a test's
+ * graph describes them. */
 #ifndef DT_TESTS_SOFTGPU_DNN_RUN_H
 #define DT_TESTS_SOFTGPU_DNN_RUN_H
 
@@ -34,14 +35,16 @@ struct softgpu_dnn_graph {
 struct softgpu_dnn_job {
     struct softgpu_dnn_graph graph;
     void *memory[SOFTGPU_DNN_TENSORS];   /* of each tensor that lies somewhere */
-    double numbers[SOFTGPU_DNN_TENSORS]; /* of each that is by value, as it was when the job was given */
+    double numbers[SOFTGPU_DNN_TENSORS]; /* of each that is by value, as it was when the job was
+                                          * given */
     void *work;
     size_t work_bytes;
     int slow_us;    /* it takes so much longer */
     uint64_t noise; /* not 0: added to a result's bits, as if its sums had no order */
 };
 
-/* Computes in double, operation by operation; each result is rounded to its tensor's type. Host functions: the argument is a job; the second deletes it. */
+/* Computes in double, operation by operation; each result is rounded to its tensor's type. Host
+ * functions: the argument is a job; the second deletes it. */
 void softgpu_dnn_run(void *job);
 void softgpu_dnn_forget(void *job);
 

@@ -1,5 +1,7 @@
-/* libcuda.so.1 for a machine without a GPU: enough of the driver's names that cuDNN compiles kernels for a GPU that is only described to it and makes
- * plans of them. It finds no device, "loads" any kernel and runs none. In C: the calls' arguments are the driver's ABI, cut to those that are written. */
+/* libcuda.so.1 for a machine without a GPU: enough of the driver's names that cuDNN compiles
+ * kernels for a GPU that is only described to it and makes plans of them. It finds no device,
+ * "loads" any kernel and runs none. In C: the calls' arguments are the driver's ABI, cut to
+ * those that are written. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,25 +12,25 @@ enum { OK = 0, NO_DEVICE = 100, NOT_SUPPORTED = 801 };
 #define STUB(name) int name(void)
 
 /* What nobody may come to. */
-#define REFUSED(name)                                                                                                                                \
-    EXPORT STUB(name);                                                                                                                               \
-    EXPORT STUB(name)                                                                                                                                \
-    {                                                                                                                                                \
-        return NOT_SUPPORTED;                                                                                                                        \
+#define REFUSED(name)                                                                                                  \
+    EXPORT STUB(name);                                                                                                 \
+    EXPORT STUB(name)                                                                                                  \
+    {                                                                                                                  \
+        return NOT_SUPPORTED;                                                                                          \
     }
 /* What succeeds, and hands a number out where `out` says so. */
-#define GIVEN(name, type, value)                                                                                                                     \
-    EXPORT int name(type *out);                                                                                                                      \
-    EXPORT int name(type *out)                                                                                                                       \
-    {                                                                                                                                                \
-        *out = (type)(value);                                                                                                                        \
-        return OK;                                                                                                                                   \
+#define GIVEN(name, type, value)                                                                                       \
+    EXPORT int name(type *out);                                                                                        \
+    EXPORT int name(type *out)                                                                                         \
+    {                                                                                                                  \
+        *out = (type)(value);                                                                                          \
+        return OK;                                                                                                     \
     }
-#define DONE(name)                                                                                                                                   \
-    EXPORT STUB(name);                                                                                                                               \
-    EXPORT STUB(name)                                                                                                                                \
-    {                                                                                                                                                \
-        return OK;                                                                                                                                   \
+#define DONE(name)                                                                                                     \
+    EXPORT STUB(name);                                                                                                 \
+    EXPORT STUB(name)                                                                                                  \
+    {                                                                                                                  \
+        return OK;                                                                                                     \
     }
 
 EXPORT int cuInit(unsigned flags);

@@ -1,5 +1,5 @@
-/* Events: two counters, of records put into streams and of records that ran. They lie in pages of a memfd, so that another process can
- * wait for them. */
+/* Events: two counters, of records put into streams and of records that ran. They lie in pages
+ * of a memfd, so that another process can wait for them. */
 #include "tests/softgpu/event.h"
 
 #include "tests/softgpu/lock.h"
@@ -69,7 +69,8 @@ int softgpu_events(void)
     return __atomic_load_n(&event_count, __ATOMIC_RELAXED);
 }
 
-/* A wait that begins or ends in a capture. A stream that is captured waits for places of its own graph only; they come before it anyway. */
+/* A wait that begins or ends in a capture. A stream that is captured waits for places of its own
+ * graph only; they come before it anyway. */
 static cudaError_t wait_captured(struct softgpu_stream *s, const struct softgpu_event *e)
 {
     uint64_t own = softgpu_capture_of(s);
@@ -79,10 +80,13 @@ static cudaError_t wait_captured(struct softgpu_stream *s, const struct softgpu_
     }
     if (own != 0) {
         bool recorded = e->captured != 0 || __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE) > 0;
-        return recorded ? softgpu_capture_break(own, e->captured == 0 ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureMerge) : cudaSuccess;
+        return recorded ? softgpu_capture_break(own, e->captured == 0 ? cudaErrorStreamCaptureIsolation
+                                                                      : cudaErrorStreamCaptureMerge)
+                        : cudaSuccess;
     }
     return softgpu_capture_lives(e->captured)
-               ? softgpu_refuse(cudaErrorNotSupported, "cudaStreamWaitEvent: a capture over several streams is not faked")
+               ? softgpu_refuse(cudaErrorNotSupported,
+                                "cudaStreamWaitEvent: a capture over several streams is not faked")
                : softgpu_error(cudaErrorCapturedEvent);
 }
 
@@ -95,7 +99,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
         return rc;
     }
     if ((flags & cudaEventInterprocess) && !(flags & cudaEventDisableTiming)) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaEventCreateWithFlags: cudaEventInterprocess needs cudaEventDisableTiming");
+        return softgpu_refuse(cudaErrorInvalidValue,
+                              "cudaEventCreateWithFlags: cudaEventInterprocess needs cudaEventDisableTiming");
     }
     int slot = take_slot();
     if (slot < 0) {
@@ -115,7 +120,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     if (e->map != nullptr) {
         munmap(e->map, SOFTGPU_EVENTS_BYTES);
     } else {
-        /* Streams may still hold records and waits of it, which the real runtime allows: the slot is used again when they are through. */
+        /* Streams may still hold records and waits of it, which the real runtime allows: the
+         * slot is used again when they are through. */
         softgpu_wait_all();
         __atomic_store_n(&e->state->used, 0, __ATOMIC_RELEASE);
     }
@@ -174,7 +180,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
-    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the capture */
+    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the
+                             * capture */
         return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE);
@@ -192,7 +199,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
-    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the capture */
+    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the
+                             * capture */
         return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE), done;
@@ -212,7 +220,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
     }
     const struct softgpu_event *a = (struct softgpu_event *)begin, *b = (struct softgpu_event *)end;
     if (((a->flags | b->flags) & cudaEventDisableTiming) || a->state->recorded == 0 || b->state->recorded == 0) {
-        return softgpu_refuse(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime: an event without timing, or never recorded");
+        return softgpu_refuse(cudaErrorInvalidResourceHandle,
+                              "cudaEventElapsedTime: an event without timing, or never recorded");
     }
     *ms = (float)((double)(b->state->time_ns - a->state->time_ns) * 1e-6);
     return cudaSuccess;

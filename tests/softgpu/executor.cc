@@ -1,4 +1,5 @@
-/* One block at a time, its threads as fibers. Which thread goes on when one waits is the schedule (SOFTGPU_ORDER):
+/* One block at a time, its threads as fibers. Which thread goes on when one waits is the
+ * schedule (SOFTGPU_ORDER):
  *   0  ascending, warps in step: the simplest, for debugging
  *   1  blocks and threads descending, and one warp runs ahead as far as it can
  *   2+ as 1, from a random place in a random direction (SOFTGPU_SEED)
@@ -40,7 +41,8 @@ struct warp {
     unsigned lanes, runnable, done;
     struct softgpu_group groups[GROUPS]; /* in flight where the mask is not 0 */
     unsigned syncs;                      /* groups so far */
-    char clocks[SYNCS][8];               /* addresses for the thread sanitizer, one after the other */
+    char clocks[SYNCS][8];               /* addresses for the thread sanitizer, one after the
+                                          * other */
 };
 
 struct machine {
@@ -80,7 +82,8 @@ uint64_t next_random(struct machine *m)
     return x ^ x >> 31;
 }
 
-/* The first set bit from `start` on, in the direction of this block, around the end; -1 for none. */
+/* The first set bit from `start` on, in the direction of this block, around the end; -1 for
+ * none. */
 int scan(unsigned bits, int start, int direction)
 {
     if (bits == 0) {
@@ -148,8 +151,8 @@ void restore_index()
     for (int i = 0; i < m->thread_count && shown < 4; i++) {
         const struct thread *t = &m->threads[i];
         if (t->state == IN_BARRIER || t->state == IN_WARP) {
-            length += snprintf(text + length, sizeof text - (size_t)length, "%s thread %d waits at line %d (%s)", shown > 0 ? "," : "", i, t->line,
-                               t->state == IN_WARP ? "warp" : "barrier");
+            length += snprintf(text + length, sizeof text - (size_t)length, "%s thread %d waits at line %d (%s)",
+                               shown > 0 ? "," : "", i, t->line, t->state == IN_WARP ? "warp" : "barrier");
             shown++;
         }
     }
@@ -159,8 +162,9 @@ void restore_index()
 void fiber_main(void *argument);
 
 #ifdef SOFTGPU_TSAN
-/* No fiber runs two threads of a block, so that the sanitizer tells them apart. From order 2 on a thread has another fiber in each block, so that
- * it tells two blocks' threads of the same index apart, too. */
+/* No fiber runs two threads of a block, so that the sanitizer tells them apart. From order 2 on
+ * a thread has another fiber in each block, so that it tells two blocks' threads of the same
+ * index apart, too. */
 int watched_count(const struct machine *m)
 {
     return m->thread_count > 64 || m->order < 2 ? m->thread_count : 64;
@@ -242,7 +246,8 @@ void end_thread(struct machine *m)
     }
     for (int i = 0; i < GROUPS; i++) {
         if (w->groups[i].mask & bit) {
-            softgpu_die("thread %d returned while its warp waits for it in %s at line %d", m->running, w->groups[i].operation, w->groups[i].line);
+            softgpu_die("thread %d returned while its warp waits for it in %s at line %d", m->running,
+                        w->groups[i].operation, w->groups[i].line);
         }
     }
     t->state = DONE;
@@ -270,8 +275,10 @@ void fiber_main(void *argument)
 struct machine *open_machine()
 {
     if (own == nullptr) {
-        void *p = mmap(nullptr, sizeof *own, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        void *copies = mmap(nullptr, sizeof *own->copies * THREADS_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *p =
+            mmap(nullptr, sizeof *own, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *copies = mmap(nullptr, sizeof *own->copies * THREADS_MAX, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED || copies == MAP_FAILED) {
             softgpu_die("no memory for an executor");
         }
@@ -290,7 +297,9 @@ void choose_schedule(struct machine *m)
     uint64_t r = m->order >= 2 ? next_random(m) : 0;
     m->direction = m->order == 0 || (m->order >= 2 && (r & 1)) ? 1 : -1;
     m->first_lane = m->order == 0 ? 0 : m->order == 1 ? 31 : (int)(r >> 8 & 31);
-    m->first_warp = m->order == 0 ? 0 : m->order == 1 ? m->warp_count - 1 : (int)((r >> 16 & 0xffff) % (unsigned)m->warp_count);
+    m->first_warp = m->order == 0   ? 0
+                    : m->order == 1 ? m->warp_count - 1
+                                    : (int)((r >> 16 & 0xffff) % (unsigned)m->warp_count);
 }
 
 void run_block(struct machine *m)
@@ -299,7 +308,8 @@ void run_block(struct machine *m)
     choose_schedule(m);
     m->done = m->waiting = m->voted = 0;
     if (shared_begin(w->shared_bytes)) {
-        tsan_release(m->begin_clock); /* for this block's threads the arena is new; what other blocks did is not in it */
+        tsan_release(m->begin_clock); /* for this block's threads the arena is new; what other
+                                       * blocks did is not in it */
     }
     for (int i = 0; i < m->warp_count; i++) {
         int left = m->thread_count - i * 32;
@@ -347,7 +357,8 @@ void softgpu_execute(const struct softgpu_work *w)
     }
 #ifdef SOFTGPU_TSAN
     for (int i = 0; i < watched_count(m); i++) {
-        opened(m, &m->fibers[i]); /* by none of the kernel's threads: who opens one is ordered before it */
+        opened(m, &m->fibers[i]); /* by none of the kernel's threads: who opens one is ordered
+                                   * before it */
     }
 #endif
     tsan_release(m->begin_clock);
@@ -356,7 +367,8 @@ void softgpu_execute(const struct softgpu_work *w)
     bool down = m->order == 1 || (m->order >= 2 && (next_random(m) & 1));
     for (uint64_t i = 0; i < count; i++) {
         uint64_t at = down ? (first + count - i) % count : (first + i) % count;
-        softgpu_block_index = {(unsigned)(at % w->grid.x), (unsigned)(at / w->grid.x % w->grid.y), (unsigned)(at / w->grid.x / w->grid.y)};
+        softgpu_block_index = {(unsigned)(at % w->grid.x), (unsigned)(at / w->grid.x % w->grid.y),
+                               (unsigned)(at / w->grid.x / w->grid.y)};
         run_block(m);
     }
     tsan_acquire(m->end_clock);
@@ -403,7 +415,8 @@ void softgpu_die(const char *fmt, ...)
     text[n] = '\n';
     if (write(2, text, (size_t)n + 1) < 0) {
     }
-    /* Not abort: the line is the message, a core of a thousand stacks helps nobody. Nor _exit, of which the thread sanitizer has its own. */
+    /* Not abort: the line is the message, a core of a thousand stacks helps nobody. Nor _exit,
+     * of which the thread sanitizer has its own. */
     syscall(SYS_exit_group, SOFTGPU_EXIT);
     __builtin_unreachable();
 }
@@ -452,7 +465,8 @@ void softgpu_fence(void)
 static void check_group(const struct softgpu_group *g, unsigned mask, int lane, const char *operation, int line)
 {
     if ((mask & g->arrived) != 0 && (g->mask >> lane & 1)) {
-        softgpu_die("lanes of a warp meet at different operations: %s at line %d and %s at line %d", operation, line, g->operation, g->line);
+        softgpu_die("lanes of a warp meet at different operations: %s at line %d and %s at line %d", operation, line,
+                    g->operation, g->line);
     }
 }
 
@@ -466,7 +480,8 @@ void softgpu_collect(unsigned mask, const char *operation, const char *file, int
         softgpu_die("%s at line %d: lane %d is not in its own mask %#x", operation, line, lane, mask);
     }
     if (mask & ~w->lanes) {
-        softgpu_die("%s at line %d: mask %#x names lanes that the block does not have (%#x)", operation, line, mask, w->lanes);
+        softgpu_die("%s at line %d: mask %#x names lanes that the block does not have (%#x)", operation, line, mask,
+                    w->lanes);
     }
     if (mask & w->done) {
         softgpu_die("%s at line %d: mask %#x names lanes that returned (%#x)", operation, line, mask, w->done);
@@ -476,8 +491,8 @@ void softgpu_collect(unsigned mask, const char *operation, const char *file, int
         struct softgpu_group *x = &w->groups[i];
         if (x->mask == 0) {
             vacant = x;
-        } else if (x->mask == mask && x->line == line && strcmp(x->operation, operation) == 0 && strcmp(x->file, file) == 0 &&
-                   !(x->arrived >> lane & 1)) {
+        } else if (x->mask == mask && x->line == line && strcmp(x->operation, operation) == 0 &&
+                   strcmp(x->file, file) == 0 && !(x->arrived >> lane & 1)) {
             g = x;
         } else {
             check_group(x, mask, lane, operation, line);

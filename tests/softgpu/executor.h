@@ -1,6 +1,7 @@
-/* The executor: runs a block's threads as fibers on the OS thread of its stream, one block after the other.
- * A warp operation or a barrier switches to another thread; without them the threads of a block are a plain loop.
- * A mistake of a kernel ends the process with one line that names kernel, block and what is wrong. */
+/* The executor: runs a block's threads as fibers on the OS thread of its stream, one block after
+ * the other. A warp operation or a barrier switches to another thread; without them the threads
+ * of a block are a plain loop. A mistake of a kernel ends the process with one line that names
+ * kernel, block and what is wrong. */
 #ifndef DT_TESTS_SOFTGPU_EXECUTOR_H
 #define DT_TESTS_SOFTGPU_EXECUTOR_H
 
@@ -17,7 +18,8 @@ extern __thread uint3 softgpu_block_size, softgpu_grid_size;
 /* x + y * size.x + z * size.x * size.y of the running thread. */
 int softgpu_linear_index(void);
 
-/* Waits until all threads of the block called it at the same line; gives the number of those with a true x. */
+/* Waits until all threads of the block called it at the same line; gives the number of those
+ * with a true x. */
 int softgpu_barrier(const char *file, int line, int x);
 
 /* Orders what the thread wrote before what it does after, for all who pass a fence, too. */
@@ -32,18 +34,20 @@ struct softgpu_group {
     void *out[32];
     char *clock;
 };
-/* Waits until all lanes of the mask called it with the same operation at the same line; the last one runs `compute`, which may be null. */
+/* Waits until all lanes of the mask called it with the same operation at the same line; the last
+ * one runs `compute`, which may be null. */
 void softgpu_collect(unsigned mask, const char *operation, const char *file, int line, const void *in, void *out,
                      void (*compute)(struct softgpu_group *));
 
-/* Shared memory of the running block: the same for all threads that give the same key; never written memory is 0xff. */
+/* Shared memory of the running block: the same for all threads that give the same key; never
+ * written memory is 0xff. */
 void *softgpu_shared(const void *key, size_t size_bytes);
 void *softgpu_shared_dynamic(size_t align_bytes);
 /* Ends the process unless all bytes lie in shared memory that was handed out, and p is aligned. */
 void softgpu_check_shared(const void *p, size_t size_bytes, const char *operation);
 
-/* Copies of 16 bytes that come late: noted here, done by the caller when the wait that covers them asks for the next. src is 16-byte aligned;
- * source_bytes of it are copied, the rest is 0. */
+/* Copies of 16 bytes that come late: noted here, done by the caller when the wait that covers
+ * them asks for the next. src is 16-byte aligned; source_bytes of it are copied, the rest is 0. */
 void softgpu_copy_begin(void *dst, const void *src, int source_bytes);
 void softgpu_copy_commit(void);
 struct softgpu_copy {
@@ -51,12 +55,13 @@ struct softgpu_copy {
     const void *src;
     int source_bytes, group;
 };
-/* Gives the next copy that must be done so that at most `pending` committed groups are left; false: no more. */
+/* Gives the next copy that must be done so that at most `pending` committed groups are left;
+ * false: no more. */
 bool softgpu_copy_next(int pending, struct softgpu_copy *out);
 
 /* Puts a launch into the stream. run(call) is one thread's work; `call` is copied. */
-void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call, size_t call_bytes, dim3 grid, dim3 block,
-                    size_t shared_bytes, cudaStream_t stream);
+void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call,
+                    size_t call_bytes, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream);
 /* Ends the process unless p is null, device memory or pinned memory. */
 void softgpu_check_pointer(const char *kernel, int index, const void *p);
 

@@ -90,7 +90,8 @@ void fiber_adopt(struct fiber *f)
 int fiber_open(struct fiber *f, void (*entry)(void *argument), void *argument)
 {
     *f = {};
-    char *stack = (char *)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    char *stack = (char *)mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     if (stack == MAP_FAILED) {
         return -1;
     }

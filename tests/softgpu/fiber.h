@@ -1,4 +1,5 @@
-/* Stacks to switch between on one OS thread: 14 ns a switch on x86-64, by ucontext elsewhere. Tells the sanitizers of each switch. */
+/* Stacks to switch between on one OS thread: 14 ns a switch on x86-64, by ucontext elsewhere.
+ * Tells the sanitizers of each switch. */
 #ifndef DT_TESTS_SOFTGPU_FIBER_H
 #define DT_TESTS_SOFTGPU_FIBER_H
 

@@ -1,5 +1,7 @@
-/* Graphs: what a capturing stream is given is kept with copies of its arguments, and put into a stream again as often as it is launched. Nodes run in the
- * order in which they were captured. A capture is of one stream; what the real runtime forbids meanwhile breaks it, and breaks it here. */
+/* Graphs: what a capturing stream is given is kept with copies of its arguments, and put into a
+ * stream again as often as it is launched. Nodes run in the order in which they were captured. A
+ * capture is of one stream; what the real runtime forbids meanwhile breaks it, and breaks it
+ * here. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -13,7 +15,8 @@ struct node {
     unsigned char *call;
 };
 
-struct softgpu_nodes { /* shared by a capture or graph, what was made of it, and launches that are in a stream */
+struct softgpu_nodes { /* shared by a capture or graph, what was made of it, and launches that
+                        * are in a stream */
     uint32_t users;
     struct node *node;
     int count, room;
@@ -41,7 +44,8 @@ static struct softgpu_capture *captures[CAPTURES];
 static uint64_t capture_count;
 
 extern "C" {
-uint64_t softgpu_graph_launches, softgpu_graphs; /* of this process, for tests that count: launches; graphs that can be launched now */
+uint64_t softgpu_graph_launches, softgpu_graphs; /* of this process, for tests that count:
+                                                  * launches; graphs that can be launched now */
 }
 
 /* ---- nodes ---- */
@@ -85,7 +89,8 @@ static void add(struct softgpu_nodes *nodes, const struct softgpu_entry *e, cons
     }
 }
 
-void softgpu_graph_run(struct softgpu_nodes *nodes, void (*each)(const struct softgpu_entry *e, const void *call, void *context), void *context)
+void softgpu_graph_run(struct softgpu_nodes *nodes,
+                       void (*each)(const struct softgpu_entry *e, const void *call, void *context), void *context)
 {
     for (int i = 0; i < nodes->count; i++) {
         each(&nodes->node[i].entry, nodes->node[i].call, context);
@@ -144,7 +149,8 @@ cudaError_t softgpu_capture_state(struct softgpu_stream *s)
     return softgpu_error(broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
 }
 
-cudaError_t softgpu_capture_take(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call, size_t call_bytes)
+cudaError_t softgpu_capture_take(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call,
+                                 size_t call_bytes)
 {
     cudaError_t rc = softgpu_capture_state(s);
     if (rc == cudaSuccess && (e->kind == SOFTGPU_GRAPH || (e->kind == SOFTGPU_HOST && e->host.once))) {
@@ -166,8 +172,9 @@ cudaError_t softgpu_enter_uncaptured(const char *function)
     softgpu_lock(&lock);
     for (int i = 0; i < CAPTURES; i++) {
         struct softgpu_capture *c = captures[i];
-        if (c != nullptr && (c->mode == cudaStreamCaptureModeGlobal ||
-                             (c->mode == cudaStreamCaptureModeThreadLocal && pthread_equal(c->thread, pthread_self()) != 0))) {
+        if (c != nullptr &&
+            (c->mode == cudaStreamCaptureModeGlobal ||
+             (c->mode == cudaStreamCaptureModeThreadLocal && pthread_equal(c->thread, pthread_self()) != 0))) {
             c->broken = forbidden = true;
         }
     }
@@ -277,7 +284,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
     }
     softgpu_lock(&lock);
     const struct softgpu_capture *c = capture_at(s);
-    *status = c == nullptr ? cudaStreamCaptureStatusNone : c->broken ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive;
+    *status = c == nullptr ? cudaStreamCaptureStatusNone
+              : c->broken  ? cudaStreamCaptureStatusInvalidated
+                           : cudaStreamCaptureStatusActive;
     softgpu_unlock(&lock);
     return cudaSuccess;
 }
@@ -287,7 +296,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
     cudaError_t rc = softgpu_enter("cudaGraphInstantiate");
     struct holder *h = rc == cudaSuccess ? held(graph, GRAPH_MAGIC, "cudaGraphInstantiate") : nullptr;
     if (h == nullptr || flags != 0) {
-        return rc != cudaSuccess ? rc : flags != 0 ? softgpu_refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: flags") : cudaErrorInvalidValue;
+        return rc != cudaSuccess ? rc
+               : flags != 0      ? softgpu_refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: flags")
+                                 : cudaErrorInvalidValue;
     }
     *out = (cudaGraphExec_t)hold(EXEC_MAGIC, share(h->nodes));
     (void)__atomic_add_fetch(&softgpu_graphs, 1, __ATOMIC_RELAXED);

@@ -1,4 +1,5 @@
-/* Arithmetic that nvcc knows and the host's compiler does not. Fast forms are exact here; nothing is contracted. */
+/* Arithmetic that nvcc knows and the host's compiler does not. Fast forms are exact here;
+ * nothing is contracted. */
 #ifndef DT_TESTS_SOFTGPU_INTRINSICS_H
 #define DT_TESTS_SOFTGPU_INTRINSICS_H
 
@@ -18,14 +19,14 @@
 #define __tanf(x) tanf(x)
 #define __tanhf(x) tanhf(x)
 
-#define SOFTGPU_MIN_MAX(type)                                                                                                                        \
-    static inline type min(type a, type b)                                                                                                           \
-    {                                                                                                                                                \
-        return b < a ? b : a;                                                                                                                        \
-    }                                                                                                                                                \
-    static inline type max(type a, type b)                                                                                                           \
-    {                                                                                                                                                \
-        return a < b ? b : a;                                                                                                                        \
+#define SOFTGPU_MIN_MAX(type)                                                                                          \
+    static inline type min(type a, type b)                                                                             \
+    {                                                                                                                  \
+        return b < a ? b : a;                                                                                          \
+    }                                                                                                                  \
+    static inline type max(type a, type b)                                                                             \
+    {                                                                                                                  \
+        return a < b ? b : a;                                                                                          \
     }
 SOFTGPU_MIN_MAX(int)
 SOFTGPU_MIN_MAX(unsigned)

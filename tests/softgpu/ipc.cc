@@ -1,4 +1,5 @@
-/* Memory and events for other processes: a handle names the memfd, which the other one opens by /proc/PID/fd/N. */
+/* Memory and events for other processes: a handle names the memfd, which the other one opens by
+ * /proc/PID/fd/N. */
 #include "tests/softgpu/event.h"
 #include "tests/softgpu/runtime.h"
 
@@ -52,7 +53,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *p)
     if (softgpu_find(p, 1, &b) != SOFTGPU_DEVICE || b.imported) {
         return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcGetMemHandle: not this process's device memory");
     }
-    struct memory_handle h = {b.size_bytes, inode_of(b.fd), getpid(), b.fd, b.device}; /* of the whole allocation, also when p lies inside */
+    /* of the whole allocation, also when p lies inside */
+    struct memory_handle h = {b.size_bytes, inode_of(b.fd), getpid(), b.fd, b.device};
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);
     return cudaSuccess;
@@ -94,7 +96,8 @@ cudaError_t cudaIpcCloseMemHandle(void *p)
     }
     struct softgpu_block b = {};
     if (softgpu_find(p, 0, &b) != SOFTGPU_DEVICE || b.begin != p || !b.imported) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcCloseMemHandle: %p was not opened by cudaIpcOpenMemHandle", p);
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcCloseMemHandle: %p was not opened by cudaIpcOpenMemHandle",
+                              p);
     }
     softgpu_wait_all();
     return softgpu_forget(p, true);
@@ -108,7 +111,8 @@ cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *out, cudaEvent_t event)
     }
     const struct softgpu_event *e = (const struct softgpu_event *)event;
     if (e == nullptr || e->magic != SOFTGPU_EVENT_MAGIC || e->map != nullptr || !(e->flags & cudaEventInterprocess)) {
-        return softgpu_refuse(cudaErrorInvalidResourceHandle, "cudaIpcGetEventHandle: not an event of this process with cudaEventInterprocess");
+        return softgpu_refuse(cudaErrorInvalidResourceHandle,
+                              "cudaIpcGetEventHandle: not an event of this process with cudaEventInterprocess");
     }
     struct event_handle h = {inode_of(softgpu_event_table()), getpid(), softgpu_event_table(), e->slot, e->flags};
     memset(out, 0, sizeof *out);

@@ -1,4 +1,5 @@
-/* What a process that ends well has left on its GPU is a mistake: in a longer one it would add up. Who fails may leave what it cannot give back any more. */
+/* What a process that ends well has left on its GPU is a mistake: in a longer one it would add
+ * up. Who fails may leave what it cannot give back any more. */
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/softgpu.h"
 

@@ -1,5 +1,6 @@
-/* Device and pinned memory. An allocation ends at a page that nobody may touch, and is 0xff until it is written; what was freed is a fault for a while.
- * Device memory is a memfd, which another process opens by /proc/PID/fd/N: nothing is left of it after a crash. */
+/* Device and pinned memory. An allocation ends at a page that nobody may touch, and is 0xff
+ * until it is written; what was freed is a fault for a while. Device memory is a memfd, which
+ * another process opens by /proc/PID/fd/N: nothing is left of it after a crash. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -33,7 +34,8 @@ size_t memory_total(void)
     return (size_t)softgpu_setting("SOFTGPU_MEMORY_MB", 8192) << 20;
 }
 
-/* What others hold of the device: MiB in the file that SOFTGPU_HELD names, as long as it is there. */
+/* What others hold of the device: MiB in the file that SOFTGPU_HELD names, as long as it is
+ * there. */
 size_t held(void)
 {
     const char *path = getenv("SOFTGPU_HELD");
@@ -83,7 +85,8 @@ void poison(const struct softgpu_block *b)
     asan_poison(b->begin + b->size_bytes, (size_t)(b->map + b->map_bytes - PAGE - b->begin) - b->size_bytes);
 }
 
-/* The newest of what was freed keep their addresses, with nothing behind them: whoever uses them meets a fault, and not another allocation. */
+/* The newest of what was freed keep their addresses, with nothing behind them: whoever uses them
+ * meets a fault, and not another allocation. */
 void retire(const struct softgpu_block *b)
 {
     struct softgpu_block *place = &freed[freed_count++ % FREED_MAX];
@@ -280,7 +283,9 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *a, const void *p)
     struct softgpu_block b = {};
     int place = softgpu_find(p, 1, &b);
     memset(a, 0, sizeof *a);
-    a->type = place == SOFTGPU_DEVICE ? cudaMemoryTypeDevice : place == SOFTGPU_PINNED ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    a->type = place == SOFTGPU_DEVICE   ? cudaMemoryTypeDevice
+              : place == SOFTGPU_PINNED ? cudaMemoryTypeHost
+                                        : cudaMemoryTypeUnregistered;
     a->device = place > 0 ? b.device : -1;
     a->devicePointer = place > 0 ? (void *)p : nullptr;
     a->hostPointer = place == SOFTGPU_PINNED ? (void *)p : nullptr;
@@ -295,6 +300,7 @@ void softgpu_check_pointer(const char *kernel, int index, const void *p)
     }
     int place = softgpu_find(p, 0, nullptr);
     if (place == SOFTGPU_PAGEABLE) {
-        softgpu_die("kernel %s: argument %d is a pointer to %s", kernel, index, was_freed(p) ? "memory that was freed" : "the host's own memory");
+        softgpu_die("kernel %s: argument %d is a pointer to %s", kernel, index,
+                    was_freed(p) ? "memory that was freed" : "the host's own memory");
     }
 }

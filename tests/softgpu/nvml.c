@@ -1,5 +1,7 @@
-/* A stand-in for libnvidia-ml.so.1, and for the four calls of libcuda.so.1 that say where GPUs sit, found by LD_LIBRARY_PATH, that answers what a file says. The file is SOFTGPU_NVML's, of lines "key value", read anew
- * at every call, so that a test may change what a GPU does while a program runs. Without a key a healthy GPU of its own answers.
+/* A stand-in for libnvidia-ml.so.1, and for the four calls of libcuda.so.1 that say where GPUs
+ * sit, found by LD_LIBRARY_PATH, that answers what a file says. The file is SOFTGPU_NVML's, of
+ * lines "key value", read anew at every call, so that a test may change what a GPU does while a
+ * program runs. Without a key a healthy GPU of its own answers.
  *
  *     init 18                       nvmlInit gives 18
  *     count 4                       driver, cuda, count: of the host
@@ -173,7 +175,8 @@ int nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
     if (d->part >= 0) {
         (void)snprintf(text, sizeof text, "MIG-0000000%d-0000-0000-0000-00000000000%d", d->gpu, d->part);
     } else if (!text_of_gpu(d, "uuid", text, sizeof text)) {
-        (void)snprintf(text, sizeof text, "GPU-736f6674-6770-7500-0000-0000000000%02x", d->gpu); /* as the software GPU's */
+        /* as the software GPU's */
+        (void)snprintf(text, sizeof text, "GPU-736f6674-6770-7500-0000-0000000000%02x", d->gpu);
     }
     return copy(text, uuid, length);
 }
@@ -265,7 +268,8 @@ int nvmlDeviceGetClockInfo(nvmlDevice_t d, unsigned type, unsigned *mhz)
 
 int nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, unsigned type, unsigned *mhz)
 {
-    return answer(d, type == NVML_CLOCK_MEM ? "memory_clock_max" : "clock_max", type == NVML_CLOCK_MEM ? 3201 : 1980, mhz);
+    return answer(d, type == NVML_CLOCK_MEM ? "memory_clock_max" : "clock_max", type == NVML_CLOCK_MEM ? 3201 : 1980,
+                  mhz);
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t d, unsigned long long *reasons)
@@ -339,7 +343,11 @@ int nvmlDeviceGetEccMode(nvmlDevice_t d, unsigned *current, unsigned *pending)
 
 int nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, unsigned type, unsigned counter, unsigned long long *count)
 {
-    return answer_wide(d, type == NVML_CORRECTED ? "ecc_corrected" : counter == NVML_VOLATILE ? "ecc_uncorrected" : "ecc_uncorrected_ever", count);
+    return answer_wide(d,
+                       type == NVML_CORRECTED     ? "ecc_corrected"
+                       : counter == NVML_VOLATILE ? "ecc_uncorrected"
+                                                  : "ecc_uncorrected_ever",
+                       count);
 }
 
 int nvmlDeviceGetRetiredPages(nvmlDevice_t d, unsigned cause, unsigned *count, unsigned long long *addresses)
@@ -356,7 +364,8 @@ int nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t d, unsigned *pending)
     return answer(d, "retired_pending", UNKNOWN, pending);
 }
 
-int nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+int nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed)
 {
     *uncorrected = 0;
     int rc = answer(d, "remapped_rows", 0, corrected);
@@ -447,7 +456,8 @@ int nvmlEventSetWait_v2(nvmlEventSet_t of, nvmlEventData_t *data, unsigned timeo
                 return (int)of_gpu(&devices[i][0], "late", 0);
             }
         }
-        if (find("event", told, text, sizeof text) && sscanf(text, "%d.%d.%u", &gpu, &xid, &instance) >= 2 && gpu >= 0 && gpu < GPUS) {
+        if (find("event", told, text, sizeof text) && sscanf(text, "%d.%d.%u", &gpu, &xid, &instance) >= 2 &&
+            gpu >= 0 && gpu < GPUS) {
             told++;
             if ((of->gpus >> gpu & 1) != 0) {
                 *data = (nvmlEventData_t){.device = &devices[gpu][0],

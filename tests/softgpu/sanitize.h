@@ -8,8 +8,9 @@
 #define __has_feature(x) 0
 #endif
 
-/* The thread sanitizer watches the kernels, and executor and runtime are compiled without it: they order nothing by accident.
- * So its calls are declared here; SOFTGPU_TSAN comes from the Makefile. */
+/* The thread sanitizer watches the kernels, and executor and runtime are compiled without it:
+ * they order nothing by accident. So its calls are declared here; SOFTGPU_TSAN comes from the
+ * Makefile. */
 #ifdef SOFTGPU_TSAN
 extern "C" {
 void *__tsan_create_fiber(unsigned flags);

@@ -1,4 +1,5 @@
-/* The block's shared memory: arrays in an arena with 64 bytes or more between them that nobody may write; what was never written is 0xff. */
+/* The block's shared memory: arrays in an arena with 64 bytes or more between them that nobody
+ * may write; what was never written is 0xff. */
 #include "tests/softgpu/shared.h"
 
 #include "tests/softgpu/executor.h"
@@ -87,7 +88,8 @@ bool shared_begin(size_t dynamic_bytes)
     bool anew = false;
 #ifdef SOFTGPU_TSAN
     if (a->used > 0) { /* forgets who used it: another block's accesses are no race */
-        mmap(a->memory, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        mmap(a->memory, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+             -1, 0);
         anew = true;
     }
 #endif
@@ -113,8 +115,9 @@ void shared_end(void)
         for (; a->count > 0 && at < end; at++) {
             if (*at != GAP_BYTE) {
                 softgpu_die("wrote %ld bytes %s an array in shared memory of %zu bytes",
-                            i > 0 ? (long)(at - a->arrays[i - 1].begin - a->arrays[i - 1].size_bytes) : (long)(end - at), i > 0 ? "past" : "before",
-                            a->arrays[i > 0 ? i - 1 : 0].size_bytes);
+                            i > 0 ? (long)(at - a->arrays[i - 1].begin - a->arrays[i - 1].size_bytes)
+                                  : (long)(end - at),
+                            i > 0 ? "past" : "before", a->arrays[i > 0 ? i - 1 : 0].size_bytes);
             }
         }
         at = i < a->count ? end + a->arrays[i].size_bytes : end;
@@ -132,7 +135,8 @@ void *softgpu_shared(const void *key, size_t size_bytes)
     }
     a->static_bytes += round_up(size_bytes, 16);
     if (a->static_bytes > SHARED_STATIC_MAX || a->static_bytes + a->dynamic_bytes > SHARED_MAX) {
-        softgpu_die("%zu bytes of DT_SHARED and %zu dynamic ones are more than a block has", a->static_bytes, a->dynamic_bytes);
+        softgpu_die("%zu bytes of DT_SHARED and %zu dynamic ones are more than a block has", a->static_bytes,
+                    a->dynamic_bytes);
     }
     return hand_out(key, size_bytes);
 }

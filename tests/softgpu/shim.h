@@ -1,6 +1,7 @@
-/* What a .cu file sees in place of nvcc's language: thread indices, barriers, warp operations, shared memory, launches, intrinsics.
- * The toolkit's own headers are used as host C++; here is what they leave to the compiler. Included by kernels/cuda/common.cuh alone.
- * Each operation remembers the line that called it, so that threads which meet at different lines are told. */
+/* What a .cu file sees in place of nvcc's language: thread indices, barriers, warp operations,
+ * shared memory, launches, intrinsics. The toolkit's own headers are used as host C++; here is
+ * what they leave to the compiler. Included by kernels/cuda/common.cuh alone. Each operation
+ * remembers the line that called it, so that threads which meet at different lines are told. */
 #ifndef DT_TESTS_SOFTGPU_SHIM_H
 #define DT_TESTS_SOFTGPU_SHIM_H
 
@@ -79,19 +80,23 @@ template <typename T> struct softgpu_shuffle {
 };
 template <typename T> static void softgpu_shuffle_all(struct softgpu_group *g)
 {
-    static_assert(std::is_trivially_copyable<T>::value && sizeof(T) <= 16, "a shuffle moves plain values of up to 16 bytes");
+    static_assert(std::is_trivially_copyable<T>::value && sizeof(T) <= 16,
+                  "a shuffle moves plain values of up to 16 bytes");
     for (int lane = 0; lane < 32; lane++) {
         if (!(g->mask >> lane & 1)) {
             continue;
         }
         int source = ((const softgpu_shuffle<T> *)g->in[lane])->source;
         if (!(g->mask >> source & 1)) {
-            softgpu_die("%s at %s:%d: lane %d reads lane %d, which is not in mask %#x", g->operation, g->file, g->line, lane, source, g->mask);
+            softgpu_die("%s at %s:%d: lane %d reads lane %d, which is not in mask %#x", g->operation, g->file, g->line,
+                        lane, source, g->mask);
         }
         *(T *)g->out[lane] = ((const softgpu_shuffle<T> *)g->in[source])->value;
     }
 }
-template <typename T> static inline T softgpu_shuffle_from(unsigned mask, T value, int source, const char *operation, const char *file, int line)
+template <typename T>
+static inline T softgpu_shuffle_from(unsigned mask, T value, int source, const char *operation, const char *file,
+                                     int line)
 {
     softgpu_shuffle<T> in = {value, source};
     T out;
@@ -107,19 +112,22 @@ template <typename T> static inline T __shfl_sync(unsigned mask, T value, int so
     int base = softgpu_lane() & ~(width - 1);
     return softgpu_shuffle_from(mask, value, base + (source & (width - 1)), "__shfl_sync", file, line);
 }
-template <typename T> static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SOFTGPU_PLACE)
+template <typename T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, SOFTGPU_PLACE)
 {
     int lane = softgpu_lane(), base = lane & ~(width - 1);
     int source = lane - (int)delta;
     return softgpu_shuffle_from(mask, value, source < base ? lane : source, "__shfl_up_sync", file, line);
 }
-template <typename T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SOFTGPU_PLACE)
+template <typename T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, SOFTGPU_PLACE)
 {
     int lane = softgpu_lane(), end = (lane & ~(width - 1)) + width;
     int source = lane + (int)delta;
     return softgpu_shuffle_from(mask, value, source >= end ? lane : source, "__shfl_down_sync", file, line);
 }
-template <typename T> static inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, SOFTGPU_PLACE)
+template <typename T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, SOFTGPU_PLACE)
 {
     int lane = softgpu_lane(), end = (lane & ~(width - 1)) + width;
     int source = lane ^ lane_mask;
@@ -144,7 +152,8 @@ template <typename T, T (*FOLD)(T, T)> static void softgpu_fold_all(struct softg
         }
     }
 }
-template <typename T, T (*FOLD)(T, T)> static inline T softgpu_fold(unsigned mask, T x, const char *operation, const char *file, int line)
+template <typename T, T (*FOLD)(T, T)>
+static inline T softgpu_fold(unsigned mask, T x, const char *operation, const char *file, int line)
 {
     T out;
     softgpu_collect(mask, operation, file, line, &x, &out, softgpu_fold_all<T, FOLD>);
@@ -172,7 +181,8 @@ template <typename T> static inline T softgpu_and(T a, T b)
 }
 static inline unsigned __ballot_sync(unsigned mask, int x, SOFTGPU_PLACE)
 {
-    return softgpu_fold<unsigned, softgpu_or<unsigned>>(mask, x ? 1u << softgpu_lane() : 0u, "__ballot_sync", file, line);
+    return softgpu_fold<unsigned, softgpu_or<unsigned>>(mask, x ? 1u << softgpu_lane() : 0u, "__ballot_sync", file,
+                                                        line);
 }
 static inline int __any_sync(unsigned mask, int x, SOFTGPU_PLACE)
 {
@@ -192,12 +202,14 @@ static inline unsigned __reduce_add_sync(unsigned mask, unsigned x, SOFTGPU_PLAC
 }
 template <typename T> static inline T __reduce_min_sync(unsigned mask, T x, SOFTGPU_PLACE)
 {
-    static_assert(std::is_same<T, int>::value || std::is_same<T, unsigned>::value, "__reduce_min_sync: int or unsigned");
+    static_assert(std::is_same<T, int>::value || std::is_same<T, unsigned>::value,
+                  "__reduce_min_sync: int or unsigned");
     return softgpu_fold<T, softgpu_min<T>>(mask, x, "__reduce_min_sync", file, line);
 }
 template <typename T> static inline T __reduce_max_sync(unsigned mask, T x, SOFTGPU_PLACE)
 {
-    static_assert(std::is_same<T, int>::value || std::is_same<T, unsigned>::value, "__reduce_max_sync: int or unsigned");
+    static_assert(std::is_same<T, int>::value || std::is_same<T, unsigned>::value,
+                  "__reduce_max_sync: int or unsigned");
     return softgpu_fold<T, softgpu_max<T>>(mask, x, "__reduce_max_sync", file, line);
 }
 static inline unsigned __reduce_or_sync(unsigned mask, unsigned x, SOFTGPU_PLACE)
@@ -224,8 +236,8 @@ template <typename... P> struct softgpu_call {
     }
 };
 template <typename... P, typename... A>
-static void softgpu_launch_kernel(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                                  A &&...arguments)
+static void softgpu_launch_kernel(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                                  cudaStream_t stream, A &&...arguments)
 {
     static_assert(sizeof...(P) == sizeof...(A), "DT_LAUNCH: the kernel takes another number of arguments");
     static_assert((std::is_trivially_copyable<P>::value && ...), "DT_LAUNCH: arguments are plain values");
@@ -233,7 +245,8 @@ static void softgpu_launch_kernel(const char *name, void (*kernel)(P...), dim3 g
     static_assert(sizeof(std::tuple<P...>) <= 4096, "DT_LAUNCH: more than 4 KiB of arguments");
     int index = 0;
     std::apply([&](const auto &...x) { (softgpu_check_argument(name, index++, x), ...); }, c.arguments);
-    softgpu_launch(name, (const void *)kernel, softgpu_call<P...>::run, &c, sizeof c, grid, block, shared_bytes, stream);
+    softgpu_launch(name, (const void *)kernel, softgpu_call<P...>::run, &c, sizeof c, grid, block, shared_bytes,
+                   stream);
 }
 
 /* ---- memory ---- */
@@ -281,10 +294,10 @@ template <typename T> static inline T softgpu_atomic(T *p, T x, T (*change)(T, T
     } while (!__atomic_compare_exchange(p, &old, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return old;
 }
-#define SOFTGPU_ATOMIC(name, type, change)                                                                                                           \
-    static inline type name(type *p, type x)                                                                                                         \
-    {                                                                                                                                                \
-        return softgpu_atomic<type>(p, x, change<type>);                                                                                             \
+#define SOFTGPU_ATOMIC(name, type, change)                                                                             \
+    static inline type name(type *p, type x)                                                                           \
+    {                                                                                                                  \
+        return softgpu_atomic<type>(p, x, change<type>);                                                               \
     }
 template <typename T> static inline T softgpu_sub(T a, T b)
 {

@@ -1,5 +1,6 @@
-/* Streams: an OS thread with a queue each, so that work really is late. Before an entry a third of them sleep up to SOFTGPU_DELAY_US,
- * chosen by SOFTGPU_SEED: a missing event wait then shows as wrong numbers. */
+/* Streams: an OS thread with a queue each, so that work really is late. Before an entry a third
+ * of them sleep up to SOFTGPU_DELAY_US, chosen by SOFTGPU_SEED: a missing event wait then shows
+ * as wrong numbers. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -36,7 +37,8 @@ static struct softgpu_lock list_lock;
 static struct softgpu_stream *streams[STREAMS_MAX];
 static uint64_t stream_count;
 static __thread bool on_stream; /* this thread runs a stream's entries */
-static uint32_t lost;           /* an error that stays: nothing runs any more, and every call gives it */
+static uint32_t lost;           /* an error that stays: nothing runs any more, and every call
+                                 * gives it */
 
 static struct {
     const char *name; /* of entries that are held up */
@@ -123,7 +125,8 @@ static void run_wait(const struct softgpu_entry *e)
     tsan_acquire(x->clock);
 }
 
-/* SOFTGPU_LOST_COPY=BYTES: the first copy of so many bytes or more to the host finds the device broken. */
+/* SOFTGPU_LOST_COPY=BYTES: the first copy of so many bytes or more to the host finds the device
+ * broken. */
 static bool breaks(const struct softgpu_entry *e)
 {
     long limit = e->kind == SOFTGPU_COPY ? softgpu_setting("SOFTGPU_LOST_COPY", 0) : 0;
@@ -281,7 +284,8 @@ cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e,
     return cudaSuccess;
 }
 
-cudaError_t softgpu_put_work(cudaStream_t stream, const char *function, cudaHostFn_t fn, void *argument, cudaHostFn_t release)
+cudaError_t softgpu_put_work(cudaStream_t stream, const char *function, cudaHostFn_t fn, void *argument,
+                             cudaHostFn_t release)
 {
     cudaError_t rc = softgpu_enter(function);
     struct softgpu_stream *s = rc == cudaSuccess ? softgpu_stream(stream, function) : nullptr;
@@ -325,7 +329,8 @@ static cudaError_t open_stream(cudaStream_t *out, int priority)
     s->magic = MAGIC;
     cudaGetDevice(&s->device);
     s->priority = priority;
-    s->queue = (struct slot *)mmap(nullptr, sizeof *s->queue * QUEUE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    s->queue = (struct slot *)mmap(nullptr, sizeof *s->queue * QUEUE, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     softgpu_lock(&list_lock);
     s->random = (uint64_t)softgpu_setting("SOFTGPU_SEED", 0) * 1000 + stream_count++;
     int at = 0;

@@ -1,4 +1,5 @@
-/* What goes into a stream: launches, copies, fills. What the real runtime would refuse, or take with a hidden cost, is refused here. */
+/* What goes into a stream: launches, copies, fills. What the real runtime would refuse, or take
+ * with a hidden cost, is refused here. */
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/shared.h"
 
@@ -7,23 +8,24 @@ uint64_t softgpu_launch_count; /* of this process, for tests that count */
 uint64_t softgpu_late_loads;   /* of these launches, those that had to load their kernel's code */
 }
 
-void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call, size_t call_bytes, dim3 grid, dim3 block,
-                    size_t shared_bytes, cudaStream_t stream)
+void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call,
+                    size_t call_bytes, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream)
 {
     struct softgpu_stream *s = softgpu_enter("a launch") == cudaSuccess ? softgpu_stream(stream, name) : nullptr;
     if (s == nullptr) {
         return;
     }
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 || threads > 1024 ||
-        block.z > 64) {
-        softgpu_refuse(cudaErrorInvalidConfiguration, "kernel %s: grid (%u,%u,%u) of blocks (%u,%u,%u)", name, grid.x, grid.y, grid.z, block.x,
-                       block.y, block.z);
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
+        threads == 0 || threads > 1024 || block.z > 64) {
+        softgpu_refuse(cudaErrorInvalidConfiguration, "kernel %s: grid (%u,%u,%u) of blocks (%u,%u,%u)", name, grid.x,
+                       grid.y, grid.z, block.x, block.y, block.z);
         return;
     }
     if (shared_bytes > softgpu_shared_limit(kernel)) {
-        softgpu_refuse(cudaErrorInvalidValue, "kernel %s: %zu bytes of dynamic shared memory; cudaFuncSetAttribute allowed %zu", name, shared_bytes,
-                       softgpu_shared_limit(kernel));
+        softgpu_refuse(cudaErrorInvalidValue,
+                       "kernel %s: %zu bytes of dynamic shared memory; cudaFuncSetAttribute allowed %zu", name,
+                       shared_bytes, softgpu_shared_limit(kernel));
         return;
     }
     struct softgpu_entry e = {};
@@ -75,10 +77,12 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     }
     int to = softgpu_find(dst, count, nullptr), from = softgpu_find(src, count, nullptr);
     if (to < 0 || from < 0) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaMemcpyAsync: %zu bytes reach beyond the %s", count, to < 0 ? "destination" : "source");
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaMemcpyAsync: %zu bytes reach beyond the %s", count,
+                              to < 0 ? "destination" : "source");
     }
     if (to == SOFTGPU_PAGEABLE || from == SOFTGPU_PAGEABLE) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaMemcpyAsync: the %s is pageable memory: the copy would wait for the host",
+        return softgpu_refuse(cudaErrorInvalidValue,
+                              "cudaMemcpyAsync: the %s is pageable memory: the copy would wait for the host",
                               to == SOFTGPU_PAGEABLE ? "destination" : "source");
     }
     if (!fits(kind, to, from)) {
@@ -94,7 +98,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     e.copy.src = src;
     e.copy.size_bytes = count;
     rc = softgpu_put(s, &e, nullptr, 0);
-    /* From host to host the real runtime waits, pinned memory or not ("API synchronization behavior"). */
+    /* From host to host the real runtime waits, pinned memory or not ("API synchronization
+     * behavior"). */
     bool waits = to != SOFTGPU_DEVICE && from != SOFTGPU_DEVICE && softgpu_capture_of(s) == 0;
     return rc == cudaSuccess && waits ? cudaStreamSynchronize(stream) : rc;
 }
@@ -115,7 +120,8 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t count, cudaStream_t str
         return cudaSuccess;
     }
     if (softgpu_find(dst, count, nullptr) <= 0) {
-        return softgpu_refuse(cudaErrorInvalidValue, "cudaMemsetAsync: %zu bytes are not all device or pinned memory", count);
+        return softgpu_refuse(cudaErrorInvalidValue, "cudaMemsetAsync: %zu bytes are not all device or pinned memory",
+                              count);
     }
     struct softgpu_entry e = {};
     e.kind = SOFTGPU_SET;

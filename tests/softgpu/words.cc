@@ -1,4 +1,5 @@
-/* Words in host memory that streams write and wait for: the driver's functions, found by name as the production code finds them. */
+/* Words in host memory that streams write and wait for: the driver's functions, found by name as
+ * the production code finds them. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 
@@ -30,7 +31,8 @@ void wait_word(void *argument)
     delete w;
 }
 
-/* What is registered. With SOFTGPU_ALIAS=1 streams reach it at other addresses than the host, as under WSL: these are good for words only. */
+/* What is registered. With SOFTGPU_ALIAS=1 streams reach it at other addresses than the host, as
+ * under WSL: these are good for words only. */
 enum { REGIONS = 64 };
 const uintptr_t ALIAS = (uintptr_t)1 << 62;
 struct softgpu_lock regions_lock;
@@ -75,12 +77,14 @@ CUresult put(CUstream stream, CUdeviceptr at, cuuint32_t value, const char *name
 
 CUresult stream_write_value(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags)
 {
-    return flags == CU_STREAM_WRITE_VALUE_DEFAULT ? put(stream, at, value, "word write", write_word) : CUDA_ERROR_NOT_SUPPORTED;
+    return flags == CU_STREAM_WRITE_VALUE_DEFAULT ? put(stream, at, value, "word write", write_word)
+                                                  : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult stream_wait_value(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags)
 {
-    return flags == CU_STREAM_WAIT_VALUE_GEQ ? put(stream, at, value, "word wait", wait_word) : CUDA_ERROR_NOT_SUPPORTED;
+    return flags == CU_STREAM_WAIT_VALUE_GEQ ? put(stream, at, value, "word wait", wait_word)
+                                             : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 } // namespace

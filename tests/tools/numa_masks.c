@@ -1,5 +1,6 @@
-/* The masks that numa_mask finds below a root: numa_masks ROOT MODE ALLOWED ADDRESS... prints a line per device, "0-3,8" or "error: why"; of
- * ADDRESS "-" there may be several, devices that are none. */
+/* The masks that numa_mask finds below a root: numa_masks ROOT MODE ALLOWED ADDRESS... prints a
+ * line per device, "0-3,8" or "error: why"; of ADDRESS "-" there may be several, devices that
+ * are none. */
 #include "launcher/workers/numa.h"
 
 #include <stdio.h>

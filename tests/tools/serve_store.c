@@ -1,5 +1,6 @@
-/* A store server alone: serve_store [HOST [PORT]] prints its port, serves until stdin ends, then prints its statistics.
- * A line "reset" on stdin begins a new round, a line "stats" prints the statistics. */
+/* A store server alone: serve_store [HOST [PORT]] prints its port, serves until stdin ends, then
+ * prints its statistics. A line "reset" on stdin begins a new round, a line "stats" prints the
+ * statistics. */
 #include "base/log.h"
 #include "launcher/store/store_server.h"
 

@@ -87,14 +87,18 @@ static void codes_of_failures(void **state)
         enum failure_kind kind;
         int code;
     } rows[] = {
-        {false, false, 17, FAILURE_PLAIN, 1},   {false, true, 17, FAILURE_PLAIN, 17},       {false, true, -9, FAILURE_PLAIN, 137},
-        {false, false, 100, FAILURE_PLAIN, 1},  {true, false, 100, FAILURE_PERMANENT, 100}, {true, false, 111, FAILURE_PLAIN, 1},
-        {true, false, 2, FAILURE_PERMANENT, 2}, {false, false, 93, FAILURE_PERMANENT, 93},  {true, false, -11, FAILURE_PLAIN, 1},
+        {false, false, 17, FAILURE_PLAIN, 1},       {false, true, 17, FAILURE_PLAIN, 17},
+        {false, true, -9, FAILURE_PLAIN, 137},      {false, false, 100, FAILURE_PLAIN, 1},
+        {true, false, 100, FAILURE_PERMANENT, 100}, {true, false, 111, FAILURE_PLAIN, 1},
+        {true, false, 2, FAILURE_PERMANENT, 2},     {false, false, 93, FAILURE_PERMANENT, 93},
+        {true, false, -11, FAILURE_PLAIN, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct agent a;
-        agent_init(&a, &(struct agent_options){
-                           .bundled = rows[i].bundled, .exit_code_worker = rows[i].pass, .permanent_codes = listed, .permanent_code_count = 1});
+        agent_init(&a, &(struct agent_options){.bundled = rows[i].bundled,
+                                               .exit_code_worker = rows[i].pass,
+                                               .permanent_codes = listed,
+                                               .permanent_code_count = 1});
         agent_step(&a, AGENT_ON_START, 0);
         agent_step(&a, AGENT_ON_WORKER_BAD, rows[i].value);
         assert_int_equal(a.failure, rows[i].kind);
@@ -115,7 +119,8 @@ static void nothing_could_be_started(void **state)
     assert_int_equal(a.code, 2);
 }
 
-/* A stop: the wish goes to the coordinator, its order comes back; what the workers end with decides. */
+/* A stop: the wish goes to the coordinator, its order comes back; what the workers end with
+ * decides. */
 static int code_after_stop(bool bundled, const enum agent_event *ends, int count)
 {
     struct agent a = running(bundled);
@@ -136,7 +141,8 @@ static int code_after_stop(bool bundled, const enum agent_event *ends, int count
 static void stops(void **state)
 {
     (void)state;
-    const enum agent_event saved[] = {AGENT_ON_WORKER_75, AGENT_ON_WORKER_75}, mixed[] = {AGENT_ON_WORKER_75, AGENT_ON_WORKER_BAD},
+    const enum agent_event saved[] = {AGENT_ON_WORKER_75, AGENT_ON_WORKER_75},
+                           mixed[] = {AGENT_ON_WORKER_75, AGENT_ON_WORKER_BAD},
                            ok[] = {AGENT_ON_WORKER_OK, AGENT_ON_WORKER_OK}, bad[] = {AGENT_ON_WORKER_BAD};
     assert_int_equal(code_after_stop(true, saved, 2), 75);
     assert_int_equal(code_after_stop(true, mixed, 2), 130);
@@ -146,7 +152,8 @@ static void stops(void **state)
     assert_int_equal(code_after_stop(false, bad, 1), 130);
 }
 
-/* The coordinator of a stop is lost: its successor hears of the stop; should a round begin all the same, that one was not asked to stop. */
+/* The coordinator of a stop is lost: its successor hears of the stop; should a round begin all
+ * the same, that one was not asked to stop. */
 static void a_stop_outlives_its_coordinator(void **state)
 {
     (void)state;
@@ -162,7 +169,8 @@ static void a_stop_outlives_its_coordinator(void **state)
     agent_step(&a, AGENT_ON_GONE, 0);
     expect(&a, AGENT_JOINING, 1, AGENT_DO_TELL_JOIN);
 
-    for (int saved = 0; saved < 2; saved++) { /* while the workers are still ending: they may, and the successor hears of it then */
+    for (int saved = 0; saved < 2; saved++) { /* while the workers are still ending: they may,
+                                               * and the successor hears of it then */
         a = running(true);
         agent_step(&a, AGENT_ON_STOP, 143);
         agent_step(&a, AGENT_ON_END, 0);
@@ -258,7 +266,8 @@ static void now_ends_in_every_state(void **state)
     }
 }
 
-/* The first time all hosts are told, and the verdict is the coordinator's; the next time this one ends at once. */
+/* The first time all hosts are told, and the verdict is the coordinator's; the next time this
+ * one ends at once. */
 static void insisting_kills_everywhere(void **state)
 {
     (void)state;
@@ -300,11 +309,13 @@ static void insisting_kills_everywhere(void **state)
     assert_int_equal(a.code, 130);
 }
 
-/* Who leaves alone does not end the others; nor does a pause, which they will get over; and whoever lost its coordinator has nobody to tell. */
+/* Who leaves alone does not end the others; nor does a pause, which they will get over; and
+ * whoever lost its coordinator has nobody to tell. */
 static void insisting_alone(void **state)
 {
     (void)state;
-    static const enum agent_event how[][2] = {{AGENT_ON_LEAVE, AGENT_ON_LEAVE}, {AGENT_ON_PAUSE, AGENT_ON_PAUSE}, {AGENT_ON_STOP, AGENT_ON_END}};
+    static const enum agent_event how[][2] = {
+        {AGENT_ON_LEAVE, AGENT_ON_LEAVE}, {AGENT_ON_PAUSE, AGENT_ON_PAUSE}, {AGENT_ON_STOP, AGENT_ON_END}};
     for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
         struct agent a = running(false);
         agent_step(&a, how[i][0], 130);
@@ -340,7 +351,8 @@ static void random_events(void **state)
             enum agent_event e = (enum agent_event)((seed >> 33) % AGENT_EVENT_COUNT);
             agent_step(&a, e, (int)(seed >> 60));
             for (int k = 0; k < a.do_count; k++) {
-                assert_true(a.todo[k] != AGENT_DO_EXIT || e == AGENT_ON_GONE || before == AGENT_JOINING || before == AGENT_FINISHING);
+                assert_true(a.todo[k] != AGENT_DO_EXIT || e == AGENT_ON_GONE || before == AGENT_JOINING ||
+                            before == AGENT_FINISHING);
                 assert_true(a.todo[k] != AGENT_DO_SPAWN || before == AGENT_JOINING);
             }
         }

@@ -75,7 +75,8 @@ static void text_grows_and_quotes(void **state)
     assert_int_equal(t.size, 10 * 2 + 90 * 3 + 900 * 4);
     dt_text_reset(&t);
     dt_text_json(&t, "a\"\\\n\x01\xff\xed\xa0\x80\xe2\x82\xac\0z", 14);
-    assert_string_equal(t.data, "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xe2\x82\xac\\u0000z\"");
+    assert_string_equal(t.data,
+                        "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xe2\x82\xac\\u0000z\"");
     dt_text_clear(&t);
 }
 
@@ -105,7 +106,8 @@ static void byte_order_marks(void **state)
     }
 }
 
-/* What a terminal shows as characters: neither controls of any kind nor what turns the direction of writing. */
+/* What a terminal shows as characters: neither controls of any kind nor what turns the direction
+ * of writing. */
 static void text_is_harmless(void **state)
 {
     (void)state;
@@ -164,7 +166,8 @@ static void keep_line(const char *line, size_t size)
     (void)snprintf(logged, sizeof logged, "%.*s", (int)size, line);
 }
 
-/* Names of files, tensors and peers are in errors and logs: what a terminal would obey is an escape, and other writing stays as it is. */
+/* Names of files, tensors and peers are in errors and logs: what a terminal would obey is an
+ * escape, and other writing stays as it is. */
 static void what_people_read_is_visible(void **state)
 {
     (void)state;
@@ -182,9 +185,11 @@ static void what_people_read_is_visible(void **state)
     assert_true(dt_text_is_harmless(err.text, strlen(err.text), false));
     (void)dt_fail(&err, DT_INVALID, "Zürich %s", "文件 é"); /* UTF-8 names stay */
     assert_string_equal(err.text, "Zürich 文件 é");
-    for (size_t room = 500; room < 512; room++) { /* cut within a character: it goes, and is no escape */
+    for (size_t room = 500; room < 512; room++) { /* cut within a character: it goes, and is no
+                                                   * escape */
         (void)dt_fail(&err, DT_INVALID, "%*s%s", (int)room, "", "文件😀😀");
-        assert_true(dt_text_is_harmless(err.text, strlen(err.text), false) && strchr(err.text, '\\') == NULL && strlen(err.text) >= 507);
+        assert_true(dt_text_is_harmless(err.text, strlen(err.text), false) && strchr(err.text, '\\') == NULL &&
+                    strlen(err.text) >= 507);
         (void)dt_fail(&err, DT_INVALID, "\x1b%*s%s", (int)room - 5, "", "文件😀😀");
         assert_true(dt_text_is_harmless(err.text, strlen(err.text), false) && strlen(err.text) >= 506);
     }
@@ -291,7 +296,8 @@ static int waits(struct timespec t)
 static void seconds_become_what_calls_wait_for(void **state)
 {
     (void)state;
-    static const double nothing[] = {0, -0.0, -0.25, -3, -1e300, -INFINITY, NAN, 1e-10, 5e-324}, long_ones[] = {9e9, 1e10, 0x1p63, 1e300, INFINITY};
+    static const double nothing[] = {0, -0.0, -0.25, -3, -1e300, -INFINITY, NAN, 1e-10, 5e-324},
+                        long_ones[] = {9e9, 1e10, 0x1p63, 1e300, INFINITY};
     static const struct {
         double seconds;
         time_t whole;
@@ -410,14 +416,16 @@ static void only_our_own_leftovers_are_removed(void **state)
     assert_string_equal(err.text, "the name of the folder is empty");
 }
 
-/* Whatever a worker writes there, what is read are numbers that can be, and texts for a terminal. */
+/* Whatever a worker writes there, what is read are numbers that can be, and texts for a
+ * terminal. */
 static void a_page_is_read_with_care(void **state)
 {
     (void)state;
     static struct dt_page page;
     struct dt_page_look look;
     dt_page_read(NULL, 5, &look);
-    assert_true(!look.known && look.step == -1 && look.saved_step == -1 && look.learned_step == -1 && look.note[0] == '\0');
+    assert_true(!look.known && look.step == -1 && look.saved_step == -1 && look.learned_step == -1 &&
+                look.note[0] == '\0');
     atomic_store(&page.pulse_count, 3);
     atomic_store(&page.pulse_s, 4);
     atomic_store(&page.step, 7);
@@ -427,21 +435,28 @@ static void a_page_is_read_with_care(void **state)
     atomic_store(&page.gpu.busy, 0.5);
     (void)strcpy(page.note, "step 7: \xc3\xb6");
     dt_page_read(&page, 5, &look);
-    assert_true(look.known && look.pulse_count == 3 && look.step == 7 && look.phase == DT_PHASE_SAVE && !look.in_collective);
-    assert_true(fabs(look.pulse_age_s - 1) < 1e-9 && fabs(look.ready_s - 4.5) < 1e-9 && fabs(look.gpu.busy - 0.5) < 1e-9);
+    assert_true(look.known && look.pulse_count == 3 && look.step == 7 && look.phase == DT_PHASE_SAVE &&
+                !look.in_collective);
+    assert_true(fabs(look.pulse_age_s - 1) < 1e-9 && fabs(look.ready_s - 4.5) < 1e-9 &&
+                fabs(look.gpu.busy - 0.5) < 1e-9);
     assert_true(isnan(look.loss)); /* as one may be */
     assert_string_equal(look.note, "step 7: \xc3\xb6");
-    static const uint64_t words[] = {
-        UINT64_MAX, 1, (uint64_t)1 << 62, (uint64_t)1 << 63, 0x7ff0000000000000, 0xfff0000000000000, 0x7fefffffffffffff, 0x9b1b5b324ac29be2};
+    static const uint64_t words[] = {UINT64_MAX,         1,
+                                     (uint64_t)1 << 62,  (uint64_t)1 << 63,
+                                     0x7ff0000000000000, 0xfff0000000000000,
+                                     0x7fefffffffffffff, 0x9b1b5b324ac29be2};
     for (size_t k = 0; k < sizeof words / sizeof words[0]; k++) {
         for (size_t i = 24; i + 8 <= sizeof page; i += 8) {
             memcpy((char *)&page + i, &words[k], 8);
         }
         dt_page_read(&page, 5, &look);
-        const int64_t numbers[] = {look.pulse_count, look.step, look.micro_step, look.saved_step, look.learned_step, look.collective_count};
-        const double times[] = {look.pulse_age_s, look.collective_age_s, look.save_age_s, look.save_s,       look.data_s,
-                                look.compute_s,   look.communication_s,  look.ready_s,    look.pulse_limit_s};
-        const double gpu[] = {look.gpu.busy, look.gpu.memory_bytes, look.gpu.memory_total_bytes, look.gpu.clock_mhz, look.gpu.power_w};
+        const int64_t numbers[] = {look.pulse_count, look.step,         look.micro_step,
+                                   look.saved_step,  look.learned_step, look.collective_count};
+        const double times[] = {look.pulse_age_s,     look.collective_age_s, look.save_age_s,
+                                look.save_s,          look.data_s,           look.compute_s,
+                                look.communication_s, look.ready_s,          look.pulse_limit_s};
+        const double gpu[] = {look.gpu.busy, look.gpu.memory_bytes, look.gpu.memory_total_bytes, look.gpu.clock_mhz,
+                              look.gpu.power_w};
         for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
             assert_true(numbers[i] >= -1 && numbers[i] <= (int64_t)1 << 53);
         }
@@ -487,13 +502,16 @@ static void page_is_shared_by_name(void **state)
     dt_page_close(worker, -1);
 }
 
-/* A loop that was generated at run time, without tables for an unwinder; `without_stack`: it has lost the stack's register to other uses, too. */
+/* A loop that was generated at run time, without tables for an unwinder; `without_stack`: it has
+ * lost the stack's register to other uses, too. */
 static void spin_in_generated_code(bool without_stack)
 {
 #if defined(__x86_64__)
     static const uint8_t plain[] = {0xeb, 0xfe}, without[] = {0x31, 0xe4, 0xeb, 0xfe}; /* xor esp, esp */
 #else
-    static const uint8_t plain[] = {0, 0, 0, 0x14}, without[] = {0, 0, 0x80, 0xd2, 0x1f, 0, 0, 0x91, 0, 0, 0, 0x14}; /* mov x0, #0; mov sp, x0 */
+    static const uint8_t plain[] = {0, 0, 0, 0x14},
+                         /* mov x0, #0; mov sp, x0 */
+        without[] = {0, 0, 0x80, 0xd2, 0x1f, 0, 0, 0x91, 0, 0, 0, 0x14};
 #endif
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(page, without_stack ? without : plain, without_stack ? sizeof without : sizeof plain);
@@ -552,7 +570,9 @@ static void a_crash_in_generated_code_shows_who_called_it(void **state)
 static void libraries_give_their_functions(void **state)
 {
     (void)state;
-    static const char *const nowhere[] = {"libnothing.so.1", "/nowhere/libnothing.so.1"}, *const second[] = {"libnothing.so.1", "libm.so.6"};
+    static const char *const nowhere[] = {"libnothing.so.1", "/nowhere/libnothing.so.1"}, *const second[] = {
+                                                                                              "libnothing.so.1",
+                                                                                              "libm.so.6"};
     double (*size)(double) = NULL;
     void (*first)(void) = (void (*)(void))abort, (*last)(void) = (void (*)(void))abort;
     const struct dt_symbol symbols[] = {{"dt_no_such", &first}, {"fabs", &size}, {"dt_nor_such", &last}};

@@ -1,5 +1,6 @@
-/* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes and with ignored labels; the same
- * bits whatever is computed again; overwriting and adding of gradients; the CPU's floats near the twin's doubles. */
+/* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes
+ * and with ignored labels; the same bits whatever is computed again; overwriting and adding of
+ * gradients; the CPU's floats near the twin's doubles. */
 #include "support/model_run.h"
 
 static uint64_t random_state;
@@ -34,7 +35,8 @@ static void fill(struct model_run *r)
     for (int i = 0; i < r->chain.tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[i];
         for (int64_t e = 0; e < t->numel; e++) {
-            run_set(r, r->weights[t->unit], t->offset + e, (double)(float)(0.5 * noise() + (t->init == INIT_ONE ? 1 : 0)));
+            run_set(r, r->weights[t->unit], t->offset + e,
+                    (double)(float)(0.5 * noise() + (t->init == INIT_ONE ? 1 : 0)));
         }
     }
     int64_t rows = r->chain.spec.batch_size * r->chain.spec.sequence_length;
@@ -55,7 +57,10 @@ struct bench { /* one block alone */
 static void bench_open(struct bench *b, struct model_run *r, int block)
 {
     const struct model_spec *s = &r->chain.spec;
-    *b = (struct bench){.run = r, .block = &r->chain.blocks[block], .count = s->batch_size * s->sequence_length * s->channels, .loss_scale = 0.37};
+    *b = (struct bench){.run = r,
+                        .block = &r->chain.blocks[block],
+                        .count = s->batch_size * s->sequence_length * s->channels,
+                        .loss_scale = 0.37};
     void **halves[] = {&b->x_residual, &b->x_branch, &b->y_residual, &b->y_branch, &b->dy, &b->dx};
     for (int i = 0; i < 6; i++) {
         *halves[i] = run_alloc(r, (size_t)b->count * sizeof(double));
@@ -122,7 +127,8 @@ static void check_element(struct bench *b, double *x, double got, const char *wh
     *x = at;
     double expected = (up - down) / (2 * step);
     if (!(fabs(got - expected) <= 2e-8 * (1 + fabs(expected)))) {
-        fail_msg("%s: %s[%lld]: backward %.12g, finite difference %.12g", b->block->ops->name, what, (long long)e, got, expected);
+        fail_msg("%s: %s[%lld]: backward %.12g, finite difference %.12g", b->block->ops->name, what, (long long)e, got,
+                 expected);
     }
 }
 
@@ -138,7 +144,8 @@ static void check_block(struct model_run *r, int index)
         b.block->ops->forward(b.block, &p);
     }
     p = bench_pass(&b, PASS_BACKWARD, &batch);
-    for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept and added to */
+    for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept
+                                                       * and added to */
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
         for (int64_t e = 0; e < t->numel; e++) {
             ((double *)r->grads[t->unit])[t->offset + e] = b.block->adds[i] ? 10 : NAN;
@@ -307,24 +314,36 @@ static void test_float(void **state)
     check_float(wide, 2e-5);
 }
 
-/* cuDNN's backward pass keeps the scores of as many sequences at a time as fit into what dqkv leaves of a layer's scratch memory. With heads of 64 that is a whole
- * number of them, so what it needs besides (a float per row and head, and a little) must have room of its own: otherwise it is one sequence less, or none. */
+/* cuDNN's backward pass keeps the scores of as many sequences at a time as fit into what dqkv
+ * leaves of a layer's scratch memory. With heads of 64 that is a whole number of them, so what
+ * it needs besides (a float per row and head, and a little) must have room of its own: otherwise
+ * it is one sequence less, or none. */
 static void test_attention_has_room_for_whole_sequences(void **state)
 {
     (void)state;
-    static const int64_t rows[][4] = {
-        {12, 64, 1024, 8}, {16, 32, 1024, 4}, {25, 24, 1024, 3}, {12, 16, 2048, 1}}; /* heads, batch, positions, sequences at a time */
+    static const int64_t rows[][4] = {{12, 64, 1024, 8},
+                                      {16, 32, 1024, 4},
+                                      {25, 24, 1024, 3},
+                                      {12, 16, 2048, 1}}; /* heads, batch, positions, sequences
+                                                           * at a time */
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions, channels = 64 * heads;
-        struct model_spec spec = {
-            .name = "gpt2", .layers = 1, .heads = heads, .channels = channels, .positions = positions, .vocabulary = 64, .type = DT_BF16};
+        int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions,
+                channels = 64 * heads;
+        struct model_spec spec = {.name = "gpt2",
+                                  .layers = 1,
+                                  .heads = heads,
+                                  .channels = channels,
+                                  .positions = positions,
+                                  .vocabulary = 64,
+                                  .type = DT_BF16};
         struct chain c;
         struct dt_error err = {0};
         spec.inner = 4 * channels;
         spec.batch_size = batch;
         spec.sequence_length = positions;
         assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
-        int64_t others = all * (4 * channels * 2 + 2 * 4); /* the gradient of the norm's output and dqkv; mean and rstd */
+        int64_t others = all * (4 * channels * 2 + 2 * 4); /* the gradient of the norm's output
+                                                            * and dqkv; mean and rstd */
         int64_t scores = rows[i][3] * heads * positions * positions * 2;
         assert_true((int64_t)c.blocks[1].scratch_bytes - others >= scores + all * heads * 4 + 4096 + 2 * 255);
         chain_close(&c);
@@ -352,7 +371,8 @@ static void test_head_chunks(void **state)
     run_open(&half, "twin64", spec);
     fill(&whole);
     fill(&half);
-    assert_true(whole.chain.blocks[2].scratch_bytes < 66 * 140000 * sizeof(double)); /* two chunks */
+    /* two chunks */
+    assert_true(whole.chain.blocks[2].scratch_bytes < 66 * 140000 * sizeof(double));
     double expected = run_train(&whole, false, 1), sum = run_train(&half, false, 1);
     memcpy(half.ids, whole.ids + 33, 33 * sizeof *half.ids);
     memcpy(half.labels, whole.labels + 33, 33 * sizeof *half.labels);

@@ -1,4 +1,5 @@
-/* Bursts of sends through a ring and one by one: the same results, also for sockets that are full or broken, and a ring that breaks. */
+/* Bursts of sends through a ring and one by one: the same results, also for sockets that are
+ * full or broken, and a ring that breaks. */
 #include "launcher/store/burst.h"
 
 #include <dirent.h>
@@ -57,7 +58,8 @@ static void close_ends(void)
     }
 }
 
-/* Each socket is sent its own number, thrice in one burst for one of them: orders are kept per socket. */
+/* Each socket is sent its own number, thrice in one burst for one of them: orders are kept per
+ * socket. */
 static void expect_burst(struct burst *b, size_t count)
 {
     struct burst_send sends[BURST_MOST];
@@ -132,7 +134,8 @@ static void a_ring_that_breaks_costs_no_answer(void **state)
     expect_burst(b, 20);
     int ring = find_ring(), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (ring >= 0) {
-        assert_int_equal(dup3(null, ring, O_CLOEXEC), ring); /* every call to it fails from now on */
+        assert_int_equal(dup3(null, ring, O_CLOEXEC), ring); /* every call to it fails from now
+                                                              * on */
     }
     expect_burst(b, 20);
     expect_burst(b, 200);

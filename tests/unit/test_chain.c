@@ -68,7 +68,8 @@ static void test_published_sizes(void **state)
     (void)state;
     static const struct {
         int64_t channels, layers, heads, parameters;
-    } rows[] = {{768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080}, {1600, 48, 25, 1557611200}};
+    } rows[] = {
+        {768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080}, {1600, 48, 25, 1557611200}};
     for (size_t i = 0; i < 4; i++) {
         struct model_spec spec = {.name = "gpt2",
                                   .layers = rows[i].layers,
@@ -153,7 +154,8 @@ static void test_initial_values(void **state)
         int64_t n = c.units[u].numel;
         float *whole = test_calloc((size_t)n, sizeof *whole), *pieces = test_calloc((size_t)n, sizeof *pieces);
         init_unit(&c, u, 42, 0, n, DT_F32, whole);
-        for (int64_t at = 0, step = 1; at < n; at += step, step = step % 389 + 7) { /* pieces of every size, at every offset */
+        /* pieces of every size, at every offset */
+        for (int64_t at = 0, step = 1; at < n; at += step, step = step % 389 + 7) {
             init_unit(&c, u, 42, at, step < n - at ? step : n - at, DT_F32, pieces + at);
         }
         assert_memory_equal(whole, pieces, (size_t)n * sizeof *whole);
@@ -177,9 +179,11 @@ static void test_initial_values(void **state)
     assert_true(fabs(sum / 24000) < 4 * 0.02 / sqrt(24000));
     assert_true(fabs(square / 24000 / 4e-4 - 1) < 4 * sqrt(2.0 / 24000));
     assert_true(fabs(cross / 24000 / 4e-4) < 4 / sqrt(24000) && fabs(other / 24000 / 4e-4) < 4 / sqrt(24000));
-    /* the generator itself, computed by another program: a run that goes on must find the same weights */
-    static const double first[8] = {-0.01263144557446833,  -0.022427745248095404, -0.021293847961794277, 0.00569798739042493,
-                                    -0.014048532388906958, 0.016875982455413642,  -0.015610517880234267, -0.0017421260461037414};
+    /* the generator itself, computed by another program: a run that goes on must find the same
+     * weights */
+    static const double first[8] = {-0.01263144557446833,  -0.022427745248095404, -0.021293847961794277,
+                                    0.00569798739042493,   -0.014048532388906958, 0.016875982455413642,
+                                    -0.015610517880234267, -0.0017421260461037414};
     for (int i = 0; i < 8; i++) {
         assert_true(fabs(x[i] - first[i]) < 1e-14);
     }

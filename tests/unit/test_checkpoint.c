@@ -1,4 +1,5 @@
-/* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the one before. */
+/* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the
+ * one before. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
@@ -50,7 +51,8 @@ static void fresh_dir(void)
 
 /* Schedulers and users name runs as they like; 600 is more than a tensor's name may have. */
 static const char *const long_run =
-    "run \"0123456789\" 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+    "run \"0123456789\" "
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
@@ -66,23 +68,24 @@ static const struct data_file data_files[] = {{first_name, 59216, 1}, {second_na
 
 static struct checkpoint_state state_at(int64_t step, int ranks, int round)
 {
-    return (struct checkpoint_state){.step = step,
-                                     .epoch = 1,
-                                     .position = 77,
-                                     .tokens = 1000,
-                                     .optimizer_steps = step,
-                                     .seed = 42,
-                                     .data_hash = 0xfedcba9876543210ull,
-                                     .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
-                                     .data = data_files,
-                                     .data_count = 2,
-                                     .tokenizer = "bytes",
-                                     .job = job_text != NULL ? job_text : "{\"a\":1}",
-                                     .model_config = model_config != NULL ? model_config : "{\"model_type\":\"gpt2\"}",
-                                     .ranks = ranks,
-                                     .round = round,
-                                     .run_id = long_run,
-                                     .launch = launch};
+    return (struct checkpoint_state){
+        .step = step,
+        .epoch = 1,
+        .position = 77,
+        .tokens = 1000,
+        .optimizer_steps = step,
+        .seed = 42,
+        .data_hash = 0xfedcba9876543210ull,
+        .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
+        .data = data_files,
+        .data_count = 2,
+        .tokenizer = "bytes",
+        .job = job_text != NULL ? job_text : "{\"a\":1}",
+        .model_config = model_config != NULL ? model_config : "{\"model_type\":\"gpt2\"}",
+        .ranks = ranks,
+        .round = round,
+        .run_id = long_run,
+        .launch = launch};
 }
 
 static int64_t named = -1; /* the step that a job would name */
@@ -100,11 +103,13 @@ static int save(int64_t step, int ranks, int round, int keep, struct dt_error *e
         for (int p = 0; p < 2; p++) {
             const char *purpose = p == 0 ? "weight" : "exp_avg";
             int64_t from = LARGE * r / ranks, to = LARGE * (r + 1) / ranks;
-            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose, 2, {1, LARGE}, LARGE, from, to - from, large + from, NULL};
+            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose,      2,   {1, LARGE}, LARGE, from,
+                                                        to - from,      large + from, NULL};
             from = SMALL * r / ranks;
             to = SMALL * (r + 1) / ranks;
             if (to > from) {
-                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose, 1, {SMALL}, SMALL, from, to - from, small + from, NULL};
+                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose,      1,   {SMALL}, SMALL, from,
+                                                            to - from,    small + from, NULL};
             }
         }
         dt_text_init(&entries[r]);
@@ -112,7 +117,8 @@ static int save(int64_t step, int ranks, int round, int keep, struct dt_error *e
         texts[r] = dt_text_str(&entries[r]);
     }
     if (result == 0) {
-        result = checkpoint_commit(dir, &state, texts, ranks, &(struct checkpoint_keep){.last_n = keep, .named_step = named}, err);
+        result = checkpoint_commit(dir, &state, texts, ranks,
+                                   &(struct checkpoint_keep){.last_n = keep, .named_step = named}, err);
     }
     for (int r = 0; r < ranks; r++) {
         dt_text_clear(&entries[r]);
@@ -155,7 +161,8 @@ static void any_ranks_write_anyone_reads(void **unused)
         assert_int_equal(s->step, 300);
         assert_int_equal(s->position, 77);
         assert_true(s->data_hash == 0xfedcba9876543210ull);
-        const struct horizon h = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800};
+        const struct horizon h = {
+            .of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800};
         assert_memory_equal(&s->horizon, &h, sizeof h);
         assert_int_equal(s->data_count, 2);
         assert_string_equal(s->tokenizer, "bytes");
@@ -167,7 +174,8 @@ static void any_ranks_write_anyone_reads(void **unused)
         static float out[LARGE];
         static const int64_t ranges[][2] = {{0, LARGE}, {0, 1}, {LARGE - 1, 1}, {100001, 99999}, {262143, 2}, {5, 0}};
         for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-            assert_int_equal(checkpoint_read(c, "exp_avg", "layer.weight", LARGE, ranges[i][0], ranges[i][1], out, &err), 0);
+            assert_int_equal(
+                checkpoint_read(c, "exp_avg", "layer.weight", LARGE, ranges[i][0], ranges[i][1], out, &err), 0);
             assert_memory_equal(out, large + ranges[i][0], (size_t)ranges[i][1] * sizeof(float));
         }
         assert_int_equal(checkpoint_read(c, "weight", "layer.bias", SMALL, 1, 3, out, &err), 0);
@@ -186,7 +194,8 @@ static void any_ranks_write_anyone_reads(void **unused)
     large[LARGE - 1] += 1;
     assert_int_equal(save(301, 2, 0, 3, &err), 0);
     struct checkpoint *a, *b;
-    char hash[33], *first = dt_format("%s/step-00000300", dir), *second = dt_format("%s/step-00000301/", dir), *folder = dt_format("%s/model", dir);
+    char hash[33], *first = dt_format("%s/step-00000300", dir), *second = dt_format("%s/step-00000301/", dir),
+                   *folder = dt_format("%s/model", dir);
     assert_int_equal(checkpoint_open(&a, first, &err), 0);
     assert_int_equal(checkpoint_open(&b, second, &err), 0);
     assert_int_equal(checkpoint_hash(b, hash, &err), 0);
@@ -232,7 +241,8 @@ static void what_came_in_comes_out(void **unused)
 {
     (void)unused;
     static const char config[] =
-        "{\n  \"model_type\": \"gpt2\", \"epsilon\": 1e-05,\"large\":1000000000000000019884624838656,\t\"x\": {\"b\": 1.0, \"a\": [ ]} }\n";
+        "{\n  \"model_type\": \"gpt2\", \"epsilon\": 1e-05,\"large\":1000000000000000019884624838656,\t\"x\": {\"b\": "
+        "1.0, \"a\": [ ]} }\n";
     struct dt_error err;
     struct dt_text notes, text;
     struct checkpoint *c;
@@ -242,13 +252,15 @@ static void what_came_in_comes_out(void **unused)
     assert_int_equal(save(7, 2, 0, 2, &err), 0);
     model_config = NULL;
     job_text = NULL;
-    char *path = dt_format("%s/step-00000007/", dir), *out = dt_format("%s/out", dir), *origin = checkpoint_origin(path),
-         *file = dt_format("%s/vocab.json", origin);
+    char *path = dt_format("%s/step-00000007/", dir), *out = dt_format("%s/out", dir),
+         *origin = checkpoint_origin(path), *file = dt_format("%s/vocab.json", origin);
     dt_text_init(&notes);
     dt_text_init(&text);
     assert_int_equal(checkpoint_open(&c, path, &err), 0);
     assert_int_equal(checkpoint_export(c, out, &notes, &err), 0);
-    assert_non_null(strstr(notes.data, "/origin: is not there: tokenizer and other files of in/gpt2 are not in the exported folder; copy them"));
+    assert_non_null(strstr(
+        notes.data,
+        "/origin: is not there: tokenizer and other files of in/gpt2 are not in the exported folder; copy them"));
     dt_text_reset(&notes);
     assert_int_equal(dt_file_mkdirs(origin, &err), 0);
     assert_int_equal(dt_file_write(file, "{}", 2, &err), 0);
@@ -301,11 +313,13 @@ static void old_ones_and_leftovers_are_removed(void **unused)
     free(kept);
 }
 
-/* What has no manifest was never a checkpoint of ours, whatever its name, and does not count as one; what has the name of the next is renamed. */
+/* What has no manifest was never a checkpoint of ours, whatever its name, and does not count as
+ * one; what has the name of the next is renamed. */
 static void what_is_not_ours_stays(void **unused)
 {
     (void)unused;
-    static const char *const folders[] = {"step-5", "step-1000", "step-00000005", "step-00001000", "step-00000020", "step-5.tmp-1"};
+    static const char *const folders[] = {"step-5",        "step-1000",     "step-00000005",
+                                          "step-00001000", "step-00000020", "step-5.tmp-1"};
     struct dt_error err;
     fresh_dir();
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
@@ -390,7 +404,8 @@ static void a_retry_with_fewer_ranks_is_clean(void **unused)
     free(stranger);
 }
 
-/* A rank on a host with another folder of the same name said that it wrote its file, or a disk lost a part of it: no checkpoint, and the good ones stay. */
+/* A rank on a host with another folder of the same name said that it wrote its file, or a disk
+ * lost a part of it: no checkpoint, and the good ones stay. */
 static void what_is_not_all_there_is_refused(void **unused)
 {
     (void)unused;
@@ -405,10 +420,12 @@ static void what_is_not_all_there_is_refused(void **unused)
         char *file = dt_format("%s/step-00000020.tmp-1-%s/slices-00000-of-00001.safetensors", dir, launch);
         assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
         assert_int_equal(cut ? truncate(file, 40) : unlink(file), 0);
-        assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){1, -1}, &err), -1);
+        assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1,
+                                           &(struct checkpoint_keep){1, -1}, &err),
+                         -1);
         assert_int_equal(err.status, DT_IO);
-        assert_non_null(
-            strstr(err.text, cut ? "slices-00000-of-00001.safetensors: has 40 bytes, and rank 0 wrote " : ": is not there, though rank 0 wrote it"));
+        assert_non_null(strstr(err.text, cut ? "slices-00000-of-00001.safetensors: has 40 bytes, and rank 0 wrote "
+                                             : ": is not there, though rank 0 wrote it"));
         checkpoint_discard(dir, &state);
         assert_int_equal(newest(NULL, 0), 10);
         dt_text_clear(&entry);
@@ -416,7 +433,8 @@ static void what_is_not_all_there_is_refused(void **unused)
     }
 }
 
-/* Somebody copied a checkpoint under the name of another step: it is none, and the one that is meant is found. */
+/* Somebody copied a checkpoint under the name of another step: it is none, and the one that is
+ * meant is found. */
 static void another_step_than_its_name_is_damage(void **unused)
 {
     (void)unused;
@@ -426,11 +444,14 @@ static void another_step_than_its_name_is_damage(void **unused)
     fresh_dir();
     assert_int_equal(save(10, 1, 1, 0, &err), 0);
     assert_int_equal(save(20, 1, 1, 0, &err), 0);
-    char *from = dt_format("%s/step-00000020", dir), *to = dt_format("%s/step-00000030", dir), *aside = dt_format("%s.old-1", to);
+    char *from = dt_format("%s/step-00000020", dir), *to = dt_format("%s/step-00000030", dir),
+         *aside = dt_format("%s.old-1", to);
     assert_int_equal(rename(from, to), 0);
     assert_int_equal(checkpoint_open(&c, to, &err), -1);
     assert_int_equal(err.status, DT_INVALID);
-    assert_non_null(strstr(err.text, "/step-00000030: holds step 20, and its name says step 30; remove it, or give it its name step-00000020"));
+    assert_non_null(strstr(
+        err.text,
+        "/step-00000030: holds step 20, and its name says step 30; remove it, or give it its name step-00000020"));
     assert_int_equal(newest(notes, sizeof notes), 10);
     assert_non_null(strstr(notes, "holds step 20"));
     assert_int_equal(rename(to, aside), 0); /* any other name says nothing */
@@ -461,7 +482,8 @@ static void older_rounds_are_refused(void **unused)
     assert_int_equal(newest(NULL, 0), 2);
 }
 
-/* Each launch counts its rounds from 1, so those of one before, of the same name, are neither older nor newer. */
+/* Each launch counts its rounds from 1, so those of one before, of the same name, are neither
+ * older nor newer. */
 static void another_launch_of_the_same_name(void **unused)
 {
     (void)unused;
@@ -476,7 +498,8 @@ static void another_launch_of_the_same_name(void **unused)
         launch = ours;
         assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
         launch = before[i];
-        assert_int_equal(save(2, 1, 7, 0, &err), -1); /* frozen until now, or on a host that nobody reaches */
+        assert_int_equal(save(2, 1, 7, 0, &err), -1); /* frozen until now, or on a host that
+                                                       * nobody reaches */
         assert_int_equal(err.status, DT_STOPPED);
         assert_non_null(strstr(err.text, "now belongs to"));
         assert_int_equal(save(2, 1, 1, 0, &err), -1); /* the same, in a round of the same number */
@@ -487,7 +510,8 @@ static void another_launch_of_the_same_name(void **unused)
     }
 }
 
-/* A rank that writes its slices when the folder was taken over writes them beside those of the same round, step and rank of the new launch. */
+/* A rank that writes its slices when the folder was taken over writes them beside those of the
+ * same round, step and rank of the new launch. */
 static void slices_of_two_launches_stay_apart(void **unused)
 {
     (void)unused;
@@ -505,13 +529,16 @@ static void slices_of_two_launches_stay_apart(void **unused)
     assert_int_equal(checkpoint_claim(dir, long_run, ours, 1, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &old, 0, 1, &stale, 1, &ignored, &err), 0);
-    assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){0, -1}, &err), 0);
+    assert_int_equal(
+        checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){0, -1}, &err),
+        0);
     assert_int_equal(newest(NULL, 0), 9);
     dt_text_clear(&entry);
     dt_text_clear(&ignored);
 }
 
-/* What a launch before was about to rename is gone when the folder was taken over, also when its locks are. */
+/* What a launch before was about to rename is gone when the folder was taken over, also when its
+ * locks are. */
 static void a_commit_that_was_frozen_ends(void **unused)
 {
     (void)unused;
@@ -569,7 +596,8 @@ static void one_job_at_a_time_holds_the_folder(void **unused)
     free(folder);
 }
 
-/* A host that is frozen holds its locks for ever. A newer round of its run goes on, and nothing that the older one still does counts. */
+/* A host that is frozen holds its locks for ever. A newer round of its run goes on, and nothing
+ * that the older one still does counts. */
 static void a_frozen_round_keeps_nobody_away(void **unused)
 {
     (void)unused;
@@ -579,14 +607,16 @@ static void a_frozen_round_keeps_nobody_away(void **unused)
     assert_int_equal(checkpoint_hold(dir, "run", launch, 1, 0, &held, &err), 0);
     assert_int_equal(checkpoint_hold(dir, "another", launch, 2, 0.05, &next, &err), -1);
     assert_int_equal(checkpoint_hold(dir, "run", launch, 1, 0.05, &next, &err), -1);
-    assert_int_equal(checkpoint_hold(dir, "run", other_launch, 2, 0.05, &next, &err), -1); /* another launch of that name is another job */
+    /* another launch of that name is another job */
+    assert_int_equal(checkpoint_hold(dir, "run", other_launch, 2, 0.05, &next, &err), -1);
     assert_non_null(strstr(err.text, ", job run, since 20"));
     assert_int_equal(checkpoint_hold(dir, "run", NULL, 2, 0.05, &next, &err), -1);
     assert_int_equal(checkpoint_hold(dir, "run", launch, 2, 0.05, &next, &err), 0);
     (void)close(held);
     (void)close(next);
 
-    char *lock = dt_format("%s/owner.lock", dir), *try = dt_format("%s/step-00000005.tmp-1", dir), *done = dt_format("%s/step-00000005", dir);
+    char *lock = dt_format("%s/owner.lock", dir), *try = dt_format("%s/step-00000005.tmp-1", dir),
+         *done = dt_format("%s/step-00000005", dir);
     assert_int_equal(checkpoint_claim(dir, long_run, launch, 1, &err), 0);
     assert_int_equal(dt_file_mkdirs(try, &err), 0);
     held = open(lock, O_RDWR);
@@ -631,7 +661,8 @@ static void *hold_for_another(void *unused)
     return unused;
 }
 
-/* The newer round has the folder also when the frozen one ends, and whoever waited for that goes on waiting. */
+/* The newer round has the folder also when the frozen one ends, and whoever waited for that goes
+ * on waiting. */
 static void the_lock_of_a_frozen_round_is_taken_over(void **unused)
 {
     (void)unused;
@@ -681,7 +712,8 @@ static void every_flipped_byte_is_found(void **unused)
     fresh_dir();
     assert_int_equal(save(1, 2, 0, 0, &err), 0);
     assert_int_equal(save(2, 2, 0, 0, &err), 0);
-    static const char *const files[] = {"manifest.json", "slices-00000-of-00002.safetensors", "slices-00001-of-00002.safetensors"};
+    static const char *const files[] = {"manifest.json", "slices-00000-of-00002.safetensors",
+                                        "slices-00001-of-00002.safetensors"};
     for (size_t i = 0; i < 3; i++) {
         char *path = dt_format("%s/step-00000002/%s", dir, files[i]);
         struct stat st;
@@ -705,7 +737,8 @@ static void count_blocks(void *context)
     ++*(int *)context;
 }
 
-/* Ranks share the work: each block is compared by exactly one of them, and a damaged one is found by exactly one. */
+/* Ranks share the work: each block is compared by exactly one of them, and a damaged one is
+ * found by exactly one. */
 static void parts_make_a_whole(void **unused)
 {
     (void)unused;
@@ -756,8 +789,9 @@ static double listing_s(const char *path)
     return dt_now_s() - begin_s;
 }
 
-/* A folder with very many old checkpoints and other files: what to load is known in little more time than it takes to read their names. The best of
- * several tries of each, in turn, so that other load on the machine counts for neither. DTRUN_ALL=1: 10 000 of them, 100 000 files. */
+/* A folder with very many old checkpoints and other files: what to load is known in little more
+ * time than it takes to read their names. The best of several tries of each, in turn, so that
+ * other load on the machine counts for neither. DTRUN_ALL=1: 10 000 of them, 100 000 files. */
 static void very_many_old_ones(void **unused)
 {
     (void)unused;
@@ -792,7 +826,8 @@ static void very_many_old_ones(void **unused)
         free(steps);
     }
     assert_true(found_s < 2);
-    if (found_s > 30 * names_s) { /* 3 to 6 times: names are sorted; looking into each folder would be 50 times */
+    if (found_s > 30 * names_s) { /* 3 to 6 times: names are sorted; looking into each folder
+                                   * would be 50 times */
         fail_msg("%d checkpoints: found in %.6f s, their names alone take %.6f s", many + 1, found_s, names_s);
     }
 }
@@ -801,15 +836,18 @@ static void cut_missing_and_swapped_files_are_found(void **unused)
 {
     (void)unused;
     struct dt_error err;
-    static const char *const kinds[] = {"cut", "empty", "missing", "link", "fifo", "folder", "swapped", "manifest of another step"};
+    static const char *const kinds[] = {"cut",  "empty",  "missing", "link",
+                                        "fifo", "folder", "swapped", "manifest of another step"};
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
         fresh_dir();
         assert_int_equal(save(1, 2, 0, 0, &err), 0);
         small[0] = 9;
         assert_int_equal(save(2, 2, 0, 0, &err), 0);
         char *path = dt_format("%s/step-00000002/slices-00000-of-00002.safetensors", dir);
-        char *other = dt_format("%s/step-00000002/slices-00001-of-00002.safetensors", dir), *moved = dt_format("%s/moved", dir);
-        char *manifest = dt_format("%s/step-00000002/manifest.json", dir), *older = dt_format("%s/step-00000001/manifest.json", dir);
+        char *other = dt_format("%s/step-00000002/slices-00001-of-00002.safetensors", dir),
+             *moved = dt_format("%s/moved", dir);
+        char *manifest = dt_format("%s/step-00000002/manifest.json", dir),
+             *older = dt_format("%s/step-00000001/manifest.json", dir);
         switch (kind) {
         case 0:
             assert_int_equal(truncate(path, 5000), 0);
@@ -856,8 +894,8 @@ static void cut_missing_and_swapped_files_are_found(void **unused)
     }
 }
 
-#define SLICES_OF(file)                                                                                                                              \
-    "{\"name\":\"" file "\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"" file                                                         \
+#define SLICES_OF(file)                                                                                                \
+    "{\"name\":\"" file "\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"" file                           \
     "\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}"
 
 /* A manifest with a right hash may still lie. */
@@ -869,30 +907,39 @@ static void lying_manifests_are_refused(void **unused)
     } bad[] = {
         {"{\"name\":\"../x\",\"size\":1,\"slices\":[]}", "files"},
         {"{\"name\":\"../"
-         "x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}]}",
+         "x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,"
+         "\"sums\":[\"0000000000000000\"]}]}",
          "not plain"},
         {"{\"name\":\"/etc/"
-         "passwd\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":["
+         "passwd\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,"
+         "\"sums\":["
          "\"0000000000000000\"]}]}",
          "not plain"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":3,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,"
+         "\"count\":3,\"sums\":["
          "\"0000000000000000\"]}]}",
          "covers only 3"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":1,\"count\":3,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":1,"
+         "\"count\":3,\"sums\":["
          "\"0000000000000000\"]}]}",
          "gap or an overlap"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":2,\"count\":3,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":2,"
+         "\"count\":3,\"sums\":["
          "\"0000000000000000\"]}]}",
          "elements 2..5 of 4"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":-1,\"count\":3,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":-1,"
+         "\"count\":3,\"sums\":["
          "\"0000000000000000\"]}]}",
          "first"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[]}]}",
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,"
+         "\"count\":4,\"sums\":[]}]}",
          "with 0 checksums"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[1e12,1e12],\"first\":0,\"count\":4,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[1e12,1e12],"
+         "\"first\":0,\"count\":4,\"sums\":["
          "\"0000000000000000\"]}]}",
          "out of range"},
-        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":["
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"thing\",\"name\":\"a\",\"shape\":[4],\"first\":0,"
+         "\"count\":4,\"sums\":["
          "\"0000000000000000\"]}]}",
          "without purpose"},
         {SLICES_OF("x") "," SLICES_OF("y"), "files: missing or out of range"}, /* of one rank */
@@ -937,14 +984,16 @@ static void names_of_data_are_cut(void **unused)
     if (manifest_parse(&m, &text, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    assert_true(m.state.data_count == 2 && strlen(m.state.data[0].name) <= 255 && strncmp(m.state.data[0].name, "\uFFFD\uFFFD", 6) == 0);
+    assert_true(m.state.data_count == 2 && strlen(m.state.data[0].name) <= 255 &&
+                strncmp(m.state.data[0].name, "\uFFFD\uFFFD", 6) == 0);
     assert_string_equal(m.state.data[1].name, wide);
     manifest_clear(&m);
     dt_text_clear(&text);
 }
 
-/* What a foreign manifest costs grows with its text: names that are compared in pairs, or values that take fifty times the room of their text, would not
- * end before the alarm, or with the memory there is. */
+/* What a foreign manifest costs grows with its text: names that are compared in pairs, or values
+ * that take fifty times the room of their text, would not end before the alarm, or with the
+ * memory there is. */
 static void a_manifest_costs_what_its_text_does(void **unused)
 {
     (void)unused;
@@ -960,7 +1009,8 @@ static void a_manifest_costs_what_its_text_does(void **unused)
         for (int i = 0; i < FILES; i++) {
             dt_text_printf(&entry, "{\"name\":\"f%d\",\"size\":1,\"slices\":[]},", i);
         }
-        dt_text_printf(&entry, "%s", twice ? "{\"name\":\"f7\",\"size\":1,\"slices\":[]}," SLICES_OF("x") : SLICES_OF("x"));
+        dt_text_printf(&entry, "%s",
+                       twice ? "{\"name\":\"f7\",\"size\":1,\"slices\":[]}," SLICES_OF("x") : SLICES_OF("x"));
         const char *entries[] = {dt_text_str(&entry)};
         dt_text_reset(&t);
         manifest_text(&t, &state, entries, 1);
@@ -989,21 +1039,23 @@ static void a_manifest_costs_what_its_text_does(void **unused)
     dt_text_clear(&t);
 }
 
-/* Each rank's entry came through the store: what is no list of that rank's own file never becomes part of a manifest. */
+/* Each rank's entry came through the store: what is no list of that rank's own file never
+ * becomes part of a manifest. */
 static void an_entry_is_of_its_rank(void **unused)
 {
     (void)unused;
     static const char own[] = "slices-00001-of-00002.safetensors";
-    char *const bad[] = {dt_strdup(""),
-                         dt_strdup("{"),
-                         dt_strdup("{}"),
-                         dt_strdup("[]"),
-                         dt_strdup(SLICES_OF("../x")),
-                         dt_strdup(SLICES_OF("slices-00000-of-00002.safetensors")),
-                         dt_format("{\"name\":\"%s\",\"size\":-1,\"slices\":[]}", own),
-                         dt_format("{\"name\":\"%s\",\"size\":1}", own),
-                         dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]},{\"name\":\"x\",\"size\":1,\"slices\":[]}", own),
-                         dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]}],\"job\":[{}", own)};
+    char *const bad[] = {
+        dt_strdup(""),
+        dt_strdup("{"),
+        dt_strdup("{}"),
+        dt_strdup("[]"),
+        dt_strdup(SLICES_OF("../x")),
+        dt_strdup(SLICES_OF("slices-00000-of-00002.safetensors")),
+        dt_format("{\"name\":\"%s\",\"size\":-1,\"slices\":[]}", own),
+        dt_format("{\"name\":\"%s\",\"size\":1}", own),
+        dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]},{\"name\":\"x\",\"size\":1,\"slices\":[]}", own),
+        dt_format("{\"name\":\"%s\",\"size\":1,\"slices\":[]}],\"job\":[{}", own)};
     struct checkpoint_state state = state_at(7, 2, 1);
     struct dt_error err;
     fresh_dir();
@@ -1013,7 +1065,8 @@ static void an_entry_is_of_its_rank(void **unused)
         dt_text_init(&entry);
         assert_int_equal(checkpoint_write_slices(dir, &state, 0, 2, &slice, 1, &entry, &err), 0);
         const char *entries[] = {dt_text_str(&entry), bad[i]};
-        assert_int_equal(checkpoint_commit(dir, &state, entries, 2, &(struct checkpoint_keep){.named_step = -1}, &err), -1);
+        assert_int_equal(checkpoint_commit(dir, &state, entries, 2, &(struct checkpoint_keep){.named_step = -1}, &err),
+                         -1);
         if (err.status != DT_INTERNAL || strstr(err.text, "rank 1 of 2 sent no list of its slices") == NULL) {
             fail_msg("%s\nsays: %s", bad[i], err.text);
         }
@@ -1029,7 +1082,8 @@ static int cleanup(void **unused)
     return top[0] != 0 ? dt_file_remove_tree(top, NULL) : 0;
 }
 
-/* What no version of ours has written of the run's place is no place; nothing at all is what versions wrote that did not keep it. */
+/* What no version of ours has written of the run's place is no place; nothing at all is what
+ * versions wrote that did not keep it. */
 static void a_place_out_of_range(void **unused)
 {
     (void)unused;
@@ -1050,9 +1104,9 @@ static void a_place_out_of_range(void **unused)
         state.horizon = none ? (struct horizon){.base = 0} : bad[i];
         state.data_count = none ? 0 : state.data_count;
         fresh_dir();
-        const char *entry =
-            "{\"name\":\"x\",\"size\":4,\"slices\":[{\"purpose\":\"weight\",\"name\":\"w\",\"shape\":[1],\"first\":0,\"count\":1,\"sums\":["
-            "\"0123456789abcdef\"]}]}";
+        const char *entry = "{\"name\":\"x\",\"size\":4,\"slices\":[{\"purpose\":\"weight\",\"name\":\"w\",\"shape\":["
+                            "1],\"first\":0,\"count\":1,\"sums\":["
+                            "\"0123456789abcdef\"]}]}";
         manifest_text(&text, &state, &entry, 1);
         char *path = dt_format("%s/manifest.json", dir);
         assert_int_equal(dt_file_mkdirs(dir, &err), 0);

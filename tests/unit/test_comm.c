@@ -1,5 +1,6 @@
-/* Communicators with ranks as threads: every collective against sums in tree order, groups, arenas, statistics, and what
- * ranks are told when one of them is late, does something else, or leaves. */
+/* Communicators with ranks as threads: every collective against sums in tree order, groups,
+ * arenas, statistics, and what ranks are told when one of them is late, does something else, or
+ * leaves. */
 #include "tests/unit/support/comm_threads.h"
 
 #include "base/clock.h"
@@ -47,9 +48,12 @@ static void all_kinds(struct rank *r)
                 if ((counts[k] > 70001 && (t > 0 || r->size >= 4)) || (counts[k] > 5000 && t == 1 && r->size == 5)) {
                     continue;
                 }
-                enum dt_reduction op = kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
-                size_t shift = (size_t)(turn % 3) * dt_dtype_size(types[t]); /* also where lines and vectors do not begin */
-                /* arenas, private memory, one of them on some ranks only, and offsets that differ between ranks */
+                enum dt_reduction op =
+                    kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
+                /* also where lines and vectors do not begin */
+                size_t shift = (size_t)(turn % 3) * dt_dtype_size(types[t]);
+                /* arenas, private memory, one of them on some ranks only, and offsets that
+                 * differ between ranks */
                 size_t mine = turn % 7 == 0 ? (size_t)r->rank * 64 : 0;
                 char *in = turn % 4 == 1 || (turn % 4 == 2 && r->rank == 1) ? heap : arena;
                 char *out = turn % 4 == 1 || (turn % 4 == 3 && r->rank == 0) ? heap2 : second;
@@ -174,7 +178,9 @@ static void on_streams(struct rank *r)
     struct dt_comm *c = world(r), *group = NULL;
     void *arena = NULL;
     for (int kind = DT_STREAMS_INLINE; kind <= DT_STREAMS_THREAD; kind++) {
-        OK(dt_device_open(&d, "cpu", &(struct dt_device_options){.streams = (enum dt_streams)kind, .local_rank_count = r->size}, &err));
+        OK(dt_device_open(&d, "cpu",
+                          &(struct dt_device_options){.streams = (enum dt_streams)kind, .local_rank_count = r->size},
+                          &err));
         OK(dt_stream_open(&d, 0, &s, &err));
         OK(dt_stream_open(&d, 0, &t, &err));
         OK(dt_comm_alloc(c, 400000, &arena, &err));
@@ -184,8 +190,11 @@ static void on_streams(struct rank *r)
             x[i] = 1;
         }
         for (int i = 0; i < 20; i++) { /* two communicators on two streams at once */
-            dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "x", x, x, i % 2 == 0 ? 30000 : 100, DT_F32, 0}, s);
-            dt_comm_start(group, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "y", y, y, i % 2 == 0 ? 100 : 30000, DT_F32, 0}, t);
+            dt_comm_start(
+                c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "x", x, x, i % 2 == 0 ? 30000 : 100, DT_F32, 0}, s);
+            dt_comm_start(
+                group, &(struct dt_collective){DT_ALL_REDUCE, DT_MAX, "y", y, y, i % 2 == 0 ? 100 : 30000, DT_F32, 0},
+                t);
         }
         OK(dt_stream_finish(s, 60, &err));
         OK(dt_stream_finish(t, 60, &err));
@@ -237,7 +246,8 @@ static void disagreeing_a_little(struct rank *r)
     for (int i = 0; i < 6; i++) {
         char name[16];
         (void)snprintf(name, sizeof(name), "case %d", i);
-        struct dt_comm_options o = {.name = name, .rank = r->rank, .size = r->size, .store = r->store, .page = r->page, .open_timeout_s = 60};
+        struct dt_comm_options o = {
+            .name = name, .rank = r->rank, .size = r->size, .store = r->store, .page = r->page, .open_timeout_s = 60};
         struct dt_comm *c = NULL;
         OK(dt_comm_open(&c, &o, &err));
         struct dt_collective a = {DT_ALL_REDUCE, DT_SUM, "x", x, y, 8, DT_F32, 0};
@@ -277,7 +287,8 @@ static void late(struct rank *r)
         dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 2", x, x, 4, DT_F32, 0}, NULL);
         CHECK(dt_comm_poll(c, &err) != 0);
         CHECK(err.status == DT_TIMEOUT && strstr(err.text, "all_reduce grads 2 (number 3)") != NULL);
-        CHECK(strstr(err.text, "missing: rank 2, last in barrier ready (number 2)") != NULL && strstr(err.text, "rank 1,") == NULL);
+        CHECK(strstr(err.text, "missing: rank 2, last in barrier ready (number 2)") != NULL &&
+              strstr(err.text, "rank 1,") == NULL);
     }
     (void)pthread_barrier_wait(&meeting); /* rank 2 does not close before they have waited */
     dt_comm_close(c);
@@ -372,7 +383,8 @@ static void abort_frees_a_stream(void **unused)
     run(2, aborted_stream);
 }
 
-/* A failure that is being written is a failure: nobody goes on because the text is not there yet, also when its writer was lost. */
+/* A failure that is being written is a failure: nobody goes on because the text is not there
+ * yet, also when its writer was lost. */
 static void half_told(struct rank *r)
 {
     struct dt_error err = {0};
@@ -384,7 +396,8 @@ static void half_told(struct rank *r)
     }
     (void)pthread_barrier_wait(&meeting);
     if (r->rank == 1) {
-        CHECK(dt_comm_poll(c, &err) != 0 && err.status == DT_PEER && strstr(err.text, "did not come to say why") != NULL);
+        CHECK(dt_comm_poll(c, &err) != 0 && err.status == DT_PEER &&
+              strstr(err.text, "did not come to say why") != NULL);
     }
     (void)pthread_barrier_wait(&meeting);
     if (r->rank == 0) {
@@ -405,8 +418,9 @@ static void a_failure_half_told_counts(void **unused)
 }
 
 /* Rank 1 says that its buffers lie where no arena is. */
-static const struct shm_place nowhere[] = {{0, 1, 0},    {0, -1, 0}, {0, SHM_ARENAS_MAX, 0}, {0, 0, 1 << 30}, {0, 0, UINT64_MAX - 64},
-                                           {0, 0, 4096}, {1, 0, 0},  {INT32_MAX, 0, 0},      {-2, 0, 0},      {INT32_MIN, 0, 0}};
+static const struct shm_place nowhere[] = {
+    {0, 1, 0},    {0, -1, 0}, {0, SHM_ARENAS_MAX, 0}, {0, 0, 1 << 30}, {0, 0, UINT64_MAX - 64},
+    {0, 0, 4096}, {1, 0, 0},  {INT32_MAX, 0, 0},      {-2, 0, 0},      {INT32_MIN, 0, 0}};
 static size_t lie;
 
 static void lying(struct rank *r)
@@ -419,7 +433,8 @@ static void lying(struct rank *r)
     int64_t number = c->number + 1;
     if (r->rank == 0) {
         dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "sum", arena, arena, 20000, DT_F32, 0}, NULL);
-        CHECK(dt_comm_poll(c, &err) != 0 && strstr(err.text, "rank 1 says that its buffers lie where no arena is") != NULL);
+        CHECK(dt_comm_poll(c, &err) != 0 &&
+              strstr(err.text, "rank 1 says that its buffers lie where no arena is") != NULL);
     } else {
         while (atomic_load(&shm_slot(s, 0)->number) != number) {
             dt_sleep_s(0.001);

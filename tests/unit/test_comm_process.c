@@ -1,4 +1,5 @@
-/* Communicators with ranks as processes (support/comm_processes.h): many of them on few cores, and what the others are told when one is killed. */
+/* Communicators with ranks as processes (support/comm_processes.h): many of them on few cores,
+ * and what the others are told when one is killed. */
 #include "tests/unit/support/comm_processes.h"
 
 #include "cmd/bench/collectives.h"
@@ -13,7 +14,9 @@ static struct dt_comm *enter(int rank, int size, const void *arg)
     struct dt_comm *c = NULL;
     (void)arg;
     if (dt_store_open(&store, "127.0.0.1", port, PATIENCE_S, NULL, &err) != 0 ||
-        dt_comm_open(&c, &(struct dt_comm_options){.rank = rank, .size = size, .store = store, .open_timeout_s = PATIENCE_S}, &err) != 0) {
+        dt_comm_open(
+            &c, &(struct dt_comm_options){.rank = rank, .size = size, .store = store, .open_timeout_s = PATIENCE_S},
+            &err) != 0) {
         (void)fprintf(stderr, "rank %d: %s\n", rank, err.text);
         _exit(4);
     }

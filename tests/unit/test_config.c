@@ -1,4 +1,5 @@
-/* Field tables: every rule, defaults, --set, places, unknown keys, all problems at once, formats and schema. */
+/* Field tables: every rule, defaults, --set, places, unknown keys, all problems at once, formats
+ * and schema. */
 #include "base/config.h"
 
 #include <setjmp.h>
@@ -27,13 +28,19 @@ static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "slow|fast"
 static const struct dt_rule wish = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
 
 static const struct dt_field fields[] = {
-    {"flag", "true", "a flag", offsetof(struct box, flag), &boolean},  {"count", NULL, "how many", offsetof(struct box, count), &count},
-    {"maybe", "null", "perhaps", offsetof(struct box, maybe), &maybe}, {"pair", "null", "two", offsetof(struct box, pair), &pair},
-    {"rate", "0.1", "how fast", offsetof(struct box, rate), &rate},    {"word", "null", "text", offsetof(struct box, word), &word},
-    {"kind", "\"small\"", "size", offsetof(struct box, kind), &kind},  {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
-    {"wish", "\"auto\"", "or not", offsetof(struct box, wish), &wish}, {0},
+    {"flag", "true", "a flag", offsetof(struct box, flag), &boolean},
+    {"count", NULL, "how many", offsetof(struct box, count), &count},
+    {"maybe", "null", "perhaps", offsetof(struct box, maybe), &maybe},
+    {"pair", "null", "two", offsetof(struct box, pair), &pair},
+    {"rate", "0.1", "how fast", offsetof(struct box, rate), &rate},
+    {"word", "null", "text", offsetof(struct box, word), &word},
+    {"kind", "\"small\"", "size", offsetof(struct box, kind), &kind},
+    {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
+    {"wish", "\"auto\"", "or not", offsetof(struct box, wish), &wish},
+    {0},
 };
-static const struct dt_config_hint hints[] = {{"box.old", "here it is box.count"}, {"later", "not there yet; remove it"}, {0}};
+static const struct dt_config_hint hints[] = {
+    {"box.old", "here it is box.count"}, {"later", "not there yet; remove it"}, {0}};
 
 static struct dt_arena arena;
 
@@ -74,7 +81,8 @@ static void test_values(void **state)
 {
     (void)state;
     struct box b;
-    char *got = read_box("{\"box\": {\"flag\": false, \"count\": 1e9, \"maybe\": 3, \"pair\": [2, 3], \"rate\": 0.25, \"word\": \"w\", \"kind\": "
+    char *got = read_box("{\"box\": {\"flag\": false, \"count\": 1e9, \"maybe\": 3, \"pair\": [2, 3], \"rate\": 0.25, "
+                         "\"word\": \"w\", \"kind\": "
                          "\"LARGE\", \"mode\": \"slow\"}}",
                          NULL, &b);
     assert_string_equal(got, "");
@@ -102,17 +110,25 @@ static void test_wrong_values(void **state)
 {
     (void)state;
     expect("{\"box\": {\"count\": 0}}", NULL, "f:1:19: box.count: is 0; give a whole number from 1 to 10000000000\n");
-    expect("{\"box\": {\"count\": 1.5}}", NULL, "f:1:19: box.count: is 1.5; give a whole number from 1 to 10000000000\n");
-    expect("{\"box\": {\"count\": \"auto\"}}", NULL, "f:1:19: box.count: is \"auto\"; give a whole number from 1 to 10000000000\n");
-    expect("{\"box\": {\"count\": null}}", NULL, "f:1:19: box.count: is null; give a whole number from 1 to 10000000000\n");
-    expect("{\"box\": {\"count\": 1, \"rate\": 0}}", NULL, "f:1:30: box.rate: is 0; give a number above 0 and below 1\n");
+    expect("{\"box\": {\"count\": 1.5}}", NULL,
+           "f:1:19: box.count: is 1.5; give a whole number from 1 to 10000000000\n");
+    expect("{\"box\": {\"count\": \"auto\"}}", NULL,
+           "f:1:19: box.count: is \"auto\"; give a whole number from 1 to 10000000000\n");
+    expect("{\"box\": {\"count\": null}}", NULL,
+           "f:1:19: box.count: is null; give a whole number from 1 to 10000000000\n");
+    expect("{\"box\": {\"count\": 1, \"rate\": 0}}", NULL,
+           "f:1:30: box.rate: is 0; give a number above 0 and below 1\n");
     expect("{\"box\": {\"count\": 1, \"flag\": 1}}", NULL, "f:1:30: box.flag: is 1; give true or false\n");
-    expect("{\"box\": {\"count\": 1, \"word\": \"\"}}", NULL, "f:1:30: box.word: is \"\"; give a string that is not empty, or null\n");
-    expect("{\"box\": {\"count\": 1, \"kind\": \"tiny\"}}", NULL, "f:1:30: box.kind: is \"tiny\"; give one of: small, large\n");
+    expect("{\"box\": {\"count\": 1, \"word\": \"\"}}", NULL,
+           "f:1:30: box.word: is \"\"; give a string that is not empty, or null\n");
+    expect("{\"box\": {\"count\": 1, \"kind\": \"tiny\"}}", NULL,
+           "f:1:30: box.kind: is \"tiny\"; give one of: small, large\n");
     expect("{\"box\": {\"count\": 1, \"kind\": \"huge\"}}", NULL,
            "f:1:30: box.kind: is \"huge\", which is not there yet; give one of: small, large\n");
-    expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL, "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
-    expect("{\"box\": 3}", NULL, "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
+    expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL,
+           "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
+    expect("{\"box\": 3}", NULL,
+           "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
     expect("{}", NULL, "f: box.count: missing; add it (how many)\n");
     expect("[]", NULL, "f:1:1: expected an object, { \"key\": value, ... }");
     expect("{", NULL, "f:1:2: the text ends here; expected a key in double quotes");
@@ -122,15 +138,18 @@ static void test_unknown(void **state)
 {
     (void)state;
     expect("{\"box\": {\"count\": 1, \"flagg\": true}}", NULL, "f:1:22: box.flagg: unknown key; did you mean flag?\n");
-    expect("{\"bxo\": {\"count\": 1, \"flagg\": true}, \"box\": {\"count\": 1}}", NULL, "f:1:2: bxo: unknown key; did you mean box?\n");
+    expect("{\"bxo\": {\"count\": 1, \"flagg\": true}, \"box\": {\"count\": 1}}", NULL,
+           "f:1:2: bxo: unknown key; did you mean box?\n");
     expect("{\"box\": {\"count\": 1}, \"rate\": 1}", NULL, "f:1:23: rate: unknown key; did you mean box.rate?\n");
     expect("{\"box\": {\"count\": 1}, \"box.count\": 1}", NULL, "f:1:23: \"box.count\": unknown key; remove it\n");
-    expect("{\"box\": {\"count\": 1}, \"elephant\": {\"a\": {\"b\": 1}}}", NULL, "f:1:23: elephant: unknown key; remove it\n");
+    expect("{\"box\": {\"count\": 1}, \"elephant\": {\"a\": {\"b\": 1}}}", NULL,
+           "f:1:23: elephant: unknown key; remove it\n");
     expect("{\"box\": {\"count\": 1, \"old\": 1}, \"later\": {\"enabled\": true}}", NULL,
            "f:1:22: box.old: here it is box.count\nf:1:33: later: not there yet; remove it\n");
     expect("{\"box\": {\"count\": 1, \"old\": false}, \"later\": {\"enabled\": false, \"x\": 1}}", NULL, "");
     expect("{\n \"box\": {\"x\": 1,\n  \"mode\": 1,\n \"count\": -1}}", NULL,
-           "f:2:10: box.x: unknown key; remove it\nf:3:11: box.mode: is 1; give one of: slow, fast\nf:4:11: box.count: is -1; give a whole number "
+           "f:2:10: box.x: unknown key; remove it\nf:3:11: box.mode: is 1; give one of: slow, fast\nf:4:11: box.count: "
+           "is -1; give a whole number "
            "from 1 to 10000000000\n");
 }
 
@@ -156,7 +175,8 @@ static void test_set(void **state)
     free(got);
     assert_int_equal(b.count, 3);
     expect("{}", "box.count=x", "--set box.count=x: box.count: is \"x\"; give a whole number from 1 to 10000000000\n");
-    expect("{\"box\": {\"count\": 1}}", "box.cuont=2", "--set box.cuont=2: box.cuont: unknown key; did you mean count?\n");
+    expect("{\"box\": {\"count\": 1}}", "box.cuont=2",
+           "--set box.cuont=2: box.cuont: unknown key; did you mean count?\n");
     expect("{}", "box.count", "--set box.count: not of the form key=value; write for example --set training.seed=7");
     expect("{}", "=1", "--set =1: not of the form key=value; write for example --set training.seed=7");
     expect("{}", "a..b=1", "--set a..b=1: not of the form key=value; write for example --set training.seed=7");
@@ -213,7 +233,8 @@ static void test_literals(void **state)
 static void test_format(void **state)
 {
     (void)state;
-    struct box box = {.flag = true, .count = 5, .maybe = -1, .pair = {1, 2}, .rate = 0.1, .kind = "small", .mode = 1, .wish = 2};
+    struct box box = {
+        .flag = true, .count = 5, .maybe = -1, .pair = {1, 2}, .rate = 0.1, .kind = "small", .mode = 1, .wish = 2};
     struct dt_text t;
     dt_text_init(&t);
     for (const struct dt_field *f = fields; f->key != NULL; f++) {
@@ -227,9 +248,12 @@ static void test_format(void **state)
     assert_true(strtod(t.data, NULL) == box.rate);
     dt_text_reset(&t);
     dt_config_schema(fields, 0, &t);
-    assert_non_null(strstr(t.data, "\"count\": {\"type\": [\"integer\"], \"minimum\": 1, \"maximum\": 10000000000, \"description\": \"how many\"}"));
-    assert_non_null(strstr(t.data, "\"mode\": {\"enum\": [\"slow\", \"fast\"], \"default\": \"fast\", \"description\": \"speed\"}"));
-    assert_non_null(strstr(t.data, "\"wish\": {\"enum\": [\"auto\", true, false], \"default\": \"auto\", \"description\": \"or not\"}"));
+    assert_non_null(strstr(t.data, "\"count\": {\"type\": [\"integer\"], \"minimum\": 1, \"maximum\": 10000000000, "
+                                   "\"description\": \"how many\"}"));
+    assert_non_null(strstr(
+        t.data, "\"mode\": {\"enum\": [\"slow\", \"fast\"], \"default\": \"fast\", \"description\": \"speed\"}"));
+    assert_non_null(strstr(
+        t.data, "\"wish\": {\"enum\": [\"auto\", true, false], \"default\": \"auto\", \"description\": \"or not\"}"));
     dt_text_clear(&t);
 }
 
@@ -266,8 +290,9 @@ int main(void)
 {
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_where),  cmocka_unit_test(test_literals),     cmocka_unit_test(test_format),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_set),    cmocka_unit_test(test_where),        cmocka_unit_test(test_literals),
+        cmocka_unit_test(test_format), cmocka_unit_test(test_limits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);

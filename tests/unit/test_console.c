@@ -1,4 +1,5 @@
-/* The console with readers that read at once, slowly, late and not at all: own lines wait for nobody, and none is lost to somebody who reads. */
+/* The console with readers that read at once, slowly, late and not at all: own lines wait for
+ * nobody, and none is lost to somebody who reads. */
 #include "launcher/output/console.h"
 
 #include "base/clock.h"
@@ -35,7 +36,8 @@ static void make_pipe(int ends[2], bool full)
     }
 }
 
-/* Appends what comes within timeout_s, at most `wanted` bytes, without newlines at its beginning. */
+/* Appends what comes within timeout_s, at most `wanted` bytes, without newlines at its
+ * beginning. */
 static void take(int fd, size_t wanted, double timeout_s, struct dt_text *out)
 {
     static char buffer[PIPE_BYTES];
@@ -64,7 +66,8 @@ static void close_all(int out[2], int error[2])
     }
 }
 
-/* Said lines are there when console_say returns, as after a crash in the next moment; those of others on the same pipe stay before them. */
+/* Said lines are there when console_say returns, as after a crash in the next moment; those of
+ * others on the same pipe stay before them. */
 static void test_at_once_and_in_order(void **state)
 {
     (void)state;
@@ -90,7 +93,8 @@ static void test_at_once_and_in_order(void **state)
     close_all(ends, ends);
 }
 
-/* Who does not read holds up no line, neither here nor on the other side; they come when it is read again, and dt_log's with them. */
+/* Who does not read holds up no line, neither here nor on the other side; they come when it is
+ * read again, and dt_log's with them. */
 static void test_full(void **state)
 {
     (void)state;
@@ -144,7 +148,8 @@ struct reader {
     struct dt_text got;
 };
 
-/* Every 0.1 s, until nothing more comes; of 256 bytes, a writer is told of room, which is a page, every 1.6 s. */
+/* Every 0.1 s, until nothing more comes; of 256 bytes, a writer is told of room, which is a
+ * page, every 1.6 s. */
 static void *read_slowly(void *argument)
 {
     struct reader *r = argument;
@@ -229,7 +234,8 @@ static void test_slow_reader(void **state)
     (void)close(ends[0]);
 }
 
-/* The end waits so long and no longer; what is said then waits for nobody either. With an INT pending, a slow reader is not waited for without end. */
+/* The end waits so long and no longer; what is said then waits for nobody either. With an INT
+ * pending, a slow reader is not waited for without end. */
 static void test_nobody_reads(void **state)
 {
     (void)state;
@@ -242,7 +248,8 @@ static void test_nobody_reads(void **state)
     double begin_s = dt_now_s();
     console_close(0.5);
     assert_true(dt_now_s() - begin_s > 0.4 && dt_now_s() - begin_s < 10);
-    take(ends[0], SIZE_MAX, 0.2, &got); /* the thread that hangs in its write comes free; when it is done with ends[1] nobody knows */
+    take(ends[0], SIZE_MAX, 0.2, &got); /* the thread that hangs in its write comes free; when it
+                                         * is done with ends[1] nobody knows */
 
     sigset_t set;
     sigset_t before;
@@ -315,8 +322,9 @@ static void test_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_at_once_and_in_order), cmocka_unit_test(test_full),         cmocka_unit_test(test_a_slow_side),
-        cmocka_unit_test(test_slow_reader),          cmocka_unit_test(test_nobody_reads), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_at_once_and_in_order), cmocka_unit_test(test_full),
+        cmocka_unit_test(test_a_slow_side),          cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_nobody_reads),         cmocka_unit_test(test_alone),
     };
     (void)signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Rounds as a pure step: tables of events and actions, then thousands of random histories with a few things that always hold. */
+/* Rounds as a pure step: tables of events and actions, then thousands of random histories with a
+ * few things that always hold. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,13 +28,18 @@ static void open_with(int nodes_min, int nodes_max, int restarts_max, bool watch
 
 static void join(int node, double now_s)
 {
-    coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = node, .local_world_size = 2 + node, .order = -node, .role = "default"}, now_s,
-                     &out);
+    coordinator_step(
+        &c,
+        &(struct event){
+            .kind = EVENT_JOIN, .node = node, .local_world_size = 2 + node, .order = -node, .role = "default"},
+        now_s, &out);
 }
 
 static void send(enum event_kind kind, int node, int code, double now_s)
 {
-    coordinator_step(&c, &(struct event){.kind = kind, .node = node, .round = c.round, .code = code, .step = -1, .saved_step = -1}, now_s, &out);
+    coordinator_step(
+        &c, &(struct event){.kind = kind, .node = node, .round = c.round, .code = code, .step = -1, .saved_step = -1},
+        now_s, &out);
 }
 
 static int count_of(enum action_kind kind)
@@ -140,7 +146,8 @@ static void hosts_of_one_name_are_numbered_as_they_come(void **state)
     assert_string_equal(ranked(hosts), "2 0 1 ");
 }
 
-/* A leader after the first one: who was in a round before need not be waited for again, whoever comes for the first time is followed by others. */
+/* A leader after the first one: who was in a round before need not be waited for again, whoever
+ * comes for the first time is followed by others. */
 static void those_who_return_need_no_last_call(void **state)
 {
     (void)state;
@@ -165,7 +172,8 @@ static void those_who_return_need_no_last_call(void **state)
     assert_int_equal(count_of(ACTION_END), 3);
 }
 
-/* What the caller knows of hosts that may be on their way: nobody begins with fewer than all before, or nobody at all. */
+/* What the caller knows of hosts that may be on their way: nobody begins with fewer than all
+ * before, or nobody at all. */
 static void a_round_waits_for_what_the_caller_says(void **state)
 {
     (void)state;
@@ -231,7 +239,8 @@ static void one_failure_counts_once(void **state)
     join(0, 2);
     assert_int_equal(count_of(ACTION_START), 2);
     assert_int_equal(out.list[0].place.restarts_used, 1);
-    coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .node = 0, .round = 1}, 3, &out); /* late news of the first round */
+    /* late news of the first round */
+    coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .node = 0, .round = 1}, 3, &out);
     assert_int_equal(out.count, 0);
     assert_int_equal(c.restarts_used, 1);
 }
@@ -239,11 +248,18 @@ static void one_failure_counts_once(void **state)
 static void failed(int node, bool weak, double now_s)
 {
     coordinator_step(&c,
-                     &(struct event){.kind = EVENT_FAILED, .node = node, .round = c.round, .code = 111, .step = -1, .saved_step = -1, .weak = weak},
+                     &(struct event){.kind = EVENT_FAILED,
+                                     .node = node,
+                                     .round = c.round,
+                                     .code = 111,
+                                     .step = -1,
+                                     .saved_step = -1,
+                                     .weak = weak},
                      now_s, &out);
 }
 
-/* A worker loses its peers before we hear that their host is gone: that costs no restart, whatever is heard first, and however many are left. */
+/* A worker loses its peers before we hear that their host is gone: that costs no restart,
+ * whatever is heard first, and however many are left. */
 static void a_lost_host_costs_no_restart_when_its_peers_speak_first(void **state)
 {
     (void)state;
@@ -275,7 +291,8 @@ static void a_lost_host_costs_no_restart_when_its_peers_speak_first(void **state
     }
 }
 
-/* Who lost its peers counts when all are still there, and when one of them says that it failed by itself. */
+/* Who lost its peers counts when all are still there, and when one of them says that it failed
+ * by itself. */
 static void lost_peers_count_when_no_host_is_lost(void **state)
 {
     (void)state;
@@ -294,7 +311,8 @@ static void lost_peers_count_when_no_host_is_lost(void **state)
     assert_int_equal(out.list[0].place.restarts_used, 1);
     join(1, 1);
     join(0, 1);
-    failed(0, true, 2); /* the budget is used up; it ends when all have come again and reach each other */
+    failed(0, true, 2); /* the budget is used up; it ends when all have come again and reach each
+                         * other */
     assert_int_equal(count_of(ACTION_END), 1);
     join(1, 2);
     join(0, 2);
@@ -315,7 +333,8 @@ static void lost_peers_count_when_no_host_is_lost(void **state)
     }
 }
 
-/* Two of three cannot reach each other, and both were in the round: no restart, also when none is left. A newcomer ended nothing. */
+/* Two of three cannot reach each other, and both were in the round: no restart, also when none
+ * is left. A newcomer ended nothing. */
 static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
 {
     (void)state;
@@ -370,7 +389,9 @@ static void permanent_and_unstartable_end_the_job(void **state)
     for (int kind = FAILURE_PERMANENT; kind <= FAILURE_START; kind++) {
         open_with(1, 1, 5, false);
         join(0, 0);
-        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = 1, .failure = (enum failure_kind)kind, .code = 100}, 1, &out);
+        coordinator_step(
+            &c, &(struct event){.kind = EVENT_FAILED, .round = 1, .failure = (enum failure_kind)kind, .code = 100}, 1,
+            &out);
         assert_int_equal(out.list[0].kind, ACTION_FINISH);
         assert_int_equal(out.list[0].code, 100);
     }
@@ -383,25 +404,31 @@ static void restarts_without_progress(void **state)
     for (int i = 0; i < 10; i++) { /* as long as each round comes further, there is no end to it */
         join(0, i);
         assert_int_equal(count_of(ACTION_START), 1);
-        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 10 + i, .saved_step = -1}, i, &out);
+        coordinator_step(
+            &c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 10 + i, .saved_step = -1}, i,
+            &out);
         assert_int_equal(out.count, 0);
     }
     for (int i = 0; i < 3; i++) {
         join(0, 20 + i);
-        coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 5, .saved_step = -1}, 20 + i, &out);
+        coordinator_step(
+            &c, &(struct event){.kind = EVENT_FAILED, .round = c.round, .code = 1, .step = 5, .saved_step = -1}, 20 + i,
+            &out);
     }
     assert_int_equal(out.list[0].kind, ACTION_FINISH);
     assert_int_equal(out.list[0].code, DT_EXIT_PERMANENT);
 }
 
-/* The second time in the same step is the last; another step is another matter, and so is a failure of another kind between two. */
+/* The second time in the same step is the last; another step is another matter, and so is a
+ * failure of another kind between two. */
 static void out_of_memory_in_the_same_step(void **state)
 {
     static const struct {
         bool oom;
         int step;
         bool end;
-    } tries[] = {{true, 5, false}, {true, 7, false}, {false, 7, false}, {true, 8, false}, {false, 2, false}, {true, 8, true}};
+    } tries[] = {{true, 5, false}, {true, 7, false},  {false, 7, false},
+                 {true, 8, false}, {false, 2, false}, {true, 8, true}};
     (void)state;
     for (int known = 0; known < 2; known++) {
         open_with(1, 1, 100, known == 1);
@@ -457,7 +484,8 @@ static void insisting_kills_on_all_nodes(void **state)
     for (int i = 0; i < 3; i++) {
         join(i, 0);
     }
-    send(EVENT_STOP, 1, COORDINATOR_KILL, 1); /* without a stop before it is no news: that one was told to another leader */
+    send(EVENT_STOP, 1, COORDINATOR_KILL, 1); /* without a stop before it is no news: that one
+                                               * was told to another leader */
     assert_int_equal(out.count, 0);
     send(EVENT_STOP, 1, 130, 1);
     send(EVENT_STOPPED, 1, 75, 2);
@@ -519,7 +547,8 @@ static void nodes_leave_until_the_minimum(void **state)
     assert_int_equal(count_of(ACTION_FINISH), 1);
     assert_int_equal(out.list[0].code, 143);
 
-    open_with(1, 2, 0, false); /* one that waits as a spare goes at once; the round does not notice */
+    open_with(1, 2, 0, false); /* one that waits as a spare goes at once; the round does not
+                                * notice */
     c.options.leave = true;
     join(0, 0);
     join(1, 0);
@@ -536,7 +565,8 @@ static void nodes_leave_until_the_minimum(void **state)
     assert_int_equal(count_of(ACTION_STOP), 2);
 }
 
-/* It is the first one that comes to the next leader: the others of its round will, too. A newcomer's wish, before there are enough, is the job's end. */
+/* It is the first one that comes to the next leader: the others of its round will, too. A
+ * newcomer's wish, before there are enough, is the job's end. */
 static void who_comes_to_a_new_leader_leaves_alone(void **state)
 {
     (void)state;
@@ -626,7 +656,8 @@ static void a_pause_that_fails_or_becomes_a_stop(void **state)
     send(EVENT_STOPPED, 1, 75, 2);
     join(0, 3);
     join(1, 3);
-    coordinator_step(&c, &(struct event){.kind = EVENT_STOP, .node = 1, .round = c.round, .code = 143, .saved = true}, 3, &out);
+    coordinator_step(&c, &(struct event){.kind = EVENT_STOP, .node = 1, .round = c.round, .code = 143, .saved = true},
+                     3, &out);
     assert_int_equal(count_of(ACTION_FINISH), 2);
     assert_int_equal(out.list[0].code, 75);
 
@@ -703,7 +734,9 @@ static void roles(void **state)
     open_with(3, 3, 0, false);
     const char *const names[] = {"actor", "learner", "actor"};
     for (int i = 0; i < 3; i++) {
-        coordinator_step(&c, &(struct event){.kind = EVENT_JOIN, .node = i, .local_world_size = i + 1, .order = i, .role = names[i]}, 0, &out);
+        coordinator_step(
+            &c, &(struct event){.kind = EVENT_JOIN, .node = i, .local_world_size = i + 1, .order = i, .role = names[i]},
+            0, &out);
     }
     const int rank[] = {0, 1, 3}, role_rank[] = {0, 0, 1}, role_size[] = {4, 2, 4};
     for (int i = 0; i < 3; i++) {
@@ -713,8 +746,8 @@ static void roles(void **state)
     }
 }
 
-/* Nodes that do as they are told, in a random order, with losses: a node is started only when it waits, rounds grow by one, ranks
- * tile the world, and the budget is never exceeded. */
+/* Nodes that do as they are told, in a random order, with losses: a node is started only when it
+ * waits, rounds grow by one, ranks tile the world, and the budget is never exceeded. */
 static void random_histories(void **state)
 {
     (void)state;
@@ -728,7 +761,13 @@ static void random_histories(void **state)
         for (int i = 0; i < 60; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             int k = (int)((seed >> 33) % NODES), what = (int)((seed >> 40) % 8);
-            struct event e = {.node = k, .round = c.round, .local_world_size = 1 + k, .order = k, .role = "r", .step = -1, .saved_step = -1};
+            struct event e = {.node = k,
+                              .round = c.round,
+                              .local_world_size = 1 + k,
+                              .order = k,
+                              .role = "r",
+                              .step = -1,
+                              .saved_step = -1};
             now_s += (double)((seed >> 50) % 40);
             if (what == 0 && node[k] != AWAY) {
                 e.kind = EVENT_LOST;

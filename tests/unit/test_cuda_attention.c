@@ -1,8 +1,10 @@
-/* Each implementation of attention on the GPU against sums in double, element by element, with the bound that its roundings allow; the same bits in every
+/* Each implementation of attention on the GPU against sums in double, element by element, with
+ * the bound that its roundings allow; the same bits in every
  * schedule of threads, and for a sequence alone as for one of several; nothing written beside a tensor.   run: timeout 400
  *
- * Bounds: BF16 keeps 8 bits, so a rounding is wrong by HALF of what is rounded. Weights are rounded before they meet values, gradients of scores before
- * they meet queries and keys, and results once. What is computed in float in between is wrong by FLOAT of the sum of magnitudes. */
+ * Bounds: BF16 keeps 8 bits, so a rounding is wrong by HALF of what is rounded. Weights are
+ * rounded before they meet values, gradients of scores before they meet queries and keys, and
+ * results once. What is computed in float in between is wrong by FLOAT of the sum of magnitudes. */
 #include "kernels/cuda/attention.h"
 #include "kernels/device.h"
 #include "tests/unit/support/attention_shape.h"
@@ -38,8 +40,10 @@ static bool flash_can(const struct attention_shape *x)
     return dt_cuda_attention_flash_can(x->positions, x->heads, x->head_size, x->scale, DT_BF16);
 }
 
-static const struct implementation flash = {"flash", flash_can, dt_cuda_attention_flash, dt_cuda_attention_backward_flash},
-                                   plain = {"plain", plain_can, dt_cuda_attention_plain, dt_cuda_attention_backward_plain};
+static const struct implementation flash = {"flash", flash_can, dt_cuda_attention_flash,
+                                            dt_cuda_attention_backward_flash},
+                                   plain = {"plain", plain_can, dt_cuda_attention_plain,
+                                            dt_cuda_attention_backward_plain};
 
 /* ---- tensors ---- */
 
@@ -75,7 +79,8 @@ static void make(const struct attention_shape *x, void **host)
     }
     fill_with(host[QKV], attention_count(x, QKV), 1, &seed);
     fill_with(host[DOUT], attention_count(x, DOUT), 1, &seed);
-    int64_t row = attention_row(x), values_at = (x->heads + attention_kv_heads(x)) * x->head_size; /* queries and keys larger */
+    /* queries and keys larger */
+    int64_t row = attention_row(x), values_at = (x->heads + attention_kv_heads(x)) * x->head_size;
     for (int64_t r = 0; r < x->batch * x->positions; r++) {
         fill_with((uint16_t *)host[QKV] + r * row, values_at, x->size, &seed);
     }
@@ -126,7 +131,8 @@ static char *allocate(struct gpu *g, enum dt_memory kind, size_t size_bytes)
     return p;
 }
 
-/* Forward and backward; out, lse and dqkv come back to the host. Around each tensor lie edges that must stay. */
+/* Forward and backward; out, lse and dqkv come back to the host. Around each tensor lie edges
+ * that must stay. */
 static void run(struct gpu *g, const struct implementation *i, const struct attention_shape *x, void **host)
 {
     char *device[TENSORS], *pinned[TENSORS];
@@ -167,7 +173,8 @@ static void run(struct gpu *g, const struct implementation *i, const struct atte
 
 /* ---- in double ---- */
 
-/* Expected, and by how much it may be off; of one sequence. delta comes from `out` as the kernel gave it: its rounding is no error of backward. */
+/* Expected, and by how much it may be off; of one sequence. delta comes from `out` as the kernel
+ * gave it: its rounding is no error of backward. */
 struct expected {
     double *x[TENSORS], *off[TENSORS];
 };
@@ -184,7 +191,8 @@ struct head {
     double scale;
 };
 
-static void expect_row(struct expected *e, const struct attention_shape *x, void *const *host, const struct head *h, int64_t i, double *p)
+static void expect_row(struct expected *e, const struct attention_shape *x, void *const *host, const struct head *h,
+                       int64_t i, double *p)
 {
     const void *qkv = host[QKV], *out = host[OUT], *dout = host[DOUT];
     int64_t keys = x->causal ? i + 1 : x->positions, D = h->size;
@@ -227,7 +235,8 @@ static void expect_row(struct expected *e, const struct attention_shape *x, void
 }
 
 /* Compares sequence b of `host`. */
-static void check_sequence(const struct implementation *i, const struct attention_shape *x, void *const *host, int64_t b)
+static void check_sequence(const struct implementation *i, const struct attention_shape *x, void *const *host,
+                           int64_t b)
 {
     struct attention_shape one = *x;
     one.batch = 1;
@@ -241,7 +250,8 @@ static void check_sequence(const struct implementation *i, const struct attentio
     double *p = malloc((size_t)x->positions * sizeof *p);
     for (int64_t h = 0; h < x->heads; h++) {
         int64_t D = x->head_size, kv = h / (x->heads / attention_kv_heads(x));
-        struct head head = {.q = h * D, .k = (x->heads + kv) * D, .v = (x->heads + attention_kv_heads(x) + kv) * D, .o = h * D};
+        struct head head = {
+            .q = h * D, .k = (x->heads + kv) * D, .v = (x->heads + attention_kv_heads(x) + kv) * D, .o = h * D};
         head.row = attention_row(x);
         head.out_row = x->heads * D;
         head.size = D;
@@ -255,9 +265,11 @@ static void check_sequence(const struct implementation *i, const struct attentio
             double got = t == LSE ? (double)((float *)own[t])[at] : value(own[t], at), want = e.x[t][at];
             double bound = e.off[t][at] + (t == LSE ? 0 : HALF * fabs(want) + 1e-30);
             if (!(fabs(got - want) <= bound)) {
-                fail_msg("%s (%lld, %lld, %lld, %lld, %lld)%s: sequence %lld: %s[%lld] is %.9g, not %.9g: off by %g, may be %g", i->name,
-                         (long long)x->batch, (long long)x->positions, (long long)x->heads, (long long)x->head_size, (long long)x->kv_heads,
-                         x->causal ? " causal" : "", (long long)b, names[t], (long long)at, got, want, fabs(got - want), bound);
+                fail_msg("%s (%lld, %lld, %lld, %lld, %lld)%s: sequence %lld: %s[%lld] is %.9g, not %.9g: off by %g, "
+                         "may be %g",
+                         i->name, (long long)x->batch, (long long)x->positions, (long long)x->heads,
+                         (long long)x->head_size, (long long)x->kv_heads, x->causal ? " causal" : "", (long long)b,
+                         names[t], (long long)at, got, want, fabs(got - want), bound);
             }
         }
     }
@@ -274,8 +286,9 @@ static void same(const struct attention_shape *x, void *const *a, void *const *b
         size_t size = attention_bytes(x, t);
         for (size_t i = 0; i < size; i++) {
             if (((char *)a[t])[i] != ((char *)b[t])[i]) {
-                fail_msg("(%lld, %lld, %lld, %lld, %lld): %s: other bits in %s, byte %zu", (long long)x->batch, (long long)x->positions,
-                         (long long)x->heads, (long long)x->head_size, (long long)x->kv_heads, what, names[t], i);
+                fail_msg("(%lld, %lld, %lld, %lld, %lld): %s: other bits in %s, byte %zu", (long long)x->batch,
+                         (long long)x->positions, (long long)x->heads, (long long)x->head_size, (long long)x->kv_heads,
+                         what, names[t], i);
             }
         }
     }
@@ -328,7 +341,8 @@ static void test_lengths(void **unused)
                 continue;
             }
 #endif
-            check(gpus, &flash, &(struct attention_shape){1, lengths[n], 1, 64, 0, causal != 0, 0, 1.5}, lengths[n] < 100 ? ORDERS : 1);
+            check(gpus, &flash, &(struct attention_shape){1, lengths[n], 1, 64, 0, causal != 0, 0, 1.5},
+                  lengths[n] < 100 ? ORDERS : 1);
         }
     }
     close_all(gpus);
@@ -347,7 +361,8 @@ static void test_head_sizes(void **unused)
     close_all(gpus);
 }
 
-/* Key heads that several query heads read; a scale of one's own; weights of which one is nearly all; a long sequence. */
+/* Key heads that several query heads read; a scale of one's own; weights of which one is nearly
+ * all; a long sequence. */
 static void test_other_shapes(void **unused)
 {
     (void)unused;
@@ -369,8 +384,10 @@ static void test_other_shapes(void **unused)
 static void test_plain(void **unused)
 {
     (void)unused;
-    static const struct attention_shape shapes[] = {
-        {1, 1, 1, 1, 0, true, 0, 1}, {1, 130, 1, 20, 0, true, 0, 1.5}, {1, 70, 4, 72, 2, false, 0, 1.5}, {1, 65, 1, 200, 0, true, 0, 1.5}};
+    static const struct attention_shape shapes[] = {{1, 1, 1, 1, 0, true, 0, 1},
+                                                    {1, 130, 1, 20, 0, true, 0, 1.5},
+                                                    {1, 70, 4, 72, 2, false, 0, 1.5},
+                                                    {1, 65, 1, 200, 0, true, 0, 1.5}};
     struct gpu gpus[ORDERS];
     open_all(gpus);
     for (size_t n = 0; n < sizeof shapes / sizeof shapes[0]; n++) {
@@ -440,7 +457,8 @@ static void test_what_flash_can(void **unused)
     assert_false(dt_cuda_attention_flash_can(1024, 12, 64, 0, DT_F32));
     assert_false(dt_cuda_attention_flash_can(1024, 12, 12, 0, DT_BF16));
     assert_false(dt_cuda_attention_flash_can(1024, 12, 136, 0, DT_BF16));
-    assert_false(dt_cuda_attention_flash_can(1024, 12, 64, -1, DT_BF16)); /* the largest score would be the smallest */
+    /* the largest score would be the smallest */
+    assert_false(dt_cuda_attention_flash_can(1024, 12, 64, -1, DT_BF16));
     assert_true(dt_cuda_attention_flash_can(131072, 32, 128, 0, DT_BF16));
     assert_false(dt_cuda_attention_flash_can(262144, 32, 128, 0, DT_BF16)); /* offsets of 32 bits */
 }

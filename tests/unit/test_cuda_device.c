@@ -1,5 +1,6 @@
-/* The device "cuda" on the software GPU or a real one: the cases of every device, and what only a GPU has: work that a failure does not call back, faults that
- * kernels write, and (of the software GPU) the ways in which there is no GPU. */
+/* The device "cuda" on the software GPU or a real one: the cases of every device, and what only
+ * a GPU has: work that a failure does not call back, faults that kernels write, and (of the
+ * software GPU) the ways in which there is no GPU. */
 #include "base/clock.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/support/child.h"
@@ -42,7 +43,8 @@ static void test_peak(void **unused)
         skip();
     }
     device_case_open(&d, &gpu);
-    assert_true(dt_device_peak(&d, DT_BF16) == 4096.0 * 4 * 1.98e9); /* per clock, multiprocessors, clock */
+    /* per clock, multiprocessors, clock */
+    assert_true(dt_device_peak(&d, DT_BF16) == 4096.0 * 4 * 1.98e9);
     assert_true(dt_device_peak(&d, DT_F32) == 256.0 * 4 * 1.98e9);
     dt_device_close(&d);
     device_case_open(&d, &(struct device_case){"apart", DT_STREAMS_AUTO});
@@ -63,7 +65,8 @@ static int pass_and_end(struct dt_stream *s, void *args, struct dt_error *err)
     return g->rc == 0 ? 0 : dt_fail(err, DT_PEER, "rank 1: gone");
 }
 
-/* What is in the queue behind a function that fails does run; but no event behind it says that all is well, and nothing more goes in. */
+/* What is in the queue behind a function that fails does run; but no event behind it says that
+ * all is well, and nothing more goes in. */
 static void test_work_behind_a_failure(void **unused)
 {
     (void)unused;
@@ -114,7 +117,8 @@ static void test_work_behind_a_failure(void **unused)
     sem_destroy(&g.open);
 }
 
-/* An event that the host has seen come through stays well when its stream is made to fail later; one that it has not seen does not. */
+/* An event that the host has seen come through stays well when its stream is made to fail later;
+ * one that it has not seen does not. */
 static void test_failure_from_outside(void **unused)
 {
     (void)unused;
@@ -140,7 +144,8 @@ static void test_failure_from_outside(void **unused)
     dt_device_close(&d);
 }
 
-/* A target that is none: the kernel says it, the stream fails once it has run, and so does a stream that waits for it. */
+/* A target that is none: the kernel says it, the stream fails once it has run, and so does a
+ * stream that waits for it. */
 static void test_fault_of_a_kernel(void **unused)
 {
     (void)unused;
@@ -198,14 +203,16 @@ static void test_refused_work(void **unused)
     char own[2] = {0};
     dt_stream_copy(a, &own[0], &own[1], 1);
     assert_int_equal(dt_stream_finish(a, LONG_S, &err), -1);
-    assert_string_equal(err.text, "copy: GPU 0 (software GPU, bus 0000:01:00.0): invalid argument (cudaErrorInvalidValue)");
+    assert_string_equal(err.text,
+                        "copy: GPU 0 (software GPU, bus 0000:01:00.0): invalid argument (cudaErrorInvalidValue)");
     assert_int_equal(dt_stream_finish(b, LONG_S, &err), 0);
     dt_stream_close(a);
     dt_stream_close(b);
     dt_device_close(&d);
 }
 
-/* Streams that were opened and closed, some of them failed, take no place for ever as long as they ended well. */
+/* Streams that were opened and closed, some of them failed, take no place for ever as long as
+ * they ended well. */
 static void test_many_streams(void **unused)
 {
     (void)unused;
@@ -216,7 +223,8 @@ static void test_many_streams(void **unused)
     for (int i = 0; i < 100; i++) {
         struct dt_stream *s = NULL;
         assert_int_equal(dt_stream_open(&d, 0, &s, NULL), 0);
-        assert_int_equal(dt_event_sync(e, LONG_S, NULL), 0); /* of the stream before, which had the same place */
+        assert_int_equal(dt_event_sync(e, LONG_S, NULL), 0); /* of the stream before, which had
+                                                              * the same place */
         dt_event_record(e, s);
         if (i == 50) {
             dt_stream_fail(s, DT_IO, "one of them");
@@ -269,7 +277,8 @@ static int say_nothing_pinned(void)
     return say_alloc(DT_MEMORY_PINNED);
 }
 
-/* Ranks that are threads of one process: an import is the memory itself, and giving it back closes nothing. Words are where the device says that they are. */
+/* Ranks that are threads of one process: an import is the memory itself, and giving it back
+ * closes nothing. Words are where the device says that they are. */
 static int share(void)
 {
     struct dt_device d;
@@ -281,7 +290,8 @@ static int share(void)
     memset(words, 0, 4096);
     device_case_open(&d, &gpu);
     int rc = dt_stream_open(&d, 0, &s, &err) != 0 || dt_device_alloc(&d, DT_MEMORY_DEVICE, 1000, &p, &err) != 0 ||
-             dt_device_export(&d, p, 1000, handle, &err) != 0 || dt_device_import(&d, handle, 1000, &other, &err) != 0 || other != p ||
+             dt_device_export(&d, p, 1000, handle, &err) != 0 ||
+             dt_device_import(&d, handle, 1000, &other, &err) != 0 || other != p ||
              dt_device_pin(&d, words, 4096, &err) != 0;
     if (rc == 0) {
         dt_device_release(&d, other);
@@ -326,7 +336,8 @@ static void test_no_gpu(void **unused)
          "device cuda: no GPU is visible (CUDA_VISIBLE_DEVICES=); correct or unset that, or use training.device=cpu"},
         {"SOFTGPU_DEVICES", "6", "CUDA_VISIBLE_DEVICES", "4,5", 2, say_open, DT_INVALID,
          "device cuda: GPU 2 was asked for, 2 are visible (CUDA_VISIBLE_DEVICES=4,5)"},
-        {"SOFTGPU_DEVICES", "1", NULL, NULL, -1, say_open, DT_INVALID, "device cuda: GPU -1 was asked for, 1 is visible"},
+        {"SOFTGPU_DEVICES", "1", NULL, NULL, -1, say_open, DT_INVALID,
+         "device cuda: GPU -1 was asked for, 1 is visible"},
         {"SOFTGPU_DEVICES", "2", NULL, NULL, 1, say_open, DT_OK, "opened"},
         {"SOFTGPU_DRIVER", "12080", NULL, NULL, 0, say_open, DT_INVALID,
          "device cuda: the driver is made for CUDA 12.8, this program for 13.0; install a newer driver"},
@@ -334,7 +345,8 @@ static void test_no_gpu(void **unused)
          "device cuda: no NVIDIA driver is here; install one, or use training.device=cpu"},
         {"SOFTGPU_MEMORY_MB", "64", NULL, NULL, 0, say_no_memory, DT_NO_MEMORY,
          "memory: GPU 0 (software GPU, bus 0000:01:00.0): cannot get 104857600 bytes; 67108864 of 67108864 are free"},
-        {"SOFTGPU_FAIL", "cudaMallocHost:1", NULL, NULL, 0, say_nothing_pinned, DT_NO_MEMORY, "memory: cannot pin 104857600 bytes of the host"},
+        {"SOFTGPU_FAIL", "cudaMallocHost:1", NULL, NULL, 0, say_nothing_pinned, DT_NO_MEMORY,
+         "memory: cannot pin 104857600 bytes of the host"},
     };
     if (&softgpu_launch_count == NULL) {
         skip();
@@ -373,17 +385,27 @@ static int break_down(void)
     CHECK(dt_event_open(&d, &known, NULL) == 0);
     CHECK(dt_event_open(&d, &before, NULL) == 0);
     CHECK(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, (void **)&x, NULL) == 0);
-    const struct dt_matmul_args product = {.c = x, .a = x + 1024, .b = x + 2048, .m = 8, .n = 8, .k = 8, .type = DT_F32};
-    const struct dt_attention_args attention = {
-        .out = x, .lse = x + 1024, .qkv = x + 2048, .batch = 1, .positions = 16, .heads = 1, .head_size = 8, .causal = true, .type = DT_BF16};
+    const struct dt_matmul_args product = {
+        .c = x, .a = x + 1024, .b = x + 2048, .m = 8, .n = 8, .k = 8, .type = DT_F32};
+    const struct dt_attention_args attention = {.out = x,
+                                                .lse = x + 1024,
+                                                .qkv = x + 2048,
+                                                .batch = 1,
+                                                .positions = 16,
+                                                .heads = 1,
+                                                .head_size = 8,
+                                                .causal = true,
+                                                .type = DT_BF16};
     d.kernels->matmul(s, &product);
     d.kernels->attention(s, &attention);
     dt_event_record(known, s);
     CHECK(dt_event_sync(known, LONG_S, NULL) == 0);
-    dt_event_record(before, s); /* behind it what broke the device may stand, or before it: nobody knows */
+    dt_event_record(before, s); /* behind it what broke the device may stand, or before it:
+                                 * nobody knows */
     setenv("SOFTGPU_FAIL", breaks_in, 1);
     if (strcmp(breaks_in, "a kernel") == 0) { /* a real GPU */
-        d.kernels->scale(s, &(struct dt_scale_args){.x = (void *)(uintptr_t)4096, .factor = 2, .count = 8, .type = DT_F32});
+        d.kernels->scale(
+            s, &(struct dt_scale_args){.x = (void *)(uintptr_t)4096, .factor = 2, .count = 8, .type = DT_F32});
         CHECK(dt_stream_finish(s, LONG_S, NULL) == -1);
     } else if (strncmp(breaks_in, "cublasLt", 8) == 0) {
         d.kernels->matmul(s, &product);
@@ -400,17 +422,21 @@ static int break_down(void)
     return 10 + (int)err.status;
 }
 
-/* What was recorded before is nothing either, unless the host has seen it come through; and whatever failed, the device is named with its own words. */
+/* What was recorded before is nothing either, unless the host has seen it come through; and
+ * whatever failed, the device is named with its own words. */
 static void test_a_device_that_breaks(void **unused)
 {
     (void)unused;
-    static const char *const rows[] = {"a kernel", "cudaMemcpyAsync:700", "a launch:700", "cublasLtMatmul:700", "cudnnBackendExecute:700"};
-    bool real = &softgpu_launch_count == NULL; /* breaks by an address that is nobody's, and only so; the software one would not survive that */
+    static const char *const rows[] = {"a kernel", "cudaMemcpyAsync:700", "a launch:700", "cublasLtMatmul:700",
+                                       "cudnnBackendExecute:700"};
+    bool real = &softgpu_launch_count == NULL; /* breaks by an address that is nobody's, and only
+                                                * so; the software one would not survive that */
     for (size_t i = real ? 0 : 1; i < (real ? 1 : sizeof rows / sizeof rows[0]); i++) {
         char text[CHILD_TEXT];
         breaks_in = rows[i];
         int code = child_run(break_down, text);
-        if (code != 10 + DT_IO || strstr(text, real ? "GPU 0 (" : "GPU 0 (software GPU") == NULL || strstr(text, "cudaErrorIllegalAddress") == NULL) {
+        if (code != 10 + DT_IO || strstr(text, real ? "GPU 0 (" : "GPU 0 (software GPU") == NULL ||
+            strstr(text, "cudaErrorIllegalAddress") == NULL) {
             fail_msg("%s: ended with %d: %s", rows[i], code, text);
         }
     }
@@ -425,8 +451,8 @@ static int sleep_long(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-/* What a stream waits for another one is known when the host has waited for it; a stream that brings data is no peer, and more waits at once than are taken
- * down lose their times only. */
+/* What a stream waits for another one is known when the host has waited for it; a stream that
+ * brings data is no peer, and more waits at once than are taken down lose their times only. */
 static void test_time_waited(void **unused)
 {
     (void)unused;

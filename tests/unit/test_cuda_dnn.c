@@ -1,5 +1,7 @@
-/* Attention by cuDNN on the software GPU: our descriptors as a library takes them apart, both passes against plain loops in double, batches that go by parts,
- * and everything that makes it step aside: no library, an old one, a part of it missing, a shape or an address that it does not take. On a real GPU the
+/* Attention by cuDNN on the software GPU: our descriptors as a library takes them apart, both
+ * passes against plain loops in double, batches that go by parts, and everything that makes it
+ * step aside: no library, an old one, a part of it missing, a shape or an address that it does
+ * not take. On a real GPU the
  * numbers alone.   run: timeout 200 */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/dnn.h"
@@ -16,7 +18,8 @@
 
 #include <cmocka.h>
 
-int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran, plans that it made; on a real GPU nobody counts them */
+int softgpu_dnn_executions(void) __attribute__((weak)); /* graphs that cuDNN ran, plans that it
+                                                         * made; on a real GPU nobody counts them */
 int softgpu_dnn_plans(void) __attribute__((weak));
 
 enum { EDGE_BYTES = 264 }; /* around work memory, so that it lies beside any alignment */
@@ -111,7 +114,8 @@ static void gpu_close(struct gpu *g)
 }
 
 /* Both calls, of the tensors that lie `off` bytes beside their alignment. */
-static void gpu_calls(const struct gpu *g, struct dt_attention_args *forward, struct dt_attention_backward_args *backward)
+static void gpu_calls(const struct gpu *g, struct dt_attention_args *forward,
+                      struct dt_attention_backward_args *backward)
 {
     char *tensors[TENSORS];
     for (int i = 0; i < TENSORS; i++) {
@@ -167,14 +171,16 @@ static void count(struct gpu *g)
     }
 }
 
-/* Since count: one call of each pass, by cuDNN where it has a part, and no execution more than it has. */
+/* Since count: one call of each pass, by cuDNN where it has a part, and no execution more than
+ * it has. */
 static void check_counts(const struct gpu *g, struct dnn_part expected)
 {
     for (int by = 0; by < DT_ATTENTION_BYS; by++) {
         for (int backward = 0; backward < 2; backward++) {
             bool dnn = (backward ? expected.backward : expected.forward) > 0;
             int64_t calls = dt_cuda_attention_calls((enum dt_attention_by)by, backward) - g->calls[backward][by];
-            bool flash = dt_cuda_attention_flash_can(g->n.positions, g->n.heads, g->n.head_size, g->n.scale, DT_BF16) && g->off % 16 == 0;
+            bool flash = dt_cuda_attention_flash_can(g->n.positions, g->n.heads, g->n.head_size, g->n.scale, DT_BF16) &&
+                         g->off % 16 == 0;
             enum dt_attention_by other = flash && !plain_wanted ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
             if (calls != (by == (int)(dnn ? DT_ATTENTION_BY_CUDNN : other))) {
                 fail_msg("%s: %lld calls by %d", backward ? "backward" : "forward", (long long)calls, by);
@@ -186,7 +192,8 @@ static void check_counts(const struct gpu *g, struct dnn_part expected)
     }
 }
 
-/* What a real GPU does of it: a batch need not go by parts there, and on 10.x backward is not cuDNN's. */
+/* What a real GPU does of it: a batch need not go by parts there, and on 10.x backward is not
+ * cuDNN's. */
 static struct dnn_part here(const struct gpu *g, struct dnn_part wanted)
 {
     if (softgpu_dnn_executions == NULL && dt_cuda_capability(&g->d) / 10 == 10) {
@@ -206,15 +213,19 @@ static void reference_of(const struct gpu *g, struct reference *r)
 {
     const struct attention_shape *n = &g->n;
     const uint16_t *qkv = (const void *)(g->host[QKV] + g->off), *dout = (const void *)(g->host[DOUT] + g->off);
-    int64_t t = n->positions, d = n->head_size, row = attention_row(n), out_row = n->heads * d, kv_heads = attention_kv_heads(n);
-    double scale = n->scale != 0 ? n->scale : 1 / sqrt((double)d), *p = calloc((size_t)t, sizeof *p), *ds = calloc((size_t)t, sizeof *ds);
+    int64_t t = n->positions, d = n->head_size, row = attention_row(n), out_row = n->heads * d,
+            kv_heads = attention_kv_heads(n);
+    double scale = n->scale != 0 ? n->scale : 1 / sqrt((double)d), *p = calloc((size_t)t, sizeof *p),
+           *ds = calloc((size_t)t, sizeof *ds);
     r->out = calloc((size_t)(n->batch * t * out_row), sizeof *r->out);
     r->lse = calloc((size_t)(n->batch * n->heads * t), sizeof *r->lse);
     r->dqkv = calloc((size_t)(n->batch * t * row), sizeof *r->dqkv);
     for (int64_t i = 0; i < n->batch * n->heads * t; i++) {
-        int64_t b = i / t / n->heads, h = i / t % n->heads, q = i % t, kv = h / (n->heads / kv_heads), keys = n->causal ? q + 1 : t;
+        int64_t b = i / t / n->heads, h = i / t % n->heads, q = i % t, kv = h / (n->heads / kv_heads),
+                keys = n->causal ? q + 1 : t;
         const uint16_t *base = qkv + b * t * row;
-        int64_t at_q = q * row + h * d, at_k = (n->heads + kv) * d, at_v = at_k + kv_heads * d, at_out = (b * t + q) * out_row + h * d;
+        int64_t at_q = q * row + h * d, at_k = (n->heads + kv) * d, at_v = at_k + kv_heads * d,
+                at_out = (b * t + q) * out_row + h * d;
         double most = -INFINITY, sum = 0, own = 0;
         for (int64_t k = 0; k < keys; k++) {
             p[k] = 0;
@@ -255,8 +266,9 @@ static void reference_of(const struct gpu *g, struct reference *r)
     free(ds);
 }
 
-/* Of the largest value: rounding of weights, output and gradients to 8 bits each, of inputs that cancel. Nothing else is let through: a mask that is one
- * key off, or a head that reads its neighbour's keys, is a hundred times as far away. */
+/* Of the largest value: rounding of weights, output and gradients to 8 bits each, of inputs that
+ * cancel. Nothing else is let through: a mask that is one key off, or a head that reads its
+ * neighbour's keys, is a hundred times as far away. */
 static const double bound = 0.02;
 
 static void check_result(const struct gpu *g)
@@ -313,8 +325,9 @@ static const struct attention_shape common = {2, 33, 2, 16, 0, true, 0, 1};
 static void test_shapes(void **unused)
 {
     (void)unused;
-    static const struct attention_shape shapes[] = {{2, 33, 2, 16, 0, true, 0, 1},   {3, 64, 3, 8, 0, true, 0, 1}, {1, 65, 4, 32, 2, false, 0, 1},
-                                                    {2, 40, 6, 24, 1, true, 0, 1},   {4, 5, 1, 64, 0, true, 0, 1}, {1, 130, 2, 128, 0, true, 0, 1},
+    static const struct attention_shape shapes[] = {{2, 33, 2, 16, 0, true, 0, 1},   {3, 64, 3, 8, 0, true, 0, 1},
+                                                    {1, 65, 4, 32, 2, false, 0, 1},  {2, 40, 6, 24, 1, true, 0, 1},
+                                                    {4, 5, 1, 64, 0, true, 0, 1},    {1, 130, 2, 128, 0, true, 0, 1},
                                                     {2, 40, 2, 16, 0, true, 0.3, 1}, {2, 2, 2, 8, 0, false, 0, 1}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         run_and_check(&(struct variant){.n = shapes[i], .part = both});
@@ -333,7 +346,8 @@ static void test_left_to_others(void **unused)
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         run_and_check(&(struct variant){.n = shapes[i], .part = none});
     }
-    run_and_check(&(struct variant){.n = common, .off = 8, .part = none}); /* addresses beside their alignment */
+    /* addresses beside their alignment */
+    run_and_check(&(struct variant){.n = common, .off = 8, .part = none});
     run_and_check(&(struct variant){.n = common, .deterministic = true, .part = none});
 }
 
@@ -428,7 +442,8 @@ static void test_parts(void **unused)
     struct attention_shape four = common;
     four.batch = 4;
     four.positions = 32;
-    expect((struct variant){{{"SOFTGPU_CUDNN", "work 20"}}, four, .part = {4, 4}}, NULL); /* one sequence at a time */
+    /* one sequence at a time */
+    expect((struct variant){{{"SOFTGPU_CUDNN", "work 20"}}, four, .part = {4, 4}}, NULL);
     expect((struct variant){{{"SOFTGPU_CUDNN", "work 10"}}, four, .part = {2, 2}}, NULL);
     four.positions = 33;
     four.heads = 1; /* a sequence's log-sum-exp ends beside any alignment */
@@ -436,11 +451,13 @@ static void test_parts(void **unused)
            "wants more work memory than there is; 33 positions, 1 heads of size 16 run on kernels of our own");
 }
 
-/* Work memory of the caller, larger than the stream's 32 MiB: forward has none, so where an engine wants 40 MiB for a sequence it is left to others. */
+/* Work memory of the caller, larger than the stream's 32 MiB: forward has none, so where an
+ * engine wants 40 MiB for a sequence it is left to others. */
 static void test_callers_work(void **unused)
 {
     (void)unused;
-    const char *line = "wants more work memory than there is; 32 positions, 2 heads of size 16 run on kernels of our own";
+    const char *line =
+        "wants more work memory than there is; 32 positions, 2 heads of size 16 run on kernels of our own";
     static const struct {
         size_t mib;
         int parts;
@@ -449,9 +466,14 @@ static void test_callers_work(void **unused)
     four.batch = 4;
     four.positions = 32;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        expect((struct variant){{{"SOFTGPU_CUDNN", "work 40"}}, four, .work_bytes = cases[i].mib << 20, .part = {0, cases[i].parts}}, line);
+        expect(
+            (struct variant){
+                {{"SOFTGPU_CUDNN", "work 40"}}, four, .work_bytes = cases[i].mib << 20, .part = {0, cases[i].parts}},
+            line);
     }
-    expect((struct variant){{{"SOFTGPU_CUDNN", "work 20"}}, four, .work_bytes = (size_t)20 << 20, .part = {4, 4}}, NULL); /* the stream's is larger */
+    /* the stream's is larger */
+    expect((struct variant){{{"SOFTGPU_CUDNN", "work 20"}}, four, .work_bytes = (size_t)20 << 20, .part = {4, 4}},
+           NULL);
 }
 
 static int ask_for_wide(void)
@@ -470,16 +492,17 @@ static int ask_for_wide(void)
     return 0;
 }
 
-/* A sequence whose scores alone are too many for the stream's work memory, which is known before the library is asked, and not for the caller's. */
+/* A sequence whose scores alone are too many for the stream's work memory, which is known before
+ * the library is asked, and not for the caller's. */
 static void test_does_not_fit(void **unused)
 {
     (void)unused;
     char text[CHILD_TEXT];
     variant = (struct variant){.n = {1, 2, 2100, 8, 0, true, 0, 1}};
     assert_int_equal(child_run(ask_for_wide, text), 0);
-    assert_non_null(strstr(text,
-                           "cuDNN: the scores of a sequence do not fit into 32 MiB of work memory; 2 positions, 2100 heads of size 8, backward, "
-                           "run on kernels of our own\n"));
+    assert_non_null(strstr(text, "cuDNN: the scores of a sequence do not fit into 32 MiB of work memory; 2 positions, "
+                                 "2100 heads of size 8, backward, "
+                                 "run on kernels of our own\n"));
     assert_non_null(strstr(text, "\ncuDNN, kernels of our own on tensor cores"));
     variant.work_bytes = (size_t)40 << 20;
     assert_int_equal(child_run(ask_for_wide, text), 0);
@@ -496,7 +519,8 @@ static void test_no_library(void **unused)
     expect((struct variant){{{"SOFTGPU_CUDNN", "create 1008"}}, common, .part = none},
            "cuDNN: cannot be started: CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED; attention runs on kernels of our own");
     expect((struct variant){{{"SOFTGPU_CUDNN", "engines 0"}}, common, .part = none},
-           "cuDNN: has no engine without NVRTC, and libnvrtc.so.99 is not here; 33 positions, 2 heads of size 16 run on kernels of our own");
+           "cuDNN: has no engine without NVRTC, and libnvrtc.so.99 is not here; 33 positions, 2 heads of size 16 run "
+           "on kernels of our own");
 }
 
 static void test_wishes(void **unused)
@@ -516,7 +540,8 @@ static void test_no_order(void **unused)
 {
     (void)unused;
     expect((struct variant){{{"SOFTGPU_CAPABILITY", "103"}}, common, .part = {1, 0}},
-           "cuDNN: sums in no order on compute capability 10.3; 33 positions, 2 heads of size 16, backward, run on kernels of our own");
+           "cuDNN: sums in no order on compute capability 10.3; 33 positions, 2 heads of size 16, backward, run on "
+           "kernels of our own");
     expect((struct variant){{{"SOFTGPU_CAPABILITY", "100"}, {"DTRUN_ATTENTION", "fast"}}, common, .part = both}, NULL);
     expect((struct variant){{{"SOFTGPU_CAPABILITY", "80"}}, common, .part = both}, NULL);
 }
@@ -545,11 +570,12 @@ static int run_broken(void)
     int ready = g.d.ops->plans->attention(&g.d, &forward, &by, &early), rc = gpu_run(&g, &err);
     (void)fprintf(stderr, "%d %s", (int)err.status, err.text);
     gpu_close(&g);
-    return rc == 0 || (ready == 0) != (strncmp(variant.settings[0].value, "execute", 7) == 0) || (ready != 0 && strcmp(early.text, err.text) != 0);
+    return rc == 0 || (ready == 0) != (strncmp(variant.settings[0].value, "execute", 7) == 0) ||
+           (ready != 0 && strcmp(early.text, err.text) != 0);
 }
 
-/* A library that breaks down is no reason to go on with its next engine, or without it: another start, or another rank, would have other bits. What it does
- * not take is one. */
+/* A library that breaks down is no reason to go on with its next engine, or without it: another
+ * start, or another rank, would have other bits. What it does not take is one. */
 static void test_breakdowns(void **unused)
 {
     (void)unused;
@@ -559,16 +585,19 @@ static void test_breakdowns(void **unused)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         variant = (struct variant){.settings = {{"SOFTGPU_CUDNN", all[i]}}};
         int code = child_run(run_broken, text), status = atoi(strchr(all[i], ' '));
-        (void)snprintf(expected, sizeof expected, "%d attention: cuDNN: CUDNN_STATUS_%s (status %d); DTRUN_ATTENTION=own leaves it out", DT_IO,
+        (void)snprintf(expected, sizeof expected,
+                       "%d attention: cuDNN: CUDNN_STATUS_%s (status %d); DTRUN_ATTENTION=own leaves it out", DT_IO,
                        status == 5000 ? "EXECUTION_FAILED" : "OTHER", status);
         if (code != 0 || strcmp(text, expected) != 0) {
             fail_msg("%s: %d: %s", all[i], code, text);
         }
     }
-    expect((struct variant){{{"SOFTGPU_CUDNN", "plan 3000"}}, common, .part = both}, NULL); /* the second engine */
+    /* the second engine */
+    expect((struct variant){{{"SOFTGPU_CUDNN", "plan 3000"}}, common, .part = both}, NULL);
     expect((struct variant){{{"SOFTGPU_CUDNN", "heuristics 3000"}}, common, .part = both}, NULL);
     expect((struct variant){{{"SOFTGPU_CUDNN", "graph 3001"}}, common, .part = none},
-           "cuDNN: refuses the graph: CUDNN_STATUS_OTHER (status 3001): a graph; 33 positions, 2 heads of size 16 run on kernels of our own");
+           "cuDNN: refuses the graph: CUDNN_STATUS_OTHER (status 3001): a graph; 33 positions, 2 heads of size 16 run "
+           "on kernels of our own");
 }
 
 static void test_a_wrong_wish(void **unused)
@@ -576,13 +605,15 @@ static void test_a_wrong_wish(void **unused)
     (void)unused;
     char text[CHILD_TEXT], expected[200];
     assert_int_equal(child_run(open_with_a_wrong_wish, text), 0);
-    (void)snprintf(expected, sizeof expected, "%d DTRUN_ATTENTION=quick: not known; use cudnn, fast, own or plain", DT_INVALID);
+    (void)snprintf(expected, sizeof expected, "%d DTRUN_ATTENTION=quick: not known; use cudnn, fast, own or plain",
+                   DT_INVALID);
     assert_string_equal(text, expected);
 }
 
 int main(void)
 {
-    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_left_to_others), cmocka_unit_test(test_again)};
+    const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_left_to_others),
+                                          cmocka_unit_test(test_again)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),          cmocka_unit_test(test_callers_work), cmocka_unit_test(test_does_not_fit),
         cmocka_unit_test(test_no_library),     cmocka_unit_test(test_wishes),       cmocka_unit_test(test_no_order),
@@ -594,5 +625,6 @@ int main(void)
         print_message("skipped: %s\n", err.text);
         return 0;
     }
-    return softgpu_dnn_executions == NULL ? cmocka_run_group_tests(on_a_gpu, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    return softgpu_dnn_executions == NULL ? cmocka_run_group_tests(on_a_gpu, NULL, NULL)
+                                          : cmocka_run_group_tests(tests, NULL, NULL);
 }

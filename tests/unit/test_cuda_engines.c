@@ -1,4 +1,5 @@
-/* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for all who share it. On the software GPU, one of whose proposals is made
+/* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for
+ * all who share it. On the software GPU, one of whose proposals is made
  * fast.   run: timeout 120 */
 #include "base/file.h"
 #include "base/text.h"
@@ -74,7 +75,8 @@ static void close_gpu(struct gpu *g)
 }
 
 /* As a run's start, where addresses are none. */
-static struct dt_attention_list wanted(const struct gpu *g, struct dt_attention_args *forward, struct dt_attention_backward_args *backward)
+static struct dt_attention_list wanted(const struct gpu *g, struct dt_attention_args *forward,
+                                       struct dt_attention_backward_args *backward)
 {
     void *nowhere = (void *)((uintptr_t)1 << ADDRESS);
     *forward = g->forward;
@@ -154,7 +156,8 @@ static void the_fastest_is_kept(void **state)
         assert_int_equal(compute(&g), fast);
         assert_int_equal(compute(&g), fast);
         assert_int_equal(softgpu_dnn_plans() - plans, 2);
-        assert_int_equal(softgpu_dnn_late_plans() - late, 1); /* backward's: nobody made it before forward ran */
+        assert_int_equal(softgpu_dnn_late_plans() - late, 1); /* backward's: nobody made it
+                                                               * before forward ran */
         close_gpu(&g);
         /* another start, where another would be faster now: nothing is measured, nothing changes */
         set_number("SOFTGPU_CUDNN_FAST", (fast + 1) % 4);
@@ -191,7 +194,8 @@ static void few_are_looked_at(void **state)
     (void)unsetenv("SOFTGPU_CUDNN");
 }
 
-/* One that has other bits each time is left out however fast it is, and so is one that says it may; and one that cannot be had. */
+/* One that has other bits each time is left out however fast it is, and so is one that says it
+ * may; and one that cannot be had. */
 static void what_has_no_order_is_left_out(void **state)
 {
     (void)state;
@@ -224,7 +228,8 @@ static void what_has_no_order_is_left_out(void **state)
     dt_text_clear(&said);
 }
 
-/* Backward in no order was asked for: then one without is as good as others. In a process of its own, as what is asked for is read once. */
+/* Backward in no order was asked for: then one without is as good as others. In a process of its
+ * own, as what is asked for is read once. */
 static int choose_without_order(void)
 {
     struct gpu g;
@@ -268,8 +273,9 @@ static void wishes_are_heeded(void **state)
     assert_int_equal(child_run(choose_without_library, text), 0);
 }
 
-/* Work memory counts: proposals want 40 MiB for a sequence. The caller has 90, so backward is measured and computed by two sequences at a time; forward has the
- * stream's 32 only, and nothing to choose. */
+/* Work memory counts: proposals want 40 MiB for a sequence. The caller has 90, so backward is
+ * measured and computed by two sequences at a time; forward has the stream's 32 only, and
+ * nothing to choose. */
 static void parts_are_measured(void **state)
 {
     (void)state;
@@ -296,7 +302,8 @@ static void parts_are_measured(void **state)
     (void)unsetenv("SOFTGPU_CUDNN");
 }
 
-/* What another rank chose counts, here and for later starts; `none` goes back to the first proposal. */
+/* What another rank chose counts, here and for later starts; `none` goes back to the first
+ * proposal. */
 static void ranks_take_what_rank_0_chose(void **state)
 {
     (void)state;
@@ -367,7 +374,8 @@ static void what_cannot_be_kept_is_not_measured(void **state)
     (void)unsetenv("SOFTGPU_CUDNN_FAST");
 }
 
-/* A damaged file, or one of another device, is said once and made anew; an engine that the library has no more is said, and its first proposal taken. */
+/* A damaged file, or one of another device, is said once and made anew; an engine that the
+ * library has no more is said, and its first proposal taken. */
 static void what_a_file_should_not_say(void **state)
 {
     (void)state;
@@ -387,7 +395,8 @@ static void what_a_file_should_not_say(void **state)
     plan_cache_read(path, &text);
     int head = (int)(strchr(strchr(text.data, '\n') + 1, '\n') + 1 - text.data);
     char *no_row = dt_format("%.*s2 33 2 2 16 33554432 1 0 0 0 2 1 17 24 1\n", head, text.data);
-    for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is none */
+    for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is
+                                            * none */
         plan_cache_damage(path, &text, kind < 2 ? (enum plan_cache_damage)kind : PLAN_CACHE_INSTEAD,
                           kind == 2 ? "dtrun attention plans 1\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
         int fd = plan_cache_log_begin();
@@ -410,15 +419,18 @@ static void what_a_file_should_not_say(void **state)
     assert_int_equal(compute(&g), 0);
     close_gpu(&g);
     plan_cache_log_end(fd, &said);
-    assert_non_null(strstr(dt_text_str(&said), "cuDNN refuses the engine that was measured for 2 x 33 positions, 2 heads of size 16; its first "
-                                               "proposal is taken\n"));
+    assert_non_null(
+        strstr(dt_text_str(&said),
+               "cuDNN refuses the engine that was measured for 2 x 33 positions, 2 heads of size 16; its first "
+               "proposal is taken\n"));
     (void)unsetenv("SOFTGPU_CUDNN_FAST");
     (void)unsetenv("SOFTGPU_CUDNN");
     dt_text_clear(&text);
     dt_text_clear(&said);
 }
 
-/* Where the library breaks down at its first proposal nothing is chosen, and making the plan fails as ever. */
+/* Where the library breaks down at its first proposal nothing is chosen, and making the plan
+ * fails as ever. */
 static void a_breakdown_is_nothing_to_choose(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Products with their epilogues on the GPU: what they compute, what is refused and done apart, and that the faster way is chosen once for all. On the software
+/* Products with their epilogues on the GPU: what they compute, what is refused and done apart,
+ * and that the faster way is chosen once for all. On the software
  * GPU, whose cublasLt is told which one is slow; on a real one what its library's proposals compute.   run: timeout 600 */
 #include "base/log.h"
 #include "base/text.h"
@@ -19,7 +20,8 @@
 #include <cmocka.h>
 // clang-format on
 
-extern uint64_t softgpu_lt_proposals __attribute__((weak)), softgpu_lt_epilogues __attribute__((weak)); /* not on a real GPU */
+/* not on a real GPU */
+extern uint64_t softgpu_lt_proposals __attribute__((weak)), softgpu_lt_epilogues __attribute__((weak));
 
 struct gpu {
     struct dt_device d;
@@ -59,11 +61,13 @@ static enum dt_dtype type_of(const struct product *p, int buffer)
 }
 
 /* As in an MLP: forward x W, the gradient of its input, that of its weights. */
-static void make(struct product *p, enum dt_epilogue epilogue, int64_t m, int64_t n, int64_t k, enum dt_dtype type, enum dt_dtype grad_type)
+static void make(struct product *p, enum dt_epilogue epilogue, int64_t m, int64_t n, int64_t k, enum dt_dtype type,
+                 enum dt_dtype grad_type)
 {
     memset(p, 0, sizeof *p);
     bool weights = epilogue == DT_EPILOGUE_BIAS_BACKWARD;
-    p->args = (struct dt_matmul_args){.m = m, .n = n, .k = k, .type = type, .c_type = weights ? grad_type : type, .grad_type = grad_type};
+    p->args = (struct dt_matmul_args){
+        .m = m, .n = n, .k = k, .type = type, .c_type = weights ? grad_type : type, .grad_type = grad_type};
     p->args.epilogue = epilogue;
     p->args.a_transposed = weights;
     p->args.b_transposed = epilogue == DT_EPILOGUE_GELU_BACKWARD;
@@ -116,7 +120,8 @@ static void compute_reference(struct product *p)
     case_close(&d, s);
 }
 
-/* p's memory on the device: behind each buffer's beginning `shift` bytes, which count for the buffers of the mask. */
+/* p's memory on the device: behind each buffer's beginning `shift` bytes, which count for the
+ * buffers of the mask. */
 struct on_device {
     char *blocks[BUFFERS], *at[BUFFERS], *pinned;
     size_t bytes[BUFFERS], most;
@@ -140,7 +145,8 @@ static void put(struct gpu *g, const struct product *p, struct on_device *o, siz
     }
 }
 
-static void check(struct gpu *g, const struct product *p, const struct on_device *o, int buffer, double bound, const char *who)
+static void check(struct gpu *g, const struct product *p, const struct on_device *o, int buffer, double bound,
+                  const char *who)
 {
     struct dt_error err = {0};
     double *x = dt_alloc((size_t)p->counts[buffer] * sizeof(double));
@@ -152,19 +158,22 @@ static void check(struct gpu *g, const struct product *p, const struct on_device
     for (int64_t i = 0; i < p->counts[buffer]; i++) {
         double expected = p->values[buffer][i];
         if (!(fabs(x[i] - expected) <= bound * (1 + fabs(expected)))) {
-            fail_msg("%s: epilogue %d of (%lld, %lld, %lld): buffer %d [%lld]: %g, expected %g", who, (int)p->args.epilogue, (long long)p->args.m,
-                     (long long)p->args.n, (long long)p->args.k, buffer, (long long)i, x[i], expected);
+            fail_msg("%s: epilogue %d of (%lld, %lld, %lld): buffer %d [%lld]: %g, expected %g", who,
+                     (int)p->args.epilogue, (long long)p->args.m, (long long)p->args.n, (long long)p->args.k, buffer,
+                     (long long)i, x[i], expected);
         }
     }
     free(x);
 }
 
-/* c, and what else the epilogue writes. BF16 has 8 bits; `sum` bounds a sum of values that may have been rounded before. */
+/* c, and what else the epilogue writes. BF16 has 8 bits; `sum` bounds a sum of values that may
+ * have been rounded before. */
 static void check_all(struct gpu *g, const struct product *p, const struct on_device *o, double sum, const char *who)
 {
     check(g, p, o, C, p->args.c_type == DT_F32 ? 1e-5 : 0.008, who);
     check(g, p, o, AUX, 0.008, who);
-    check(g, p, o, GRADIENT, p->args.epilogue == DT_EPILOGUE_BIAS_BACKWARD && p->args.grad_type == DT_F32 ? 1e-5 : sum, who);
+    check(g, p, o, GRADIENT, p->args.epilogue == DT_EPILOGUE_BIAS_BACKWARD && p->args.grad_type == DT_F32 ? 1e-5 : sum,
+          who);
 }
 
 static void take_away(struct gpu *g, struct on_device *o)
@@ -189,11 +198,13 @@ static int choose(struct gpu *g, const struct dt_matmul_args *a)
     return measured;
 }
 
-/* The same choice without measuring: the library's first algorithm for the product with its epilogue. */
+/* The same choice without measuring: the library's first algorithm for the product with its
+ * epilogue. */
 static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 {
     struct dt_matmul_key key = dt_matmul_key_of(a);
-    struct dt_matmul_algo algo = {.words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment, 16, 16}};
+    struct dt_matmul_algo algo = {
+        .words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment, 16, 16}};
     struct dt_text text;
     dt_text_init(&text);
     g->d.ops->plans->tell(&g->d, a, 0, &text);
@@ -230,7 +241,8 @@ static void they_agree_with_the_twin(void **unused)
             put(&g, &p, &o[0], 2, shift != 0 ? 1 << A | 1 << B : 0);
             put(&g, &p, &o[1], 2, shift != 0 ? 1 << A | 1 << B : 0);
             struct dt_matmul_args a[2] = {with_pointers(&p, o[0].at), with_pointers(&p, o[1].at)};
-            assert_true(shift != 0 || !g.d.kernels->matmul_epilogue(g.s, &a[0])); /* nothing was chosen */
+            /* nothing was chosen */
+            assert_true(shift != 0 || !g.d.kernels->matmul_epilogue(g.s, &a[0]));
             adopt(&g, &a[0]);
             uint64_t before = softgpu_lt_epilogues;
             assert_true(g.d.kernels->matmul_epilogue(g.s, &a[0]));
@@ -253,9 +265,11 @@ static void they_agree_with_the_twin(void **unused)
     close_gpu(&g);
 }
 
-/* Every algorithm that the library proposes for a product with its epilogue; the choice between them is one of speed alone. Its GELU may be of fewer bits than
- * ours, but what is laid out otherwise, added to or left out is further away. */
-static int check_proposals(struct gpu *g, const struct matmul_cache *c, const struct product *p, const struct product *expected)
+/* Every algorithm that the library proposes for a product with its epilogue; the choice between
+ * them is one of speed alone. Its GELU may be of fewer bits than ours, but what is laid out
+ * otherwise, added to or left out is further away. */
+static int check_proposals(struct gpu *g, const struct matmul_cache *c, const struct product *p,
+                           const struct product *expected)
 {
     enum { MOST = 32 };
     cublasLtMatmulHeuristicResult_t found[MOST];
@@ -279,7 +293,11 @@ static int check_proposals(struct gpu *g, const struct matmul_cache *c, const st
             (void)snprintf(who, sizeof who, "proposal %d of %d", i, count);
             check(g, expected, &o, C, p->args.c_type == DT_F32 ? 1e-3 : 0.02, who);
             check(g, expected, &o, AUX, 0.01, who);
-            check(g, expected, &o, GRADIENT, p->args.grad_type == DT_F32 ? 1e-3 : p->args.epilogue == DT_EPILOGUE_GELU_BACKWARD ? 0.2 : 0.05, who);
+            check(g, expected, &o, GRADIENT,
+                  p->args.grad_type == DT_F32                     ? 1e-3
+                  : p->args.epilogue == DT_EPILOGUE_GELU_BACKWARD ? 0.2
+                                                                  : 0.05,
+                  who);
             ran++;
         }
         take_away(g, &o);
@@ -311,12 +329,14 @@ static void proposals_agree_with_the_twin(void **unused)
         drop(&p);
         drop(&expected);
     }
-    print_message("proposals: %d with GELU, %d with its gradient, %d and %d (F32) with sums for biases\n", ran[0], ran[1], ran[2], ran[3]);
+    print_message("proposals: %d with GELU, %d with its gradient, %d and %d (F32) with sums for biases\n", ran[0],
+                  ran[1], ran[2], ran[3]);
     assert_true(&softgpu_lt_epilogues == NULL || (ran[0] > 0 && ran[1] > 0 && ran[2] > 0 && ran[3] > 0));
     close_gpu(&g);
 }
 
-/* What cublasLt cannot do, or not exactly so, is done apart, though it was chosen for all that can. */
+/* What cublasLt cannot do, or not exactly so, is done apart, though it was chosen for all that
+ * can. */
 static void what_is_refused_is_done_apart(void **unused)
 {
     (void)unused;
@@ -327,14 +347,18 @@ static void what_is_refused_is_done_apart(void **unused)
         unsigned epilogues, shifted; /* masks: of enum dt_epilogue; of buffers two bytes off */
         bool accumulate;
     } cases[] = {
-        {"rows of aux that are no multiple of 8", 51, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU | 1 << DT_EPILOGUE_GELU_BACKWARD, 0, false},
-        {"aux off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU | 1 << DT_EPILOGUE_GELU_BACKWARD, 1 << AUX, false},
+        {"rows of aux that are no multiple of 8", 51, DT_BF16, DT_BF16,
+         1 << DT_EPILOGUE_GELU | 1 << DT_EPILOGUE_GELU_BACKWARD, 0, false},
+        {"aux off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU | 1 << DT_EPILOGUE_GELU_BACKWARD,
+         1 << AUX, false},
         {"the bias off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU, 1 << BIAS, false},
-        {"its gradient off", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 1 << GRADIENT, false},
+        {"its gradient off", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD,
+         1 << GRADIENT, false},
         {"a gradient of another type than the result", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD, 0, false},
         {"F32", 48, DT_F32, DT_F32, 14, 0, false},
         {"adding", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 0, true},
-        {"adding in F32", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 0, true},
+        {"adding in F32", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 0,
+         true},
     };
     struct gpu g;
     use_cache("refused", true, NULL);
@@ -440,7 +464,8 @@ static void the_faster_way_stays(void **unused)
         assert_int_equal(choose(&g, &a), 0);
         assert_int_equal(is_fused(&g), fast);
         close_gpu(&g);
-        use_cache("stays", false, fast != 0 ? "slow" : "fast"); /* a later start: nothing is measured, nothing changes */
+        use_cache("stays", false, fast != 0 ? "slow" : "fast"); /* a later start: nothing is
+                                                                 * measured, nothing changes */
         open_gpu(&g);
         uint64_t proposals = softgpu_lt_proposals;
         assert_int_equal(choose(&g, &a), 0);
@@ -536,8 +561,8 @@ static void train(const char *row, int micro_steps, enum recompute level, bool d
     dt_arena_clear(&job.arena);
 }
 
-/* Losses stay near those of the parts; rows and recomputing do not show in the bits, but for the level that keeps what the library made of GELU; `deterministic`
- * takes none of it. */
+/* Losses stay near those of the parts; rows and recomputing do not show in the bits, but for the
+ * level that keeps what the library made of GELU; `deterministic` takes none of it. */
 static void runs_agree(void **unused)
 {
     (void)unused;
@@ -548,7 +573,8 @@ static void runs_agree(void **unused)
         use_cache("run", micro_steps == 1, "fast");
         uint64_t before = softgpu_lt_epilogues;
         train("ddp", micro_steps, RECOMPUTE_CHEAP, false, &ddp);
-        assert_true(softgpu_lt_epilogues - before > 3 * 2 * 5); /* steps, layers, and some to measure */
+        assert_true(softgpu_lt_epilogues - before > 3 * 2 * 5); /* steps, layers, and some to
+                                                                 * measure */
         use_cache("run", false, NULL);                          /* all is chosen */
         train("full_shard", micro_steps, RECOMPUTE_CHEAP, false, &sharded);
         train("full_shard", micro_steps, RECOMPUTE_BLOCK, false, &again);
@@ -567,7 +593,8 @@ static void runs_agree(void **unused)
         for (int k = 0; k < 3; k++) {
             assert_true(fabs(ddp.loss[k] - apart.loss[k]) <= 5e-3 && fabs(sharded.loss[k] - apart.loss[k]) <= 5e-3 &&
                         fabs(none.loss[k] - apart.loss[k]) <= 5e-3);
-            assert_true(fabs(ddp.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k] && fabs(sharded.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k]);
+            assert_true(fabs(ddp.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k] &&
+                        fabs(sharded.norm[k] - apart.norm[k]) <= 0.02 * apart.norm[k]);
         }
         ranks_clear(&apart);
         ranks_clear(&ddp);

@@ -1,7 +1,7 @@
-/* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against PyTorch's numbers: in fp32 weights, too, in bf16 losses and
- * norms. One rank: several have its bits or stay near (tests/stories/test_softgpu.py, test_gpus.py).
- * run: nosan: numbers are the same in all builds; test_cuda_train.c is the loop of steps there
- * run: timeout 300 */
+/* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against
+ * PyTorch's numbers: in fp32 weights, too, in bf16 losses and norms. One rank: several have its
+ * bits or stay near (tests/stories/test_softgpu.py, test_gpus.py). run: nosan: numbers are the
+ * same in all builds; test_cuda_train.c is the loop of steps there run: timeout 300 */
 #include "tests/unit/support/folder.h"
 #include "tests/unit/support/golden_train.h"
 
@@ -20,7 +20,8 @@ static int setup(void **state)
 
 extern uint64_t softgpu_launch_count __attribute__((weak)); /* not on a real GPU */
 
-/* A run takes the software GPU ten seconds: there each type has two of the four, every other one from `first` on. */
+/* A run takes the software GPU ten seconds: there each type has two of the four, every other one
+ * from `first` on. */
 static void check_runs(int first, enum dt_dtype type)
 {
     for (int run = 0; run < GOLDEN_RUNS; run++) {

@@ -1,5 +1,6 @@
-/* Graphs of the device "cuda", on the software GPU or a real one: what was taken down has the bits of the same work put in directly, as often as it is launched;
- * what cannot be taken down leaves the stream as it was, and the work can be put in directly. */
+/* Graphs of the device "cuda", on the software GPU or a real one: what was taken down has the
+ * bits of the same work put in directly, as often as it is launched; what cannot be taken down
+ * leaves the stream as it was, and the work can be put in directly. */
 #include "kernels/cuda/cuda.h"
 #include "tests/unit/support/device_cases.h"
 
@@ -37,8 +38,9 @@ static void open_place(struct place *p)
     assert_int_equal(dt_device_alloc(&p->d, DT_MEMORY_DEVICE, p->size_bytes, (void **)&p->memory, NULL), 0);
     assert_int_equal(dt_device_alloc(&p->d, DT_MEMORY_PINNED, p->size_bytes, (void **)&p->seen, NULL), 0);
     char *at = p->memory;
-    void **const pieces[] = {(void **)&p->x,   (void **)&p->norm, (void **)&p->qkv,  (void **)&p->att,  (void **)&p->weight,
-                             (void **)&p->out, (void **)&p->lse,  (void **)&p->mean, (void **)&p->rstd, (void **)&p->sums};
+    void **const pieces[] = {(void **)&p->x,      (void **)&p->norm, (void **)&p->qkv, (void **)&p->att,
+                             (void **)&p->weight, (void **)&p->out,  (void **)&p->lse, (void **)&p->mean,
+                             (void **)&p->rstd,   (void **)&p->sums};
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
         *pieces[i] = at;
         at += 6 << 10;
@@ -60,7 +62,8 @@ static void put_numbers(struct place *p, unsigned seed)
     uint16_t *numbers = (uint16_t *)(void *)p->seen;
     for (size_t i = 0; i < p->size_bytes / 2; i++) {
         seed = seed * 1664525u + 1013904223u;
-        numbers[i] = (uint16_t)(0x3f00 + (seed >> 24) - 0x80 * (seed >> 31)); /* about one, as bf16 and as float */
+        /* about one, as bf16 and as float */
+        numbers[i] = (uint16_t)(0x3f00 + (seed >> 24) - 0x80 * (seed >> 31));
     }
     dt_stream_copy(p->s, p->memory, p->seen, p->size_bytes);
 }
@@ -74,7 +77,8 @@ static uint16_t *get_numbers(struct place *p)
     return copy;
 }
 
-/* A part of a layer: a norm, a product with bias, attention, a product that adds, a sum; kernels of ours and both libraries. */
+/* A part of a layer: a norm, a product with bias, attention, a product that adds, a sum; kernels
+ * of ours and both libraries. */
 static void work(struct place *p)
 {
     const struct dt_kernels *k = p->d.kernels;
@@ -88,10 +92,15 @@ static void work(struct place *p)
                                                    .col_count = WIDTH,
                                                    .eps = 1e-5,
                                                    .type = DT_BF16});
-    k->matmul(
-        p->s,
-        &(struct dt_matmul_args){
-            .c = p->qkv, .a = p->norm, .b = p->weight, .bias = p->weight, .m = ROWS, .n = 3 * WIDTH, .k = WIDTH, .type = DT_BF16, .c_type = DT_BF16});
+    k->matmul(p->s, &(struct dt_matmul_args){.c = p->qkv,
+                                             .a = p->norm,
+                                             .b = p->weight,
+                                             .bias = p->weight,
+                                             .m = ROWS,
+                                             .n = 3 * WIDTH,
+                                             .k = WIDTH,
+                                             .type = DT_BF16,
+                                             .c_type = DT_BF16});
     k->attention(p->s, &(struct dt_attention_args){.out = p->att,
                                                    .lse = p->lse,
                                                    .qkv = p->qkv,
@@ -111,9 +120,13 @@ static void work(struct place *p)
                                              .accumulate = true,
                                              .type = DT_BF16,
                                              .c_type = DT_F32});
-    k->column_sum(p->s,
-                  &(struct dt_column_sum_args){
-                      .out = p->sums, .x = p->att, .row_count = ROWS, .col_count = WIDTH, .accumulate = true, .type = DT_BF16, .grad_type = DT_F32});
+    k->column_sum(p->s, &(struct dt_column_sum_args){.out = p->sums,
+                                                     .x = p->att,
+                                                     .row_count = ROWS,
+                                                     .col_count = WIDTH,
+                                                     .accumulate = true,
+                                                     .type = DT_BF16,
+                                                     .grad_type = DT_F32});
     dt_stream_copy(p->s, p->norm, p->att, ROWS * WIDTH * sizeof *p->att);
 }
 
@@ -173,7 +186,8 @@ static void want_memory(struct place *p)
 
 static void compute_double(struct place *p)
 {
-    p->d.kernels->matmul(p->s, &(struct dt_matmul_args){.c = p->out, .a = p->x, .b = p->x, .m = 4, .n = 4, .k = 4, .type = DT_F64});
+    p->d.kernels->matmul(
+        p->s, &(struct dt_matmul_args){.c = p->out, .a = p->x, .b = p->x, .m = 4, .n = 4, .k = 4, .type = DT_F64});
 }
 
 static void test_refusals(void **unused)
@@ -214,7 +228,8 @@ static void *fail_stream(void *stream)
     return NULL;
 }
 
-/* Another thread fails the stream meanwhile: that is no refusal, and a graph that lacks kernels is none. */
+/* Another thread fails the stream meanwhile: that is no refusal, and a graph that lacks kernels
+ * is none. */
 static void test_failure_meanwhile(void **unused)
 {
     (void)unused;

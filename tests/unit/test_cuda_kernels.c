@@ -1,5 +1,7 @@
-/* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its threads): every case of the CPU's kernels and the
- * shapes at which the GPU's change their way, in F32 and BF16, against the twins; the same bits in every schedule; the CPU's bits where they are
+/* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its
+ * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
+ * in F32 and BF16, against the twins; the same bits in every schedule; the CPU's bits where they
+ * are
  * promised; nothing written beside a buffer; bad targets.   run: timeout 300 */
 #include "kernels/cuda/cuda.h"
 #include "kernels/exact.h"
@@ -17,12 +19,16 @@
 
 enum { ORDERS = 3, EDGE_BYTES = 256 };
 #ifdef __SANITIZE_THREAD__
-enum { ELEMENTS_MOST = 10000 }; /* with the sanitizer for threads each barrier of a block costs the square of its threads */
+enum {
+    ELEMENTS_MOST = 10000
+}; /* with the sanitizer for threads each barrier of a block costs
+    * the square of its threads */
 #elif defined DT_SANITIZED
 enum { ELEMENTS_MOST = 200000 }; /* of shapes beside those of all kernels */
 #endif
 
-/* Shapes at which kernels on the GPU change their way; `slack` where many rows are added up in F32. */
+/* Shapes at which kernels on the GPU change their way; `slack` where many rows are added up in
+ * F32. */
 static const struct {
     const char *name;
     double slack;
@@ -88,7 +94,8 @@ struct gpu {
 
 static void gpu_open(struct gpu *g, int order)
 {
-    static const char *const processors[ORDERS] = {"132", "1", "3"}; /* no bit may know of them, and few let a block walk over many rows */
+    /* no bit may know of them, and few let a block walk over many rows */
+    static const char *const processors[ORDERS] = {"132", "1", "3"};
     char text[8];
     (void)snprintf(text, sizeof text, "%d", order);
     (void)setenv("SOFTGPU_ORDER", text, 1);
@@ -109,7 +116,8 @@ static void gpu_finish(struct gpu *g)
     }
 }
 
-/* size_bytes of the device that begin `shift` bytes behind a multiple of 256, with the host's bytes in it and edges around it. */
+/* size_bytes of the device that begin `shift` bytes behind a multiple of 256, with the host's
+ * bytes in it and edges around it. */
 struct mirror {
     char *block, *pinned, *p;
     size_t size_bytes, block_bytes;
@@ -152,7 +160,8 @@ static void mirror_close(struct gpu *g, struct mirror *m, void *to, const char *
 }
 
 /* Runs a case on the GPU; the buffers begin `shift` elements behind a multiple of 16 bytes. */
-static void run_on_gpu(struct gpu *g, const struct kernel_case *c, const int64_t *n, const struct case_mode *m, int shift)
+static void run_on_gpu(struct gpu *g, const struct kernel_case *c, const int64_t *n, const struct case_mode *m,
+                       int shift)
 {
     struct mirror mirrors[CASE_BUFFERS], side;
     void *on[CASE_BUFFERS] = {0};
@@ -189,14 +198,15 @@ static void keep(void **kept, const struct case_mode *m)
     }
 }
 
-static void same(void *const *kept, const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who)
+static void same(void *const *kept, const struct kernel_case *c, const int64_t *n, const struct case_mode *m,
+                 const char *who)
 {
     for (int b = 0; b < CASE_BUFFERS; b++) {
         size_t size = dt_dtype_size(case_type_in(m, &case_buf[b]));
         for (int64_t i = 0; i < case_buf[b].count; i++) {
             if (memcmp((char *)case_buf[b].x + (size_t)i * size, (char *)kept[b] + (size_t)i * size, size) != 0) {
-                fail_msg("%s %s (%lld, %lld, %lld): %s: other bits in buffer %d [%lld]", c->name, m->name, (long long)n[0], (long long)n[1],
-                         (long long)n[2], who, b, (long long)i);
+                fail_msg("%s %s (%lld, %lld, %lld): %s: other bits in buffer %d [%lld]", c->name, m->name,
+                         (long long)n[0], (long long)n[1], (long long)n[2], who, b, (long long)i);
             }
         }
     }
@@ -209,7 +219,8 @@ static void drop(void **kept)
     }
 }
 
-static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, const struct case_mode *m, double slack)
+static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, const struct case_mode *m,
+                        double slack)
 {
     case_reference(c, n, m);
     for (int shift = 0; shift < 2; shift++) {
@@ -300,11 +311,13 @@ static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t
     }
 }
 
-/* Where each element comes from the same few operations on every device, it has the same bits: those of a CPU that has fused multiply-add. */
+/* Where each element comes from the same few operations on every device, it has the same bits:
+ * those of a CPU that has fused multiply-add. */
 static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many", "adamw_many with BF16 moments"};
+    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many",
+                                        "adamw_many with BF16 moments"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -332,27 +345,30 @@ struct verdict {
     int32_t nonfinite;
 };
 
-static void finish_norm(struct gpu *g, const int64_t *limbs, const int64_t *denominator, double max_norm, struct verdict *out)
+static void finish_norm(struct gpu *g, const int64_t *limbs, const int64_t *denominator, double max_norm,
+                        struct verdict *out)
 {
     struct mirror l, d, v;
     mirror_open(g, &l, limbs, DT_EXACT_LIMBS * sizeof *limbs, 0);
     mirror_open(g, &d, denominator != NULL ? denominator : limbs, sizeof *denominator, 0);
     mirror_open(g, &v, out, sizeof *out, 0);
     struct verdict *on = (struct verdict *)(void *)v.p;
-    g->d.kernels->norm_finish(g->s, &(struct dt_norm_finish_args){.norm = &on->norm,
-                                                                  .clip = &on->clip,
-                                                                  .factor = &on->factor,
-                                                                  .nonfinite = &on->nonfinite,
-                                                                  .limbs = (int64_t *)(void *)l.p,
-                                                                  .denominator = denominator != NULL ? (int64_t *)(void *)d.p : NULL,
-                                                                  .scale = 0.5,
-                                                                  .max_norm = max_norm});
+    g->d.kernels->norm_finish(
+        g->s, &(struct dt_norm_finish_args){.norm = &on->norm,
+                                            .clip = &on->clip,
+                                            .factor = &on->factor,
+                                            .nonfinite = &on->nonfinite,
+                                            .limbs = (int64_t *)(void *)l.p,
+                                            .denominator = denominator != NULL ? (int64_t *)(void *)d.p : NULL,
+                                            .scale = 0.5,
+                                            .max_norm = max_norm});
     mirror_close(g, &l, NULL, "norm_finish");
     mirror_close(g, &d, NULL, "norm_finish");
     mirror_close(g, &v, out, "norm_finish");
 }
 
-static void expect_norm(struct gpu *g, struct dt_stream *cpu, const int64_t *limbs, const int64_t *denominator, double max_norm)
+static void expect_norm(struct gpu *g, struct dt_stream *cpu, const int64_t *limbs, const int64_t *denominator,
+                        double max_norm)
 {
     struct verdict got, expect;
     memset(&got, 0, sizeof got);
@@ -397,7 +413,8 @@ static void test_norm(void **unused)
     for (int order = 0; order < ORDERS; order++) {
         struct gpu g;
         gpu_open(&g, order);
-        for (int spread = 0; spread < 3; spread++) { /* squares within one limb, across two, over all of them and beyond */
+        for (int spread = 0; spread < 3; spread++) { /* squares within one limb, across two, over
+                                                      * all of them and beyond */
             int64_t got[DT_EXACT_LIMBS] = {0}, expect[DT_EXACT_LIMBS] = {0};
             case_seed(9);
             for (int i = 0; i < TOTAL; i++) {
@@ -425,7 +442,8 @@ static void test_norm(void **unused)
                 expect_norm(&g, cpu, got, NULL, 1.0);
             }
         }
-        int64_t nothing[DT_EXACT_LIMBS] = {0}, sparse[DT_EXACT_LIMBS] = {[0] = 1, [7] = INT64_C(0x123456789abcdef), [8] = 5};
+        int64_t nothing[DT_EXACT_LIMBS] = {0},
+                sparse[DT_EXACT_LIMBS] = {[0] = 1, [7] = INT64_C(0x123456789abcdef), [8] = 5};
         expect_norm(&g, cpu, nothing, NULL, 1.0);
         expect_norm(&g, cpu, sparse, NULL, 1.0);
         gpu_close(&g);
@@ -453,9 +471,11 @@ static void test_exact_sum(void **unused)
         x[17] = NAN;
         x[300] = INFINITY;
         x[301] = -INFINITY;
-        dt_kernels_twin(DT_F32)->exact_sum(
-            cpu, &(struct dt_exact_sum_args){
-                     .limbs = expect, .bad_count = &expect[DT_EXACT_LIMBS], .x = x, .divisors = with != 0 ? divisors : NULL, .count = COUNT});
+        dt_kernels_twin(DT_F32)->exact_sum(cpu, &(struct dt_exact_sum_args){.limbs = expect,
+                                                                            .bad_count = &expect[DT_EXACT_LIMBS],
+                                                                            .x = x,
+                                                                            .divisors = with != 0 ? divisors : NULL,
+                                                                            .count = COUNT});
         struct mirror l, v, d;
         mirror_open(&g, &l, got, sizeof got, 0);
         mirror_open(&g, &v, x, sizeof x, 0);
@@ -528,12 +548,15 @@ static void test_sum_slices(void **unused)
                 }
                 mirror_open(&g, &out, in[0], COUNT * size, 0);
                 device[0] = out.p; /* out may be one of them */
-                dt_cpu_sum_slices(&(struct dt_sum_slices_args){expect, host, counts[c], (enum dt_op)op, COUNT, types[t]});
-                g.d.kernels->sum_slices(g.s, &(struct dt_sum_slices_args){out.p, device, counts[c], (enum dt_op)op, COUNT, types[t]});
+                dt_cpu_sum_slices(
+                    &(struct dt_sum_slices_args){expect, host, counts[c], (enum dt_op)op, COUNT, types[t]});
+                g.d.kernels->sum_slices(
+                    g.s, &(struct dt_sum_slices_args){out.p, device, counts[c], (enum dt_op)op, COUNT, types[t]});
                 memset(device, 0xff, sizeof device); /* the kernel has its own copy */
                 mirror_close(&g, &out, got, "sum_slices");
                 if (memcmp(got, expect, COUNT * size) != 0) {
-                    fail_msg("%s of %d slices, operation %d: not the CPU's bits", dt_dtype_name(types[t]), counts[c], op);
+                    fail_msg("%s of %d slices, operation %d: not the CPU's bits", dt_dtype_name(types[t]), counts[c],
+                             op);
                 }
             }
         }
@@ -561,7 +584,8 @@ static void test_cast(void **unused)
 {
     (void)unused;
     enum { COUNT = 65536 + 7 };
-    static const enum dt_dtype floats[] = {DT_F32, DT_F64, DT_BF16, DT_F16}, integers[] = {DT_I64, DT_I32, DT_U16, DT_U8};
+    static const enum dt_dtype floats[] = {DT_F32, DT_F64, DT_BF16, DT_F16},
+                               integers[] = {DT_I64, DT_I32, DT_U16, DT_U8};
     static uint64_t in[COUNT], expect[COUNT], got[COUNT];
     struct gpu g;
     gpu_open(&g, 1);
@@ -575,7 +599,8 @@ static void test_cast(void **unused)
                 for (int b = 0; b < 65536 && from_bytes == 2; b++) {
                     ((uint16_t *)in)[b] = (uint16_t)b; /* all of them */
                 }
-                for (int b = 0; b < 4096 && from == DT_F64; b++) { /* halfway between two BF16 or F16, and beside it */
+                /* halfway between two BF16 or F16, and beside it */
+                for (int b = 0; b < 4096 && from == DT_F64; b++) {
                     double x = 1 + (b / 3 % 2048 + 0.5) / (b % 2 == 0 ? 128 : 1024);
                     ((double *)in)[b] = b % 3 == 0 ? x : nextafter(x, b % 3 == 1 ? 0 : 9);
                 }
@@ -586,7 +611,8 @@ static void test_cast(void **unused)
                 mirror_close(&g, &i, NULL, "cast");
                 mirror_close(&g, &o, got, "cast");
                 for (int b = 0; b < COUNT; b++) {
-                    const char *e = (const char *)expect + (size_t)b * to_bytes, *x = (const char *)got + (size_t)b * to_bytes;
+                    const char *e = (const char *)expect + (size_t)b * to_bytes,
+                               *x = (const char *)got + (size_t)b * to_bytes;
                     if (memcmp(e, x, to_bytes) != 0 && !(kind == 0 && is_nan(e, to) && is_nan(x, to))) {
                         fail_msg("%s to %s: element %d is not the CPU's", dt_dtype_name(from), dt_dtype_name(to), b);
                     }
@@ -615,7 +641,8 @@ static void test_fill(void **unused)
                 struct mirror m;
                 memset(expect, 0x77, sizeof expect);
                 mirror_open(&g, &m, expect, COUNT * size, (size_t)shift * size);
-                dt_kernels_twin(DT_F32)->fill(cpu, &(struct dt_fill_args){expect, COUNT - 2, values[v], (enum dt_dtype)t});
+                dt_kernels_twin(DT_F32)->fill(cpu,
+                                              &(struct dt_fill_args){expect, COUNT - 2, values[v], (enum dt_dtype)t});
                 g.d.kernels->fill(g.s, &(struct dt_fill_args){m.p, COUNT - 2, values[v], (enum dt_dtype)t});
                 mirror_close(&g, &m, got, "fill");
                 assert_memory_equal(got, expect, COUNT * size);
@@ -719,7 +746,8 @@ static void test_norm_without_rows(void **unused)
 
 /* ---- bad input, and two streams ---- */
 
-/* The device finds a target that is none; whoever asks about the stream afterwards hears of the first such row. */
+/* The device finds a target that is none; whoever asks about the stream afterwards hears of the
+ * first such row. */
 static void test_bad_target(void **unused)
 {
     (void)unused;
@@ -783,7 +811,8 @@ static void test_two_streams(void **unused)
         }
     }
     for (int t = 0; t < 2 * TURNS; t++) {
-        g[t % 2].d.kernels->column_sum(g[t % 2].s, &(struct dt_column_sum_args){out[t % 2][t / 2].p, in[t % 2].p, ROWS, COLS, false, DT_F32, DT_F32});
+        g[t % 2].d.kernels->column_sum(g[t % 2].s, &(struct dt_column_sum_args){out[t % 2][t / 2].p, in[t % 2].p, ROWS,
+                                                                                COLS, false, DT_F32, DT_F32});
     }
     for (int i = 0; i < 2; i++) {
         for (int t = 0; t < TURNS; t++) {
@@ -801,10 +830,18 @@ static void test_two_streams(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cases),       cmocka_unit_test(test_more_shapes), cmocka_unit_test(test_bits_of_the_cpu),
-        cmocka_unit_test(test_norm),        cmocka_unit_test(test_exact_sum),   cmocka_unit_test(test_sum_slices),
-        cmocka_unit_test(test_cast),        cmocka_unit_test(test_fill),        cmocka_unit_test(test_bad_target),
-        cmocka_unit_test(test_two_streams), cmocka_unit_test(test_one_launch),  cmocka_unit_test(test_norm_without_rows),
+        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_more_shapes),
+        cmocka_unit_test(test_bits_of_the_cpu),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_exact_sum),
+        cmocka_unit_test(test_sum_slices),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_bad_target),
+        cmocka_unit_test(test_two_streams),
+        cmocka_unit_test(test_one_launch),
+        cmocka_unit_test(test_norm_without_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

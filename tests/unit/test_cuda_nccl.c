@@ -1,6 +1,7 @@
-/* The backend "nccl" over a fake NCCL (tests/softgpu/nccl) with ranks as processes, a software GPU each: every collective with ragged sizes, in groups, with an
- * old library; what becomes of a rank that is killed, hangs, never comes or differs, and of a library that hangs, fails, is too old, another one or absent.
- * run: timeout 300 */
+/* The backend "nccl" over a fake NCCL (tests/softgpu/nccl) with ranks as processes, a software
+ * GPU each: every collective with ragged sizes, in groups, with an old library; what becomes of
+ * a rank that is killed, hangs, never comes or differs, and of a library that hangs, fails, is
+ * too old, another one or absent. run: timeout 300 */
 #include "tests/unit/support/comm_processes.h"
 
 #include "base/clock.h"
@@ -24,7 +25,8 @@ struct scene {
     int per_host;      /* ranks of one host; 0: all are on one */
     int zero_ctas;     /* so many ranks ask for gathers without multiprocessors */
     int unordered;     /* so many ranks are told not to begin kernels in the host's order */
-    int poor;          /* so many ranks, the last ones, have a library of the same version that was built with less */
+    int poor;          /* so many ranks, the last ones, have a library of the same version that
+                        * was built with less */
 };
 
 static char folder[400]; /* build/ */
@@ -44,7 +46,8 @@ static void set(const char *name, const char *value)
     }
 }
 
-/* In the rank's process: its GPU, and the communicator of all; null when that fails, told[rank] says why. */
+/* In the rank's process: its GPU, and the communicator of all; null when that fails, told[rank]
+ * says why. */
 static struct dt_comm *try_open(int rank, int size, const struct scene *x)
 {
     struct dt_error err = {0};
@@ -213,7 +216,8 @@ static double get(const void *p, enum dt_dtype type, int64_t i)
     return (double)f;
 }
 
-/* What may lie between two orders of a sum: half an ulp of the largest partial sum for each addition; nothing for two ranks, integers, and the largest of all. */
+/* What may lie between two orders of a sum: half an ulp of the largest partial sum for each
+ * addition; nothing for two ranks, integers, and the largest of all. */
 static double slack_of(enum dt_dtype type, enum dt_reduction op, int size, double absolute)
 {
     double ulp = type == DT_F32 ? 0x1p-23 : type == DT_F64 ? 0x1p-52 : type == DT_BF16 ? 0x1p-7 : 0;
@@ -226,10 +230,12 @@ static struct {
     void *arena[2];
 } room;
 
-static void one_case(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, bool arena, bool in_place)
+static void one_case(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count,
+                     bool arena, bool in_place)
 {
     size_t width = dt_dtype_size(type);
-    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count, out_count = kind == DT_ALL_GATHER ? count * c->size : count;
+    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count,
+            out_count = kind == DT_ALL_GATHER ? count * c->size : count;
     int root = (int)(count % c->size);
     char *base = arena ? room.arena[0] : room.device[0], *in = base, *out = arena ? room.arena[1] : room.device[1];
     if (in_place) {
@@ -241,7 +247,8 @@ static void one_case(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op,
     }
     dt_stream_copy(stream, in, room.in, (size_t)in_count * width);
     dt_comm_start(c, &(struct dt_collective){kind, op, "case", in, out, count, type, root}, stream);
-    dt_stream_copy(stream, room.out, out, (size_t)out_count * width); /* behind it, with no wait between */
+    /* behind it, with no wait between */
+    dt_stream_copy(stream, room.out, out, (size_t)out_count * width);
     finish(c);
     const void *all[4];
     int64_t first = kind == DT_REDUCE_SCATTER ? count * c->rank : 0;
@@ -264,15 +271,17 @@ static void one_case(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op,
                 absolute += fabs(get(all[r], type, i));
             }
             if (!(fabs(got - want) <= slack_of(type, op, c->size, absolute))) {
-                (void)fprintf(stderr, "%s of %d ranks, %s %s, element %lld of %lld: %.17g instead of %.17g\n", dt_coll_name(kind), c->size,
-                              dt_dtype_name(type), dt_reduction_name(op), (long long)i, (long long)count, got, want);
+                (void)fprintf(stderr, "%s of %d ranks, %s %s, element %lld of %lld: %.17g instead of %.17g\n",
+                              dt_coll_name(kind), c->size, dt_dtype_name(type), dt_reduction_name(op), (long long)i,
+                              (long long)count, got, want);
                 _exit(6);
             }
         }
     }
 }
 
-static const int64_t counts[] = {0, 1, 3, 64, 1023, 4097, 70001}; /* 70001 doubles take several chunks */
+/* 70001 doubles take several chunks */
+static const int64_t counts[] = {0, 1, 3, 64, 1023, 4097, 70001};
 #define COUNT_MAX 70001
 
 static void all_kinds(struct dt_comm *c)
@@ -298,8 +307,9 @@ static void all_kinds(struct dt_comm *c)
         for (int kind = DT_ALL_REDUCE; kind <= DT_BROADCAST; kind++) {
             for (size_t t = 0; t < 4; t++, turn++) {
                 if (counts[k] < 70000 || t < 2) {
-                    one_case(c, (enum dt_coll)kind, kind <= DT_REDUCE_SCATTER ? (enum dt_reduction)(turn / 4 % 3) : DT_SUM, types[t], counts[k],
-                             turn % 3 != 0, turn % 5 < 2);
+                    one_case(c, (enum dt_coll)kind,
+                             kind <= DT_REDUCE_SCATTER ? (enum dt_reduction)(turn / 4 % 3) : DT_SUM, types[t],
+                             counts[k], turn % 3 != 0, turn % 5 < 2);
                 }
             }
         }
@@ -366,10 +376,15 @@ static void groups(struct dt_comm *c)
         NEED(dt_comm_sms(all[k], DT_ALL_REDUCE) == (all[k]->size > 1 ? limit_told : 0));
         NEED(dt_comm_sms(all[k], DT_REDUCE_SCATTER) == dt_comm_sms(all[k], DT_ALL_REDUCE));
         NEED(dt_comm_sms(all[k], DT_ALL_GATHER) == (gathers_copy ? 0 : dt_comm_sms(all[k], DT_ALL_REDUCE)));
-        int64_t factor = k == 0 ? (c->rank / 2 == 0 ? 3 : 12) : k == 1 ? (c->rank % 2 == 0 ? 5 : 10) : k == 2 ? 15 : c->rank == 3 ? 8 : 6;
+        int64_t factor = k == 0         ? (c->rank / 2 == 0 ? 3 : 12)
+                         : k == 1       ? (c->rank % 2 == 0 ? 5 : 10)
+                         : k == 2       ? 15
+                         : c->rank == 3 ? 8
+                                        : 6;
         int64_t *back = (int64_t *)(void *)pinned_bytes(COUNT * 8);
         dt_stream_copy(stream, arena, host, COUNT * 8);
-        dt_comm_start(all[k], &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "group", arena, arena, COUNT, DT_I64, 0}, stream);
+        dt_comm_start(all[k], &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "group", arena, arena, COUNT, DT_I64, 0},
+                      stream);
         dt_stream_copy(stream, back, arena, COUNT * 8);
         finish(all[k]);
         for (int i = 0; i < COUNT; i++) {
@@ -401,7 +416,9 @@ static void gathers(struct dt_comm *c)
     struct dt_error err;
     void *arena = NULL;
     NEED(dt_comm_alloc(c, 4096, &arena, &err) == 0);
-    dt_comm_start(c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "g", (char *)arena + 256 * c->rank, arena, 64, DT_F32, 0}, stream);
+    dt_comm_start(
+        c, &(struct dt_collective){DT_ALL_GATHER, DT_SUM, "g", (char *)arena + 256 * c->rank, arena, 64, DT_F32, 0},
+        stream);
     finish(c);
 }
 
@@ -410,7 +427,8 @@ static void groups_are_split_off(void **unused)
     (void)unused;
     begin(4, &(struct scene){.sm_limit = 12}, groups);
     all_end_well(4);
-    assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 1..12 policy 1"), 4); /* the world; all groups are children of it */
+    /* the world; all groups are children of it */
+    assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 1..12 policy 1"), 4);
     assert_int_equal(log_lines("ncclCommInitRankConfig", ""), 4);
     assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0);
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 4);
@@ -422,8 +440,10 @@ static void groups_are_split_off(void **unused)
     processes_renew();
     begin(4, &(struct scene){.zero_ctas = 4, .sm_limit = 12}, groups);
     all_end_well(4);
-    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 4 + 4 + 4 + 2);            /* one for gathers of each communicator */
-    assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8); /* with both of each rank */
+    /* one for gathers of each communicator */
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 4 + 4 + 4 + 2);
+    /* with both of each rank */
+    assert_int_equal(log_lines("ncclCommWindowRegister", "comm world bytes 40960"), 8);
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm row bytes 40960"), 8);
     assert_int_equal(log_lines("ncclCommWindowRegister", "comm late bytes 40960"), 4);
     processes_renew();
@@ -436,13 +456,15 @@ static void groups_are_split_off(void **unused)
     assert_int_equal(log_lines("ncclCommInitRankConfig", "policy -1"), 4 + 4 + 4 + 2);
     assert_int_equal(log_lines("ncclCommSplit", ""), 0);
     processes_renew();
-    begin(4, &(struct scene){.library = "21700", .versions = "21605,21605,21605,21605", .sm_limit = 12}, groups); /* it has no such limit yet */
+    /* it has no such limit yet */
+    begin(4, &(struct scene){.library = "21700", .versions = "21605,21605,21605,21605", .sm_limit = 12}, groups);
     all_end_well(4);
     assert_int_equal(log_lines("ncclCommInitRankConfig", "ctas 0..0"), 4 + 4 + 4 + 2);
     processes_renew();
     begin(4, &(struct scene){.per_host = 1, .zero_ctas = 4, .sm_limit = 12}, groups);
     all_end_well(4);
-    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0); /* gathers without multiprocessors stay within a host */
+    /* gathers without multiprocessors stay within a host */
+    assert_int_equal(log_lines("ncclCommSplit", "policy 2"), 0);
 }
 
 /* ---- two streams ---- */
@@ -452,8 +474,9 @@ static void one_stream_only(struct dt_comm *c)
     NEED(!dt_comm_beside(c));
 }
 
-/* Rank 1's first collective, a sum, never ends; gathers by a group of the same ranks go by it on a second stream, until the sum is overdue. Then both
- * streams run dry, and what comes later fails. */
+/* Rank 1's first collective, a sum, never ends; gathers by a group of the same ranks go by it on
+ * a second stream, until the sum is overdue. Then both streams run dry, and what comes later
+ * fails. */
 static void gathers_go_by(struct dt_comm *c)
 {
     struct dt_error err = {0}, *why = &told[c->rank].error;
@@ -463,7 +486,8 @@ static void gathers_go_by(struct dt_comm *c)
     NEED(dt_comm_beside(c));
     NEED(dt_comm_split(c, 0, "gather", &gather, &err) == 0 && dt_comm_alloc(c, 4096, &arena, &err) == 0);
     NEED(dt_stream_open(&device, 1, &second, &err) == 0);
-    struct dt_event *summed = NULL, *gathered = NULL; /* made and closed while nothing runs: some of that waits for the whole device */
+    struct dt_event *summed = NULL, *gathered = NULL; /* made and closed while nothing runs: some
+                                                       * of that waits for the whole device */
     NEED(dt_event_open(&device, &summed, &err) == 0 && dt_event_open(&device, &gathered, &err) == 0);
     const struct dt_collective sum = {DT_ALL_REDUCE, DT_SUM, "late", sums, sums, 100, DT_F32, 0};
     const struct dt_collective all = {DT_ALL_GATHER, DT_SUM, "g", (char *)arena + 256 * c->rank, arena, 64, DT_F32, 0};
@@ -485,7 +509,8 @@ static void gathers_go_by(struct dt_comm *c)
         dt_sleep_s(0.002);
     }
     dt_comm_start(gather, &all, second);
-    NEED(dt_stream_finish(stream, 20, &err) == 0 || dt_stream_failed(stream, NULL)); /* it stands there no more */
+    /* it stands there no more */
+    NEED(dt_stream_finish(stream, 20, &err) == 0 || dt_stream_failed(stream, NULL));
     NEED(dt_stream_finish(second, 20, &err) != 0 && dt_stream_failed(second, &err) && err.status == why->status);
     dt_event_close(summed);
     dt_event_close(gathered);
@@ -511,7 +536,8 @@ static void a_late_sum_holds_up_no_gather(void **unused)
 static void nothing_goes_by_without_an_order(void **unused)
 {
     (void)unused;
-    static const struct scene scenes[] = {{.unordered = 1}, {.versions = "22509,22509,22509"}, {.library = "21700"}, {.poor = 1}};
+    static const struct scene scenes[] = {
+        {.unordered = 1}, {.versions = "22509,22509,22509"}, {.library = "21700"}, {.poor = 1}};
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
         begin(3, &scenes[i], one_stream_only);
         all_end_well(3);
@@ -536,10 +562,13 @@ static void work_on_device(struct dt_comm *c)
     void *arena = NULL;
     const int64_t n = 50000;
     struct dt_event *done = NULL;
-    NEED(dt_event_open(&device, &done, &mine->error) == 0 && dt_comm_alloc(c, (size_t)n * 4, &arena, &mine->error) == 0);
+    NEED(dt_event_open(&device, &done, &mine->error) == 0 &&
+         dt_comm_alloc(c, (size_t)n * 4, &arena, &mine->error) == 0);
     for (int64_t i = 1; dt_comm_poll(c, &mine->error) == 0; i++) {
         atomic_store(&mine->count, i);
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", arena, arena, i % 2 == 0 ? 100 : n, DT_F32, 0}, stream);
+        dt_comm_start(
+            c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", arena, arena, i % 2 == 0 ? 100 : n, DT_F32, 0},
+            stream);
         dt_event_record(done, stream);
         while (dt_event_sync(done, 0.02, &mine->error) != 0 && dt_comm_poll(c, &mine->error) == 0) {
         }
@@ -575,7 +604,8 @@ static void killed_rank_is_named(void **unused)
     }
 }
 
-/* Before 2.29.7 nothing ends a kernel over windows that waits for a lost rank, so there are none, unless all ask for gathers that nothing ends either. */
+/* Before 2.29.7 nothing ends a kernel over windows that waits for a lost rank, so there are
+ * none, unless all ask for gathers that nothing ends either. */
 static void nothing_runs_that_no_abort_ends(void **unused)
 {
     (void)unused;
@@ -611,7 +641,8 @@ static void a_launch_that_sits_hides_nobody(void **unused)
     }
 }
 
-/* Many collectives with no wait between, of which few find room in the driver's queue; each doubles or trebles what the one before left. */
+/* Many collectives with no wait between, of which few find room in the driver's queue; each
+ * doubles or trebles what the one before left. */
 static void ahead(struct dt_comm *c)
 {
     struct told *mine = &told[c->rank];
@@ -669,7 +700,8 @@ static void the_cause_is_told_not_its_echo(void **unused)
         assert_true(WIFSIGNALED(end(2)));
         for (int r = 0; r < 2; r++) {
             assert_int_equal(end(r), 0);
-            if (told[r].error.status != DT_PEER || strstr(told[r].error.text, "rank 2") == NULL || strstr(told[r].error.text, "is gone") == NULL) {
+            if (told[r].error.status != DT_PEER || strstr(told[r].error.text, "rank 2") == NULL ||
+                strstr(told[r].error.text, "is gone") == NULL) {
                 fail_msg("rank %d: status %d, %s", r, (int)told[r].error.status, told[r].error.text);
             }
         }
@@ -698,7 +730,8 @@ static void what_nccl_says_ends_it(void **unused)
     ends_with(2, &(struct scene){.fault = "error@0:4", .timeout_s = 60, .library = "21700"}, DT_PEER,
               "remote process exited or there was a network error");
     /* Without a library that can revoke, and with one that cannot stop it, it is aborted. */
-    ends_with(2, &(struct scene){.fault = "error@0:4,revoke-hang@1", .timeout_s = 60}, DT_PEER, "rank 0, in all_reduce work of 100 F32 (number 4)");
+    ends_with(2, &(struct scene){.fault = "error@0:4,revoke-hang@1", .timeout_s = 60}, DT_PEER,
+              "rank 0, in all_reduce work of 100 F32 (number 4)");
     assert_int_equal(log_lines("ncclCommAbort", "rank 1 of 2"), 1);
 }
 
@@ -728,7 +761,8 @@ static void a_hang_ends_by_the_clock(void **unused)
 {
     (void)unused;
     ends_with(3, &(struct scene){.fault = "hang@1:6", .timeout_s = 1}, DT_TIMEOUT,
-              "in all_reduce work of 100 F32 (number 6): no end in 1 s; missing: nobody, all ranks are in it and NCCL does not end");
+              "in all_reduce work of 100 F32 (number 6): no end in 1 s; missing: nobody, all ranks are in it and NCCL "
+              "does not end");
 }
 
 /* Rank 1 stays away from the third. */
@@ -737,7 +771,8 @@ static void away(struct dt_comm *c)
     struct dt_error *err = &told[c->rank].error;
     void *x = device_bytes(64);
     for (int i = 0; i < (c->rank == 1 ? 2 : 3); i++) {
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, i == 2 ? "last" : "first", x, x, 4, DT_F32, 0}, stream);
+        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, i == 2 ? "last" : "first", x, x, 4, DT_F32, 0},
+                      stream);
     }
     double end_s = dt_now_s() + PATIENCE_S;
     while (dt_comm_poll(c, err) == 0) {
@@ -745,7 +780,8 @@ static void away(struct dt_comm *c)
         dt_sleep_s(0.002);
     }
     struct dt_error late = {0};
-    NEED(dt_stream_finish(stream, 20, &late) == 0 || late.status != DT_TIMEOUT); /* the stream is let go */
+    /* the stream is let go */
+    NEED(dt_stream_finish(stream, 20, &late) == 0 || late.status != DT_TIMEOUT);
 }
 
 static void expect_late(int size, int per_host, const char *words)
@@ -806,7 +842,9 @@ static void different(struct dt_comm *c)
 {
     struct dt_error *err = &told[c->rank].error;
     void *x = device_bytes(40000);
-    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 3", x, x, c->rank == 1 ? 9000 : 8000, DT_F32, 0}, stream);
+    dt_comm_start(
+        c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 3", x, x, c->rank == 1 ? 9000 : 8000, DT_F32, 0},
+        stream);
     double end_s = dt_now_s() + PATIENCE_S;
     while (dt_comm_poll(c, err) == 0) {
         NEED(dt_now_s() < end_s);
@@ -821,8 +859,8 @@ static void ranks_that_differ_are_named(void **unused)
     all_end_well(2);
     for (int r = 0; r < 2; r++) {
         const char *text = told[r].error.text;
-        if (told[r].error.status != DT_INVALID || strstr(text, "disagree") == NULL || strstr(text, "grads 3 of 9000 F32") == NULL ||
-            strstr(text, "grads 3 of 8000 F32") == NULL) {
+        if (told[r].error.status != DT_INVALID || strstr(text, "disagree") == NULL ||
+            strstr(text, "grads 3 of 9000 F32") == NULL || strstr(text, "grads 3 of 8000 F32") == NULL) {
             fail_msg("rank %d: %s", r, text);
         }
     }
@@ -862,7 +900,8 @@ static void an_abort_that_hangs_holds_nobody(void **unused)
 {
     (void)unused;
     double begin_s = dt_now_s();
-    ends_with(2, &(struct scene){.fault = "hang@1:3,revoke-hang@1,abort-hang@1", .timeout_s = 1, .zero_ctas = 2}, DT_TIMEOUT, "no end in 1 s");
+    ends_with(2, &(struct scene){.fault = "hang@1:3,revoke-hang@1,abort-hang@1", .timeout_s = 1, .zero_ctas = 2},
+              DT_TIMEOUT, "no end in 1 s");
     assert_true(dt_now_s() - begin_s < 30);
 }
 
@@ -878,17 +917,21 @@ static void an_end_that_hangs_holds_nobody(void **unused)
 static void opening_has_a_deadline_and_reasons(void **unused)
 {
     (void)unused;
-    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2}, DT_TIMEOUT, "NCCL 2.29.7: ncclCommInitRankConfig: no end in 2 s");
-    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT, "no end in 2 s");
+    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2}, DT_TIMEOUT,
+               "NCCL 2.29.7: ncclCommInitRankConfig: no end in 2 s");
+    none_opens(3, &(struct scene){.fault = "init-hang@1", .open_timeout_s = 2, .library = "21700"}, DT_TIMEOUT,
+               "no end in 2 s");
     none_opens(2, &(struct scene){.fault = "init-error@1"}, DT_IO,
                "rank 1: NCCL 2.29.7: ncclCommInitRankConfig: unhandled system error: a test wants it so");
     none_opens(2, &(struct scene){.fault = "init-full@1"}, DT_NO_MEMORY,
-               "unhandled cuda error of GPU 1 (software GPU, bus 0000:02:00.0): Failed to CUDA calloc 536870912 bytes; leave it more of the GPU");
+               "unhandled cuda error of GPU 1 (software GPU, bus 0000:02:00.0): Failed to CUDA calloc 536870912 bytes; "
+               "leave it more of the GPU");
     none_opens(2, &(struct scene){.versions = "22907,22703"}, DT_INVALID, "rank 0 has NCCL 2.29.7 (");
     none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 0 on host ");
     none_opens(3, &(struct scene){.versions = "22907,22907,22703", .per_host = 1}, DT_INVALID, "rank 2 on host ");
     none_opens(2, &(struct scene){.library = "21200"}, DT_INVALID, "too old, 2.14 is the least");
-    none_opens(2, &(struct scene){.library = "none"}, DT_NOT_FOUND, "rank 0: NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: ");
+    none_opens(2, &(struct scene){.library = "none"}, DT_NOT_FOUND,
+               "rank 0: NCCL: DTRUN_NCCL=/nonexistent/libnccl.so.2: ");
 }
 
 static void no_room(struct dt_comm *c)
@@ -938,7 +981,8 @@ static void a_window_that_fails_is_everybodys(void **unused)
 
 int main(int argc, char **argv)
 {
-    (void)snprintf(folder, sizeof folder, "%.*s/..", (int)(strrchr(argv[0], '/') != NULL ? strrchr(argv[0], '/') - argv[0] : 0), argv[0]);
+    (void)snprintf(folder, sizeof folder, "%.*s/..",
+                   (int)(strrchr(argv[0], '/') != NULL ? strrchr(argv[0], '/') - argv[0] : 0), argv[0]);
     (void)snprintf(log_path, sizeof log_path, "/tmp/test_cuda_nccl.%d", (int)getpid());
 #define TEST(name) cmocka_unit_test_setup_teardown(name, processes_setup, processes_teardown)
     const struct CMUnitTest tests[] = {

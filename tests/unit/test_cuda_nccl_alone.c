@@ -1,5 +1,6 @@
-/* NCCL's functions as the backend calls them, by a communicator of one rank: what one GPU can show of the real library (its settings, states, memory, windows,
- * children, ends) before two meet. On the software GPU it is the fake (tests/softgpu/nccl). */
+/* NCCL's functions as the backend calls them, by a communicator of one rank: what one GPU can
+ * show of the real library (its settings, states, memory, windows, children, ends) before two
+ * meet. On the software GPU it is the fake (tests/softgpu/nccl). */
 #include "base/clock.h"
 #include "collectives/nccl_load.h"
 #include "kernels/kernels.h"
@@ -56,7 +57,8 @@ static void settle(nccl_comm c, int rc, const char *what)
         dt_sleep_s(1e-3);
     }
     if (rc != NCCL_SUCCESS || state != NCCL_SUCCESS) {
-        fail_msg("%s gave %d, then %d: %s; %s", what, rc, state, lib->error_string(rc != NCCL_SUCCESS ? rc : state), lib->last_error(NULL));
+        fail_msg("%s gave %d, then %d: %s; %s", what, rc, state, lib->error_string(rc != NCCL_SUCCESS ? rc : state),
+                 lib->last_error(NULL));
     }
 }
 
@@ -97,8 +99,9 @@ static void end_comm(nccl_comm c)
 static float *take_memory(void)
 {
     void *p = NULL;
-    int rc = (dt_nccl_features(lib) & DT_NCCL_WINDOWS) != 0 ? lib->mem_alloc(&p, COUNT * sizeof(float))
-                                                            : dt_device_alloc(&device, DT_MEMORY_DEVICE, COUNT * sizeof(float), &p, NULL);
+    int rc = (dt_nccl_features(lib) & DT_NCCL_WINDOWS) != 0
+                 ? lib->mem_alloc(&p, COUNT * sizeof(float))
+                 : dt_device_alloc(&device, DT_MEMORY_DEVICE, COUNT * sizeof(float), &p, NULL);
     assert_int_equal(rc, 0);
     return p;
 }
@@ -166,7 +169,8 @@ static void check_collectives(nccl_comm c, float *memory)
             for (size_t k = 0; k < COUNT; k++) {
                 bool written = k < PIECE || (k >= first && k < first + PIECE);
                 if (seen[k] != (written ? value : -1)) {
-                    fail_msg("%s of type %d%s: element %zu is %g", names[kind], type, in_place ? " in place" : "", k, (double)seen[k]);
+                    fail_msg("%s of type %d%s: element %zu is %g", names[kind], type, in_place ? " in place" : "", k,
+                             (double)seen[k]);
                 }
             }
         }
@@ -201,7 +205,8 @@ static void test_all_that_is_called(void **state)
     give_memory(memory);
 }
 
-/* As after a lost rank: revoked where the version has that, then aborted, in both orders of what may be under way. A new one is no worse for it. */
+/* As after a lost rank: revoked where the version has that, then aborted, in both orders of what
+ * may be under way. A new one is no worse for it. */
 static void test_stopped(void **state)
 {
     (void)state;
@@ -213,7 +218,8 @@ static void test_stopped(void **state)
         float *memory = take_memory();
         (void)take_window(c, memory);
         fill(memory, COUNT, 1);
-        settle(c, lib->all_reduce(memory, memory, COUNT, NCCL_F32, NCCL_SUM, c, dt_stream_native(stream)), "ncclAllReduce");
+        settle(c, lib->all_reduce(memory, memory, COUNT, NCCL_F32, NCCL_SUM, c, dt_stream_native(stream)),
+               "ncclAllReduce");
         if (revoked) {
             settle(c, lib->revoke(c, 0), "ncclCommRevoke");
         }
@@ -237,8 +243,8 @@ int main(int argc, char **argv)
     const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
     if (&softgpu_graphs != NULL) {
         char fake[500];
-        (void)snprintf(fake, sizeof fake, "%.*s/../softgpu/nccl/22907/libnccl.so.2", slash != NULL ? (int)(slash - argv[0]) : 1,
-                       slash != NULL ? argv[0] : ".");
+        (void)snprintf(fake, sizeof fake, "%.*s/../softgpu/nccl/22907/libnccl.so.2",
+                       slash != NULL ? (int)(slash - argv[0]) : 1, slash != NULL ? argv[0] : ".");
         (void)setenv("DTRUN_NCCL", fake, 1);
     }
     return cmocka_run_group_tests(tests, open_all, close_all);

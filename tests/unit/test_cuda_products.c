@@ -1,4 +1,5 @@
-/* How products are chosen at a start: measured once, kept in the plan file, the same for all who share it. On the software GPU, whose three algorithms have bits
+/* How products are chosen at a start: measured once, kept in the plan file, the same for all who
+ * share it. On the software GPU, whose three algorithms have bits
  * of their own, and one of which is made fast.   run: timeout 120 */
 #include "base/file.h"
 #include "base/text.h"
@@ -22,10 +23,12 @@
 
 extern uint64_t softgpu_lt_products, softgpu_lt_proposals;
 extern uint64_t softgpu_lt_described_at;
-extern uint64_t softgpu_launch_count, softgpu_late_loads; /* kernels that were launched; of these, whose code was not there yet */
+extern uint64_t softgpu_launch_count, softgpu_late_loads; /* kernels that were launched; of
+                                                           * these, whose code was not there yet */
 int softgpu_dnn_plans(void);
 int softgpu_dnn_ran(int proposal); /* executions, by proposal */
-int softgpu_dnn_late_plans(void);  /* those made after something had been executed on their device */
+int softgpu_dnn_late_plans(void);  /* those made after something had been executed on their
+                                    * device */
 
 enum { M = 65, N = 48, K = 72, COUNT = 3 };
 
@@ -53,8 +56,14 @@ static void make_products(struct dt_matmul_args *out, void *at)
 {
     memset(out, 0, COUNT * sizeof *out);
     for (int i = 0; i < COUNT; i++) {
-        out[i] = (struct dt_matmul_args){
-            .c = at, .a = at, .b = at, .m = M, .n = N, .k = K + 8 * i, .type = i % 2 ? DT_BF16 : DT_F32, .c_type = i % 2 ? DT_BF16 : DT_F32};
+        out[i] = (struct dt_matmul_args){.c = at,
+                                         .a = at,
+                                         .b = at,
+                                         .m = M,
+                                         .n = N,
+                                         .k = K + 8 * i,
+                                         .type = i % 2 ? DT_BF16 : DT_F32,
+                                         .c_type = i % 2 ? DT_BF16 : DT_F32};
     }
     out[0].bias = at;
     out[1].a_transposed = true;
@@ -164,7 +173,8 @@ static void the_fastest_is_kept(void **state)
         assert_int_equal(choose(&g, &why), 0);
         sums[fast] = compute(&g, false);
         close_gpu(&g);
-        /* another start, on a machine where another would be faster now: nothing is measured, nothing changes */
+        /* another start, on a machine where another would be faster now: nothing is measured,
+         * nothing changes */
         (void)setenv("SOFTGPU_LT_FAST", fast == 1 ? "2" : "1", 1);
         open_gpu(&g);
         uint64_t products = softgpu_lt_products, proposals = softgpu_lt_proposals;
@@ -175,7 +185,8 @@ static void the_fastest_is_kept(void **state)
         close_gpu(&g);
     }
     (void)unsetenv("SOFTGPU_LT_FAST");
-    assert_true(sums[1] != sums[2] && sums[2] != sums[3] && sums[1] != sums[3]); /* or this test could not fail */
+    /* or this test could not fail */
+    assert_true(sums[1] != sums[2] && sums[2] != sums[3] && sums[1] != sums[3]);
 }
 
 /* Lines of the log of products that end so. */
@@ -194,7 +205,8 @@ static int logged(const char *path, const char *end)
     return count;
 }
 
-/* A product that leaves multiprocessors to others is told how many are left to it, when it is measured and when it runs, and has a line of its own in the file. */
+/* A product that leaves multiprocessors to others is told how many are left to it, when it is
+ * measured and when it runs, and has a line of its own in the file. */
 static void beside_others_there_are_other_plans(void **state)
 {
     (void)state;
@@ -248,7 +260,8 @@ static void beside_others_there_are_other_plans(void **state)
     (void)unsetenv("SOFTGPU_SM");
 }
 
-/* What another rank chose counts, here and for later starts; `none` goes back to the first proposal. */
+/* What another rank chose counts, here and for later starts; `none` goes back to the first
+ * proposal. */
 static void ranks_take_what_rank_0_chose(void **state)
 {
     (void)state;
@@ -376,10 +389,12 @@ static void a_damaged_file_is_said_in_one_line(void **state)
     plan_cache_find("matmul", path, sizeof path);
     plan_cache_read(path, &text);
     for (int kind = 0; kind < 3; kind++) { /* the last: of another device */
-        plan_cache_damage(path, &text, (enum plan_cache_damage)kind, "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
+        plan_cache_damage(path, &text, (enum plan_cache_damage)kind,
+                          "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
         int fd = plan_cache_log_begin();
         open_gpu(&g);
-        (void)compute(&g, false);                  /* a product before anything is chosen: the file is read */
+        (void)compute(&g, false);                  /* a product before anything is chosen: the
+                                                    * file is read */
         assert_int_equal(choose(&g, &why), COUNT); /* it is read once more, under its lock */
         plan_cache_log_end(fd, &said);
         assert_non_null(strstr(dt_text_str(&said), "damaged, or of another device"));
@@ -414,7 +429,9 @@ static void what_the_library_lacks_is_said(void **state)
     for (const char *at = dt_text_str(&said); (at = strchr(at, '\n')) != NULL; at++) {
         lines++;
     }
-    if (lines != 2 || strstr(said.data, "cublasLt takes no product of F32 of 65 x 48 x 72; it runs on a slower kernel of our own") == NULL) {
+    if (lines != 2 ||
+        strstr(said.data, "cublasLt takes no product of F32 of 65 x 48 x 72; it runs on a slower kernel of our own") ==
+            NULL) {
         fail_msg("%s", dt_text_str(&said));
     }
     dt_text_clear(&said);
@@ -438,7 +455,8 @@ static uint64_t launches_after_plans(struct job *job, int steps)
     return softgpu_launch_count - softgpu_lt_described_at;
 }
 
-/* No step waits for a plan: what a run of two more steps launches more, one of two steps has launched at least, since all was described. */
+/* No step waits for a plan: what a run of two more steps launches more, one of two steps has
+ * launched at least, since all was described. */
 static void no_step_makes_a_plan(void **state)
 {
     (void)state;
@@ -459,9 +477,11 @@ static void no_step_makes_a_plan(void **state)
     }
 }
 
-/* All products of a run are measured before it begins: with the plans at hand the library is asked for no proposal. So are attention's engines measured and its plans
- * made, one for each pass, except in F32, which cuDNN does not take, and where kernels of our own are wanted; later runs have the engines that were chosen.
- * Runs repeat the bits of the measured plans; a deterministic one those of the first proposals, whatever the file says. */
+/* All products of a run are measured before it begins: with the plans at hand the library is
+ * asked for no proposal. So are attention's engines measured and its plans made, one for each
+ * pass, except in F32, which cuDNN does not take, and where kernels of our own are wanted; later
+ * runs have the engines that were chosen. Runs repeat the bits of the measured plans; a
+ * deterministic one those of the first proposals, whatever the file says. */
 static void a_run_has_all_its_plans(void **state)
 {
     (void)state;
@@ -472,7 +492,8 @@ static void a_run_has_all_its_plans(void **state)
         ranks_job(&job);
         job.training.strategy = "single_device";
         job.training.precision = precisions[p];
-        job.precision.compute = job.precision.reduce = p == 1 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
+        /* as reading a job file sets it */
+        job.precision.compute = job.precision.reduce = p == 1 ? DT_BF16 : DT_F32;
         job.training.max_steps = 2;
         job.text = NULL;
         plan_cache_use("run", true);
@@ -480,7 +501,8 @@ static void a_run_has_all_its_plans(void **state)
         (void)setenv("SOFTGPU_CUDNN_FAST", "1", 1);
         int plans = softgpu_dnn_plans(), late = softgpu_dnn_late_plans();
         train(&job, &cold);
-        assert_int_equal(softgpu_dnn_plans() - plans, p == 1 ? 6 : 0); /* of each pass two are measured, and the better one is made */
+        /* of each pass two are measured, and the better one is made */
+        assert_int_equal(softgpu_dnn_plans() - plans, p == 1 ? 6 : 0);
         assert_int_equal(softgpu_dnn_late_plans() - late, 0);
         (void)setenv("SOFTGPU_LT_FAST", "2", 1);
         uint64_t proposals = softgpu_lt_proposals;
@@ -503,7 +525,8 @@ static void a_run_has_all_its_plans(void **state)
         assert_true(fixed.hash == again.hash);
         job.training.deterministic = false;
         train(&job, &other);
-        if (p == 0) { /* or equal hashes would say nothing; in bf16 another order of a sum may be rounded away */
+        if (p == 0) { /* or equal hashes would say nothing; in bf16 another order of a sum may be
+                       * rounded away */
             assert_true(fixed.hash != cold.hash && other.hash != cold.hash);
         }
         (void)unsetenv("SOFTGPU_LT_FAST");
@@ -516,7 +539,8 @@ static void a_run_has_all_its_plans(void **state)
     }
 }
 
-/* No launch of a run loads a kernel's code: it is there since the device was opened, whatever the run computes. */
+/* No launch of a run loads a kernel's code: it is there since the device was opened, whatever
+ * the run computes. */
 static void kernels_are_loaded_before(void **state)
 {
     (void)state;
@@ -540,8 +564,9 @@ static void kernels_are_loaded_before(void **state)
     }
 }
 
-/* With a vocabulary that is no multiple of anything, all products of GPT-2 124M are read and written 16 bytes at a time on a device with memory of its own, and the
- * head goes by 8192 rows; the host's memory holds what it always did. */
+/* With a vocabulary that is no multiple of anything, all products of GPT-2 124M are read and
+ * written 16 bytes at a time on a device with memory of its own, and the head goes by 8192 rows;
+ * the host's memory holds what it always did. */
 static void the_head_is_aligned(void **state)
 {
     (void)state;
@@ -560,7 +585,10 @@ static void the_head_is_aligned(void **state)
         enum dt_dtype type;
         bool own_memory;
         int64_t rows, pitch;
-    } cases[] = {{DT_BF16, true, 8192, 50304}, {DT_F32, true, 5120, 50304}, {DT_BF16, false, 1280, 50257}, {DT_F32, false, 640, 50257}};
+    } cases[] = {{DT_BF16, true, 8192, 50304},
+                 {DT_F32, true, 5120, 50304},
+                 {DT_BF16, false, 1280, 50257},
+                 {DT_F32, false, 640, 50257}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct chain chain;
         struct products all = {0};
@@ -585,7 +613,8 @@ static void the_head_is_aligned(void **state)
                 assert_true(key.a_alignment == 16 && key.b_alignment == 16 && key.c_alignment == 16);
             }
         }
-        assert_true(logits == 1 && heads >= 2); /* and the gradients of what they are made of; a last chunk may be shorter */
+        assert_true(logits == 1 && heads >= 2); /* and the gradients of what they are made of; a
+                                                 * last chunk may be shorter */
         products_clear(&all);
         chain_close(&chain);
     }

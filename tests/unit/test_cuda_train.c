@@ -1,6 +1,8 @@
-/* Whole training runs of one rank on the device "cuda", on the software GPU or a real one: losses stay with those of the CPU, strategies have the same bits, a
- * run that was stopped ends as the undisturbed one does. Several ranks are processes (tests/stories/test_softgpu.py): CUDA's memory functions wait for all
- * streams of a process, so ranks that are threads would wait for each other for ever. */
+/* Whole training runs of one rank on the device "cuda", on the software GPU or a real one:
+ * losses stay with those of the CPU, strategies have the same bits, a run that was stopped ends
+ * as the undisturbed one does. Several ranks are processes (tests/stories/test_softgpu.py):
+ * CUDA's memory functions wait for all streams of a process, so ranks that are threads would
+ * wait for each other for ever. */
 #include "tests/unit/support/ranks.h"
 
 #include "base/file.h"
@@ -30,7 +32,8 @@ static void make_job(struct job *job, const char *row, const char *precision, in
     ranks_job(job);
     job->training.strategy = row;
     job->training.precision = precision;
-    job->precision.compute = job->precision.reduce = strcmp(precision, "bf16-mixed") == 0 ? DT_BF16 : DT_F32; /* as reading a job file sets it */
+    /* as reading a job file sets it */
+    job->precision.compute = job->precision.reduce = strcmp(precision, "bf16-mixed") == 0 ? DT_BF16 : DT_F32;
     job->training.max_steps = 3;
     job->training.gradient_accumulation_steps = micro_steps;
     job->training.cuda_graphs = GRAPHS_OFF;
@@ -57,7 +60,8 @@ static void check_rows(const char *const *rows, int size, const char *precision,
         train(&job, size, &(struct ranks_options){.device = "cuda"}, &out);
         if (i > 0) {
             if (out.hash != first.hash || memcmp(out.loss, first.loss, 3 * sizeof(double)) != 0) {
-                fail_msg("%s on %d ranks (%s, %d micro-steps) has other bits than %s", rows[i], size, precision, micro_steps, rows[0]);
+                fail_msg("%s on %d ranks (%s, %d micro-steps) has other bits than %s", rows[i], size, precision,
+                         micro_steps, rows[0]);
             }
             ranks_clear(&out);
             dt_arena_clear(&job.arena);
@@ -68,8 +72,8 @@ static void check_rows(const char *const *rows, int size, const char *precision,
         assert_int_equal(first.step_count, 3);
         for (int k = 0; k < 3; k++) {
             if (!(fabs(first.loss[k] - cpu.loss[k]) <= bound) || !(fabs(first.norm[k] - cpu.norm[k]) <= 10 * bound)) {
-                fail_msg("%s on %d ranks (%s): step %d: loss %.9g, norm %.9g; on the CPU %.9g, %.9g", rows[i], size, precision, k, first.loss[k],
-                         first.norm[k], cpu.loss[k], cpu.norm[k]);
+                fail_msg("%s on %d ranks (%s): step %d: loss %.9g, norm %.9g; on the CPU %.9g, %.9g", rows[i], size,
+                         precision, k, first.loss[k], first.norm[k], cpu.loss[k], cpu.norm[k]);
             }
         }
         ranks_clear(&cpu);
@@ -99,7 +103,8 @@ static void check_stopped(enum dt_dtype moments)
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true, .stop_after = 1}, &first);
     assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
-    assert_int_equal(first.last_step, 4); /* one step was in when it was asked, and one more when it heard */
+    assert_int_equal(first.last_step, 4); /* one step was in when it was asked, and one more when
+                                           * it heard */
     train(&job, 1, &(struct ranks_options){.device = "cuda", .files = true}, &second);
     assert_int_equal(second.exit_code[0], DT_EXIT_DONE);
     assert_true(second.hash == whole.hash && second.moments_hash == whole.moments_hash);
@@ -116,7 +121,8 @@ static void stopped_equals_uninterrupted(void **state)
     check_stopped(DT_BF16);
 }
 
-/* A step's results are read when the next one is in, and the batches after that one; before a save and at the end nothing is. */
+/* A step's results are read when the next one is in, and the batches after that one; before a
+ * save and at the end nothing is. */
 static void the_device_always_has_work(void **state)
 {
     (void)state;
@@ -126,7 +132,8 @@ static void the_device_always_has_work(void **state)
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &gpu);
     assert_int_equal(gpu.ahead, 1);
-    assert_int_equal(gpu.read_before, 4); /* steps 1 to 4; when step 5 is known, the last one is in, and there is no other */
+    assert_int_equal(gpu.read_before, 4); /* steps 1 to 4; when step 5 is known, the last one is
+                                           * in, and there is no other */
     job.output_dir = dt_arena_printf(&job.arena, "%s/saving", folder);
     job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
     job.checkpointing.save_every_n_steps = 2;
@@ -169,7 +176,8 @@ static void train_watched(const struct job *job, struct ranks_outcome *out)
     assert_true(&softgpu_graphs == NULL || softgpu_graphs == 0); /* all are closed */
 }
 
-/* Layers as graphs: the same bits as without, with evaluations between, computing again and several micro-steps. */
+/* Layers as graphs: the same bits as without, with evaluations between, computing again and
+ * several micro-steps. */
 static void graphs_change_no_bits(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Token shards written and read, damaged in every way; batches per rank; safetensors batches; collecting and holding out files. */
+/* Token shards written and read, damaged in every way; batches per rank; safetensors batches;
+ * collecting and holding out files. */
 #include "base/file.h"
 #include "base/text.h"
 #include "tests/unit/support/folder.h"
@@ -38,7 +39,8 @@ static void write_file(const char *name, const void *data, size_t size)
 }
 
 /* A shard by hand: header and ids of 2 or 4 bytes. */
-static void write_shard(const char *name, int32_t magic, int32_t version, int32_t count, const uint32_t *ids, size_t id_count, int width)
+static void write_shard(const char *name, int32_t magic, int32_t version, int32_t count, const uint32_t *ids,
+                        size_t id_count, int width)
 {
     unsigned char *file = calloc(1, SHARD_HEADER_BYTES + id_count * 4 + 1);
     int32_t header[3] = {magic, version, count};
@@ -80,7 +82,8 @@ static void test_stream(void **state)
 
     struct data_source s;
     int32_t ids[3], labels[3];
-    assert_int_equal(data_open(&s, in("stream/train-*"), "auto", 3, &err), 0); /* the glob matches the JSON files too */
+    /* the glob matches the JSON files too */
+    assert_int_equal(data_open(&s, in("stream/train-*"), "auto", 3, &err), 0);
     assert_string_equal(s.ops->name, "tokens");
     assert_string_equal(s.tokenizer, "bytes");
     assert_int_equal(s.vocabulary, 256);
@@ -96,11 +99,13 @@ static void test_stream(void **state)
     uint64_t hash = s.hash;
     data_close(&s);
     assert_int_equal(data_open(&s, in("stream/train-0000[01].bin"), "tokens", 3, &err), 0);
-    assert_int_equal(s.sample_count, 2); /* 8 tokens: the last sample has no label after it otherwise */
+    assert_int_equal(s.sample_count, 2); /* 8 tokens: the last sample has no label after it
+                                          * otherwise */
     assert_true(s.hash != hash);
     data_close(&s);
     assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, false, &err), -1);
-    assert_non_null(strstr(err.text, "stream/train-00000.bin: is there already; choose another folder with -o, or give --overwrite"));
+    assert_non_null(strstr(
+        err.text, "stream/train-00000.bin: is there already; choose another folder with -o, or give --overwrite"));
     /* fewer shards than before: the old rest goes */
     uint16_t id = 7;
     assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, true, &err), 0);
@@ -139,7 +144,8 @@ static void check_differ(const struct data_source *was, const char *glob, const 
     data_close(&now);
 }
 
-/* Data are what is in the files, in their order; the first file that is not as it was has a name. */
+/* Data are what is in the files, in their order; the first file that is not as it was has a
+ * name. */
 static void test_same_data(void **state)
 {
     (void)state;
@@ -194,7 +200,8 @@ static void test_literal_names(void **state)
         assert_string_equal(data_base_name(f.paths[0]), "train[0]-00001.bin");
         data_files_close(&f);
     }
-    refused("sp ace[1]/none-*.bin", "sp ace[1]/none-*.bin: no such file; make token shards with dtdata tokenize (a *, ? or [ that is part of a name "
+    refused("sp ace[1]/none-*.bin", "sp ace[1]/none-*.bin: no such file; make token shards with dtdata tokenize (a *, "
+                                    "? or [ that is part of a name "
                                     "is written with \\ before it)");
 }
 
@@ -225,7 +232,8 @@ static void test_failed_overwrite(void **state)
     assert_int_equal(ids[0], 1);
     assert_int_equal(labels[2], 4);
     data_close(&s);
-    static const char *const names[] = {"twice/train-00000.bin", "twice/train-00000.bin.json", "twice/train-00001.bin", "twice/train-00001.bin.json"};
+    static const char *const names[] = {"twice/train-00000.bin", "twice/train-00000.bin.json", "twice/train-00001.bin",
+                                        "twice/train-00001.bin.json"};
     for (size_t i = 0; i < 4; i++) {
         assert_int_equal(unlink(in(names[i])), 0);
     }
@@ -347,13 +355,15 @@ static void test_batches(void **state)
             }
         }
     }
-    assert_int_equal(data_batch(&s, &order, 0, 8, 1, 2, 2, ids, labels), T); /* positions 9 and 11: one is beyond the end */
+    /* positions 9 and 11: one is beyond the end */
+    assert_int_equal(data_batch(&s, &order, 0, 8, 1, 2, 2, ids, labels), T);
     assert_int_equal(ids[T], 0);
     assert_int_equal(labels[T], -100);
     data_close(&s);
 }
 
-static void write_tensors(const char *name, enum dt_dtype type, int64_t rows, int64_t length, const void *ids, const void *labels)
+static void write_tensors(const char *name, enum dt_dtype type, int64_t rows, int64_t length, const void *ids,
+                          const void *labels)
 {
     int64_t shape[2] = {rows, length};
     struct st_entry entries[2] = {{"input_ids", type, 2, shape}, {"labels", type, 2, shape}};
@@ -555,7 +565,8 @@ static bool is_asked(const char *path, int64_t at, int64_t size)
     return from >= end;
 }
 
-/* A sample in the middle, one over the end of a shard, the last one, each with its last label, and nothing else; beyond the epoch there is nothing. */
+/* A sample in the middle, one over the end of a shard, the last one, each with its last label,
+ * and nothing else; beyond the epoch there is nothing. */
 static void test_expect(void **state)
 {
     (void)state;
@@ -576,20 +587,23 @@ static void test_expect(void **state)
     struct sampler order = {.sample_count = s.sample_count};
     const struct {
         int64_t sample;
-        int64_t in_first, first_bytes, in_second, second_bytes; /* ids from the shard's first one on */
+        int64_t in_first, first_bytes, in_second, second_bytes; /* ids from the shard's first one
+                                                                 * on */
     } parts[] = {{1, LENGTH, 2 * (LENGTH + 1), 0, 0},
                  {3, 3 * LENGTH, 2 * (EACH - 3 * LENGTH), 0, 2 * (4 * LENGTH + 1 - EACH)},
                  {5, 0, 0, 5 * LENGTH - EACH, 2 * (LENGTH + 1)}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         asked_count = 0;
-        assert_int_equal(data_expect(&s, &order, 0, parts[i].sample - 1, 1, 10, 2), 1); /* of rank 1 of 10: that one; its next is beyond the epoch */
+        /* of rank 1 of 10: that one; its next is beyond the epoch */
+        assert_int_equal(data_expect(&s, &order, 0, parts[i].sample - 1, 1, 10, 2), 1);
         assert_true(is_asked(first, SHARD_HEADER_BYTES + 2 * parts[i].in_first, parts[i].first_bytes));
         assert_true(is_asked(second, SHARD_HEADER_BYTES + 2 * parts[i].in_second, parts[i].second_bytes));
         int64_t bytes = 0;
         for (int k = 0; k < asked_count; k++) {
             bytes += (int64_t)(asked[k].end - asked[k].begin);
         }
-        assert_in_range(bytes, parts[i].first_bytes + parts[i].second_bytes, parts[i].first_bytes + parts[i].second_bytes + 2 * 4096);
+        assert_in_range(bytes, parts[i].first_bytes + parts[i].second_bytes,
+                        parts[i].first_bytes + parts[i].second_bytes + 2 * 4096);
     }
     asked_count = 0;
     assert_int_equal(data_expect(&s, &order, 0, 500, 0, 1, 7), 7);

@@ -1,4 +1,5 @@
-/* Devices: streams as threads and inline run in order; events order streams and carry failures; waits have deadlines. */
+/* Devices: streams as threads and inline run in order; events order streams and carry failures;
+ * waits have deadlines. */
 #include "kernels/cpu/pool.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -13,7 +14,8 @@
 
 #include <cmocka.h>
 
-static const struct device_case cases[] = {{"cpu", DT_STREAMS_INLINE}, {"cpu", DT_STREAMS_THREAD}, {"apart", DT_STREAMS_THREAD}};
+static const struct device_case cases[] = {
+    {"cpu", DT_STREAMS_INLINE}, {"cpu", DT_STREAMS_THREAD}, {"apart", DT_STREAMS_THREAD}};
 
 static void run_cases(void (*run)(const struct device_case *c))
 {
@@ -59,7 +61,8 @@ static void test_timer(void **unused)
     run_cases(device_case_timer);
 }
 
-/* A handle of this process is good for memory that was exported here, whole, until that is freed; whatever its bytes say. */
+/* A handle of this process is good for memory that was exported here, whole, until that is
+ * freed; whatever its bytes say. */
 static void test_handles_name_what_was_exported(void **unused)
 {
     (void)unused;
@@ -74,7 +77,8 @@ static void test_handles_name_what_was_exported(void **unused)
     assert_int_equal(dt_device_import(&d, handle, 4096, &other, &err), 0);
     assert_ptr_equal(other, p);
     assert_int_equal(dt_device_import(&d, handle, 8192, &other, &err), -1); /* larger than it is */
-    for (size_t at = 0; at < 32; at++) {                                    /* another process, address or size */
+    /* another process, address or size */
+    for (size_t at = 0; at < 32; at++) {
         memcpy(forged, handle, sizeof forged);
         forged[at] ^= 0x40;
         other = NULL;

@@ -1,5 +1,7 @@
-/* The graphs of attention against the real cuDNN, without a GPU: for every shape that models of ours have, on three generations of GPUs that are only
- * described, the library must propose engines, and some are compiled to plans. Every version that is here is asked, each in a process of its own; a stub
+/* The graphs of attention against the real cuDNN, without a GPU: for every shape that models of
+ * ours have, on three generations of GPUs that are only described, the library must propose
+ * engines, and some are compiled to plans. Every version that is here is asked, each in a
+ * process of its own; a stub
  * stands for the driver (tests/softgpu/driver_stub.c).   run: timeout 400   run: nosan: the library is not built for sanitizers */
 #include "base/error.h"
 #include "base/text.h"
@@ -46,11 +48,14 @@ static void look_for(const char *pattern)
 
 static void find_libraries(void)
 {
-    const char *peers = getenv("DTRUN_PEERS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *given = getenv("DTRUN_CUDNN");
-    char *in_peers = peers != NULL && *peers != '\0' ? dt_format("%s/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9", peers)
+    const char *peers = getenv("DTRUN_PEERS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"),
+               *given = getenv("DTRUN_CUDNN");
+    char *in_peers = peers != NULL && *peers != '\0'
+                         ? dt_format("%s/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9", peers)
                      : cache != NULL && *cache != '\0'
                          ? dt_format("%s/dtrun/peers/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9", cache)
-                         : dt_format("%s/.cache/dtrun/peers/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9", home != NULL ? home : "");
+                         : dt_format("%s/.cache/dtrun/peers/lib/python3*/site-packages/nvidia/cudnn/lib/libcudnn.so.9",
+                                     home != NULL ? home : "");
     look_for(given != NULL ? given : "");
     look_for("/usr/local/cuda/lib64/libcudnn.so.9");
     look_for("/usr/lib/*-linux-gnu/libcudnn.so.9");
@@ -73,17 +78,23 @@ enum { DEVICES = sizeof devices / sizeof devices[0] };
 static void *describe(const struct library *l, int device)
 {
     void *out = NULL;
-    char *text = dt_format(
-        "{\"version\": 1, \"cudnn_version\": %zu, \"maxBlockSize\": [1024, 1024, 64], \"maxGridSize\": [2147483647, 65535, 65535], \"regsPerBlock\": "
-        "65536, \"multiProcessorCount\": %d, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, "
-        "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, "
-        "\"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 80000000000, "
-        "\"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, \"l2CacheSize\": 52428800, \"cudaDeviceId\": 0, \"deviceVer\": %d, "
-        "\"driverVer\": "
-        "13000, \"deviceName\": \"described\"}",
-        l->api.cudnnGetVersion(), devices[device].sm_count, devices[device].shared_bytes, devices[device].capability);
+    char *text = dt_format("{\"version\": 1, \"cudnn_version\": %zu, \"maxBlockSize\": [1024, 1024, 64], "
+                           "\"maxGridSize\": [2147483647, 65535, 65535], \"regsPerBlock\": "
+                           "65536, \"multiProcessorCount\": %d, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, "
+                           "\"maxSharedMemoryPerBlockOptin\": %d, "
+                           "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": "
+                           "32, \"maxThreadsPerBlock\": 1024, "
+                           "\"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": "
+                           "1, \"totalGlobalMem\": 80000000000, "
+                           "\"smClockRateKHz\": 1980000, \"memClockRateKHz\": 2619000, \"l2CacheSize\": 52428800, "
+                           "\"cudaDeviceId\": 0, \"deviceVer\": %d, "
+                           "\"driverVer\": "
+                           "13000, \"deviceName\": \"described\"}",
+                           l->api.cudnnGetVersion(), devices[device].sm_count, devices[device].shared_bytes,
+                           devices[device].capability);
     if (dt_dnn_make(&l->api, DT_DNN_DEVICEPROP, &out) != 0 ||
-        dt_dnn_set(&l->api, out, DT_DNN_DEVICEPROP_JSON_REPRESENTATION, DT_DNN_TYPE_CHAR, (int64_t)strlen(text) + 1, text) != 0 ||
+        dt_dnn_set(&l->api, out, DT_DNN_DEVICEPROP_JSON_REPRESENTATION, DT_DNN_TYPE_CHAR, (int64_t)strlen(text) + 1,
+                   text) != 0 ||
         l->api.cudnnBackendFinalize(out) != 0) {
         char why[200] = "";
         l->api.cudnnGetLastErrorString(why, sizeof why);
@@ -97,9 +108,10 @@ static void *describe(const struct library *l, int device)
 enum pass { FORWARD, BACKWARD, BACKWARD_SUMS, PASSES };
 static const char *const pass_names[] = {"forward", "backward", "backward that sums"};
 
-/* The graph of a pass, to be cleared, and the engines that are proposed for it, each to be dropped: how many; -1: the graph itself is refused. */
-static int propose(const struct library *l, const struct dt_dnn_place *place, const struct dt_attention_shape *s, enum pass pass,
-                   struct dt_dnn_graph *g, void *found[DT_DNN_CANDIDATES], struct dt_error *err)
+/* The graph of a pass, to be cleared, and the engines that are proposed for it, each to be
+ * dropped: how many; -1: the graph itself is refused. */
+static int propose(const struct library *l, const struct dt_dnn_place *place, const struct dt_attention_shape *s,
+                   enum pass pass, struct dt_dnn_graph *g, void *found[DT_DNN_CANDIDATES], struct dt_error *err)
 {
     int count = -1;
     dt_dnn_graph_init(g, &l->api);
@@ -122,9 +134,10 @@ static void drop_all(const struct library *l, struct dt_dnn_graph *g, void *foun
     dt_dnn_graph_clear(g);
 }
 
-/* How many engines are proposed; -1: the graph itself is refused. work_bytes given: also the plan of the first one, and what it wants. */
-static int engines(const struct library *l, void *described, const struct dt_attention_shape *s, enum pass pass, size_t *work_bytes, char *why,
-                   size_t why_bytes)
+/* How many engines are proposed; -1: the graph itself is refused. work_bytes given: also the
+ * plan of the first one, and what it wants. */
+static int engines(const struct library *l, void *described, const struct dt_attention_shape *s, enum pass pass,
+                   size_t *work_bytes, char *why, size_t why_bytes)
 {
     struct dt_dnn_graph g;
     struct dt_error err = {0};
@@ -144,15 +157,18 @@ static int engines(const struct library *l, void *described, const struct dt_att
     return count;
 }
 
-static bool look(const struct library *l, int device, void *described, const struct dt_attention_shape *s, enum pass pass, size_t *work_bytes)
+static bool look(const struct library *l, int device, void *described, const struct dt_attention_shape *s,
+                 enum pass pass, size_t *work_bytes)
 {
     char why[300];
     int count = engines(l, described, s, pass, work_bytes, why, sizeof why);
     if (count <= 0) {
         (void)fprintf(stderr,
-                      "%s: compute capability %d: batch %lld, %lld positions, %lld heads (%lld of keys) of size %lld, causal %d: %s: %d engines %s\n",
-                      l->path, devices[device].capability, (long long)s->batch, (long long)s->positions, (long long)s->heads, (long long)s->kv_heads,
-                      (long long)s->head_size, s->causal, pass_names[pass], count, why);
+                      "%s: compute capability %d: batch %lld, %lld positions, %lld heads (%lld of keys) of size %lld, "
+                      "causal %d: %s: %d engines %s\n",
+                      l->path, devices[device].capability, (long long)s->batch, (long long)s->positions,
+                      (long long)s->heads, (long long)s->kv_heads, (long long)s->head_size, s->causal, pass_names[pass],
+                      count, why);
     }
     return count > 0;
 }
@@ -168,10 +184,12 @@ static bool passes(const struct library *l, int device, void *described, const s
     return good;
 }
 
-/* GPT-2 124M, 350M, 774M, 1558M; small ones of examples and tests; lengths that are a multiple of nothing. */
+/* GPT-2 124M, 350M, 774M, 1558M; small ones of examples and tests; lengths that are a multiple
+ * of nothing. */
 static bool gpt2(const struct library *l, int device, void *described)
 {
-    static const int64_t heads[] = {2, 4, 6, 12, 16, 20, 25}, positions[] = {2, 33, 64, 100, 128, 250, 256, 500, 512, 1000, 1024, 2048};
+    static const int64_t heads[] = {2, 4, 6, 12, 16, 20, 25},
+                         positions[] = {2, 33, 64, 100, 128, 250, 256, 500, 512, 1000, 1024, 2048};
     bool good = true;
     for (size_t h = 0; h < sizeof heads / sizeof heads[0]; h++) {
         for (size_t t = 0; t < sizeof positions / sizeof positions[0]; t++) {
@@ -193,8 +211,12 @@ static bool head_sizes(const struct library *l, int device, void *described)
     bool good = true;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int causal = 0; causal < 2; causal++) {
-            struct dt_attention_shape s = {
-                .batch = 3, .positions = i % 2 == 0 ? 512 : 77, .heads = 6, .kv_heads = 6, .head_size = sizes[i], .causal = causal != 0};
+            struct dt_attention_shape s = {.batch = 3,
+                                           .positions = i % 2 == 0 ? 512 : 77,
+                                           .heads = 6,
+                                           .kv_heads = 6,
+                                           .head_size = sizes[i],
+                                           .causal = causal != 0};
             good = passes(l, device, described, &s) && good;
         }
     }
@@ -226,8 +248,8 @@ static bool refused(const struct library *l, int device, void *described)
         for (int p = FORWARD; p < PASSES; p++) {
             int count = engines(l, described, &shapes[i], (enum pass)p, NULL, why, sizeof why);
             if (count > 0) {
-                (void)fprintf(stderr, "%s: compute capability %d: shape %zu: %s: %d engines\n", l->path, devices[device].capability, i, pass_names[p],
-                              count);
+                (void)fprintf(stderr, "%s: compute capability %d: shape %zu: %s: %d engines\n", l->path,
+                              devices[device].capability, i, pass_names[p], count);
                 good = false;
             }
         }
@@ -235,28 +257,33 @@ static bool refused(const struct library *l, int device, void *described)
     return good;
 }
 
-/* Plans of the first engine: kernels compile, and the work they want is what attention_dnn.c cuts batches by. */
+/* Plans of the first engine: kernels compile, and the work they want is what attention_dnn.c
+ * cuts batches by. */
 static bool compiled(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape shapes[] = {{4, 1000, 12, 12, 64, true}, {4, 320, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
+    static const struct dt_attention_shape shapes[] = {
+        {4, 1000, 12, 12, 64, true}, {4, 320, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const struct dt_attention_shape *s = &shapes[i];
         size_t forward = 0, backward = 0;
-        good = look(l, device, described, s, FORWARD, &forward) && look(l, device, described, s, BACKWARD, &backward) && good;
+        good = look(l, device, described, s, FORWARD, &forward) && look(l, device, described, s, BACKWARD, &backward) &&
+               good;
         size_t expected = dt_attention_backward_bytes(s);
         if (forward > 4096 || backward > expected) {
-            (void)fprintf(stderr, "%s: compute capability %d: shape %zu: forward wants %zu bytes of work, backward %zu, of %zu\n", l->path,
-                          devices[device].capability, i, forward, backward, expected);
+            (void)fprintf(
+                stderr, "%s: compute capability %d: shape %zu: forward wants %zu bytes of work, backward %zu, of %zu\n",
+                l->path, devices[device].capability, i, forward, backward, expected);
             good = false;
         }
     }
     return good;
 }
 
-/* What a plan file keeps of a proposal is enough to have it again: numbers that differ between the proposals, of which its plan is made, with the same work
- * memory. */
-static bool made_again(const struct library *l, int device, void *described, const struct dt_attention_shape *s, enum pass pass)
+/* What a plan file keeps of a proposal is enough to have it again: numbers that differ between
+ * the proposals, of which its plan is made, with the same work memory. */
+static bool made_again(const struct library *l, int device, void *described, const struct dt_attention_shape *s,
+                       enum pass pass)
 {
     struct dt_dnn_graph g;
     struct dt_error err = {0};
@@ -277,9 +304,11 @@ static bool made_again(const struct library *l, int device, void *described, con
         }
         good += status == 0 && differs && work[0] == work[1];
         if (status != 0 || !differs || work[0] != work[1]) {
-            (void)fprintf(stderr, "%s: compute capability %d: %s: proposal %d: engine %lld, %lld knobs: status %d, work %zu and %zu, differs %d\n",
-                          l->path, devices[device].capability, pass_names[pass], i, (long long)numbers[i].engine, (long long)numbers[i].knob_count,
-                          status, work[0], work[1], differs);
+            (void)fprintf(stderr,
+                          "%s: compute capability %d: %s: proposal %d: engine %lld, %lld knobs: status %d, work %zu "
+                          "and %zu, differs %d\n",
+                          l->path, devices[device].capability, pass_names[pass], i, (long long)numbers[i].engine,
+                          (long long)numbers[i].knob_count, status, work[0], work[1], differs);
         }
         dt_dnn_drop(&l->api, plans[0]);
         dt_dnn_drop(&l->api, plans[1]);
@@ -315,7 +344,8 @@ static int ask(const char *path)
     char self[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = '\0';
-    char *end = strstr(self, "/tests/test_dnn"), *driver = dt_format("%.*s/tools/driver/libcuda.so.1", end != NULL ? (int)(end - self) : 0, self);
+    char *end = strstr(self, "/tests/test_dnn"),
+         *driver = dt_format("%.*s/tools/driver/libcuda.so.1", end != NULL ? (int)(end - self) : 0, self);
     /* who loads this name later is given the same one */
     void *stub = dlopen(driver, RTLD_NOW | RTLD_GLOBAL);
     free(driver);
@@ -339,7 +369,8 @@ static int ask(const char *path)
         void *described = describe(&l, d);
         for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
             if (described == NULL || !checks[i].check(&l, d, described)) {
-                (void)fprintf(stderr, "%s: compute capability %d: %s: not as expected\n", path, devices[d].capability, checks[i].name);
+                (void)fprintf(stderr, "%s: compute capability %d: %s: not as expected\n", path, devices[d].capability,
+                              checks[i].name);
                 code = 1;
             }
         }

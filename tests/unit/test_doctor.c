@@ -49,10 +49,12 @@ static void facts_are_lines(void **state)
     facts_set(&f, "a", "second");
     facts_add(&f, "late 2.5\nempty \n");
     assert_string_equal(facts_get(&f, "ab", out, sizeof out), "1");
-    assert_string_equal(facts_get(&f, "a", out, sizeof out), "two lin"); /* as much as fits, and one line */
+    /* as much as fits, and one line */
+    assert_string_equal(facts_get(&f, "a", out, sizeof out), "two lin");
     assert_string_equal(facts_get(&f, "empty", out, sizeof out), "");
     assert_null(facts_get(&f, "b", out, sizeof out));
-    assert_true(facts_number(&f, "late", 0) == 2.5 && facts_number(&f, "a", -1) == -1 && facts_number(&f, "none", 9) == 9);
+    assert_true(facts_number(&f, "late", 0) == 2.5 && facts_number(&f, "a", -1) == -1 &&
+                facts_number(&f, "none", 9) == 9);
     facts_clear(&f);
 }
 
@@ -66,10 +68,12 @@ static void lines_of_a_report(void **state)
     doctor_say(&r, DOCTOR_OK, NULL, "%d", 4096);
     doctor_say(&r, DOCTOR_FAIL, "do this and then that, at some length so that it wraps", "host\033[31m: bad");
     doctor_report_end(&r);
-    assert_string_equal(dt_text_str(&r.out), "\nlimits\n  ok    open files: 4096\n"
-                                             "  fail  open files: host?[31m: bad; do this and then that, at some length so\n"
-                                             "        that it wraps\n\n1 ok, 0 warn, 1 fail\n");
-    assert_string_equal(r.first_fail, "open files: host?[31m: bad; do this and then that, at some length so that it wraps");
+    assert_string_equal(dt_text_str(&r.out),
+                        "\nlimits\n  ok    open files: 4096\n"
+                        "  fail  open files: host?[31m: bad; do this and then that, at some length so\n"
+                        "        that it wraps\n\n1 ok, 0 warn, 1 fail\n");
+    assert_string_equal(r.first_fail,
+                        "open files: host?[31m: bad; do this and then that, at some length so that it wraps");
     doctor_report_clear(&r);
     doctor_report_init(&r, true);
     r.group = "g";
@@ -81,8 +85,9 @@ static void lines_of_a_report(void **state)
     doctor_report_end(&r);
     assert_non_null(strstr(dt_text_str(&r.out), "\"host ??2J ??? Zürich\""));
     *strchr(r.out.data, '\n') = '\0';
-    assert_string_equal(dt_text_str(&r.out),
-                        "{\"group\": \"g\", \"check\": \"c\", \"level\": \"warn\", \"finding\": \"\\\"x\\\"\", \"advice\": \"a\"}");
+    assert_string_equal(
+        dt_text_str(&r.out),
+        "{\"group\": \"g\", \"check\": \"c\", \"level\": \"warn\", \"finding\": \"\\\"x\\\"\", \"advice\": \"a\"}");
     doctor_report_clear(&r);
 }
 
@@ -115,9 +120,11 @@ static const char *judge(const struct doctor_view *v, const char *check)
     for (char *line; rest != NULL && (line = strsep(&rest, "\n")) != NULL;) {
         char level[8], finding[512], advice[512] = "";
         if (strstr(line, key) != NULL &&
-            sscanf(strstr(line, "\"level\""), "\"level\": \"%7[^\"]\", \"finding\": \"%511[^\"]\", \"advice\": \"%511[^\"]", level, finding,
+            sscanf(strstr(line, "\"level\""),
+                   "\"level\": \"%7[^\"]\", \"finding\": \"%511[^\"]\", \"advice\": \"%511[^\"]", level, finding,
                    advice) >= 2) {
-            n += (size_t)snprintf(out + n, sizeof out - n, "%s%s %s%s%s", n > 0 ? "\n" : "", level, finding, advice[0] != '\0' ? "; " : "", advice);
+            n += (size_t)snprintf(out + n, sizeof out - n, "%s%s %s%s%s", n > 0 ? "\n" : "", level, finding,
+                                  advice[0] != '\0' ? "; " : "", advice);
         }
     }
     doctor_report_clear(&r);
@@ -130,11 +137,14 @@ static void hosts_and_ranks(void **state)
     struct doctor_view v;
     struct dt_text text;
     dt_text_init(&text);
-    make_view(&v, 5, (const char *const[]){"host a\ngroup 0\n", "host b\ngroup 1\n", NULL, "host a\ngroup 0\n", "host b\ngroup 2\n"});
+    make_view(&v, 5,
+              (const char *const[]){"host a\ngroup 0\n", "host b\ngroup 1\n", NULL, "host a\ngroup 0\n",
+                                    "host b\ngroup 2\n"});
     doctor_view_describe(&v, &text);
     assert_string_equal(dt_text_str(&text), "5 ranks on 3 hosts: a (ranks 0, 3), b#1 (rank 1), b#2 (rank 4)");
-    assert_string_equal(judge(&v, "ranks"),
-                        "fail no word from rank 2; look at the first lines of their output, and whether their hosts reach MASTER_ADDR");
+    assert_string_equal(
+        judge(&v, "ranks"),
+        "fail no word from rank 2; look at the first lines of their output, and whether their hosts reach MASTER_ADDR");
     doctor_view_clear(&v);
     dt_text_clear(&text);
 }
@@ -145,7 +155,9 @@ static void values_stand_side_by_side(void **state)
     struct doctor_view v;
     struct dt_text text;
     dt_text_init(&text);
-    make_view(&v, 3, (const char *const[]){"host a\ngroup 0\nx 1\ny 5\nz -1\n", "host b\ngroup 1\nx 2\nz 7\n", "host c\ngroup 2\nx 1\nz 8\n"});
+    make_view(&v, 3,
+              (const char *const[]){"host a\ngroup 0\nx 1\ny 5\nz -1\n", "host b\ngroup 1\nx 2\nz 7\n",
+                                    "host c\ngroup 2\nx 1\nz 8\n"});
     assert_int_equal(view_values(&v, "x", &text), 2);
     assert_string_equal(dt_text_str(&text), "a: 1; b: 2; c: 1");
     dt_text_reset(&text);
@@ -167,8 +179,10 @@ static const struct {
 } rows[] = {
     {"open files", "files 4096\n", "files 1024\n", "ok a: 4096; b: 1024"},
     {"open files", "files -1\n", "files -1\n", "ok unlimited"},
-    {"open files", "files 4096\n", "files 1023\n", "warn b: 1023, should be at least 1024; ulimit -n 65536, or LimitNOFILE= in the scheduler's unit"},
-    {"open files", "files 65\n", "files 65\n", "fail 65, should be at least 1024; ulimit -n 65536, or LimitNOFILE= in the scheduler's unit"},
+    {"open files", "files 4096\n", "files 1023\n",
+     "warn b: 1023, should be at least 1024; ulimit -n 65536, or LimitNOFILE= in the scheduler's unit"},
+    {"open files", "files 65\n", "files 65\n",
+     "fail 65, should be at least 1024; ulimit -n 65536, or LimitNOFILE= in the scheduler's unit"},
     {"processes", "processes 4096\npids_limit 20\n", "processes 4096\npids_limit 20\n",
      "warn 20, should be at least 64; raise the control group's pids.max (docker run --pids-limit, TasksMax=)"},
     {"processes", "processes 63\npids_limit -1\n", "processes 90\npids_limit -1\n",
@@ -178,40 +192,54 @@ static const struct {
     {"locked memory", "locked 8388608\nrdma 1\n", "locked -1\n",
      "warn 8.0 MiB; InfiniBand pins its buffers: ulimit -l unlimited, or LimitMEMLOCK=infinity"},
     {"shared memory", "shm 1e9\nshm_free 1e9\n", "shm 67108864\nshm_free 67108864\n",
-     "warn b: 64.0 MiB, 64.0 MiB free; PyTorch's data loaders die of SIGBUS: docker run --shm-size=8g, or an emptyDir of medium Memory"},
+     "warn b: 64.0 MiB, 64.0 MiB free; PyTorch's data loaders die of SIGBUS: docker run --shm-size=8g, or an emptyDir "
+     "of medium Memory"},
     {"shared memory", "shm 1073741824\nshm_free 1024\n", "shm 2e9\nshm_free 2e9\n",
      "warn a: 1.0 GiB, 1.0 KiB free; remove what earlier runs left in /dev/shm"},
     {"somaxconn", "backlog 128\n", "backlog 4096\n", "ok a: 128; b: 4096"},
     {"somaxconn", "backlog 127\n", "backlog 4096\n",
-     "warn a: 127, should be at least 128; connections of many workers at once are refused: sysctl net.core.somaxconn=4096"},
+     "warn a: 127, should be at least 128; connections of many workers at once are refused: sysctl "
+     "net.core.somaxconn=4096"},
     {"memory", "memory_free 1e9\nmemory_limit 1048576\n", "memory_free 1e9\nmemory_limit -1\n",
-     "warn a: 954 MiB free, control group allows 1.0 MiB; b: 954 MiB free; less than 256 MiB for each rank: ask the scheduler or container for more"},
+     "warn a: 954 MiB free, control group allows 1.0 MiB; b: 954 MiB free; less than 256 MiB for each rank: ask the "
+     "scheduler or container for more"},
     {"reserving memory", "overcommit 2\n", "overcommit 0\n",
-     "warn a: vm.overcommit_memory is 2, ulimit -v is unlimited; memory that is only reserved counts: sysctl vm.overcommit_memory=0, ulimit -v "
+     "warn a: vm.overcommit_memory is 2, ulimit -v is unlimited; memory that is only reserved counts: sysctl "
+     "vm.overcommit_memory=0, ulimit -v "
      "unlimited"},
     {"dtrun", "version 1\n", "version 2\n", "fail a: 1; b: 2; install the same version on all hosts"},
-    {"system", "kernel 6\nmachine x\nlibc 2\n", "kernel 5\nmachine x\nlibc 2\n", "ok Linux a: 6; b: 5, x, glibc 2 (kernels differ; that is no harm)"},
-    {"MTU", "mtu 1500\n", "mtu 9000\n", "warn a: 1500; b: 9000; set the same MTU on all hosts and switches between them"},
+    {"system", "kernel 6\nmachine x\nlibc 2\n", "kernel 5\nmachine x\nlibc 2\n",
+     "ok Linux a: 6; b: 5, x, glibc 2 (kernels differ; that is no harm)"},
+    {"MTU", "mtu 1500\n", "mtu 9000\n",
+     "warn a: 1500; b: 9000; set the same MTU on all hosts and switches between them"},
     {"own name", "own_addresses 10.0.0.1\naddress 10.0.0.1\n", "own_addresses 127.0.1.1\naddress 10.0.0.2\n",
-     "warn b resolves to 127.0.1.1 on itself; programs that publish it (gloo, MPI) are not reached by other hosts: put its real address into "
+     "warn b resolves to 127.0.1.1 on itself; programs that publish it (gloo, MPI) are not reached by other hosts: put "
+     "its real address into "
      "/etc/hosts"},
-    {"own name", "own_addresses 127.0.1.1\naddress 127.0.0.1\n", "own_addresses 127.0.1.1\naddress 127.0.0.1\n", "ok 127.0.1.1"},
+    {"own name", "own_addresses 127.0.1.1\naddress 127.0.0.1\n", "own_addresses 127.0.1.1\naddress 127.0.0.1\n",
+     "ok 127.0.1.1"},
     {"own name", "own_addresses 10.0.0.1\nown_seconds 4.2\n", "own_error no answer of the resolver\n",
      "warn a: the look-up took 4.2 s; look at the servers in /etc/resolv.conf\n"
-     "warn b does not resolve on itself: no answer of the resolver; add it to /etc/hosts or DNS: some programs look up their own name"},
-    {"MASTER_ADDR", "master a\nmaster_addresses 127.0.1.1\n", "master a\nmaster_addresses 10.0.0.1\n", "ok a is a: 127.0.1.1; b: 10.0.0.1"},
+     "warn b does not resolve on itself: no answer of the resolver; add it to /etc/hosts or DNS: some programs look up "
+     "their own name"},
+    {"MASTER_ADDR", "master a\nmaster_addresses 127.0.1.1\n", "master a\nmaster_addresses 10.0.0.1\n",
+     "ok a is a: 127.0.1.1; b: 10.0.0.1"},
     {"MASTER_ADDR", "master a\nmaster_addresses 10.0.0.1\n", "master a\nmaster_addresses 127.0.0.1 ::1\n",
      "fail b takes a for itself (127.0.0.1 ::1); correct /etc/hosts there, or use an address as endpoint"},
     {"outgoing", "outgoing_ports 999\n", "outgoing_ports 28000\n",
      "warn a: 999 ports for outgoing connections, should be 1000; sysctl net.ipv4.ip_local_port_range=\\"},
     {"round trip", "store_seconds 1e-4\n", "store_seconds 0.3\n",
      "fail 1 MiB did not come back on 2 of 2 hosts; look at the network between the hosts and MASTER_ADDR"},
-    {"cores", "boot x\ncores 0-1\ncores_allowed 2\ncores_usable 2\n", "boot y\ncores 7\ncores_allowed 1\ncores_usable 1\n",
-     "ok a: 1 rank on 2 cores; b: 1 rank on 1 core"},
-    {"cores", "boot x\ncores 3\ncores_allowed 1\ncores_usable 1\n", "boot x\ncores 3\ncores_allowed 1\ncores_usable 1\n",
-     "warn a: 2 ranks on 1 core; ranks that share a core wait for each other at every sum: at most 1 rank there, or more CPUs for the job"},
-    {"cores", "boot x\ncores 0-7\ncores_allowed 8\ncores_usable 1\n", "boot x\ncores 0-7\ncores_allowed 8\ncores_usable 1\n",
-     "ok a: 2 ranks on 2 cores"}, /* two containers of one machine, each allowed the time of one core */
+    {"cores", "boot x\ncores 0-1\ncores_allowed 2\ncores_usable 2\n",
+     "boot y\ncores 7\ncores_allowed 1\ncores_usable 1\n", "ok a: 1 rank on 2 cores; b: 1 rank on 1 core"},
+    {"cores", "boot x\ncores 3\ncores_allowed 1\ncores_usable 1\n",
+     "boot x\ncores 3\ncores_allowed 1\ncores_usable 1\n",
+     "warn a: 2 ranks on 1 core; ranks that share a core wait for each other at every sum: at most 1 rank there, or "
+     "more CPUs for the job"},
+    {"cores", "boot x\ncores 0-7\ncores_allowed 8\ncores_usable 1\n",
+     "boot x\ncores 0-7\ncores_allowed 8\ncores_usable 1\n",
+     "ok a: 2 ranks on 2 cores"}, /* two containers of one machine, each allowed the time of one
+                                   * core */
     {"threads", "boot x\nomp 4\ncores 0-2\ncores_allowed 3\ncores_usable 3\n", "boot y\n",
      "warn a: OMP_NUM_THREADS=4, times 1 ranks, is more than its 3 cores; lower OMP_NUM_THREADS, or unset it"},
     {"interfaces", "interfaces e 1\ninterface_missing X=ib\n", "interfaces e 2\n",
@@ -221,7 +249,8 @@ static const struct {
     {"temporary files", "\n", "\n", "ok not known"},
     {"memory", "\n", "memory_free 1e9\n", "ok a: not known; b: 954 MiB free"},
     {"ranks", "late limits\n", "\n",
-     "ok all 2 answered\nfail rank 0: looking at limits did not come back; a file system or a resolver of this host hangs"},
+     "ok all 2 answered\nfail rank 0: looking at limits did not come back; a file system or a resolver of this host "
+     "hangs"},
 };
 
 static void judgements(void **state)
@@ -248,8 +277,10 @@ static void eight_ranks_on_seven_cores(void **state)
                             : "host a\ngroup 0\nboot x\ncores 4-6\ncores_allowed 3\ncores_usable 3\n";
     }
     make_view(&v, 8, all);
-    assert_string_equal(judge(&v, "cores"), "warn a: 8 ranks on 7 cores; ranks that share a core wait for each other at every sum: at most 7 ranks "
-                                            "there, or more CPUs for the job");
+    assert_string_equal(
+        judge(&v, "cores"),
+        "warn a: 8 ranks on 7 cores; ranks that share a core wait for each other at every sum: at most 7 ranks "
+        "there, or more CPUs for the job");
     doctor_view_clear(&v);
     make_view(&v, 7, all);
     assert_string_equal(judge(&v, "cores"), "ok a: 7 ranks on 7 cores");
@@ -263,24 +294,32 @@ static const struct {
     {"messages", "0.state ok\n0.latency 2e-5\n0.rate 1e9\ndone 1\n",
      "ok 1 pair passes 64 bytes to 1 MiB; slowest round trip 20 us (b, a), slowest way 1.000 GB/s (b, a)"},
     {"messages", "0.state unreachable\n0.cause x: connect: Connection refused\ndone 1\n",
-     "fail b cannot reach a: x: connect: Connection refused; a firewall rejects it: allow TCP between the hosts, or give --port_range and open that"},
+     "fail b cannot reach a: x: connect: Connection refused; a firewall rejects it: allow TCP between the hosts, or "
+     "give --port_range and open that"},
     {"messages", "0.state unreachable\n0.cause x: connect: timed out\ndone 1\n",
-     "fail b cannot reach a: x: connect: timed out; a firewall drops it, or the address is of another network: allow TCP between the hosts, or "
+     "fail b cannot reach a: x: connect: timed out; a firewall drops it, or the address is of another network: allow "
+     "TCP between the hosts, or "
      "give --local_addr"},
     {"messages", "0.state silent\n0.cause nothing came\n0.from_server 1\ndone 1\n",
-     "fail a to b: nothing came; something between them takes connections and passes nothing: look for a proxy or firewall"},
+     "fail a to b: nothing came; something between them takes connections and passes nothing: look for a proxy or "
+     "firewall"},
     {"messages", "0.state lost\n0.passed 1228\n0.lost 1248\n0.from_server 0\ndone 1\n",
-     "fail large messages are lost: b to a, 1228 bytes pass, 1248 do not; the way takes smaller packets than its ends think, and their errors "
+     "fail large messages are lost: b to a, 1228 bytes pass, 1248 do not; the way takes smaller packets than its ends "
+     "think, and their errors "
      "(ICMP) are dropped: let them through, or ip link set dev e1 mtu 1280 on both"},
     {"messages", "0.state slow\n0.rate 125000\ndone 1\n",
-     "warn b to a: 0.125 MB/s, 1 MiB did not arrive in 5 s; training over it will be slow: look at link speed and load"},
-    {"messages", "0.state lossy\ndone 1\n", "warn b to a: packets are lost at times; look at cables and error counters (ip -s link)"},
+     "warn b to a: 0.125 MB/s, 1 MiB did not arrive in 5 s; training over it will be slow: look at link speed and "
+     "load"},
+    {"messages", "0.state lossy\ndone 1\n",
+     "warn b to a: packets are lost at times; look at cables and error counters (ip -s link)"},
     {"messages", "", "fail 1 host did not come back from measuring"},
     {"clock", "0.clock_ahead 0.0004\ndone 1\n", "ok hosts are at most 0.4 ms apart; set by NTP"},
     {"clock", "0.clock_ahead 3600\ndone 1\n",
-     "warn a is 3600.0 s ahead of b; times in logs will not fit together, nothing else depends on them; start chrony or systemd-timesyncd"},
+     "warn a is 3600.0 s ahead of b; times in logs will not fit together, nothing else depends on them; start chrony "
+     "or systemd-timesyncd"},
     {"clock", "0.clock_ahead -7\ndone 1\n",
-     "warn b is 7.0 s ahead of a; times in logs will not fit together, nothing else depends on them; start chrony or systemd-timesyncd"},
+     "warn b is 7.0 s ahead of a; times in logs will not fit together, nothing else depends on them; start chrony or "
+     "systemd-timesyncd"},
 };
 
 static void ways_between_hosts(void **state)
@@ -301,11 +340,13 @@ static void sums(void **state)
     (void)state;
     struct doctor_view v;
     make_view(&v, 1, (const char *const[]){"host a\ngroup 0\n"});
-    facts_add(&v.sums, "backend shm\n0.bytes 1024\n0.seconds 1e-5\n0.wrong 0\n1.bytes 1048576\n1.seconds 1e-3\n1.wrong 3\n");
-    assert_string_equal(judge(&v, "all-reduce"),
-                        "ok 1.0 KiB across 1 ranks by shm: right, 10.0 us, 0.102 GB/s\n"
-                        "fail 1.0 MiB: 3 elements are not the sum; memory or network hardware changes bits: take the host out "
-                        "and test it");
+    facts_add(&v.sums,
+              "backend shm\n0.bytes 1024\n0.seconds 1e-5\n0.wrong 0\n1.bytes 1048576\n1.seconds 1e-3\n1.wrong 3\n");
+    assert_string_equal(
+        judge(&v, "all-reduce"),
+        "ok 1.0 KiB across 1 ranks by shm: right, 10.0 us, 0.102 GB/s\n"
+        "fail 1.0 MiB: 3 elements are not the sum; memory or network hardware changes bits: take the host out "
+        "and test it");
     doctor_view_clear(&v);
 }
 
@@ -313,25 +354,29 @@ static void the_store(void **state)
 {
     (void)state;
     struct doctor_view v;
-    make_view(&v, 2, (const char *const[]){"host a\ngroup 0\nstore_seconds 1e-4\n", "host b\ngroup 1\nstore_seconds 0.3\n"});
+    make_view(&v, 2,
+              (const char *const[]){"host a\ngroup 0\nstore_seconds 1e-4\n", "host b\ngroup 1\nstore_seconds 0.3\n"});
     facts_add(&v.sums, "left_out x\n"); /* then nothing large was tried */
-    assert_string_equal(judge(&v, "round trip"), "warn 300000 us at most (rank 1); the way to MASTER_ADDR is slow, or its host is busy");
+    assert_string_equal(judge(&v, "round trip"),
+                        "warn 300000 us at most (rank 1); the way to MASTER_ADDR is slow, or its host is busy");
     assert_string_equal(judge(&v, "all-reduce"), "info not tried, x");
     facts_clear(&v.sums);
     facts_add(&v.hosts[0].found, "stored 1\n");
-    assert_string_equal(judge(&v, "round trip"),
-                        "fail 1 MiB did not come back on 1 of 2 hosts; look at the network between the hosts and MASTER_ADDR");
+    assert_string_equal(
+        judge(&v, "round trip"),
+        "fail 1 MiB did not come back on 1 of 2 hosts; look at the network between the hosts and MASTER_ADDR");
     facts_add(&v.hosts[1].found, "stored 0\n");
-    assert_string_equal(judge(&v, "round trip"),
-                        "fail b: 1 MiB came back changed; memory or network hardware changes bits: take the host out and test it");
+    assert_string_equal(
+        judge(&v, "round trip"),
+        "fail b: 1 MiB came back changed; memory or network hardware changes bits: take the host out and test it");
     doctor_view_clear(&v);
 }
 
 static void ports_that_are_none(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"DTRUN_PORT_RANGE=9-8", "DTRUN_PORT_RANGE=0-8", "DTRUN_PORT_RANGE=1", "DTRUN_PORT_RANGE=1-70000",
-                                        "DTRUN_PORT_RANGE=1-9x"};
+    static const char *const wrong[] = {"DTRUN_PORT_RANGE=9-8", "DTRUN_PORT_RANGE=0-8", "DTRUN_PORT_RANGE=1",
+                                        "DTRUN_PORT_RANGE=1-70000", "DTRUN_PORT_RANGE=1-9x"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct facts f;
         char *env[] = {(char *)(uintptr_t)wrong[i], NULL}, text[128];

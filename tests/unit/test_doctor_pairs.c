@@ -1,4 +1,5 @@
-/* Messages between two hosts, both in this process: a way that is well, and servers that are not. */
+/* Messages between two hosts, both in this process: a way that is well, and servers that are
+ * not. */
 #include "base/clock.h"
 #include "base/text.h"
 #include "cmd/doctor/pairs.h"
@@ -62,7 +63,8 @@ static void ports_are_of_the_range(void **state)
     pair_server_close(s);
 }
 
-/* A server that understands nothing: reads so many bytes of every caller and then does what the case says. */
+/* A server that understands nothing: reads so many bytes of every caller and then does what the
+ * case says. */
 struct fake {
     struct dt_net listener;
     pthread_t thread;
@@ -137,8 +139,11 @@ static void wrong_answers_are_not_believed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_sizes_pass),         cmocka_unit_test(another_job_is_not_served),      cmocka_unit_test(ports_are_of_the_range),
-        cmocka_unit_test(silence_has_a_deadline), cmocka_unit_test(wrong_answers_are_not_believed),
+        cmocka_unit_test(all_sizes_pass),
+        cmocka_unit_test(another_job_is_not_served),
+        cmocka_unit_test(ports_are_of_the_range),
+        cmocka_unit_test(silence_has_a_deadline),
+        cmocka_unit_test(wrong_answers_are_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

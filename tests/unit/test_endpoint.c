@@ -1,4 +1,5 @@
-/* Who hosts: addresses of this machine and of others, the first to bind, ports that are taken, routes, owners of ports. */
+/* Who hosts: addresses of this machine and of others, the first to bind, ports that are taken,
+ * routes, owners of ports. */
 #include "launcher/hosts/claim.h"
 #include "launcher/net/endpoint.h"
 
@@ -58,7 +59,8 @@ static void the_first_to_bind_hosts(void **state)
     assert_int_equal(second.fd, -1);
     (void)snprintf(expected, sizeof expected, "pid %d ", (int)getpid());
     assert_non_null(strstr(second.why, "held by another process"));
-    assert_int_equal(endpoint_decide(&second, ENDPOINT_HOST, &list, first.port, &err), -1); /* static: an error, with the owner */
+    /* static: an error, with the owner */
+    assert_int_equal(endpoint_decide(&second, ENDPOINT_HOST, &list, first.port, &err), -1);
     assert_non_null(strstr(err.text, expected));
     assert_true(endpoint_port_owner(first.port, owner, sizeof owner));
     assert_non_null(strstr(owner, expected));
@@ -75,7 +77,8 @@ static void others_join(void **state)
     assert_false(e.hosts);
     assert_int_equal(endpoint_decide(&e, ENDPOINT_JOIN, &here, 0, &err), 0);
     assert_false(e.hosts);
-    assert_int_equal(endpoint_decide(&e, ENDPOINT_HOST, &far, 0, &err), 0); /* told to host: does, and says that it looks odd */
+    /* told to host: does, and says that it looks odd */
+    assert_int_equal(endpoint_decide(&e, ENDPOINT_HOST, &far, 0, &err), 0);
     assert_true(e.hosts);
     assert_non_null(strstr(e.why, "although"));
     assert_false(e.ours);
@@ -127,7 +130,8 @@ static void on_got(void *user, int fd, const struct lookup_list *list)
 
 static int connect_from(const struct endpoint *to)
 {
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)to->port)};
+    struct sockaddr_in here = {
+        .sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)to->port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&here, sizeof here), 0);
@@ -192,7 +196,8 @@ static int asked;
 static int late_resolver(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found)
 {
     (void)host;
-    return __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST) < 4 ? EAI_NONAME : getaddrinfo("127.0.0.1", service, hints, found);
+    return __atomic_add_fetch(&asked, 1, __ATOMIC_SEQ_CST) < 4 ? EAI_NONAME
+                                                               : getaddrinfo("127.0.0.1", service, hints, found);
 }
 
 static void a_name_may_be_known_later(void **state)
@@ -202,7 +207,8 @@ static void a_name_may_be_known_later(void **state)
     struct claim *claim, *given_up;
     uv_loop_t loop;
     assert_int_equal(uv_loop_init(&loop), 0);
-    struct claim_options o = {.host = "late", .port = 0, .every_s = 0.01, .resolver = late_resolver, .user = &c, .got = on_got};
+    struct claim_options o = {
+        .host = "late", .port = 0, .every_s = 0.01, .resolver = late_resolver, .user = &c, .got = on_got};
     claim_open(&claim, &loop, &o, NULL);
     wait_for(&loop, &c.count);
     assert_int_equal(asked, 4);

@@ -24,10 +24,10 @@ static void open_options(int argc, char **argv)
     }
     dt_arena_init(&arena);
 }
-#define OPEN(...)                                                                                                                                    \
-    do {                                                                                                                                             \
-        char *words[] = {"dtrun", __VA_ARGS__, NULL};                                                                                                \
-        open_options((int)(sizeof words / sizeof words[0]) - 1, words);                                                                              \
+#define OPEN(...)                                                                                                      \
+    do {                                                                                                               \
+        char *words[] = {"dtrun", __VA_ARGS__, NULL};                                                                  \
+        open_options((int)(sizeof words / sizeof words[0]) - 1, words);                                                \
     } while (0)
 
 static void close_options(void)
@@ -73,14 +73,17 @@ static void test_own_variables_are_known(void **state)
     (void)state;
     OPEN("--nproc_per_node=2", "--standalone", "--virtual_local_rank", "doctor");
     struct env_worker w = worker();
-    char *inherited[] = {"CUDA_VISIBLE_DEVICES=0,1", "OMP_NUM_THREADS=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "OTHER=1", NULL}, **list;
+    char *inherited[] = {"CUDA_VISIBLE_DEVICES=0,1", "OMP_NUM_THREADS=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                         "OTHER=1", NULL},
+         **list;
     w.output_dir = "out";
     w.cpu_sharers = 2;
     assert_int_equal(env_build(&o, &w, inherited, &arena, &list, &err), 0);
     assert_true(count(list, "DTRUN_CHOICES") == 1 && count(list, "DTRUN_OUTPUT_DIR") == 1);
     for (char **e = list; *e != NULL; e++) {
         char *name = dt_arena_printf(&arena, "%.*s", (int)strcspn(*e, "="), *e);
-        bool known = env_is_ours(name) || options_getenv(inherited, name) != NULL || strcmp(name, "DTRUN_LOG_DIR") == 0; /* this one is an option's */
+        /* this one is an option's */
+        bool known = env_is_ours(name) || options_getenv(inherited, name) != NULL || strcmp(name, "DTRUN_LOG_DIR") == 0;
         if (!known) {
             fail_msg("env_is_ours does not know %s", name);
         }
@@ -93,9 +96,19 @@ static void test_table(void **state)
 {
     (void)state;
     OPEN("--nproc_per_node=2", "--role=trainer", "--max_restarts=4", "--standalone", "x.py");
-    char *inherited[] = {
-        "HOME=/h", "RANK=99",           "MINE=kept",           "RANK=98", "DTRUN_PAGE=stale", "DTRUN_OUTPUT_DIR=stale", "MASTER_PORT=1", "odd", "=x",
-        "EMPTY=",  "DTRUN_KEY_FILE=/k", "DTRUN_CPU_SHARERS=9", NULL};
+    char *inherited[] = {"HOME=/h",
+                         "RANK=99",
+                         "MINE=kept",
+                         "RANK=98",
+                         "DTRUN_PAGE=stale",
+                         "DTRUN_OUTPUT_DIR=stale",
+                         "MASTER_PORT=1",
+                         "odd",
+                         "=x",
+                         "EMPTY=",
+                         "DTRUN_KEY_FILE=/k",
+                         "DTRUN_CPU_SHARERS=9",
+                         NULL};
     struct env_worker w = worker();
     char **env;
     assert_int_equal(env_build(&o, &w, inherited, &arena, &env, &err), 0);
@@ -186,7 +199,9 @@ static void test_virtual_local_rank(void **state)
     assert_string_equal(options_getenv(env, "CUDA_VISIBLE_DEVICES"), "9");
     assert_string_equal(options_getenv(env, "HIP_VISIBLE_DEVICES"), "9");
     assert_int_equal(env_build(&o, &w, one, &arena, &env, &err), -1);
-    assert_string_equal(err.text, "--virtual_local_rank: worker 1 of 2 finds no GPU of its own in CUDA_VISIBLE_DEVICES; lower --nproc_per_node");
+    assert_string_equal(
+        err.text,
+        "--virtual_local_rank: worker 1 of 2 finds no GPU of its own in CUDA_VISIBLE_DEVICES; lower --nproc_per_node");
     close_options();
 }
 
@@ -222,7 +237,8 @@ static void test_command(void **state)
     OPEN("prog", "--r=${local_rank}", "$local_rank", "$$x", "$local_ranks", "${other}", "$", "a${local_rank", "");
     assert_int_equal(env_command(&o, 3, inherited, &arena, &path, &argv, &err), 0);
     assert_string_equal(path, wanted);
-    static const char *const expected[] = {"prog", "--r=3", "3", "$x", "$local_ranks", "${other}", "$", "a${local_rank", ""};
+    static const char *const expected[] = {"prog", "--r=3",         "3", "$x", "$local_ranks", "${other}",
+                                           "$",    "a${local_rank", ""};
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         assert_string_equal(argv[i], expected[i]);
     }
@@ -293,7 +309,8 @@ static void test_command(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_omp), cmocka_unit_test(test_virtual_local_rank),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_table), cmocka_unit_test(test_omp),
+                                       cmocka_unit_test(test_virtual_local_rank),
                                        cmocka_unit_test(test_own_variables_are_known), cmocka_unit_test(test_command)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

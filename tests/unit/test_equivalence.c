@@ -1,6 +1,7 @@
-/* The strong tests: tests/equivalence/table.txt says which runs give the same bits, which the same losses, and which must differ; here each side is
- * trained with ranks as threads, once, and the pairs are compared. Two families stand in it: gradients summed over micro-steps and
- * then over ranks (boundary), or the other way round (every micro-step). */
+/* The strong tests: tests/equivalence/table.txt says which runs give the same bits, which the
+ * same losses, and which must differ; here each side is trained with ranks as threads, once, and
+ * the pairs are compared. Two families stand in it: gradients summed over micro-steps and then
+ * over ranks (boundary), or the other way round (every micro-step). */
 #include "support/ranks.h"
 
 #include "base/file.h"
@@ -59,12 +60,14 @@ static void set_mesh(struct side *s, const char *value)
     int replicas, shards;
     assert_int_equal(sscanf(value, "%dx%d", &replicas, &shards), 2);
     s->job.fsdp.device_mesh[0] = replicas;
-    s->job.fsdp.device_mesh[1] = shards > 0 ? shards : s->ranks / replicas; /* 0: as many as there are */
+    /* 0: as many as there are */
+    s->job.fsdp.device_mesh[1] = shards > 0 ? shards : s->ranks / replicas;
 }
 
 static void apply(struct side *s, const char *word)
 {
-    static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post", "none", NULL};
+    static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post",
+                                                                                                   "none", NULL};
     static const char *const levels[] = {"none", "cheap", "mlp", "block", NULL};
     static const char *const norms[] = {"local", "tokens", NULL}, *const streams[] = {"inline", "thread", NULL};
     struct job_training *t = &s->job.training;
@@ -163,7 +166,8 @@ static const struct ranks_outcome *outcome_of(const char *text, int ranks, int k
     if (s.streams) {
         assert_int_equal(setenv("DTRUN_STREAMS", s.streams, 1), 0);
     }
-    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL, .device = s.device}, &r->out);
+    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL, .device = s.device},
+                &r->out);
     assert_int_equal(unsetenv("DTRUN_STREAMS"), 0);
     for (int i = 0; i < s.ranks; i++) {
         if (r->out.rc[i] != 0) {
@@ -190,8 +194,8 @@ static void clear_runs(void)
 
 static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome *b)
 {
-    return a->step_count == b->step_count && memcmp(a->loss, b->loss, sizeof a->loss) == 0 && memcmp(a->norm, b->norm, sizeof a->norm) == 0 &&
-           a->hash == b->hash && a->moments_hash == b->moments_hash;
+    return a->step_count == b->step_count && memcmp(a->loss, b->loss, sizeof a->loss) == 0 &&
+           memcmp(a->norm, b->norm, sizeof a->norm) == 0 && a->hash == b->hash && a->moments_hash == b->moments_hash;
 }
 
 static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b, double bound)
@@ -205,7 +209,8 @@ static bool close_losses(const struct ranks_outcome *a, const struct ranks_outco
 
 static void compare(const char *left, const char *right, int ranks, int k, char relation)
 {
-    struct ranks_outcome a = *outcome_of(left, ranks, k), b = *outcome_of(right, ranks, k); /* the list may move */
+    /* the list may move */
+    struct ranks_outcome a = *outcome_of(left, ranks, k), b = *outcome_of(right, ranks, k);
     bool holds = relation == '='   ? same_bits(&a, &b)
                  : relation == '~' ? close_losses(&a, &b, 1e-5)
                  : relation == '%' ? close_losses(&a, &b, 1e-2) && a.hash != b.hash
@@ -213,7 +218,8 @@ static void compare(const char *left, const char *right, int ranks, int k, char 
     if (!holds) {
         print_error("%d ranks, k %d: %s %c %s does not hold:\n", ranks, k, left, relation, right);
         for (int i = 0; i < a.step_count; i++) {
-            print_error("  step %d loss %.17g and %.17g, norm %.17g and %.17g\n", i, a.loss[i], b.loss[i], a.norm[i], b.norm[i]);
+            print_error("  step %d loss %.17g and %.17g, norm %.17g and %.17g\n", i, a.loss[i], b.loss[i], a.norm[i],
+                        b.norm[i]);
         }
     }
     assert_true(holds);

@@ -1,4 +1,5 @@
-/* The client of etcd against a server that the test plays: what it asks, what it makes of answers and errors, whom it asks next. */
+/* The client of etcd against a server that the test plays: what it asks, what it makes of
+ * answers and errors, whom it asks next. */
 #include "launcher/hosts/etcd/etcd.h"
 
 #include "base/clock.h"
@@ -21,9 +22,11 @@
 #if __has_include(<curl/curl.h>)
 #include <curl/curl.h>
 
-#define READ_ANSWER                                                                                                                                  \
-    "{\"header\":{\"revision\":\"7\"},\"succeeded\":true,\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"YQ==\","                            \
-    "\"mod_revision\":\"5\",\"version\":\"1\",\"value\":\"AAEC/w==\"}],\"count\":\"1\"}},{\"response_range\":{\"header\":{}}}]}"
+#define READ_ANSWER                                                                                                    \
+    "{\"header\":{\"revision\":\"7\"},\"succeeded\":true,\"responses\":[{\"response_range\":{\"kvs\":[{\"key\":\"YQ==" \
+    "\","                                                                                                              \
+    "\"mod_revision\":\"5\",\"version\":\"1\",\"value\":\"AAEC/"                                                       \
+    "w==\"}],\"count\":\"1\"}},{\"response_range\":{\"header\":{}}}]}"
 #define OLD_TOKEN "{\"error\":\"etcdserver: invalid auth token\",\"code\":16}"
 
 /* A server that gives one answer after the other. */
@@ -72,8 +75,8 @@ static void answer(struct visitor *v)
         return;
     }
     free(v->out);
-    v->out =
-        dt_format("HTTP/1.1 %d x\r\nContent-Length: %zu\r\n\r\n%s", server.answers[i].status, strlen(server.answers[i].body), server.answers[i].body);
+    v->out = dt_format("HTTP/1.1 %d x\r\nContent-Length: %zu\r\n\r\n%s", server.answers[i].status,
+                       strlen(server.answers[i].body), server.answers[i].body);
     uv_buf_t buffer = uv_buf_init(v->out, (unsigned)strlen(v->out));
     (void)uv_write(&v->write, (uv_stream_t *)&v->tcp, &buffer, 1, NULL);
 }
@@ -215,7 +218,9 @@ static void reads(void **state)
     assert_int_equal(got.size, 4);
     assert_memory_equal(got.bytes, "\0\1\2\xff", 4);
     assert_non_null(strstr(server.requests[0], "POST /v3/kv/txn "));
-    assert_non_null(strstr(server.requests[0], "\"success\":[{\"requestRange\":{\"key\":\"YQ==\"}},{\"requestRange\":{\"key\":\"Yg==\"}}]"));
+    assert_non_null(
+        strstr(server.requests[0],
+               "\"success\":[{\"requestRange\":{\"key\":\"YQ==\"}},{\"requestRange\":{\"key\":\"Yg==\"}}]"));
     tear_down(e);
 }
 
@@ -223,9 +228,10 @@ static void compares_and_puts(void **state)
 {
     (void)state;
     struct etcd *e = open_at(&(struct etcd_options){0});
-    will_answer(200, "{\"header\":{\"revision\":\"9\"},\"succeeded\":true,\"responses\":[{\"response_put\":{}},{\"response_put\":{}}]}");
-    will_answer(
-        200, "{\"header\":{\"revision\":\"12\"},\"responses\":[{\"response_range\":{\"kvs\":[{\"mod_revision\":\"11\"}]}},{\"response_range\":{}}]}");
+    will_answer(200, "{\"header\":{\"revision\":\"9\"},\"succeeded\":true,\"responses\":[{\"response_put\":{}},{"
+                     "\"response_put\":{}}]}");
+    will_answer(200, "{\"header\":{\"revision\":\"12\"},\"responses\":[{\"response_range\":{\"kvs\":[{\"mod_revision\":"
+                     "\"11\"}]}},{\"response_range\":{}}]}");
     for (int i = 0; i < 2; i++) {
         memset(&got, 0, sizeof got);
         etcd_txn(e,
@@ -241,9 +247,11 @@ static void compares_and_puts(void **state)
     }
     assert_int_equal(got.result.values[0].revision, 11);
     assert_true(got.result.values[0].found && got.size == 0);
-    assert_non_null(strstr(server.requests[0], "{\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"5\",\"key\":\"YQ==\"}"));
+    assert_non_null(
+        strstr(server.requests[0], "{\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"5\",\"key\":\"YQ==\"}"));
     assert_non_null(strstr(server.requests[0], "\"modRevision\":\"0\",\"key\":\"Yg==\"}"));
-    assert_non_null(strstr(server.requests[0], "{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"eHl6\",\"lease\":\"1234567890123456789\"}}"));
+    assert_non_null(strstr(server.requests[0],
+                           "{\"requestPut\":{\"key\":\"YQ==\",\"value\":\"eHl6\",\"lease\":\"1234567890123456789\"}}"));
     assert_non_null(strstr(server.requests[0], "\"failure\":[{\"requestRange\":{\"key\":\"YQ==\"}}"));
     tear_down(e);
 }
@@ -274,9 +282,11 @@ static void errors_carry_the_server_s_words(void **state)
         {400, "{\"error\":\"etcdserver: user name is empty\",\"code\":3}", DT_INVALID,
          "user name is empty; name and password come from --rdzv_conf=user_file=FILE"},
         {403, "{\"error\":\"etcdserver: permission denied\",\"code\":7}", DT_INVALID, "permission denied"},
-        {429, "{\"error\":\"etcdserver: mvcc: database space exceeded\",\"code\":8}", DT_IO, "database space exceeded; compact"},
+        {429, "{\"error\":\"etcdserver: mvcc: database space exceeded\",\"code\":8}", DT_IO,
+         "database space exceeded; compact"},
         {503, "{\"error\":\"etcdserver: request timed out\",\"code\":14}", DT_IO, "request timed out"},
-        {404, "404 page not found\n", DT_INVALID, "HTTP status 404: 404 page not found; nothing serves etcd's version 3"},
+        {404, "404 page not found\n", DT_INVALID,
+         "HTTP status 404: 404 page not found; nothing serves etcd's version 3"},
         {502, "<html>bad gateway", DT_IO, "HTTP status 502: <html>bad gateway"},
         {502,
          "\x1b[2J\x9b"
@@ -319,7 +329,8 @@ static void an_answer_without_end_is_cut(void **state)
 static void goes_to_the_next_endpoint(void **state)
 {
     (void)state;
-    struct etcd *e = open_at(&(struct etcd_options){.endpoint_count = 2, .endpoints = {{"127.0.0.1", 1}, {"127.0.0.1", server.port}}});
+    struct etcd *e = open_at(
+        &(struct etcd_options){.endpoint_count = 2, .endpoints = {{"127.0.0.1", 1}, {"127.0.0.1", server.port}}});
     will_answer(200, READ_ANSWER);
     read_keys(e);
     assert_true(got.failed);
@@ -341,11 +352,13 @@ static void silence_has_an_end(void **state)
     tear_down(e);
 }
 
-/* In libcurl's place of the system's: a name server that is silent about one name until it is let go, or for 10 s. */
+/* In libcurl's place of the system's: a name server that is silent about one name until it is
+ * let go, or for 10 s. */
 #define SILENT_NAME "silent.invalid"
 static atomic_bool name_asked, name_let_go, name_answered;
 
-int getaddrinfo(const char *restrict host, const char *restrict service, const struct addrinfo *restrict hints, struct addrinfo **restrict found)
+int getaddrinfo(const char *restrict host, const char *restrict service, const struct addrinfo *restrict hints,
+                struct addrinfo **restrict found)
 {
     if (host == NULL || strcmp(host, SILENT_NAME) != 0) {
         int (*next)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
@@ -368,8 +381,8 @@ static void a_silent_name_server_holds_nobody_up(void **state)
         print_message("skip: libcurl before 7.87 waits for it\n");
         skip();
     }
-    struct etcd *e =
-        open_at(&(struct etcd_options){.endpoint_count = 2, .endpoints = {{SILENT_NAME, server.port}, {"127.0.0.1", server.port}}, .timeout_s = 0.2});
+    struct etcd *e = open_at(&(struct etcd_options){
+        .endpoint_count = 2, .endpoints = {{SILENT_NAME, server.port}, {"127.0.0.1", server.port}}, .timeout_s = 0.2});
     will_answer(200, READ_ANSWER);
     read_keys(e);
     assert_true(name_asked);

@@ -1,4 +1,5 @@
-/* The exact accumulator: any slicing and order gives the same bits, and the value is the correctly rounded sum. */
+/* The exact accumulator: any slicing and order gives the same bits, and the value is the
+ * correctly rounded sum. */
 #include "kernels/exact.h"
 
 #include <math.h>
@@ -61,7 +62,8 @@ static void test_value(void **unused)
     assert_true(dt_exact_get(limbs) == 0);
     dt_exact_add(limbs, 0x1p100);
     for (int i = 0; i < 3; i++) {
-        dt_exact_add(limbs, 0x1p46); /* below half of the last bit (2^47) alone, 1.5 of it together */
+        dt_exact_add(limbs, 0x1p46); /* below half of the last bit (2^47) alone, 1.5 of it
+                                      * together */
     }
     assert_true(dt_exact_get(limbs) == 0x1p100 + 0x1p48);
     /* a tie goes to even, one bit far below decides otherwise */
@@ -86,7 +88,8 @@ static void test_against_long_double(void **unused)
         int64_t limbs[DT_EXACT_LIMBS] = {0};
         long double sum = 0;
         for (int i = 0; i < 50; i++) {
-            double v = (double)(float)random_value(5); /* 24 bits within 2^10: exact in a long double */
+            double v = (double)(float)random_value(5); /* 24 bits within 2^10: exact in a long
+                                                        * double */
             dt_exact_add(limbs, v);
             sum += (long double)v;
         }
@@ -111,7 +114,8 @@ static void test_not_finite(void **unused)
     dt_exact_add(large, 0x1p1000);
     assert_false(dt_exact_finite(large));
     int64_t squares[DT_EXACT_LIMBS] = {0};
-    dt_exact_add(squares, 64.0 * 3.4028234e38 * 3.4028234e38); /* a block of the largest floats fits */
+    dt_exact_add(squares, 64.0 * 3.4028234e38 * 3.4028234e38); /* a block of the largest floats
+                                                                * fits */
     dt_exact_add(squares, 0x1p-298);                           /* and so does the smallest */
     assert_true(dt_exact_finite(squares));
 }

@@ -1,4 +1,5 @@
-/* The metrics endpoint over real sockets: requests in pieces and of other kinds, readers that are slow, many readers, and the text's spelling. */
+/* The metrics endpoint over real sockets: requests in pieces and of other kinds, readers that
+ * are slow, many readers, and the text's spelling. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +44,8 @@ static void describe(void *user, struct dt_text *out)
 
 static int open_at(int port, int lo, int hi, struct dt_error *err)
 {
-    struct exporter_options o = {.host = "127.0.0.1", .port = port, .range = {lo, hi, 0}, .describe = describe, .user = &t};
+    struct exporter_options o = {
+        .host = "127.0.0.1", .port = port, .range = {lo, hi, 0}, .describe = describe, .user = &t};
     return exporter_open(&t.exporter, &t.loop, &o, err);
 }
 
@@ -68,10 +70,12 @@ static int tear_down(void **state)
 
 static int connect_now(void)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)t.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)t.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
-    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0); /* the kernel's queue takes it */
+    /* the kernel's queue takes it */
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
     return fd;
 }
@@ -124,8 +128,8 @@ static const char *ask(const char *request)
     return answer;
 }
 
-static const char ok[] =
-    "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 16\r\nConnection: close\r\n\r\n";
+static const char ok[] = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: "
+                         "16\r\nConnection: close\r\n\r\n";
 
 static void requests(void **state)
 {
@@ -134,10 +138,12 @@ static void requests(void **state)
     (void)snprintf(whole, sizeof whole, "%s0123456789abcde\n", ok);
     assert_string_equal(ask("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"), whole);
     assert_string_equal(ask("GET /metrics HTTP/1.0\n\n"), whole);
-    assert_string_equal(ask("GET /metrics?name=x HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n"), whole); /* the second one is not read */
+    /* the second one is not read */
+    assert_string_equal(ask("GET /metrics?name=x HTTP/1.1\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n"), whole);
     assert_string_equal(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), ok);
     assert_int_equal(t.described, 1); /* all within a quarter of a second, HEAD, too */
-    assert_non_null(strstr(ask("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), "HTTP/1.1 405 Method Not Allowed\r\n"));
+    assert_non_null(
+        strstr(ask("POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), "HTTP/1.1 405 Method Not Allowed\r\n"));
     assert_non_null(strstr(ask("POST /metrics HTTP/1.1\r\n\r\n"), "\r\nAllow: GET, HEAD\r\n"));
     assert_non_null(strstr(ask("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found\r\n"));
     assert_string_equal(ask("\r\n\r\nGET http://a.b:1/metrics HTTP/1.1\r\n\r\n"), whole);
@@ -156,8 +162,12 @@ static void count_line(const char *line, size_t size)
 
 static void what_is_no_request_is_dropped(void **state)
 {
-    static const char *const garbage[] = {
-        "\x16\x03\x01\x02", "SSH-2.0-x\r\n", "GET\r\n\r\n", "GET /metrics\r\n\r\n", "GET /metrics HTTP/2\r\n\r\n", "get /metrics HTTP/1.1\r\n\r\n"};
+    static const char *const garbage[] = {"\x16\x03\x01\x02",
+                                          "SSH-2.0-x\r\n",
+                                          "GET\r\n\r\n",
+                                          "GET /metrics\r\n\r\n",
+                                          "GET /metrics HTTP/2\r\n\r\n",
+                                          "get /metrics HTTP/1.1\r\n\r\n"};
     (void)state;
     dt_log_to(count_line);
     for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
@@ -210,7 +220,8 @@ static void an_answer_arrives_though_more_was_sent(void **state)
     free(body);
 }
 
-/* A thousand connect before any is looked at, most ask and never read their long answers: who asks behind them is answered. */
+/* A thousand connect before any is looked at, most ask and never read their long answers: who
+ * asks behind them is answered. */
 static void slow_readers_hold_up_nobody(void **state)
 {
     static char answer[4096];

@@ -40,11 +40,13 @@ static void test_named_rank(void **state)
     (void)state;
     struct failures f = {.root = -1};
     failures_begin(&f);
-    add(&f, 1, 100, "rank 0: checkpoint: No space left on device"); /* the first to end, and not the one that failed */
+    /* the first to end, and not the one that failed */
+    add(&f, 1, 100, "rank 0: checkpoint: No space left on device");
     add(&f, 0, 100, "rank 0: checkpoint: No space left on device");
     add(&f, 2, 100, "rank 0: checkpoint: No space left on device");
     cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 2 other ranks stopped because of it");
-    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 2 other ranks stopped because of it"); /* asked again: the same */
+    /* asked again: the same */
+    cause_is(&f, true, 0, "exit code 100: checkpoint: No space left on device; 2 other ranks stopped because of it");
     assert_string_equal(f.list[0].note, "failed because rank 0 did");
 
     failures_begin(&f); /* the one that is named is on another host: what we know of it stays */
@@ -80,16 +82,20 @@ static void test_named_rank(void **state)
     cause_is(&f, true, 1, "exit code 111: GPU 1: Xid 79 (fell off the bus); 1 other rank stopped because of it");
     failures_begin(&f);
     add(&f, 0, 111, "rank 1: the connection ended");
-    add(&f, 1, 111, "rank 1: step 3: told to stop, the round is over"); /* these are no words of its own */
+    /* these are no words of its own */
+    add(&f, 1, 111, "rank 1: step 3: told to stop, the round is over");
     f.list[1].stopped_by_us = true;
     cause_is(&f, true, 0, "exit code 111: rank 1: the connection ended; 1 other rank stopped because of it");
 
-    failures_begin(&f); /* who was told is not the cause, though it ended first, and was the last to be told to end */
-    add(&f, 0, 111, "communicator world, rank 0 of 2: communicator world: rank 1: NCCL 2.28.9: a cable (noticed by rank 1)");
+    failures_begin(&f); /* who was told is not the cause, though it ended first, and was the last
+                         * to be told to end */
+    add(&f, 0, 111,
+        "communicator world, rank 0 of 2: communicator world: rank 1: NCCL 2.28.9: a cable (noticed by rank 1)");
     add(&f, 1, 111, "communicator world, rank 1 of 2: communicator world: rank 1: NCCL 2.28.9: a cable");
     f.list[1].stopped_by_us = true;
     cause_is(&f, true, 1,
-             "exit code 111: communicator world, rank 1 of 2: communicator world: rank 1: NCCL 2.28.9: a cable; 1 other rank stopped because of it");
+             "exit code 111: communicator world, rank 1 of 2: communicator world: rank 1: NCCL 2.28.9: a cable; 1 "
+             "other rank stopped because of it");
     failures_begin(&f); /* nobody's words here */
     add(&f, 0, 111, "communicator world: rank 5: NCCL 2.28.9: a cable (told by host 3) (noticed by rank 1)");
     add(&f, 1, 111, "communicator world: rank 5: NCCL 2.28.9: a cable (told by host 3)");
@@ -104,11 +110,12 @@ static void test_named_rank(void **state)
     add(&f, 1, 111, "communicator world: rank 0: NCCL 2.28.9: a plug");
     f.list[0].stopped_by_us = f.list[1].stopped_by_us = true;
     assert_false(failures_own_up(&f, NULL));
-    assert_false(
-        failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a cable (told by host 0)"));
-    assert_false(failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a plug"));
-    assert_true(
-        failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a plug (told by host 0)"));
+    assert_false(failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL "
+                                     "2.28.9: a cable (told by host 0)"));
+    assert_false(failures_own_up(
+        &f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL 2.28.9: a plug"));
+    assert_true(failures_own_up(&f, "host b rank 7 (local 0, pid 1): exit code 111: communicator world: rank 0: NCCL "
+                                    "2.28.9: a plug (told by host 0)"));
     assert_true(f.list[0].stopped_by_us && !f.list[1].stopped_by_us);
 
     failures_begin(&f); /* a foreign program's words mean nothing to us */

@@ -1,4 +1,5 @@
-/* Names that others could guess: whatever was put there first is neither opened nor followed, and nobody is held up by it. */
+/* Names that others could guess: whatever was put there first is neither opened nor followed,
+ * and nobody is held up by it. */
 #include "base/file.h"
 #include "launcher/output/log_tree.h"
 #include "tests/unit/support/folder.h"
@@ -64,7 +65,8 @@ static int write_shards(struct dt_error *err)
     if (shard_writer_open(&w, place, "shard", "bytes", 256, 100, false, err) != 0) {
         return -1;
     }
-    int rc = shard_writer_add(w, ids, 3, err) == 0 && shard_writer_finish(w, err) == 0 ? shard_writer_commit(w, err) : -1;
+    int rc =
+        shard_writer_add(w, ids, 3, err) == 0 && shard_writer_finish(w, err) == 0 ? shard_writer_commit(w, err) : -1;
     shard_writer_close(w);
     return rc;
 }
@@ -88,7 +90,8 @@ static int claim(struct dt_error *err)
 
 static const struct {
     const char *trap; /* with %ld for our number: a passing name */
-    const char *made; /* what must be there in the end; null: the trap's own name is one that stays, and is refused */
+    const char *made; /* what must be there in the end; null: the trap's own name is one that
+                       * stays, and is refused */
     int (*make)(struct dt_error *);
 } rows[] = {
     {"file.tmp-%ld", "file", write_whole},
@@ -134,7 +137,8 @@ static void what_was_put_there_first(void **state)
                 if (rc != 0 || lstat(made, &st) != 0 || !S_ISREG(st.st_mode) || lstat(trap, &st) == 0) {
                     fail_msg("%s, %s: %s", name, kinds[k], err.text);
                 }
-            } else if (rc == 0 || err.status != DT_INVALID || strstr(err.text, name) == NULL || strstr(err.text, "; remove it") == NULL) {
+            } else if (rc == 0 || err.status != DT_INVALID || strstr(err.text, name) == NULL ||
+                       strstr(err.text, "; remove it") == NULL) {
                 fail_msg("%s, %s: not refused: %s", name, kinds[k], err.text);
             }
             if (!holds(victim, "theirs") || dt_file_exists(nowhere)) {
@@ -173,7 +177,8 @@ static void modes_have_a_limit(void **state)
                 fail_msg("%s: mode %03o", path, (unsigned)st.st_mode & 0777);
             }
             const char *end = strrchr(path, '.');
-            if (end != NULL && strcmp(end, ".lock") == 0 && (st.st_mode & 0777) != 0600) { /* whoever may read it may lock it */
+            /* whoever may read it may lock it */
+            if (end != NULL && strcmp(end, ".lock") == 0 && (st.st_mode & 0777) != 0600) {
                 fail_msg("%s: mode %03o", path, (unsigned)st.st_mode & 0777);
             }
         }
@@ -213,7 +218,8 @@ static void a_folder_that_somebody_else_put_there(void **state)
         for (int deep = 0; deep < 2; deep++) {
             err.text[0] = '\0';
             int rc = dt_file_check_owner(deep ? deeper : it, &err);
-            if (rc != (cases[i].refused ? -1 : 0) || (rc != 0 && (err.status != DT_INVALID || strstr(err.text, "belongs to user 65534") == NULL))) {
+            if (rc != (cases[i].refused ? -1 : 0) ||
+                (rc != 0 && (err.status != DT_INVALID || strstr(err.text, "belongs to user 65534") == NULL))) {
                 fail_msg("case %zu, %s: %s", i, deep ? "below" : "itself", err.text);
             }
         }
@@ -250,7 +256,8 @@ static void make_link(const char *target, const char *parts, uid_t owner)
     free(path);
 }
 
-/* Every part counts, wherever a stranger could have changed the way: not only the last one, and also what links lead through. */
+/* Every part counts, wherever a stranger could have changed the way: not only the last one, and
+ * also what links lead through. */
 static void every_part_of_a_path(void **state)
 {
     (void)state;
@@ -305,7 +312,8 @@ static void every_part_of_a_path(void **state)
             assert_int_equal(chdir(relative ? folder : "/"), 0);
             err.text[0] = '\0';
             int rc = dt_file_check_owner(relative ? cases[i].path : whole, &err);
-            if (rc != (cases[i].why != NULL ? -1 : 0) || (rc != 0 && (err.status != DT_INVALID || strstr(err.text, cases[i].why) == NULL))) {
+            if (rc != (cases[i].why != NULL ? -1 : 0) ||
+                (rc != 0 && (err.status != DT_INVALID || strstr(err.text, cases[i].why) == NULL))) {
                 fail_msg("%s: %d %s", cases[i].path, rc, err.text);
             }
         }
@@ -315,7 +323,8 @@ static void every_part_of_a_path(void **state)
     char *mine = below("open/mine"), *theirs = below("sticky/theirs");
     assert_int_equal(setenv("DTRUN_TRUST_FOLDERS", "1", 1), 0);
     assert_int_equal(dt_file_check_owner(mine, &err), 0);
-    assert_int_equal(dt_file_check_owner(theirs, &err), 0); /* a project's folder in a scratch space, say */
+    assert_int_equal(dt_file_check_owner(theirs, &err), 0); /* a project's folder in a scratch
+                                                             * space, say */
     assert_int_equal(unsetenv("DTRUN_TRUST_FOLDERS"), 0);
     assert_int_equal(dt_file_check_owner(theirs, &err), -1);
     assert_non_null(strstr(err.text, "choose another folder, run: chown 0 /"));
@@ -327,7 +336,8 @@ static void every_part_of_a_path(void **state)
     assert_null(strstr(err.text, "chown")); /* which only root may */
     assert_non_null(strstr(err.text, "choose another folder, or set DTRUN_TRUST_FOLDERS=1"));
     assert_int_equal(chdir(mine), 0);
-    assert_int_equal(dt_file_check_owner("run", &err), -1); /* the folder that one is in has parts, too */
+    assert_int_equal(dt_file_check_owner("run", &err), -1); /* the folder that one is in has
+                                                             * parts, too */
     assert_int_equal(chdir(here), 0);
     free(theirs);
     free(mine);
@@ -337,7 +347,8 @@ static void every_part_of_a_path(void **state)
 
 /* ---- removal ---- */
 
-/* Asked of the first name, it puts a link to somebody else's folder in the place of the one that is being emptied. */
+/* Asked of the first name, it puts a link to somebody else's folder in the place of the one that
+ * is being emptied. */
 static bool exchange(const void *context, const char *name)
 {
     const char *const *paths = context;
@@ -351,8 +362,9 @@ static void a_removal_follows_nothing(void **state)
 {
     (void)state;
     struct dt_error err;
-    char *tree = below("tree"), *moved = below("moved"), *other = below("other"), *deep = below("tree/a/b/c"), *kept = below("tree/kept"),
-         *link = below("tree/link"), *precious = below("other/a"), *there = below("moved/kept"), *gone = below("moved/a");
+    char *tree = below("tree"), *moved = below("moved"), *other = below("other"), *deep = below("tree/a/b/c"),
+         *kept = below("tree/kept"), *link = below("tree/link"), *precious = below("other/a"),
+         *there = below("moved/kept"), *gone = below("moved/a");
     assert_int_equal(dt_file_mkdirs(deep, &err), 0);
     assert_int_equal(dt_file_mkdirs(other, &err), 0);
     assert_int_equal(dt_file_write(precious, "theirs", 6, &err), 0);
@@ -470,7 +482,8 @@ static void *write_late(void *path)
     return NULL;
 }
 
-/* Pipes are read as files where people may give one; one without a writer, and anything else in the place of a file of ours, holds nobody up. */
+/* Pipes are read as files where people may give one; one without a writer, and anything else in
+ * the place of a file of ours, holds nobody up. */
 static void what_is_no_file(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* Golden numbers of other systems: the GPT-2 of a fill rule (losses and norm from Transformers, fp64), and the small GPT-2 of
- * tests/golden/models/gpt2 trained by Transformers and torch.optim.AdamW: logits, gradients, weights, losses over 20 steps. Doubles run on
- * the twin, floats on the CPU's kernels. */
+/* Golden numbers of other systems: the GPT-2 of a fill rule (losses and norm from Transformers,
+ * fp64), and the small GPT-2 of tests/golden/models/gpt2 trained by Transformers and
+ * torch.optim.AdamW: logits, gradients, weights, losses over 20 steps. Doubles run on the twin,
+ * floats on the CPU's kernels. */
 #include "support/golden.h"
 #include "support/model_run.h"
 
@@ -40,7 +41,8 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
     for (int i = 0; i < r.chain.tensor_count; i++) {
         const struct tensor *t = &r.chain.tensors[i];
         for (int64_t e = 0; e < t->numel; e++) {
-            run_set(&r, r.weights[t->unit], t->offset + e, 0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->init == INIT_ONE ? 1 : 0));
+            run_set(&r, r.weights[t->unit], t->offset + e,
+                    0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->init == INIT_ONE ? 1 : 0));
         }
     }
     for (int b = 0; b < 2; b++) {
@@ -54,7 +56,8 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
         if (step == 0) {
             check_close(run_norm(&r, 1, 0), 2.2368461499, loss_tolerance * 2.2, "norm", 0);
             check_close(run_value(&r, r.grads, 0, 0), -0.0913323597, 1e-10 + loss_tolerance, "wte[0]", 0);
-            check_close(run_value(&r, r.grads, r.chain.tensor_count - 1, 1), 0.0198633469, 1e-10 + loss_tolerance, "ln_f.bias[1]", 0);
+            check_close(run_value(&r, r.grads, r.chain.tensor_count - 1, 1), 0.0198633469, 1e-10 + loss_tolerance,
+                        "ln_f.bias[1]", 0);
         }
         run_adamw(&r, step + 1, 1e-2, 0.95, 0.1, 1, false);
     }
@@ -122,7 +125,8 @@ static void open_folder(struct model_run *r, const char *device, const char *fol
 static int load_batch(struct model_run *r, const struct st_file *f, const char *labels, int step, int micro)
 {
     int64_t first = (step * 4 + micro) * 32;
-    const int64_t *ids = golden_integers(f, "input_ids", first + 32) + first, *targets = golden_integers(f, labels, first + 32) + first;
+    const int64_t *ids = golden_integers(f, "input_ids", first + 32) + first,
+                  *targets = golden_integers(f, labels, first + 32) + first;
     int valid = 0;
     for (int i = 0; i < 32; i++) {
         r->ids[i] = (int32_t)ids[i];
@@ -133,7 +137,8 @@ static int load_batch(struct model_run *r, const struct st_file *f, const char *
 }
 
 /* One tensor against {sum, abs, head}. head_tolerance: absolute. */
-static void check_tensor(const struct model_run *r, void *const *units, int t, const cJSON *expected, double head_tolerance, double sum_tolerance)
+static void check_tensor(const struct model_run *r, void *const *units, int t, const cJSON *expected,
+                         double head_tolerance, double sum_tolerance)
 {
     const struct tensor *x = &r->chain.tensors[t];
     double sum = 0, size = 0;
@@ -149,7 +154,8 @@ static void check_tensor(const struct model_run *r, void *const *units, int t, c
     check_close(size, at(expected, "abs")->valuedouble, sum_tolerance, x->name, -2);
 }
 
-/* The loss of one optimizer step over its 4 micro-batches; gradients are left scaled as the run's normalization says. */
+/* The loss of one optimizer step over its 4 micro-batches; gradients are left scaled as the
+ * run's normalization says. */
 static double train_step(struct model_run *r, const struct st_file *batches, const char *labels, bool global, int step)
 {
     int valid[4], total = 0;
@@ -191,7 +197,8 @@ static void follow(const char *device, const char *run_name, int steps, bool who
 {
     cJSON *json = expected_json();
     const cJSON *run = at(at(json, "runs"), run_name), *numbers = at(run, "fp64");
-    bool wide = strcmp(device, "twin64") == 0, global = strcmp(at(run, "normalization")->valuestring, "global_tokens") == 0;
+    bool wide = strcmp(device, "twin64") == 0,
+         global = strcmp(at(run, "normalization")->valuestring, "global_tokens") == 0;
     const char *labels = at(run, "labels")->valuestring;
     struct model_run r;
     struct st_file *batches;
@@ -252,7 +259,8 @@ static void test_logits(void **state)
     (void)run_eval(&r);
     const struct block *head = &r.chain.blocks[r.chain.block_count - 1];
     const int rows = 32, c = 48, v = 131;
-    double *y = run_alloc(&r, (size_t)(rows * c) * 8), *stats = run_alloc(&r, 2 * (size_t)rows * 8), *logits = run_alloc(&r, (size_t)(rows * v) * 8);
+    double *y = run_alloc(&r, (size_t)(rows * c) * 8), *stats = run_alloc(&r, 2 * (size_t)rows * 8),
+           *logits = run_alloc(&r, (size_t)(rows * v) * 8);
     const void *w = r.weights[head->unit];
     r.device.kernels->layernorm(r.stream, &(struct dt_layernorm_args){.y = y,
                                                                       .mean = stats,
@@ -264,9 +272,14 @@ static void test_logits(void **state)
                                                                       .col_count = c,
                                                                       .eps = 1e-5,
                                                                       .type = r.type});
-    r.device.kernels->matmul(
-        r.stream, &(struct dt_matmul_args){
-                      .c = logits, .a = y, .b = block_at(head, w, 2, r.type), .m = rows, .n = v, .k = c, .b_transposed = true, .type = r.type});
+    r.device.kernels->matmul(r.stream, &(struct dt_matmul_args){.c = logits,
+                                                                .a = y,
+                                                                .b = block_at(head, w, 2, r.type),
+                                                                .m = rows,
+                                                                .n = v,
+                                                                .k = c,
+                                                                .b_transposed = true,
+                                                                .type = r.type});
     run_finish(&r);
     double sum = 0, size = 0;
     for (int i = 0; i < rows * v; i++) {

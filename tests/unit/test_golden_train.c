@@ -1,4 +1,5 @@
-/* Twenty steps of a small GPT-2 against PyTorch's numbers: every strategy row in fp32 on 1, 2 and 4 ranks, in bf16, and in fp64. */
+/* Twenty steps of a small GPT-2 against PyTorch's numbers: every strategy row in fp32 on 1, 2
+ * and 4 ranks, in bf16, and in fp64. */
 #include "support/golden_train.h"
 
 #include <setjmp.h>
@@ -24,7 +25,8 @@ enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 static void test_every_row(void **state)
 {
     (void)state;
-    for (int i = 0; i < ROW_COUNT; i++) { /* the four runs in turn; rows equal each other at each size: test_equivalence.c */
+    for (int i = 0; i < ROW_COUNT; i++) { /* the four runs in turn; rows equal each other at each
+                                           * size: test_equivalence.c */
         golden_train_check(i % GOLDEN_RUNS, i % 3 == 2 ? 4 : 2, rows[i], "cpu", DT_F32);
     }
 }
@@ -46,7 +48,7 @@ static void test_double(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_rank), cmocka_unit_test(test_every_row), cmocka_unit_test(test_double),
-                                       cmocka_unit_test(test_bf16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_rank), cmocka_unit_test(test_every_row),
+                                       cmocka_unit_test(test_double), cmocka_unit_test(test_bf16)};
     return cmocka_run_group_tests(tests, golden_train_setup, golden_train_teardown);
 }

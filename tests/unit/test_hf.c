@@ -1,4 +1,5 @@
-/* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is refused and how, export and back. */
+/* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
+ * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
@@ -49,8 +50,9 @@ static const struct model_spec tiny = {.name = "gpt2",
                                        .batch_size = 1,
                                        .sequence_length = 3,
                                        .type = DT_F32};
-static const char tiny_config[] = "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"n_ctx\":3,\"vocab_size\":5,\"n_inner\":null,"
-                                  "\"layer_norm_epsilon\":1e-6,\"initializer_range\":0.03,\"torch_dtype\":\"float32\",\"unknown\":{}}";
+static const char tiny_config[] =
+    "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"n_ctx\":3,\"vocab_size\":5,\"n_inner\":null,"
+    "\"layer_norm_epsilon\":1e-6,\"initializer_range\":0.03,\"torch_dtype\":\"float32\",\"unknown\":{}}";
 
 struct edit {             /* how a written file differs from the tiny model's */
     const char *without;  /* a tensor left out */
@@ -64,7 +66,8 @@ struct edit {             /* how a written file differs from the tiny model's */
 
 static float value_of(int tensor, int64_t e)
 {
-    return (float)(tensor * 100 + (int)e % 7) / 8; /* exact in BF16 only where small; used with F32 and F16 */
+    return (float)(tensor * 100 + (int)e % 7) / 8; /* exact in BF16 only where small; used with
+                                                    * F32 and F16 */
 }
 
 static void write_file(const char *dir, const char *name, const struct chain *c, struct edit x)
@@ -80,7 +83,8 @@ static void write_file(const char *dir, const char *name, const struct chain *c,
         bool swap = x.reshaped != NULL && strcmp(t->name, x.reshaped) == 0;
         shapes[count][0] = t->shape[swap ? 1 : 0];
         shapes[count][1] = t->shape[swap ? 0 : 1];
-        entries[count] = (struct st_entry){.name = x.bare ? t->name + 12 : t->name, .type = x.type, .dims = t->dims, .shape = shapes[count]};
+        entries[count] = (struct st_entry){
+            .name = x.bare ? t->name + 12 : t->name, .type = x.type, .dims = t->dims, .shape = shapes[count]};
         at[count++] = i;
     }
     if (x.extra != NULL) {
@@ -99,7 +103,8 @@ static void write_file(const char *dir, const char *name, const struct chain *c,
             memcpy(&bits, &v, sizeof bits);
             uint16_t half = (uint16_t)(bits >> 16);
             bool narrow = entries[i].type == DT_BF16;
-            assert_int_equal(st_writer_data(w, narrow ? (const void *)&half : (const void *)&v, narrow ? 2 : 4, &err), 0);
+            assert_int_equal(st_writer_data(w, narrow ? (const void *)&half : (const void *)&v, narrow ? 2 : 4, &err),
+                             0);
         }
     }
     assert_int_equal(st_writer_close(w, &err), 0);
@@ -142,7 +147,9 @@ static void test_folders(void **state)
         {"only-head", {.extra = "lm_head.weight", .without = "transformer.wte.weight"}, NULL},
         {"untied", {.extra = "lm_head.weight", .extra_value = 9}, "only tied heads"},
         {"buffers", {.extra = "h.0.attn.masked_bias"}, NULL},
-        {"missing", {.without = "transformer.h.0.mlp.c_fc.bias"}, "1 of 16 tensors are missing, the first is transformer.h.0.mlp.c_fc.bias"},
+        {"missing",
+         {.without = "transformer.h.0.mlp.c_fc.bias"},
+         "1 of 16 tensors are missing, the first is transformer.h.0.mlp.c_fc.bias"},
         {"reshaped", {.reshaped = "transformer.h.0.mlp.c_fc.weight"}, "shape [16, 4], but config.json says [4, 16]"},
         {"unknown", {.extra = "transformer.h.1.ln_1.weight"}, "no such tensor"},
         {"integers", {.type = DT_I32}, "type I32"},
@@ -154,7 +161,9 @@ static void test_folders(void **state)
         char *dir = sub(rows[i].name);
         write_file(dir, "model.safetensors", &c, rows[i].edit);
         int rc = read_back(dir, &c, rows[i].edit.type == DT_BF16, &err);
-        bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
+        bool right = rows[i].cause == NULL
+                         ? rc == 0
+                         : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
         if (!right) {
             fail_msg("%s: rc %d: %s", rows[i].name, rc, err.text);
         }
@@ -221,13 +230,16 @@ static void test_config(void **state)
         struct model_spec spec = {0};
         struct dt_error err = {.status = DT_OK};
         int rc = hf_config(dir, &spec, NULL, &err);
-        bool right = rows[i].cause == NULL ? rc == 0 : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
+        bool right = rows[i].cause == NULL
+                         ? rc == 0
+                         : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
         if (!right) {
             fail_msg("row %zu: rc %d: %s", i, rc, err.text);
         }
         if (i == 0) {
-            assert_true(spec.layers == 1 && spec.heads == 2 && spec.channels == 4 && spec.positions == 3 && spec.vocabulary == 5 &&
-                        spec.inner == 16 && spec.norm_epsilon == 1e-6 && spec.init_std == 0.03 && strcmp(spec.name, "gpt2") == 0);
+            assert_true(spec.layers == 1 && spec.heads == 2 && spec.channels == 4 && spec.positions == 3 &&
+                        spec.vocabulary == 5 && spec.inner == 16 && spec.norm_epsilon == 1e-6 &&
+                        spec.init_std == 0.03 && strcmp(spec.name, "gpt2") == 0);
         }
     }
     free(dir);
@@ -258,7 +270,8 @@ static void test_config_of_many_values(void **state)
     free(dir);
 }
 
-/* hf and hf_legacy hold the same weights under other names; the configuration that is written reads back. */
+/* hf and hf_legacy hold the same weights under other names; the configuration that is written
+ * reads back. */
 static void test_other_names(void **state)
 {
     (void)state;
@@ -288,7 +301,8 @@ static void test_other_names(void **state)
     char *dir = sub("written");
     put(dir, "config.json", text.data);
     assert_int_equal(hf_config(dir, &again, NULL, &err), 0);
-    assert_true(again.layers == spec.layers && again.heads == spec.heads && again.channels == spec.channels && again.inner == spec.inner);
+    assert_true(again.layers == spec.layers && again.heads == spec.heads && again.channels == spec.channels &&
+                again.inner == spec.inner);
     assert_true(again.positions == spec.positions && again.vocabulary == spec.vocabulary);
     assert_true(again.norm_epsilon == spec.norm_epsilon && again.init_std == spec.init_std);
     dt_text_clear(&text);
@@ -296,24 +310,31 @@ static void test_other_names(void **state)
     chain_close(&c);
 }
 
-/* Every key that comes in comes out as it is written, but for the type of the weights and the class. */
+/* Every key that comes in comes out as it is written, but for the type of the weights and the
+ * class. */
 static void test_config_comes_out(void **state)
 {
     (void)state;
     static const struct {
         const char *in, *out;
     } rows[] = {
-        {"{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": 1e-05,\n  \"torch_dtype\": "
+        {"{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": "
+         "1e-05,\n  \"torch_dtype\": "
          "\"bfloat16\",\n"
-         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": \"float16\", \"x\": 1.0}\n}\n",
-         "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": 1e-05,\n  \"torch_dtype\": "
+         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": "
+         "\"float16\", \"x\": 1.0}\n}\n",
+         "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": "
+         "1e-05,\n  \"torch_dtype\": "
          "\"float32\",\n"
-         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": \"float16\", \"x\": 1.0},\n"
+         "  \"eos_token_id\": [7, 9],\n  \"large\": 1000000000000000019884624838656,\n  \"p\": {\"torch_dtype\": "
+         "\"float16\", \"x\": 1.0},\n"
          "  \"dtype\": \"float32\"\n}\n"},
         {"{\"dtype\":null,\"architectures\":[\"GPT2Model\"],\"torch_dtype\":\"float32\",\"model_type\":\"gpt2\"}",
-         "{\"dtype\":\"float32\",\"architectures\":[\n    \"GPT2LMHeadModel\"\n  ],\"torch_dtype\":\"float32\",\"model_type\":\"gpt2\"}"},
-        {"{\"model_type\":\"gpt2\"}", "{\"model_type\":\"gpt2\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n  \"dtype\": \"float32\",\n"
-                                      "  \"torch_dtype\": \"float32\"}"},
+         "{\"dtype\":\"float32\",\"architectures\":[\n    \"GPT2LMHeadModel\"\n  "
+         "],\"torch_dtype\":\"float32\",\"model_type\":\"gpt2\"}"},
+        {"{\"model_type\":\"gpt2\"}",
+         "{\"model_type\":\"gpt2\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n  \"dtype\": \"float32\",\n"
+         "  \"torch_dtype\": \"float32\"}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct dt_text once, twice;
@@ -369,7 +390,8 @@ static size_t count_in(const char *dir)
     return (size_t)count - 2;
 }
 
-/* Whatever a tokenizer's files are called they come along; weights, state and the README of before do not; and nothing of outside. */
+/* Whatever a tokenizer's files are called they come along; weights, state and the README of
+ * before do not; and nothing of outside. */
 static void test_files_come_along(void **state)
 {
     (void)state;
@@ -415,19 +437,23 @@ static void test_files_come_along(void **state)
     struct dt_error err = {.status = DT_OK};
     dt_text_init(&notes);
     assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
-    assert_string_equal(notes.data, "README.md, apipe (not a regular file), flax_model.msgpack, onnx/, optimizer.pt, pytorch_model.bin, "
-                                    "pytorch_model.bin.index.json, trainer_state.json");
+    assert_string_equal(
+        notes.data,
+        "README.md, apipe (not a regular file), flax_model.msgpack, onnx/, optimizer.pt, pytorch_model.bin, "
+        "pytorch_model.bin.index.json, trainer_state.json");
     assert_int_equal(origin_copy(kept, out, &err), 0);
     for (size_t i = 0; i < KEPT; i++) {
         assert_true(has(kept, kept_names[i], kept_names[i]));
-        assert_true(has(out, kept_names[i], kept_names[i]) == (strcmp(kept_names[i], "config.json") != 0)); /* which is written by the export */
+        /* which is written by the export */
+        assert_true(has(out, kept_names[i], kept_names[i]) == (strcmp(kept_names[i], "config.json") != 0));
     }
     assert_int_equal(count_in(kept), KEPT);
     assert_int_equal(count_in(out), KEPT - 1);
     char *next = sub("next");
     put(next, "config.json", "{}");
     dt_text_reset(&notes);
-    assert_int_equal(origin_keep(next, kept, &notes, &err), 0); /* of another beginning: nothing is left of the one before */
+    assert_int_equal(origin_keep(next, kept, &notes, &err), 0); /* of another beginning: nothing
+                                                                 * is left of the one before */
     assert_int_equal(count_in(kept), 1);
     assert_int_equal(notes.size, 0);
     dt_text_clear(&notes);
@@ -444,8 +470,9 @@ static void test_links_stay_inside(void **state)
 {
     (void)state;
     static const char hash[] = "0123456789abcdef0123456789abcdef01234567";
-    char *blobs = sub("cache/blobs"), *dir = sub("cache/snapshots/main"), *kept = dt_format("%s/links/origin", folder), *secret = sub("secret"),
-         *blob = dt_format("../../blobs/%s", hash), *long_name = dt_format("../../blobs/%s%s", hash, hash), *at_secret = dt_format("%s/id", secret);
+    char *blobs = sub("cache/blobs"), *dir = sub("cache/snapshots/main"), *kept = dt_format("%s/links/origin", folder),
+         *secret = sub("secret"), *blob = dt_format("../../blobs/%s", hash),
+         *long_name = dt_format("../../blobs/%s%s", hash, hash), *at_secret = dt_format("%s/id", secret);
     put(secret, "id", "secret");
     put(blobs, hash, "cached");
     put(blobs, "id", "no hash");
@@ -465,11 +492,12 @@ static void test_links_stay_inside(void **state)
     struct dt_error err = {.status = DT_OK};
     dt_text_init(&notes);
     assert_int_equal(origin_keep(dir, kept, &notes, &err), 0);
-    assert_true(has(kept, "config.json", "cached") && has(kept, "merges.txt", "same folder") && has(kept, "vocab.bpe", "same folder"));
+    assert_true(has(kept, "config.json", "cached") && has(kept, "merges.txt", "same folder") &&
+                has(kept, "vocab.bpe", "same folder"));
     assert_int_equal(count_in(kept), 3);
     const char *leads = " (a link that leads elsewhere)";
-    char *expected = dt_format("a%s, additional_chat_templates%s, b%s, c%s, d%s, e%s, f%s, g%s and 1 more", leads, leads, leads, leads, leads, leads,
-                               leads, leads);
+    char *expected = dt_format("a%s, additional_chat_templates%s, b%s, c%s, d%s, e%s, f%s, g%s and 1 more", leads,
+                               leads, leads, leads, leads, leads, leads, leads);
     assert_string_equal(notes.data, expected);
     dt_text_clear(&notes);
     free(expected);

@@ -46,7 +46,8 @@ static void test_slurm(void **state)
     static const char *const cases[][2] = {
         {"h1", "h1"},
         {"a[1-3,07-10]b[0-1],c", "a1b0 a1b1 a2b0 a2b1 a3b0 a3b1 a07b0 a07b1 a08b0 a08b1 a09b0 a09b1 a10b0 a10b1 c"},
-        {"gpu[001-003,10],login,rack[1-2]n[01-02]", "gpu001 gpu002 gpu003 gpu10 login rack1n01 rack1n02 rack2n01 rack2n02"},
+        {"gpu[001-003,10],login,rack[1-2]n[01-02]",
+         "gpu001 gpu002 gpu003 gpu10 login rack1n01 rack1n02 rack2n01 rack2n02"},
         {"h[5-9,12]", "h5 h6 h7 h8 h9 h12"},
         {"h[5]", "h5"},
         {"dt-h[2-3]", "dt-h2 dt-h3"},
@@ -68,14 +69,16 @@ static void test_slurm(void **state)
         {"a[1-]", "a[1-]: a range must be LO-HI with LO <= HI"},
         {"a[1-2-3]", "a[1-2-3]: a bracket holds numbers, - and , only"},
         {"a[[1]]", "a[[1]]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
-        {"a[0000000001]", "a[0000000001]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
+        {"a[0000000001]",
+         "a[0000000001]: a bracket holds numbers and ranges of at most nine digits; example: a[1-3,7]"},
         {"a[1-999999999]", "a[1-999999999]: more than 65536 hosts"},
         {"a[0-999][0-999]", "a[0-999][0-999]: more than 65536 hosts"},
         {"a[0-65535],b", "b: more than 65536 hosts"},
         {"a;b", "a;b: a host name has letters, digits and _ . : - only"},
         {"-a", "-a: a name begins with -"},
         {"a\x01[1]", "a?[1]: a host name has letters, digits and _ . : - only"},
-        {"a[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]", "a[0][0][0][0][0][0][0][0][0][0][0][0][0]...: more than 16 brackets in one name"},
+        {"a[0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]",
+         "a[0][0][0][0][0][0][0][0][0][0][0][0][0]...: more than 16 brackets in one name"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -116,7 +119,8 @@ static void test_words(void **state)
     assert_string_equal(read_list(hostlist_read_words, "\xef\xbb\xbf"
                                                        "a\nb\n"),
                         "a:1 b:1");
-    assert_string_equal(read_list(hostlist_read_words, "a[1]"), "a[1]: a host name has letters, digits and _ . : - only");
+    assert_string_equal(read_list(hostlist_read_words, "a[1]"),
+                        "a[1]: a host name has letters, digits and _ . : - only");
 }
 
 static void test_encodings(void **state)
@@ -154,11 +158,16 @@ static void test_counts(void **state)
     (void)state;
     assert_string_equal(read_list(hostlist_read_counts, "a 4 b.x 2 "), "a:4 b.x:2");
     assert_string_equal(read_list(hostlist_read_counts, "a 4 b 2 a 1"), "a:5 b:2");
-    assert_string_equal(read_list(hostlist_read_counts, "a 4 b"), "b: after a host its number of slots is wanted, from 1 to 65536");
-    assert_string_equal(read_list(hostlist_read_counts, "a b 4"), "a b 4: after a host its number of slots is wanted, from 1 to 65536");
-    assert_string_equal(read_list(hostlist_read_counts, "a 0"), "a 0: after a host its number of slots is wanted, from 1 to 65536");
-    assert_string_equal(read_list(hostlist_read_counts, "a 65537"), "a 65537: after a host its number of slots is wanted, from 1 to 65536");
-    assert_string_equal(read_list(hostlist_read_counts, "a 4x"), "a 4x: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 4 b"),
+                        "b: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a b 4"),
+                        "a b 4: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 0"),
+                        "a 0: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 65537"),
+                        "a 65537: after a host its number of slots is wanted, from 1 to 65536");
+    assert_string_equal(read_list(hostlist_read_counts, "a 4x"),
+                        "a 4x: after a host its number of slots is wanted, from 1 to 65536");
     assert_string_equal(read_list(hostlist_read_counts, "a 65536 a 1"), "a 1: more than 65536 slots on one host");
     assert_string_equal(read_list(hostlist_read_counts, " "), "the list of hosts is empty");
     struct hostlist l;
@@ -176,20 +185,28 @@ static void test_counts(void **state)
 static void test_hostfile(void **state)
 {
     (void)state;
-    assert_string_equal(read_list(hostlist_read_hostfile, "# both racks\nworker-1 slots=4 # old\n\n  worker-2\tslots = 2 max_slots=8\r\nworker-3"),
-                        "worker-1:4 worker-2:2 worker-3");
+    assert_string_equal(
+        read_list(hostlist_read_hostfile,
+                  "# both racks\nworker-1 slots=4 # old\n\n  worker-2\tslots = 2 max_slots=8\r\nworker-3"),
+        "worker-1:4 worker-2:2 worker-3");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1\n\na slots=1"),
                         "line 3: a slots=1: this host is there twice; write it once with all its slots");
     assert_string_equal(read_list(hostlist_read_hostfile, "\xef\xbb\xbf"
                                                           "a slots=2"),
                         "a:2");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=0"), "line 1: slots=0: slots must be a number from 1 to 4096");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=0"),
+                        "line 1: slots=0: slots must be a number from 1 to 4096");
     assert_string_equal(read_list(hostlist_read_hostfile, "a slots=4096"), "a:4096");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=4097"), "line 1: slots=4097: slots must be a number from 1 to 4096");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1 slots=2"), "line 1: slots=2: slots is given twice");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"), "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a b"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
-    assert_string_equal(read_list(hostlist_read_hostfile, "a b\r\nc\n"), "line 1: b: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=4097"),
+                        "line 1: slots=4097: slots must be a number from 1 to 4096");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a slots=1 slots=2"),
+                        "line 1: slots=2: slots is given twice");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a gpus=1"),
+                        "line 1: gpus=1: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a b"),
+                        "line 1: b: after a host only slots=N is known; example: node1 slots=8");
+    assert_string_equal(read_list(hostlist_read_hostfile, "a b\r\nc\n"),
+                        "line 1: b: after a host only slots=N is known; example: node1 slots=8");
     assert_string_equal(read_list(hostlist_read_hostfile, "me@a slots=1"),
                         "line 1: me@a slots=1: a user is said to ssh: --ssh='ssh -l USER', or in its configuration");
     assert_string_equal(read_list(hostlist_read_hostfile, "a:22"),
@@ -198,7 +215,8 @@ static void test_hostfile(void **state)
     assert_string_equal(read_list(hostlist_read_hostfile, "#\n#\n"), "the list of hosts is empty");
 }
 
-/* Filters of the file "w0 slots=4, w1 slots=4, c, fd00::7 slots=2", as DeepSpeed's runner reads them. */
+/* Filters of the file "w0 slots=4, w1 slots=4, c, fd00::7 slots=2", as DeepSpeed's runner reads
+ * them. */
 static const char *filter(const char *text, bool exclude)
 {
     static char out[512];
@@ -296,8 +314,9 @@ static void test_find_and_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slurm),     cmocka_unit_test(test_limits),   cmocka_unit_test(test_words),           cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_encodings), cmocka_unit_test(test_hostfile), cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_slurm),           cmocka_unit_test(test_limits),    cmocka_unit_test(test_words),
+        cmocka_unit_test(test_counts),          cmocka_unit_test(test_encodings), cmocka_unit_test(test_hostfile),
+        cmocka_unit_test(test_find_and_counts), cmocka_unit_test(test_filters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

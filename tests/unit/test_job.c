@@ -1,4 +1,5 @@
-/* The job file: defaults, checks that span keys, exact messages, the saved text, sources, schema, what may differ from a saved one. */
+/* The job file: defaults, checks that span keys, exact messages, the saved text, sources,
+ * schema, what may differ from a saved one. */
 #include "base/file.h"
 #include "tests/unit/support/folder.h"
 #include "worker/job/job.h"
@@ -25,7 +26,8 @@ static void write_file(const char *path, const char *text)
 }
 
 /* Opens `text` as job.json; problems with the folder's name cut off. */
-static int open_text(struct job *job, const char *text, const char *const *set, int set_count, char *problems, size_t size)
+static int open_text(struct job *job, const char *text, const char *const *set, int set_count, char *problems,
+                     size_t size)
 {
     struct dt_error err = {0};
     struct dt_text all;
@@ -115,15 +117,20 @@ static void test_set(void **state)
 static void test_bad_keys(void **state)
 {
     (void)state;
-    refused("{\n  \"model\": {\"name\": \"gpt2\"},\n  \"data\": {\"train\": \"x\"},\n  \"training\": {\n    \"warmup_step\": 3\n  }\n}", NULL,
-            "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
-    refused("{\"model\": {\"name\": \"gpt2\"}}", NULL, "job.json: data.train: missing; add it (path or glob of the training shards)\n");
-    refused("{\"data\": {\"train\": \"x\"}}", NULL, "job.json: model.name: missing; give model.name (gpt2) or model.load (a Hugging Face folder)\n");
+    refused("{\n  \"model\": {\"name\": \"gpt2\"},\n  \"data\": {\"train\": \"x\"},\n  \"training\": {\n    "
+            "\"warmup_step\": 3\n  }\n}",
+            NULL, "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
+    refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
+            "job.json: data.train: missing; add it (path or glob of the training shards)\n");
+    refused("{\"data\": {\"train\": \"x\"}}", NULL,
+            "job.json: model.name: missing; give model.name (gpt2) or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
     refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
             "job.json:1:20: model.name: is \"llama\", which is not there yet; give gpt2, or null\n");
-    refused(TRAINING("\"device\": \"tpu\""), NULL, "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
-    refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL, "job.json:2:37: training.batch_size_per_gpu: is 0; give a whole number from 1 to 65536\n");
+    refused(TRAINING("\"device\": \"tpu\""), NULL,
+            "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
+    refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
+            "job.json:2:37: training.batch_size_per_gpu: is 0; give a whole number from 1 to 65536\n");
     refused(TRAINING("\"seed\": \"x\", \"learning_rate\": -1, \"adam_beta1\": 1"), NULL,
             "job.json:2:23: training.seed: is \"x\"; give a whole number from 0 to 9007199254740992\n"
             "job.json:2:45: training.learning_rate: is -1; give a number from 0 to 1e+30\n"
@@ -134,7 +141,8 @@ static void test_bad_keys(void **state)
             "job.json:2:2: deepspeed: not there yet; write zero_optimization.stage or training.strategy instead\n");
     refused(SECTION("\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true}"), NULL,
             "job.json:2:36: zero_optimization.overlap_comm: not there yet; remove it\n");
-    refused(SECTION("\"logging\": {\"use_tensorboard\": true}"), NULL, "job.json:2:14: logging.use_tensorboard: not there yet; remove it\n");
+    refused(SECTION("\"logging\": {\"use_tensorboard\": true}"), NULL,
+            "job.json:2:14: logging.use_tensorboard: not there yet; remove it\n");
     struct job job;
     opened(&job, SECTION("\"logging\": {\"use_tensorboard\": false}, \"fp16\": {\"enabled\": false}"), NULL);
     job_close(&job);
@@ -144,7 +152,8 @@ static void test_bad_keys(void **state)
 static void test_far_out(void **state)
 {
     (void)state;
-    refused(TRAINING("\"num_epochs\": 1e10"), NULL, "job.json:2:29: training.num_epochs: is 10000000000; give a number from 0 to 1000000\n");
+    refused(TRAINING("\"num_epochs\": 1e10"), NULL,
+            "job.json:2:29: training.num_epochs: is 10000000000; give a number from 0 to 1000000\n");
     refused(SECTION("\"checkpointing\": {\"keep_last_n\": 4294967297}"), NULL,
             "job.json:2:35: checkpointing.keep_last_n: is 4294967297; give a whole number from 0 to 1000000\n");
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
@@ -172,9 +181,12 @@ static void test_spans(void **state)
     (void)state;
     refused("{\"model\": {\"name\": \"gpt2\", \"n_embd\": 100, \"n_head\": 12}, \"data\": {\"train\": \"x\"}}", NULL,
             "job.json:1:43: model.n_head: n_embd 100 cannot be split among n_head 12 heads; choose a multiple\n");
-    refused("{\"model\": {\"name\": \"gpt2\", \"n_positions\": 64}, \"data\": {\"train\": \"x\", \"sequence_length\": 65}}", NULL,
-            "job.json:1:71: data.sequence_length: 65 is longer than model.n_positions 64 (job.json:1:28); lower it\n");
-    refused(TRAINING("\"max_steps\": 0"), NULL, "job.json:2:15: training.max_steps: is 0; give a number of steps, or -1 and training.num_epochs\n");
+    refused(
+        "{\"model\": {\"name\": \"gpt2\", \"n_positions\": 64}, \"data\": {\"train\": \"x\", \"sequence_length\": 65}}",
+        NULL,
+        "job.json:1:71: data.sequence_length: 65 is longer than model.n_positions 64 (job.json:1:28); lower it\n");
+    refused(TRAINING("\"max_steps\": 0"), NULL,
+            "job.json:2:15: training.max_steps: is 0; give a number of steps, or -1 and training.num_epochs\n");
     refused(TRAINING("\"max_steps\": 10, \"warmup_steps\": 11"), NULL,
             "job.json:2:32: training.warmup_steps: 11 is more than training.max_steps 10; lower it\n");
     refused(TRAINING("\"warmup_ratio\": 0.1, \"warmup_steps\": 11"), NULL,
@@ -202,30 +214,40 @@ static void test_strategy(void **state)
     (void)state;
     strategy_is(SECTION("\"zero_optimization\": {\"stage\": 3}"), "zero3");
     strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed\"}, \"zero_optimization\": {\"stage\": 1}"), "zero1");
-    strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed_stage_2\"}, \"zero_optimization\": {\"stage\": 2}"), "zero2");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"deepspeed_stage_2\"}, \"zero_optimization\": {\"stage\": 2}"),
+                "zero2");
+    strategy_is(SECTION("\"training\": {\"strategy\": \"fsdp\"}, \"fsdp\": {\"sharding_strategy\": "
+                        "\"_HYBRID_SHARD_ZERO2\", \"device_mesh\": [2, 2]}"),
+                "hybrid_shard_zero2");
     strategy_is(
-        SECTION("\"training\": {\"strategy\": \"fsdp\"}, \"fsdp\": {\"sharding_strategy\": \"_HYBRID_SHARD_ZERO2\", \"device_mesh\": [2, 2]}"),
-        "hybrid_shard_zero2");
-    strategy_is(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), "full_shard");
+        SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"),
+        "full_shard");
     strategy_is(SECTION("\"training\": {\"strategy\": \"DDP\"}"), "ddp");
     refused(TRAINING("\"max_steps\": 1"), "training.strategy=ZeRO-3",
-            "--set training.strategy=ZeRO-3: training.strategy: is \"ZeRO-3\"; did you mean zero3? All of them: see train --list-strategies\n");
+            "--set training.strategy=ZeRO-3: training.strategy: is \"ZeRO-3\"; did you mean zero3? All of them: see "
+            "train --list-strategies\n");
     refused(TRAINING("\"max_steps\": 1"), "training.strategy=nothing_alike",
-            "--set training.strategy=nothing_alike: training.strategy: is \"nothing_alike\"; see train --list-strategies\n");
+            "--set training.strategy=nothing_alike: training.strategy: is \"nothing_alike\"; see train "
+            "--list-strategies\n");
     refused(TRAINING("\"max_steps\": 1"), "training.strategy=zero3_offload",
-            "--set training.strategy=zero3_offload: training.strategy: is \"zero3_offload\", which is not there yet; see train --list-strategies\n");
+            "--set training.strategy=zero3_offload: training.strategy: is \"zero3_offload\", which is not there yet; "
+            "see train --list-strategies\n");
     refused(SECTION("\"training\": {\"strategy\": \"full_shard\"}, \"zero_optimization\": {\"stage\": 3}"), NULL,
-            "job.json:2:64: zero_optimization.stage: training.strategy is full_shard (job.json:2:15); say it in one place\n");
+            "job.json:2:64: zero_optimization.stage: training.strategy is full_shard (job.json:2:15); say it in one "
+            "place\n");
     refused(SECTION("\"training\": {\"strategy\": \"ddp\"}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
             "job.json:2:44: fsdp.sharding_strategy: training.strategy is ddp (job.json:2:15); say it in one place\n");
-    refused(SECTION("\"zero_optimization\": {\"stage\": 3}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
-            "job.json:2:24: zero_optimization.stage: fsdp.sharding_strategy says the same (job.json:2:46); remove one\n");
+    refused(
+        SECTION("\"zero_optimization\": {\"stage\": 3}, \"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\"}"), NULL,
+        "job.json:2:24: zero_optimization.stage: fsdp.sharding_strategy says the same (job.json:2:46); remove one\n");
     refused(SECTION("\"fsdp\": {\"sharding_strategy\": \"FULL_SHARD\", \"device_mesh\": [2, 2]}"), NULL,
-            "job.json:2:46: fsdp.device_mesh: only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is full_shard "
+            "job.json:2:46: fsdp.device_mesh: only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is "
+            "full_shard "
             "(fsdp.sharding_strategy); remove it\n");
 }
 
-static void precision_is(const char *text, const char *set, const char *precision, enum dt_dtype compute, enum dt_dtype reduce)
+static void precision_is(const char *text, const char *set, const char *precision, enum dt_dtype compute,
+                         enum dt_dtype reduce)
 {
     struct job job;
     opened(&job, text, set);
@@ -251,7 +273,8 @@ static void moments_are(const char *text, const char *set, const char *name, enu
     job_close(&job);
 }
 
-/* A choice of its own, whatever the precision is; DeepSpeed's name for it says where it is said here. */
+/* A choice of its own, whatever the precision is; DeepSpeed's name for it says where it is said
+ * here. */
 static void test_moments(void **state)
 {
     (void)state;
@@ -261,9 +284,11 @@ static void test_moments(void **state)
     moments_are(TRAINING("\"precision\": \"bf16-mixed\", \"optimizer_state_dtype\": \"BF16\""), NULL, "bf16", DT_BF16);
     moments_are(TRAINING("\"optimizer_state_dtype\": \"float32\""), NULL, "fp32", DT_F32);
     refused(TRAINING("\"optimizer_state_dtype\": \"int8\""), NULL,
-            "job.json:2:40: training.optimizer_state_dtype: is \"int8\", which is not there yet; give one of: fp32, float32, bf16, bfloat16\n");
+            "job.json:2:40: training.optimizer_state_dtype: is \"int8\", which is not there yet; give one of: fp32, "
+            "float32, bf16, bfloat16\n");
     refused(SECTION("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"), NULL,
-            "job.json:2:28: bf16.bf16_optimizer_states: DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters\n");
+            "job.json:2:28: bf16.bf16_optimizer_states: DeepSpeed's name; here it is training.optimizer_state_dtype "
+            "\"bf16\", beside fp32 masters\n");
 }
 
 /* In the words of Lightning, DeepSpeed and FSDP; one of them is enough, and they may not differ. */
@@ -276,21 +301,29 @@ static void test_precision(void **state)
     precision_is(TRAINING("\"precision\": \"32\""), NULL, "32-true", DT_F32, DT_F32);
     precision_is(SECTION("\"bf16\": {\"enabled\": true}"), NULL, "bf16-mixed", DT_BF16, DT_BF16);
     precision_is(SECTION("\"bf16\": {\"enabled\": \"auto\"}"), NULL, "32-true", DT_F32, DT_F32);
-    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bf16\", \"buffer_dtype\": \"bf16\"}"), NULL, "bf16-mixed", DT_BF16, DT_BF16);
-    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bfloat16\", \"reduce_dtype\": \"fp32\"}"), NULL, "bf16-mixed", DT_BF16, DT_F32);
-    precision_is(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"reduce_dtype\": \"float32\"}"), NULL, "bf16-mixed", DT_BF16, DT_F32);
-    precision_is(SECTION("\"bf16\": {\"enabled\": false}"), "training.precision=bf16-mixed", "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bf16\", \"buffer_dtype\": \"bf16\"}"), NULL,
+                 "bf16-mixed", DT_BF16, DT_BF16);
+    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"bfloat16\", \"reduce_dtype\": \"fp32\"}"), NULL,
+                 "bf16-mixed", DT_BF16, DT_F32);
+    precision_is(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"reduce_dtype\": \"float32\"}"), NULL,
+                 "bf16-mixed", DT_BF16, DT_F32);
+    precision_is(SECTION("\"bf16\": {\"enabled\": false}"), "training.precision=bf16-mixed", "bf16-mixed", DT_BF16,
+                 DT_BF16);
     refused(SECTION("\"training\": {\"precision\": \"32-true\"}, \"bf16\": {\"enabled\": true}"), NULL,
             "job.json:2:49: bf16.enabled: training.precision says fp32 (job.json:2:15); say it in one place\n");
-    refused(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"param_dtype\": \"fp32\"}"), NULL,
-            "job.json:2:11: bf16.enabled: mixed_precision.param_dtype says fp32 (job.json:2:49); say it in one place\n");
+    refused(
+        SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"param_dtype\": \"fp32\"}"), NULL,
+        "job.json:2:11: bf16.enabled: mixed_precision.param_dtype says fp32 (job.json:2:49); say it in one place\n");
     refused(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL,
-            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it\n");
+            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of an fp32 run is not there yet; write "
+            "param_dtype bf16, or remove it\n");
     refused(TRAINING("\"precision\": \"16-mixed\""), NULL,
-            "job.json:2:28: training.precision: is \"16-mixed\", which is not there yet; give one of: 32-true, 32, fp32, bf16-mixed, bf16\n");
+            "job.json:2:28: training.precision: is \"16-mixed\", which is not there yet; give one of: 32-true, 32, "
+            "fp32, bf16-mixed, bf16\n");
     refused(SECTION("\"bf16\": {\"enabled\": true, \"immediate_grad_update\": true}"), NULL,
             "job.json:2:28: bf16.immediate_grad_update: not there yet; remove it\n");
-    refused(TRAINING("\"bf16\": true"), NULL, "job.json:2:15: training.bf16: Hugging Face's name; here it is training.precision \"bf16-mixed\"\n");
+    refused(TRAINING("\"bf16\": true"), NULL,
+            "job.json:2:15: training.bf16: Hugging Face's name; here it is training.precision \"bf16-mixed\"\n");
 }
 
 /* Every name that the job file takes is one that strategy.c knows. */
@@ -317,10 +350,11 @@ static void test_load(void **state)
     char path[128], text[512], message[512];
     struct job job;
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    write_file(
-        path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, \"vocab_size\": 131, \"n_inner\": null,"
-              "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
-    (void)snprintf(text, sizeof text, "{\"model\": {\"load\": \"%s\", \"n_layer\": 2}, \"data\": {\"train\": \"x\"}}", folder);
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, "
+                     "\"vocab_size\": 131, \"n_inner\": null,"
+                     "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
+    (void)snprintf(text, sizeof text, "{\"model\": {\"load\": \"%s\", \"n_layer\": 2}, \"data\": {\"train\": \"x\"}}",
+                   folder);
     opened(&job, text, NULL);
     assert_string_equal(job.model.name, "gpt2");
     assert_int_equal(job.model.n_embd, 48);
@@ -333,38 +367,47 @@ static void test_load(void **state)
     assert_string_equal(job.text, first);
     job_close(&job);
     free(first);
-    opened(&job, text, NULL); /* what is not computed with comes out again, so it must be the same */
+    opened(&job, text, NULL); /* what is not computed with comes out again, so it must be the
+                               * same */
     assert_true(job.model.attn_pdrop == 0.1 && job.model.resid_pdrop == 0);
     job_close(&job);
-    refused(text, "model.attn_pdrop=0.2", "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
-    refused(text, "model.n_layer=3", "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
+    refused(text, "model.attn_pdrop=0.2",
+            "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
+    refused(text, "model.n_layer=3",
+            "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
+    refused(text, NULL,
+            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number of at least 1\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
     refused(text, NULL,
-            "job.json:1:12: model.load: config.json: quantization_config: quantized weights are not supported; give the model before it was "
+            "job.json:1:12: model.load: config.json: quantization_config: quantized weights are not supported; give "
+            "the model before it was "
             "quantized\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: activation_function: only \"gelu_new\" is supported\n");
+    refused(text, NULL,
+            "job.json:1:12: model.load: config.json: activation_function: only \"gelu_new\" is supported\n");
     write_file(path, "{\"model_type\": ");
     refused(text, NULL, "job.json:1:12: model.load: config.json:1:16: the text ends here; expected a value\n");
     assert_int_equal(unlink(path), 0);
     (void)snprintf(message, sizeof message, "job.json:1:12: model.load: config.json: No such file or directory\n");
     refused(text, NULL, message);
-    /* A run that goes on has kept what it needs of a folder that is gone; whoever begins anew needs the folder. */
+    /* A run that goes on has kept what it needs of a folder that is gone; whoever begins anew
+     * needs the folder. */
     (void)snprintf(path, sizeof path, "%s/kept/origin", folder);
     assert_int_equal(dt_file_mkdirs(path, NULL), 0);
     (void)snprintf(path, sizeof path, "%s/kept/origin/config.json", folder);
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 4, \"n_embd\": 48}");
     (void)snprintf(text, sizeof text,
-                   "{\"model\": {\"load\": \"%s/gone\"}, \"data\": {\"train\": \"x\"}, \"checkpointing\": {\"checkpoint_dir\": \"%s/kept\"}}", folder,
-                   folder);
+                   "{\"model\": {\"load\": \"%s/gone\"}, \"data\": {\"train\": \"x\"}, \"checkpointing\": "
+                   "{\"checkpoint_dir\": \"%s/kept\"}}",
+                   folder, folder);
     opened(&job, text, NULL);
     assert_int_equal(job.model.n_embd, 48);
     job_close(&job);
-    refused(text, "checkpointing.resume=never", "job.json:1:12: model.load: gone/config.json: No such file or directory\n");
+    refused(text, "checkpointing.resume=never",
+            "job.json:1:12: model.load: gone/config.json: No such file or directory\n");
 }
 
 static void test_text(void **state)
@@ -372,7 +415,8 @@ static void test_text(void **state)
     (void)state;
     struct job job;
     opened(&job,
-           SECTION("\"training\": {\"max_steps\": 1e3, \"learning_rate\": 3e-4}, \"fsdp\": {\"sharding_strategy\": \"HYBRID_SHARD\", "
+           SECTION("\"training\": {\"max_steps\": 1e3, \"learning_rate\": 3e-4}, \"fsdp\": {\"sharding_strategy\": "
+                   "\"HYBRID_SHARD\", "
                    "\"device_mesh\": [1, 2]}"),
            NULL);
     char *first = strdup(job.text);
@@ -391,8 +435,9 @@ static void test_text(void **state)
 static void test_print(void **state)
 {
     (void)state;
-    const char *set[] = {"training.seed=7", "training.gradient_accumulation_steps=4",
-                         "output_dir=a/very/long/folder/name/that/goes/on/and/on/until/it/fits/into/no/line/of/a/terminal"};
+    const char *set[] = {
+        "training.seed=7", "training.gradient_accumulation_steps=4",
+        "output_dir=a/very/long/folder/name/that/goes/on/and/on/until/it/fits/into/no/line/of/a/terminal"};
     struct job_arguments args = {.path = job_path, .set = set, .set_count = 3};
     struct dt_text out, problems;
     struct dt_error err = {0};
@@ -400,13 +445,15 @@ static void test_print(void **state)
     dt_text_init(&problems);
     write_file(job_path, SMALL);
     assert_int_equal(job_print_config(&args, &out, &problems, &err), 0);
-    assert_non_null(strstr(out.data, "\ntraining.seed                         7                   --set training.seed=7\n"));
+    assert_non_null(
+        strstr(out.data, "\ntraining.seed                         7                   --set training.seed=7\n"));
     assert_non_null(strstr(out.data, "\ntraining.max_grad_norm                1                   default\n"));
     assert_non_null(strstr(out.data, "job.json:1:38\n"));
-    assert_non_null(strstr(
-        out.data, "\nactivation_checkpointing.checkpoint_every_n_layers\n                                      1                   default\n"));
+    assert_non_null(strstr(out.data, "\nactivation_checkpointing.checkpoint_every_n_layers\n                           "
+                                     "           1                   default\n"));
     assert_non_null(strstr(out.data, " model.n_positions\n"));
-    for (const char *line = out.data; *line != 0; line += strcspn(line, "\n") + 1) { /* 80 columns show it; a longer word stands alone */
+    /* 80 columns show it; a longer word stands alone */
+    for (const char *line = out.data; *line != 0; line += strcspn(line, "\n") + 1) {
         size_t size = strcspn(line, "\n"), blank = strspn(line, " ");
         const char *next = memmem(line + blank, size - blank, "  ", 2);
         if (size > 79 && (blank != 4 || next != NULL)) {
@@ -474,7 +521,8 @@ static void test_links_to_folders(void **state)
     assert_int_equal(dt_file_remove_tree(top, &err), 0);
 }
 
-/* The run of `was` goes on as `is`: "", all changes that were taken ("key was -> is; "), or the error. other_data: as job_compare. */
+/* The run of `was` goes on as `is`: "", all changes that were taken ("key was -> is; "), or the
+ * error. other_data: as job_compare. */
 static const char *go_on(const struct job *was, const char *json, const char *set, const char *other_data)
 {
     static char out[1024];
@@ -489,7 +537,8 @@ static const char *go_on(const struct job *was, const char *json, const char *se
     } else {
         for (int i = 0; i < changes.count; i++) {
             size_t used = strlen(out);
-            (void)snprintf(out + used, sizeof out - used, "%s %s -> %s; ", changes.list[i].key, changes.list[i].was, changes.list[i].is);
+            (void)snprintf(out + used, sizeof out - used, "%s %s -> %s; ", changes.list[i].key, changes.list[i].was,
+                           changes.list[i].is);
         }
     }
     job_close(&is);
@@ -505,57 +554,67 @@ static void test_compare(void **state)
     struct job_changes changes;
     struct dt_error err = {0};
     opened(&a, SMALL, NULL);
-    assert_string_equal(
-        go_on(&a,
-              SECTION("\"training\": {\"strategy\": \"zero3\", \"num_epochs\": 3, \"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"),
-              NULL, NULL),
-        "");
-    assert_string_equal(
-        go_on(&a, SMALL, "training.learning_rate=0.25", NULL),
-        "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, keep the optimizer's state and go on with --accept "
-        "training.learning_rate (checkpointing.accept), " ANEW);
-    assert_string_equal(
-        go_on(&a, SECTION("\"training\": {\"learning_rate\": 0.25, \"weight_decay\": 0.1}"), "data.shuffle=false", NULL),
-        "data.shuffle: was true, is now false (all that differ: data.shuffle,training.learning_rate,training.weight_decay); go back to the "
-        "old value, keep the optimizer's state and go on from the first sample with --accept "
-        "data.shuffle,training.learning_rate,training.weight_decay (checkpointing.accept), " ANEW);
+    assert_string_equal(go_on(&a,
+                              SECTION("\"training\": {\"strategy\": \"zero3\", \"num_epochs\": 3, "
+                                      "\"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4}"),
+                              NULL, NULL),
+                        "");
+    assert_string_equal(go_on(&a, SMALL, "training.learning_rate=0.25", NULL),
+                        "training.learning_rate: was 5e-05, is now 0.25; go back to the old value, keep the "
+                        "optimizer's state and go on with --accept "
+                        "training.learning_rate (checkpointing.accept), " ANEW);
+    assert_string_equal(go_on(&a, SECTION("\"training\": {\"learning_rate\": 0.25, \"weight_decay\": 0.1}"),
+                              "data.shuffle=false", NULL),
+                        "data.shuffle: was true, is now false (all that differ: "
+                        "data.shuffle,training.learning_rate,training.weight_decay); go back to the "
+                        "old value, keep the optimizer's state and go on from the first sample with --accept "
+                        "data.shuffle,training.learning_rate,training.weight_decay (checkpointing.accept), " ANEW);
     assert_non_null(strstr(go_on(&a, SMALL, "training.optimizer_state_dtype=bf16", NULL),
                            "training.optimizer_state_dtype: was \"fp32\", is now \"bf16\"; go back"));
-    assert_string_equal(go_on(&a, SMALL, "data.train=elsewhere/train-*.bin", NULL), ""); /* where the shards lie says nothing about what they hold */
-    assert_string_equal(
-        go_on(&a, SMALL, NULL, "x.bin is new"),
-        "data.train: x.bin is new; bring the old data back, keep the optimizer's state and go on from the first sample with --accept data.train "
-        "(checkpointing.accept), " ANEW);
-    assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL), "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
+    /* where the shards lie says nothing about what they hold */
+    assert_string_equal(go_on(&a, SMALL, "data.train=elsewhere/train-*.bin", NULL), "");
+    assert_string_equal(go_on(&a, SMALL, NULL, "x.bin is new"),
+                        "data.train: x.bin is new; bring the old data back, keep the optimizer's state and go on from "
+                        "the first sample with --accept data.train "
+                        "(checkpointing.accept), " ANEW);
+    assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL),
+                        "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
     assert_int_equal(job_compare("{", a.text, NULL, NULL, &changes, &err), -1);
     assert_int_equal(job_compare("{}", a.text, NULL, NULL, &changes, &err), 0);
     assert_int_equal(job_compare("[1]", a.text, NULL, NULL, &changes, &err), 0);
     job_close(&a);
 }
 
-/* What checkpointing.accept names is taken, by its full or its last name; tensors of another model are not, whatever it says. */
+/* What checkpointing.accept names is taken, by its full or its last name; tensors of another
+ * model are not, whatever it says. */
 static void test_accept(void **state)
 {
     (void)state;
     struct job a, b;
     opened(&a, SMALL, NULL);
-    static const char *const lists[] = {"\"learning_rate\"", "[\"training.learning_rate\"]", "[\"data.train\", \"learning_rate\", \"seed\"]"};
+    static const char *const lists[] = {"\"learning_rate\"", "[\"training.learning_rate\"]",
+                                        "[\"data.train\", \"learning_rate\", \"seed\"]"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         char json[256];
-        snprintf(json, sizeof json, SECTION("\"training\": {\"learning_rate\": 1e-5}, \"checkpointing\": {\"accept\": %s}"), lists[i]);
+        snprintf(json, sizeof json,
+                 SECTION("\"training\": {\"learning_rate\": 1e-5}, \"checkpointing\": {\"accept\": %s}"), lists[i]);
         assert_string_equal(go_on(&a, json, NULL, NULL), "training.learning_rate 5e-05 -> 1e-05; ");
     }
-    const char *with = SECTION(
-        "\"training\": {\"learning_rate\": 1e-5, \"adam_beta1\": 0.8}, \"checkpointing\": {\"accept\": [\"learning_rate\", \"model.n_layer\"]}");
+    const char *with = SECTION("\"training\": {\"learning_rate\": 1e-5, \"adam_beta1\": 0.8}, \"checkpointing\": "
+                               "{\"accept\": [\"learning_rate\", \"model.n_layer\"]}");
     assert_non_null(strstr(go_on(&a, with, NULL, NULL), "training.adam_beta1: was 0.9, is now 0.8; go back"));
-    assert_int_equal(strncmp(go_on(&a, with, "training.adam_beta1=0.9", "x.bin is new"), "data.train: x.bin is new; bring", 31), 0);
+    assert_int_equal(
+        strncmp(go_on(&a, with, "training.adam_beta1=0.9", "x.bin is new"), "data.train: x.bin is new; bring", 31), 0);
     assert_string_equal(go_on(&a, with, "model.n_layer=3", NULL),
-                        "model.n_layer: was 12, is now 3 (all that differ: model.n_layer,training.adam_beta1); go back to the old value, " ANEW
-                        "; it cannot be accepted, the saved tensors are of the old value");
-    assert_string_equal(go_on(&a, SMALL, "model.n_layer=3", NULL), "model.n_layer: was 12, is now 3; go back to the old value, " ANEW);
-    assert_non_null(strstr(go_on(&a, SMALL, "data.tokenizer=bytes", NULL),
-                           "another output_dir (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"));
-    assert_string_equal(go_on(&a, SMALL, "checkpointing.accept=train, adam_epsilon", "x.bin is new"), "data.train  -> ; ");
+                        "model.n_layer: was 12, is now 3 (all that differ: model.n_layer,training.adam_beta1); go back "
+                        "to the old value, " ANEW "; it cannot be accepted, the saved tensors are of the old value");
+    assert_string_equal(go_on(&a, SMALL, "model.n_layer=3", NULL),
+                        "model.n_layer: was 12, is now 3; go back to the old value, " ANEW);
+    assert_non_null(
+        strstr(go_on(&a, SMALL, "data.tokenizer=bytes", NULL),
+               "another output_dir (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"));
+    assert_string_equal(go_on(&a, SMALL, "checkpointing.accept=train, adam_epsilon", "x.bin is new"),
+                        "data.train  -> ; ");
     opened(&b, SMALL, "checkpointing.accept=train, adam_epsilon");
     assert_non_null(strstr(b.text, "\"accept\": [\"data.train\", \"training.adam_epsilon\"]"));
     job_close(&b);
@@ -570,7 +629,8 @@ static void test_wrong_accept(void **state)
     (void)state;
     static const char *const cases[][2] = {
         {"lerning_rate", "lerning_rate: is no key that a checkpoint is compared by; did you mean learning_rate?"},
-        {"trainig.learning_rate", "trainig.learning_rate: is no key that a checkpoint is compared by; did you mean training.learning_rate?"},
+        {"trainig.learning_rate",
+         "trainig.learning_rate: is no key that a checkpoint is compared by; did you mean training.learning_rate?"},
         {"training.max_steps", "training.max_steps may always differ from a checkpoint's; remove it"},
         {"training.threads", "training.threads may always differ from a checkpoint's; remove it"},
         {"xyz", "xyz: is no key that a checkpoint is compared by; see dtrun-train(1)"},

@@ -1,5 +1,7 @@
-/* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in BF16: against the twin for that, which is
- * compared with the double one), over ragged shapes; the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences; exactness where it is promised. */
+/* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
+ * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
+ * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
+ * exactness where it is promised. */
 #include "kernels/device.h"
 #include "kernels/exact.h"
 #include "kernels/kernels.h"
@@ -74,8 +76,8 @@ static double dot(const double *x, const double *y, int64_t n)
 }
 
 /* Change of sum(out * w) by input x[i], out computed by forward(r), by central differences. */
-static double difference(const struct case_run *r, void (*forward)(const struct case_run *r), double *x, const double *out, const double *w,
-                         int64_t count)
+static double difference(const struct case_run *r, void (*forward)(const struct case_run *r), double *x,
+                         const double *out, const double *w, int64_t count)
 {
     const double h = 1e-5;
     double before = *x;
@@ -106,16 +108,20 @@ static void forward_attention(const struct case_run *r)
 
 static void forward_activation(const struct case_run *r)
 {
-    r->k->activation(r->s, &(struct dt_activation_args){case_buf[2].d, case_buf[0].d, r->n[0], (enum dt_activation)r->n[1], r->type});
+    r->k->activation(r->s, &(struct dt_activation_args){case_buf[2].d, case_buf[0].d, r->n[0],
+                                                        (enum dt_activation)r->n[1], r->type});
 }
 
 static void forward_entropy(const struct case_run *r)
 {
     double sum[64];
     memcpy(case_buf[2].d, case_buf[0].d, (size_t)case_buf[0].count * sizeof(double));
-    r->k->cross_entropy(
-        r->s, &(struct dt_cross_entropy_args){
-                  .logits = case_buf[2].d, .targets = case_side.ids, .row_loss = sum, .row_count = r->n[0], .col_count = r->n[1], .type = DT_F64});
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = case_buf[2].d,
+                                                              .targets = case_side.ids,
+                                                              .row_loss = sum,
+                                                              .row_count = r->n[0],
+                                                              .col_count = r->n[1],
+                                                              .type = DT_F64});
     case_buf[3].d[0] = 0;
     for (int64_t i = 0; i < r->n[0]; i++) {
         case_buf[3].d[0] += sum[i];
@@ -136,7 +142,8 @@ static void test_differences(void **unused)
         case_reset_double(&case_modes[0]);
         case_run_attention(&r);
         for (int64_t i = 0; i < case_buf[0].count; i++) {
-            double expect = difference(&r, forward_attention, &case_buf[0].d[i], case_buf[1].d, case_buf[3].d, case_buf[1].count);
+            double expect =
+                difference(&r, forward_attention, &case_buf[0].d[i], case_buf[1].d, case_buf[3].d, case_buf[1].count);
             assert_true(fabs(expect - case_buf[4].d[i]) < 1e-8);
         }
         case_clear();
@@ -150,7 +157,8 @@ static void test_differences(void **unused)
         memcpy(w, case_buf[1].d, sizeof w);
         case_run_activation(&r);
         for (int64_t i = 0; i < 50; i++) {
-            assert_true(fabs(difference(&r, forward_activation, &case_buf[0].d[i], case_buf[2].d, w, 50) - case_buf[1].d[i]) < 1e-8);
+            assert_true(fabs(difference(&r, forward_activation, &case_buf[0].d[i], case_buf[2].d, w, 50) -
+                             case_buf[1].d[i]) < 1e-8);
         }
         case_clear();
     }
@@ -162,14 +170,19 @@ static void test_differences(void **unused)
     case_run_layernorm_backward(&r);
     double dx[28], above[28], w[28];
     memcpy(dx, case_buf[0].d, sizeof dx);
-    memcpy(above, case_buf[4].d, sizeof above); /* what was added: the residual's values stand in for it */
-    memcpy(w, case_buf[5].d, sizeof w);         /* dy, and at once the branch, which stays as it is */
+    memcpy(above, case_buf[4].d, sizeof above); /* what was added: the residual's values stand in
+                                                 * for it */
+    memcpy(w, case_buf[5].d, sizeof w);         /* dy, and at once the branch, which stays as it
+                                                 * is */
     for (int64_t i = 0; i < 28; i++) {
-        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[4].d[i], case_buf[0].d, w, 28) + above[i] - dx[i]) < 1e-7);
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[4].d[i], case_buf[0].d, w, 28) + above[i] -
+                         dx[i]) < 1e-7);
     }
     for (int64_t j = 0; j < 7; j++) {
-        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[6].d[j], case_buf[0].d, w, 28) - case_buf[8].d[j]) < 1e-8);
-        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[7].d[j], case_buf[0].d, w, 28) - case_buf[9].d[j]) < 1e-8);
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[6].d[j], case_buf[0].d, w, 28) -
+                         case_buf[8].d[j]) < 1e-8);
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[7].d[j], case_buf[0].d, w, 28) -
+                         case_buf[9].d[j]) < 1e-8);
     }
     case_clear();
     int64_t loss[CASE_SHAPE] = {6, 9, 1};
@@ -184,7 +197,8 @@ static void test_differences(void **unused)
     case_reset_double(&case_modes[0]);
     double one = 1;
     for (int64_t i = 0; i < 54; i++) {
-        assert_true(fabs(difference(&e, forward_entropy, &case_buf[0].d[i], case_buf[3].d, &one, 1) * 0.25 - grad[i]) < 1e-8);
+        assert_true(fabs(difference(&e, forward_entropy, &case_buf[0].d[i], case_buf[3].d, &one, 1) * 0.25 - grad[i]) <
+                    1e-8);
     }
     case_clear();
     case_close(&d, s);
@@ -192,7 +206,8 @@ static void test_differences(void **unused)
 
 /* ---- exactness ---- */
 
-/* AdamW of 1 to 67 elements at every offset of a vector gives each element the bits it has in the whole. */
+/* AdamW of 1 to 67 elements at every offset of a vector gives each element the bits it has in
+ * the whole. */
 static void test_adamw_offsets(void **unused)
 {
     (void)unused;
@@ -213,8 +228,14 @@ static void test_adamw_offsets(void **unused)
         struct dt_device d;
         struct dt_stream *s = NULL;
         case_open(&d, "cpu", 1, &s);
-        struct dt_adamw_args a = {
-            .step = 3, .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0 / 3, .type = DT_F32};
+        struct dt_adamw_args a = {.step = 3,
+                                  .lr = 1e-2,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .grad_scale = 1.0 / 3,
+                                  .type = DT_F32};
         for (int length = 0; length <= 67; length++) {
             for (int offset = 0; offset < 16; offset++) {
                 struct dt_adamw_args b = a;
@@ -268,11 +289,13 @@ static void test_random_bits(void **unused)
     x = dt_stochastic_counter(42, 7, 3, 5);
     assert_int_equal(x, dt_stochastic_counter(42, 7, 3, 0) + 5);
     assert_int_equal(x, 0x7017364fU);
-    assert_true(x != dt_stochastic_counter(43, 7, 3, 5) && x != dt_stochastic_counter(42, 8, 3, 5) && x != dt_stochastic_counter(42, 7, 4, 5));
+    assert_true(x != dt_stochastic_counter(43, 7, 3, 5) && x != dt_stochastic_counter(42, 8, 3, 5) &&
+                x != dt_stochastic_counter(42, 7, 4, 5));
 }
 
-/* AdamW's moments in BF16 where each operation is exact: then the instruction sets and the twin round the same values, and the bits are those of the formula; in a
- * piece at any place as in the whole. Zeros, as of padding, stay; what is not finite stays what it is. */
+/* AdamW's moments in BF16 where each operation is exact: then the instruction sets and the twin
+ * round the same values, and the bits are those of the formula; in a piece at any place as in
+ * the whole. Zeros, as of padding, stay; what is not finite stays what it is. */
 static void test_stochastic_moments(void **unused)
 {
     (void)unused;
@@ -292,7 +315,8 @@ static void test_stochastic_moments(void **unused)
     int rounded_up = 0;
     case_seed(78);
     for (int i = 0; i < TOTAL; i++) {
-        float old[2] = {0.5F + (float)(int)(64 * case_uniform()) / 256, 0.5F + (float)(int)(64 * case_uniform()) / 256}; /* what BF16 holds */
+        /* what BF16 holds */
+        float old[2] = {0.5F + (float)(int)(64 * case_uniform()) / 256, 0.5F + (float)(int)(64 * case_uniform()) / 256};
         g[i] = 0.5F + (float)(int)(256 * case_uniform()) / 1024;
         g[i] = i == NAN_AT ? NAN : g[i];
         if (i == INFINITE) {
@@ -311,7 +335,8 @@ static void test_stochastic_moments(void **unused)
         rounded_up += expect[0][i] != exact[0] >> 16;
     }
     assert_in_range(rounded_up, TOTAL / 4, TOTAL * 3 / 4);
-    assert_true(expect[0][INFINITE] == 0x7f80 && expect[1][INFINITE] == 0x7f80 && expect[0][ZERO] == 0 && expect[1][ZERO] == 0);
+    assert_true(expect[0][INFINITE] == 0x7f80 && expect[1][INFINITE] == 0x7f80 && expect[0][ZERO] == 0 &&
+                expect[1][ZERO] == 0);
     struct dt_device d;
     struct dt_stream *s = NULL;
     case_open(&d, "cpu", 1, &s);
@@ -343,9 +368,10 @@ static void test_stochastic_moments(void **unused)
     case_close(&d, s);
 }
 
-/* Many roundings are unbiased: over the steps of an element, over the elements of a step, over all; and those of the two moments have nothing to do with each
- * other. A rounding goes up with probability p, so the share of n that do is off by sqrt(p (1 - p) / n) <= 1 / (2 sqrt(n)) as a rule. Of 2 * 2048 shares none
- * is six times as far off, but by a chance of 1e-5. */
+/* Many roundings are unbiased: over the steps of an element, over the elements of a step, over
+ * all; and those of the two moments have nothing to do with each other. A rounding goes up with
+ * probability p, so the share of n that do is off by sqrt(p (1 - p) / n) <= 1 / (2 sqrt(n)) as a
+ * rule. Of 2 * 2048 shares none is six times as far off, but by a chance of 1e-5. */
 static void test_stochastic_is_unbiased(void **unused)
 {
     (void)unused;
@@ -365,7 +391,8 @@ static void test_stochastic_is_unbiased(void **unused)
             int in_step = 0;
             for (int i = 0; i < COUNT; i++) {
                 m[i] = v[i] = 0x3f80;                   /* 1; the next value is 1 + 2^-7 */
-                g[i] = 1 + (float)(shares[p] * 0x1p-6); /* beta 0.5: m is 1 + share * 2^-7, and v about as much */
+                g[i] = 1 + (float)(shares[p] * 0x1p-6); /* beta 0.5: m is 1 + share * 2^-7, and v
+                                                         * about as much */
             }
             dt_kernels_cpu_named("plain")->adamw(s, &(struct dt_adamw_args){.w = w,
                                                                             .m = m,
@@ -396,15 +423,18 @@ static void test_stochastic_is_unbiased(void **unused)
             assert_true(fabs((double)up_m[i] / STEPS - shares[p]) <= 3 / sqrt(STEPS));
             assert_true(fabs((double)up_v[i] / STEPS - share_v) <= 3 / sqrt(STEPS));
         }
-        assert_true(fabs((double)all_m / n - shares[p]) <= 3 / sqrt(n) && fabs((double)all_v / n - share_v) <= 3 / sqrt(n));
+        assert_true(fabs((double)all_m / n - shares[p]) <= 3 / sqrt(n) &&
+                    fabs((double)all_v / n - share_v) <= 3 / sqrt(n));
         assert_true(fabs((double)both / n - shares[p] * share_v) <= 3 / sqrt(n));
     }
     case_close(&d, s);
 }
 
-/* A second moment with beta2 0.999 gets from 0 to the square of a steady gradient, which rounding to the nearest would not let it: at a third of it, what a step
- * adds is less than half a unit of its last place. An element is off by its last place over two, 2^-8 of it at most, in each of the last 500 steps or so:
- * by 2^-8 * sqrt(500) = 0.09; the mean of 4096 by 0.0014, and six times that is 0.0084. */
+/* A second moment with beta2 0.999 gets from 0 to the square of a steady gradient, which
+ * rounding to the nearest would not let it: at a third of it, what a step adds is less than half
+ * a unit of its last place. An element is off by its last place over two, 2^-8 of it at most, in
+ * each of the last 500 steps or so: by 2^-8 * sqrt(500) = 0.09; the mean of 4096 by 0.0014, and
+ * six times that is 0.0084. */
 static void test_stochastic_second_moment(void **unused)
 {
     (void)unused;
@@ -470,18 +500,26 @@ static void test_norm(void **unused)
             assert_memory_equal(limbs, first, sizeof first);
             double norm = 0, clip = 0, factor = 0;
             int32_t nonfinite = 1;
-            k->norm_finish(
-                s, &(struct dt_norm_finish_args){
-                       .norm = &norm, .clip = &clip, .factor = &factor, .nonfinite = &nonfinite, .limbs = limbs, .scale = 0.5, .max_norm = 1.0});
+            k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm,
+                                                            .clip = &clip,
+                                                            .factor = &factor,
+                                                            .nonfinite = &nonfinite,
+                                                            .limbs = limbs,
+                                                            .scale = 0.5,
+                                                            .max_norm = 1.0});
             assert_true(fabs(norm - 0.5 * sqrt((double)expect)) < 1e-10);
             assert_true(fabs(clip - 1.0 / (norm + 1e-6)) < 1e-15);
             assert_true(factor == 0.5 * clip);
             assert_int_equal(nonfinite, 0);
             float bad = INFINITY;
             k->norm_sum(s, &(struct dt_norm_sum_args){limbs, &bad, 1, DT_F32});
-            k->norm_finish(
-                s, &(struct dt_norm_finish_args){
-                       .norm = &norm, .clip = &clip, .factor = &factor, .nonfinite = &nonfinite, .limbs = limbs, .scale = 0.5, .max_norm = 1.0});
+            k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm,
+                                                            .clip = &clip,
+                                                            .factor = &factor,
+                                                            .nonfinite = &nonfinite,
+                                                            .limbs = limbs,
+                                                            .scale = 0.5,
+                                                            .max_norm = 1.0});
             assert_true(isinf(norm) && clip == 0 && nonfinite == 1);
             case_close(&d, s);
         }
@@ -489,7 +527,8 @@ static void test_norm(void **unused)
     free(x);
 }
 
-/* Squares of BF16 are the same sums as those of the floats they are, on every instruction set, in any slices. */
+/* Squares of BF16 are the same sums as those of the floats they are, on every instruction set,
+ * in any slices. */
 static void test_norm_of_halves(void **unused)
 {
     (void)unused;
@@ -518,13 +557,15 @@ static void test_norm_of_halves(void **unused)
     case_close(&d, s);
 }
 
-/* What vectors store as BF16 is what a cast makes of it: to the nearest even, a nan stays one, subnormals and infinities are not lost. */
+/* What vectors store as BF16 is what a cast makes of it: to the nearest even, a nan stays one,
+ * subnormals and infinities are not lost. */
 static void test_rounding(void **unused)
 {
     (void)unused;
     enum { COUNT = 999 };
-    static const uint32_t corners[] = {0x7f800001, 0xff800001, 0x7fc00000, 0x7f800000, 0xff800000, 0x7f7fffff, 0x00000001,
-                                       0x80000001, 0x00018000, 0x00008000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff};
+    static const uint32_t corners[] = {0x7f800001, 0xff800001, 0x7fc00000, 0x7f800000, 0xff800000,
+                                       0x7f7fffff, 0x00000001, 0x80000001, 0x00018000, 0x00008000,
+                                       0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff};
     static float w[COUNT], after[COUNT], zero[COUNT], moments[2][COUNT];
     static uint16_t got[COUNT], expect[COUNT];
     for (int i = 0; i < COUNT; i++) {
@@ -565,7 +606,8 @@ static void test_rounding(void **unused)
 
 extern const struct dt_cpu_half dt_cpu_half_plain, dt_cpu_half_avx2, dt_cpu_half_avx512;
 
-/* Casts and sums for collectives: each instruction set gives the bits of one float operation per element, rounded once, also in place and in tails. */
+/* Casts and sums for collectives: each instruction set gives the bits of one float operation per
+ * element, rounded once, also in place and in tails. */
 static void test_halves(void **unused)
 {
     (void)unused;
@@ -609,7 +651,8 @@ static void test_halves(void **unused)
     }
 }
 
-/* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below zero is zero. */
+/* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below
+ * zero is zero. */
 static void test_exact_sum(void **unused)
 {
     (void)unused;
@@ -620,15 +663,21 @@ static void test_exact_sum(void **unused)
     struct dt_stream *s = NULL;
     case_open(&d, "cpu", 1, &s);
     int64_t limbs[2][DT_EXACT_LIMBS] = {0}, bad[2] = {0}, denominator = 4, none = 0;
-    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[0], .bad_count = &bad[0], .x = x, .divisors = divisors, .count = 6});
-    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[1], .bad_count = &bad[1], .x = x + 2, .divisors = divisors + 2, .count = 4});
-    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[1], .bad_count = &bad[1], .x = x, .divisors = divisors, .count = 2});
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[0], .bad_count = &bad[0], .x = x, .divisors = divisors, .count = 6});
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[1], .bad_count = &bad[1], .x = x + 2, .divisors = divisors + 2, .count = 4});
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[1], .bad_count = &bad[1], .x = x, .divisors = divisors, .count = 2});
     assert_memory_equal(limbs[0], limbs[1], sizeof limbs[0]);
     assert_true(fabs(dt_exact_get(limbs[0]) - (0.5 + 0.1 + 1e-9 + 4.5)) < 1e-12);
     double norm = 0, factor = 1;
-    k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 99});
+    k->norm_finish(s,
+                   &(struct dt_norm_finish_args){
+                       .norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 99});
     assert_true(factor == 0.25 && norm == sqrt(dt_exact_get(limbs[0])) * 0.25);
-    k->norm_finish(s, &(struct dt_norm_finish_args){.factor = &factor, .limbs = limbs[0], .denominator = &none, .scale = 99});
+    k->norm_finish(
+        s, &(struct dt_norm_finish_args){.factor = &factor, .limbs = limbs[0], .denominator = &none, .scale = 99});
     assert_true(factor == 0 && bad[0] == 0);
     const double wrong[] = {NAN, 1, INFINITY};
     k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[0], .bad_count = &bad[0], .x = wrong, .count = 3});
@@ -730,7 +779,8 @@ static void test_errors(void **unused)
         double loss[2];
         int32_t targets[2] = {1, 2};
         d.kernels->cross_entropy(
-            s, &(struct dt_cross_entropy_args){.logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
+            s, &(struct dt_cross_entropy_args){
+                   .logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
         struct dt_error err = {0};
         assert_true(dt_stream_failed(s, &err));
         assert_int_equal(err.status, DT_INVALID);
@@ -746,7 +796,8 @@ static void test_errors(void **unused)
     unsetenv("DTRUN_CPU");
 }
 
-/* Products of the sizes that models have: the number of threads cuts them differently, and no bit may know. */
+/* Products of the sizes that models have: the number of threads cuts them differently, and no
+ * bit may know. */
 static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, enum dt_dtype type)
 {
     size_t size = dt_dtype_size(type);
@@ -773,8 +824,8 @@ static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bo
                                                       .c_type = DT_F32});
         case_close(&d, s);
         if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
-            fail_msg("%s %lld x %lld x %lld: %d threads give other bits than one", dt_dtype_name(type), (long long)m, (long long)n, (long long)k,
-                     threads);
+            fail_msg("%s %lld x %lld x %lld: %d threads give other bits than one", dt_dtype_name(type), (long long)m,
+                     (long long)n, (long long)k, threads);
         }
     }
     free(x);
@@ -789,9 +840,10 @@ static void test_threads_of_products(void **unused)
     static const struct {
         int64_t m, n, k;
         bool a_transposed, b_transposed;
-    } sizes[] = {{1024, 1152, 384, false, false}, {1024, 384, 1536, false, false}, {1024, 384, 1152, false, true}, {384, 1152, 1024, true, false},
-                 {1000, 65, 384, false, true},    {777, 130, 4096, false, false},  {4096, 64, 32, false, false},   {513, 384, 65, false, false},
-                 {16, 768, 3072, false, false},   {1, 50257, 64, false, true}};
+    } sizes[] = {{1024, 1152, 384, false, false}, {1024, 384, 1536, false, false}, {1024, 384, 1152, false, true},
+                 {384, 1152, 1024, true, false},  {1000, 65, 384, false, true},    {777, 130, 4096, false, false},
+                 {4096, 64, 32, false, false},    {513, 384, 65, false, false},    {16, 768, 3072, false, false},
+                 {1, 50257, 64, false, true}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_F32);
         check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_BF16);
@@ -822,7 +874,8 @@ static void test_unknown_way(void **unused)
     }
     case_open(&d, "cpu", 1, &s);
     dt_kernels_cpu_named("avx2")->matmul(
-        s, &(struct dt_matmul_args){.c = x, .a = x + 1, .b = x + 2, .m = 1, .n = 1, .k = 1, .type = DT_BF16, .c_type = DT_BF16});
+        s, &(struct dt_matmul_args){
+               .c = x, .a = x + 1, .b = x + 2, .m = 1, .n = 1, .k = 1, .type = DT_BF16, .c_type = DT_BF16});
     assert_true(dt_stream_failed(s, &err));
     assert_int_equal(err.status, DT_INVALID);
     assert_string_equal(err.text, "DTRUN_BF16=abacus: not known; use onednn or f32");
@@ -856,7 +909,8 @@ int main(int argc, char **argv)
     if (argc > 1) {
         const struct CMUnitTest way[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_threads_of_products)};
         const struct CMUnitTest unknown[] = {cmocka_unit_test(test_unknown_way)};
-        return strcmp(argv[1], "abacus") == 0 ? cmocka_run_group_tests(unknown, NULL, NULL) : cmocka_run_group_tests(way, NULL, NULL);
+        return strcmp(argv[1], "abacus") == 0 ? cmocka_run_group_tests(unknown, NULL, NULL)
+                                              : cmocka_run_group_tests(way, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_of_products),

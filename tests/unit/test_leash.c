@@ -1,4 +1,5 @@
-/* The agent's end of --hostfile's leash: signals, an end, a silence, and a sleep of our own that is none. */
+/* The agent's end of --hostfile's leash: signals, an end, a silence, and a sleep of our own that
+ * is none. */
 #include "base/clock.h"
 #include "launcher/ssh/leash.h"
 

@@ -1,5 +1,6 @@
-/* Agents of one process (and, where they must die, of another) linked over loopback: one link per pair however they connect, goodbyes and deaths,
- * strangers of all kinds. Every wait is for a condition. */
+/* Agents of one process (and, where they must die, of another) linked over loopback: one link
+ * per pair however they connect, goodbyes and deaths, strangers of all kinds. Every wait is for
+ * a condition. */
 #include "launcher/hosts/link/link_private.h"
 #include "launcher/store/store_server.h"
 #include "launcher/net/strangers.h"
@@ -41,7 +42,8 @@ struct agent {
 
 static uv_loop_t loop;
 static uv_timer_t waker;
-static const struct secure_key key_one = {.bytes = "one", .given = true}, key_two = {.bytes = "two", .given = true}, no_key;
+static const struct secure_key key_one = {.bytes = "one", .given = true}, key_two = {.bytes = "two", .given = true},
+                               no_key;
 
 static void on_up_anywhere(void *user, uint64_t peer, const char *host)
 {
@@ -95,13 +97,14 @@ static bool take(void *user, int fd, const void *first, size_t size, const char 
 static struct link_options options_of(struct agent *a, uint64_t id, const struct secure_key *key)
 {
     a->id = id;
-    return (struct link_options){.id = id,
-                                 .port = a->port,
-                                 .run_id = "test",
-                                 .key = key,
-                                 .time_scale = 4,
-                                 .handshake_s = 30,
-                                 .hooks = {.user = a, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
+    return (struct link_options){
+        .id = id,
+        .port = a->port,
+        .run_id = "test",
+        .key = key,
+        .time_scale = 4,
+        .handshake_s = 30,
+        .hooks = {.user = a, .up = on_up, .down = on_down, .message = on_message, .failed = on_failed}};
 }
 
 static void listen_agent(struct agent *a)
@@ -133,15 +136,15 @@ static void begin(void)
     assert_int_equal(uv_timer_start(&waker, on_wake, 10, 10), 0);
 }
 
-#define wait_until(condition)                                                                                                                        \
-    do {                                                                                                                                             \
-        double until_s = dt_now_s() + wait_s;                                                                                                        \
-        while (!(condition)) {                                                                                                                       \
-            if (dt_now_s() > until_s) {                                                                                                              \
-                fail_msg("waited in vain for %s", #condition);                                                                                       \
-            }                                                                                                                                        \
-            (void)uv_run(&loop, UV_RUN_ONCE);                                                                                                        \
-        }                                                                                                                                            \
+#define wait_until(condition)                                                                                          \
+    do {                                                                                                               \
+        double until_s = dt_now_s() + wait_s;                                                                          \
+        while (!(condition)) {                                                                                         \
+            if (dt_now_s() > until_s) {                                                                                \
+                fail_msg("waited in vain for %s", #condition);                                                         \
+            }                                                                                                          \
+            (void)uv_run(&loop, UV_RUN_ONCE);                                                                          \
+        }                                                                                                              \
     } while (0)
 
 static void run_for(double seconds)
@@ -223,7 +226,8 @@ static unsigned long long stat_of(const struct agent *a, const char *name)
     return value;
 }
 
-/* Who calls the endpoint and then holds it himself reaches himself: no link, nobody is refused, and another try may find somebody. */
+/* Who calls the endpoint and then holds it himself reaches himself: no link, nobody is refused,
+ * and another try may find somebody. */
 static void a_call_that_reaches_ourselves(void **state)
 {
     (void)state;
@@ -399,7 +403,8 @@ static void all_addresses_are_tried(void **state)
     start(&a[0], 1, &key_one);
     start(&a[1], 2, &key_one);
     assert_int_equal(dt_net_listen(&dead, "127.0.0.1", 0, 1, NULL, &dead_port, &err), 0);
-    assert_int_equal(dt_net_listen(&silent, "127.0.0.1", 0, 16, NULL, &silent_port, &err), 0); /* accepts, says nothing */
+    /* accepts, says nothing */
+    assert_int_equal(dt_net_listen(&silent, "127.0.0.1", 0, 16, NULL, &silent_port, &err), 0);
     assert_int_equal(lookup_now("127.0.0.1", silent_port, &list, &err), 0);
     assert_int_equal(lookup_now("127.0.0.1", a[1].port, &one, &err), 0);
     list.addresses[list.count++] = one.addresses[0];
@@ -417,7 +422,8 @@ static void all_addresses_are_tried(void **state)
     end(a, 2);
 }
 
-/* A name with addresses of both families, of which only one is served: whatever the order, the other one costs a moment. */
+/* A name with addresses of both families, of which only one is served: whatever the order, the
+ * other one costs a moment. */
 static void either_family_may_be_the_served_one(void **state)
 {
     (void)state;
@@ -457,7 +463,8 @@ static void either_family_may_be_the_served_one(void **state)
 
 /* ---- an agent in a process of its own ---- */
 
-/* Links with the agent at `port`, then waits to be killed; after `messages` messages it ends without a word. */
+/* Links with the agent at `port`, then waits to be killed; after `messages` messages it ends
+ * without a word. */
 static void child_main(int port, int messages)
 {
     struct agent a;
@@ -473,7 +480,8 @@ static void child_main(int port, int messages)
 static void the_kernel_tells_of_deaths(void **state)
 {
     (void)state;
-    for (int how = 0; how < 3; how++) { /* it exits; is killed; is killed with something unread, which resets the link */
+    for (int how = 0; how < 3; how++) { /* it exits; is killed; is killed with something unread,
+                                         * which resets the link */
         struct agent a;
         int pipes[2];
         int port = 0;
@@ -514,7 +522,8 @@ static void the_kernel_tells_of_deaths(void **state)
     }
 }
 
-/* In a network of its own, where outgoing connections get this port alone: one to itself, then. Returns 77 where there are no namespaces. */
+/* In a network of its own, where outgoing connections get this port alone: one to itself, then.
+ * Returns 77 where there are no namespaces. */
 static int lonely_main(void)
 {
     enum { only_port = 40001 };
@@ -523,8 +532,8 @@ static int lonely_main(void)
     struct dt_error err;
     struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
     int fd = -1, port = 0;
-    if ((unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) || (fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) < 0 ||
-        ioctl(fd, SIOCSIFFLAGS, &lo) != 0) {
+    if ((unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) ||
+        (fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) < 0 || ioctl(fd, SIOCSIFFLAGS, &lo) != 0) {
         return 77;
     }
     (void)close(fd);
@@ -538,7 +547,8 @@ static int lonely_main(void)
     wait_until(a.failures == 1);
     assert_non_null(strstr(a.err.text, "nobody listens there"));
     run_for(0.1);
-    assert_int_equal(dt_net_listen(&net, "127.0.0.1", only_port, 0, NULL, &port, &err), 0); /* nothing of it is left */
+    /* nothing of it is left */
+    assert_int_equal(dt_net_listen(&net, "127.0.0.1", only_port, 0, NULL, &port, &err), 0);
     dt_net_close(&net);
     end(&a, 1);
     return 0;
@@ -565,7 +575,8 @@ static void a_connection_with_itself_is_none(void **state)
 
 static int connect_from(uint32_t address, int port)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+    struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr = {htonl(address)}};
     assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&from, sizeof from) == 0);
@@ -691,7 +702,8 @@ static void close_at_its_proof(struct agent *a, const struct secure_key *key)
     wait_until(a->failures == failures + 1);
 }
 
-/* Where no side has a key no proof can be a wrong one: who closes then has other reasons, and it is worth another try. */
+/* Where no side has a key no proof can be a wrong one: who closes then has other reasons, and it
+ * is worth another try. */
 static void who_closes_without_a_key_does_not_refuse_ours(void **state)
 {
     (void)state;
@@ -733,7 +745,8 @@ static void a_reset_alone_is_no_death(void **state)
     struct dt_error err;
     int dying_port = 0;
     assert_int_equal(dt_net_listen(&dying, "127.0.0.1", 0, 16, NULL, &dying_port, &err), 0);
-    raw_open(&r, 7, dying_port, a.port); /* its port takes connections, as those of a dying process do, and resets them */
+    raw_open(&r, 7, dying_port, a.port); /* its port takes connections, as those of a dying
+                                          * process do, and resets them */
     raw_close(&r, true);
     run_for(0.2);
     assert_int_equal(a.downs, 3);
@@ -753,7 +766,8 @@ static void a_reset_alone_is_no_death(void **state)
     end(&a, 1);
 }
 
-/* It closes in order; what we still write is answered with a reset, of which the next write hears before we have read that end. */
+/* It closes in order; what we still write is answered with a reset, of which the next write
+ * hears before we have read that end. */
 static void an_end_in_order_counts_beside_a_reset(void **state)
 {
     (void)state;
@@ -820,7 +834,8 @@ static void recorded_bytes_are_refused(void **state)
     wait_until(is_closed(fd));
     assert_true(a.messages == 1 && a.ups == 1 && a.downs == 0);
     (void)close(fd);
-    assert_int_equal(send(r.fd, "\xff\xff\xff\xff....", 8, MSG_NOSIGNAL), 8); /* and a broken frame ends the link, not the agent */
+    /* and a broken frame ends the link, not the agent */
+    assert_int_equal(send(r.fd, "\xff\xff\xff\xff....", 8, MSG_NOSIGNAL), 8);
     wait_until(a.downs == 1);
     assert_int_equal(a.deaths, 0);
     raw_close(&r, false);
@@ -830,8 +845,9 @@ static void recorded_bytes_are_refused(void **state)
 static void strangers_change_nothing(void **state)
 {
     (void)state;
-    static const char *const lines[] = {"GET / HTTP/1.1\r\nHost: a\r\n\r\n",       "SSH-2.0-x\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc",
-                                        "DTL\xfe and then the rest of a greeting", "\xff\xfe\xfd",  "DTLx and then the rest of a greeting"};
+    static const char *const lines[] = {
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",       "SSH-2.0-x\r\n", "\x16\x03\x01\x02\x01\x01\x01\xfc",
+        "DTL\xfe and then the rest of a greeting", "\xff\xfe\xfd",  "DTLx and then the rest of a greeting"};
     struct agent a[2];
     int fds[6];
     begin();
@@ -843,7 +859,8 @@ static void strangers_change_nothing(void **state)
         fds[i] = connect_raw(a[0].port);
         char bytes[256] = {0};
         size_t length = strlen(lines[i]),
-               size = memcmp(lines[i], "DTL", 3) == 0 ? sizeof bytes : length; /* the greeting of another version is heard to its end */
+               /* the greeting of another version is heard to its end */
+            size = memcmp(lines[i], "DTL", 3) == 0 ? sizeof bytes : length;
         (void)memcpy(bytes, lines[i], length);
         assert_int_equal(send(fds[i], bytes, size, MSG_NOSIGNAL), (ssize_t)size);
     }
@@ -878,7 +895,8 @@ static bool say_hello(struct agent *a, uint64_t id, const char *run_id)
     return got > 0;
 }
 
-/* Who knows the run id, says hello and ends before the proof: each costs the answer, so they are counted, and those above a limit wait for the next second. */
+/* Who knows the run id, says hello and ends before the proof: each costs the answer, so they are
+ * counted, and those above a limit wait for the next second. */
 static void hellos_that_end_before_the_proof_wait_for_their_turn(void **state)
 {
     (void)state;
@@ -893,12 +911,14 @@ static void hellos_that_end_before_the_proof_wait_for_their_turn(void **state)
     for (int i = 0; i < hellos; i++) {
         assert_true(say_hello(&a, (uint64_t)(100 + i), "test"));
     }
-    assert_true(dt_now_s() - start_s >= 0.9); /* a second ends, another one is over, and a third begins */
+    assert_true(dt_now_s() - start_s >= 0.9); /* a second ends, another one is over, and a third
+                                               * begins */
     assert_int_equal(stat_of(&a, "half_open"), 0);
     end(&a, 1);
 }
 
-/* What others say at the address of a host keeps its agent out only as long as there is a second left, whether they know the run or not. */
+/* What others say at the address of a host keeps its agent out only as long as there is a second
+ * left, whether they know the run or not. */
 static void hellos_of_others_keep_no_agent_out(void **state)
 {
     (void)state;
@@ -911,7 +931,8 @@ static void hellos_of_others_keep_no_agent_out(void **state)
     for (int i = 0; i < 200; i++) {
         (void)say_hello(&a[0], (uint64_t)(100 + i), "another run");
     }
-    for (int i = 0; i < STRANGERS_HELLOS_PER_S + 10; i++) { /* now hellos wait, or a second has just begun */
+    for (int i = 0; i < STRANGERS_HELLOS_PER_S + 10; i++) { /* now hellos wait, or a second has
+                                                             * just begun */
         (void)say_hello(&a[0], (uint64_t)(1000 + i), "test");
     }
     start(&a[1], 2, &key_one);
@@ -942,8 +963,9 @@ static void who_says_too_much_before_it_is_known_goes(void **state)
     end(&a, 1);
 }
 
-/* A burst of guesses from one host: ten are looked at in a second, and kept for a while before they are closed; none learns anything. Whoever has the key comes
- * in beside them, if it has to wait. */
+/* A burst of guesses from one host: ten are looked at in a second, and kept for a while before
+ * they are closed; none learns anything. Whoever has the key comes in beside them, if it has to
+ * wait. */
 static void keys_cannot_be_guessed_quickly(void **state)
 {
     (void)state;
@@ -992,13 +1014,15 @@ static void keys_cannot_be_guessed_quickly(void **state)
         wait_until(is_closed(r[i].fd));
         raw_close(&r[i], false);
     }
-    assert_true(dt_now_s() - start_s >= 0.5); /* the last of the ten was kept for a second, at this scale */
+    assert_true(dt_now_s() - start_s >= 0.5); /* the last of the ten was kept for a second, at
+                                               * this scale */
     assert_true(a.ups == 1 && a.downs == 0);
     struct agent both[2] = {a, friend};
     end(both, 2);
 }
 
-/* More connections than anybody needs, which say nothing: the oldest go, and whoever speaks is served. */
+/* More connections than anybody needs, which say nothing: the oldest go, and whoever speaks is
+ * served. */
 static void a_silent_crowd_harms_nobody(void **state)
 {
     (void)state;
@@ -1098,7 +1122,8 @@ static bool is_joined(const struct agent *a, uint32_t number)
     return joined;
 }
 
-/* Of ten thousand hosts each one's workers may use the store, whoever came last, while their agents are linked. */
+/* Of ten thousand hosts each one's workers may use the store, whoever came last, while their
+ * agents are linked. */
 static void hosts_of_a_large_job_are_known(void **state)
 {
     (void)state;
@@ -1132,7 +1157,8 @@ static void hosts_of_a_large_job_are_known(void **state)
     end(&a, 1);
 }
 
-/* Until when the address of an agent is one of the job: its goodbye, or ours, or some time after its link was lost. */
+/* Until when the address of an agent is one of the job: its goodbye, or ours, or some time after
+ * its link was lost. */
 static void an_address_is_of_the_job_while_its_agent_is(void **state)
 {
     (void)state;
@@ -1146,7 +1172,8 @@ static void an_address_is_of_the_job_while_its_agent_is(void **state)
         link_connect(a[1].link, 0, "127.0.0.1", a[0].port);
         wait_until(a[0].ups == 1 && a[1].ups == 1);
         assert_true(is_joined(&a[0], LOOPBACK));
-        struct conn other = {.from = link_find(a[0].link, 2)->from, .secure = {.peer_id = 3}}; /* another agent at that address */
+        /* another agent at that address */
+        struct conn other = {.from = link_find(a[0].link, 2)->from, .secure = {.peer_id = 3}};
         known_add(a[0].link, &other);
         link_add(a[0].link, &other);
         if (i == 0) {
@@ -1171,7 +1198,8 @@ static void an_address_is_of_the_job_while_its_agent_is(void **state)
     }
 }
 
-/* A newer link over another address is no goodbye: when it is lost, both addresses are of the job until the peer would be dead. */
+/* A newer link over another address is no goodbye: when it is lost, both addresses are of the
+ * job until the peer would be dead. */
 static void a_peer_keeps_all_its_addresses(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The listener when files run out: refused while it has its spare one, waiting without spinning when it has lost that, and well again afterwards. */
+/* The listener when files run out: refused while it has its spare one, waiting without spinning
+ * when it has lost that, and well again afterwards. */
 #include "base/clock.h"
 #include "launcher/net/listener.h"
 

@@ -1,4 +1,5 @@
-/* Output of workers on a real loop with real pipes: the tree, prefixes, filters, tails, and consoles and disks that do not take what comes. */
+/* Output of workers on a real loop with real pipes: the tree, prefixes, filters, tails, and
+ * consoles and disks that do not take what comes. */
 #include "launcher/output/logs.h"
 
 #include "base/clock.h"
@@ -64,10 +65,10 @@ static void begin(int argc, char **argv)
     }
     assert_int_equal(logs_attempt(logs, 0, o.nproc, 0, 0, o.nproc, &err), 0);
 }
-#define BEGIN(...)                                                                                                                                   \
-    do {                                                                                                                                             \
-        char *words[] = {"dtrun", log_option, __VA_ARGS__, NULL};                                                                                    \
-        begin((int)(sizeof words / sizeof words[0]) - 1, words);                                                                                     \
+#define BEGIN(...)                                                                                                     \
+    do {                                                                                                               \
+        char *words[] = {"dtrun", log_option, __VA_ARGS__, NULL};                                                      \
+        begin((int)(sizeof words / sizeof words[0]) - 1, words);                                                       \
     } while (0)
 
 static void finish(struct dt_text *lost)
@@ -296,7 +297,8 @@ static void *flood(void *argument)
     return NULL;
 }
 
-/* One rank writes `size` bytes with tee; all must be in its file, whatever the console does. Returns what was lost as text. */
+/* One rank writes `size` bytes with tee; all must be in its file, whatever the console does.
+ * Returns what was lost as text. */
 static void flood_through(size_t size, struct dt_text *lost)
 {
     int fds[2];
@@ -425,7 +427,8 @@ static void test_full_disk(void **state)
     logs_flush(logs, 60);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     char *expected = dt_format("dtrun: %s: File too large; the job goes on, lost output is counted\n", logs_dir(logs));
-    char *expected_loss = dt_format("dtrun: %s: 3000 lines (300000 bytes) of output were lost: File too large\n", logs_dir(logs));
+    char *expected_loss =
+        dt_format("dtrun: %s: 3000 lines (300000 bytes) of output were lost: File too large\n", logs_dir(logs));
     finish(&lost);
     char text[1024] = "";
     assert_true(read(ends[0], text, sizeof text - 1) > 0);
@@ -561,7 +564,8 @@ static void test_floods(void **state)
     assert_non_null(strstr(words, " and 0 lines a second"));
 }
 
-/* A file that hangs, as on a dead file server, is left to the thread; when it comes back it still has what it needs, writes no more, and closes the file. */
+/* A file that hangs, as on a dead file server, is left to the thread; when it comes back it
+ * still has what it needs, writes no more, and closes the file. */
 static void test_hanging_file(void **state)
 {
     (void)state;
@@ -586,7 +590,8 @@ static void test_hanging_file(void **state)
     (void)close(ends[0]);
 }
 
-/* Each write ends with a line, so that one of another process comes between two: a packet of the pipe is one write. */
+/* Each write ends with a line, so that one of another process comes between two: a packet of the
+ * pipe is one write. */
 static void test_whole_lines(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Look-ups: literals, names that are slow or unknown, giving up, and the order in which addresses are tried. */
+/* Look-ups: literals, names that are slow or unknown, giving up, and the order in which
+ * addresses are tried. */
 #include "launcher/net/lookup.h"
 
 #include "base/clock.h"
@@ -70,7 +71,8 @@ static void answers_literals_and_unknown_names(void **state)
     }
 }
 
-/* One pair per test: a resolver that the test before gave up may still be on its way out of its own. */
+/* One pair per test: a resolver that the test before gave up may still be on its way out of its
+ * own. */
 static sem_t holds[3], begun_ones[3], *hold, *begun;
 static int pairs;
 
@@ -195,7 +197,8 @@ static void families_take_turns(void **state)
 static void addresses_compare_by_host(void **state)
 {
     (void)state;
-    struct sockaddr_storage a = address("10.0.0.1", 1), b = address("::ffff:10.0.0.1", 2), c = address("10.0.0.2", 1), d = address("::1", 1);
+    struct sockaddr_storage a = address("10.0.0.1", 1), b = address("::ffff:10.0.0.1", 2), c = address("10.0.0.2", 1),
+                            d = address("::1", 1);
     char host[LOOKUP_NAME_BYTES];
     assert_true(lookup_same_host((struct sockaddr *)&a, (struct sockaddr *)&b));
     assert_false(lookup_same_host((struct sockaddr *)&a, (struct sockaddr *)&c));

@@ -1,9 +1,9 @@
-/* Whole clusters on simulated time (support/cluster.h): in every schedule one round trains at a time, places fit together, the budget's arithmetic holds,
- * nobody is left behind, and once faults stop the job ends as it should.
- * DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins at seed S, DTRUN_CROWDS=N runs N schedules of ten thousand agents.
- * DTRUN_VERBOSE=1 tells what happens, DTRUN_TRACE=1 every message as well; both for DTRUN_SCHEDULES=1.
- * run: computes
- * run: timeout 3600 */
+/* Whole clusters on simulated time (support/cluster.h): in every schedule one round trains at a
+ * time, places fit together, the budget's arithmetic holds, nobody is left behind, and once
+ * faults stop the job ends as it should. DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins
+ * at seed S, DTRUN_CROWDS=N runs N schedules of ten thousand agents. DTRUN_VERBOSE=1 tells what
+ * happens, DTRUN_TRACE=1 every message as well; both for DTRUN_SCHEDULES=1. run: computes run:
+ * timeout 3600 */
 #include "tests/unit/support/cluster.h"
 #include "tests/unit/support/schedules.h"
 
@@ -37,31 +37,36 @@ enum { PLAIN, FILTERS, SIGNALS, SAVES, STUBBORN, SHORT, WHOLE, SLEEPS, SPARES, F
 static const char *one_schedule(uint64_t seed, int kind)
 {
     static char why[1024];
-    int count = (kind == SLEEPS ? 3 : 1) + (int)(seed % (kind == SLEEPS ? 10 : 8)), min = 1 + (int)(seed / 8 % (uint64_t)count);
-    bool stopped = kind == STUBBORN || kind == SLEEPS, costs = kind == PEERS && seed % 2 == 0; /* what it costs may end the job */
-    uint64_t bits = kind == MIXED ? seed * 0x9e3779b97f4a7c15ull >> 40 : 0;                    /* some of all that there is */
-    cluster_open(&(struct cluster_options){.seed = seed,
-                                           .count = count,
-                                           .min = min,
-                                           .max = kind == SPARES || (bits & 1) != 0 ? min + (count - min) / 2 : count,
-                                           .restarts = stopped || (kind == PEERS && !costs) ? 100
-                                                       : kind == FAILS                      ? 1
-                                                                                            : 3, /* workers that their guard ended count, too */
-                                           .start_s = 2,
-                                           .filters = kind == FILTERS || (bits & 2) != 0,
-                                           .signals = kind == SIGNALS || kind == SAVES || (bits & 12) == 12,
-                                           .save = kind == SAVES || (bits & 28) == 28,
-                                           .stubborn = stopped || (bits & (32 | 256)) != 0,
-                                           .failures = kind == FAILS || (bits & 64) != 0,
-                                           .join_timeout_s = kind == FAILS ? 40 : 0,
-                                           .link_s = kind == LATE || (bits & 128) != 0 ? 6 : 0,
-                                           .sleeps = kind == SLEEPS || (bits & 256) != 0,
-                                           .fault_every_s = (kind == SLEEPS && seed % 2 == 0) || (bits & 512) != 0 ? 4 : 0,
-                                           .last_call_s = kind == SHORT || kind == WHOLE || (bits & 1024) != 0 ? 0.5 + (double)(seed % 5) : 0,
-                                           .whole = kind == WHOLE,
-                                           .peers = kind == PEERS,
-                                           .overtakes = (bits & 2048) != 0,
-                                           .faults_until_s = 1 + (double)(seed * 7919 % 89)});
+    int count = (kind == SLEEPS ? 3 : 1) + (int)(seed % (kind == SLEEPS ? 10 : 8)),
+        min = 1 + (int)(seed / 8 % (uint64_t)count);
+    /* what it costs may end the job */
+    bool stopped = kind == STUBBORN || kind == SLEEPS, costs = kind == PEERS && seed % 2 == 0;
+    /* some of all that there is */
+    uint64_t bits = kind == MIXED ? seed * 0x9e3779b97f4a7c15ull >> 40 : 0;
+    cluster_open(&(struct cluster_options){
+        .seed = seed,
+        .count = count,
+        .min = min,
+        .max = kind == SPARES || (bits & 1) != 0 ? min + (count - min) / 2 : count,
+        .restarts = stopped || (kind == PEERS && !costs) ? 100
+                    : kind == FAILS                      ? 1
+                                                         : 3, /* workers that their guard ended
+                                                               * count, too */
+        .start_s = 2,
+        .filters = kind == FILTERS || (bits & 2) != 0,
+        .signals = kind == SIGNALS || kind == SAVES || (bits & 12) == 12,
+        .save = kind == SAVES || (bits & 28) == 28,
+        .stubborn = stopped || (bits & (32 | 256)) != 0,
+        .failures = kind == FAILS || (bits & 64) != 0,
+        .join_timeout_s = kind == FAILS ? 40 : 0,
+        .link_s = kind == LATE || (bits & 128) != 0 ? 6 : 0,
+        .sleeps = kind == SLEEPS || (bits & 256) != 0,
+        .fault_every_s = (kind == SLEEPS && seed % 2 == 0) || (bits & 512) != 0 ? 4 : 0,
+        .last_call_s = kind == SHORT || kind == WHOLE || (bits & 1024) != 0 ? 0.5 + (double)(seed % 5) : 0,
+        .whole = kind == WHOLE,
+        .peers = kind == PEERS,
+        .overtakes = (bits & 2048) != 0,
+        .faults_until_s = 1 + (double)(seed * 7919 % 89)});
     bool ended = cluster_run(3000);
     int well = schedule_count_codes(count, 0);
     why[0] = 0;
@@ -73,8 +78,10 @@ static const char *one_schedule(uint64_t seed, int kind)
                costs) { /* who was asked, and whether anybody goes on, decides the codes */
         why[0] = 0;
     } else if (well == 0 && !(2 * min <= count && cluster_totals()->kills > 0)) {
-        /* Faults were free (lost nodes) or within the budget (failed workers). But where two halves could both go on, and an agent died that others could
-         * not hear at its end, they cannot know whether it had gone on with somebody else: they wait for join_timeout, and end with 111. */
+        /* Faults were free (lost nodes) or within the budget (failed workers). But where two
+         * halves could both go on, and an agent died that others could not hear at its end, they
+         * cannot know whether it had gone on with somebody else: they wait for join_timeout, and
+         * end with 111. */
         (void)snprintf(why, sizeof why, "nobody ended with 0");
     } else if (well == 0) {
         waited_in_vain++;
@@ -95,17 +102,27 @@ static const struct {
     int kind;
     const char *what;
 } found[] = {
-    {84779, PLAIN, "an agent that died by a reset counted as one whose every record was known, so the round it had begun was begun again"},
+    {84779, PLAIN,
+     "an agent that died by a reset counted as one whose every record was known, so the round it had begun was begun "
+     "again"},
     {37429, PLAIN, "leaders of two runs, neither of which had a round, each waited for the other's hosts"},
-    {4242, SIGNALS, "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
-    {103034, PLAIN, "a leader whom nobody answered any more ended the job by itself, and the others began the round again"},
-    {1253, SPARES, "who took the place of a leader began anew with hosts that only waited beside its round, before the survivors' call"},
-    {906923, LATE, "one that led nobody and followed another counted a host that ended by a reset as one whose every record it knew"},
+    {4242, SIGNALS,
+     "a stop went round, its coordinator died, and its agents ended the next one's round as if it had asked them to"},
+    {103034, PLAIN,
+     "a leader whom nobody answered any more ended the job by itself, and the others began the round again"},
+    {1253, SPARES,
+     "who took the place of a leader began anew with hosts that only waited beside its round, before the survivors' "
+     "call"},
+    {906923, LATE,
+     "one that led nobody and followed another counted a host that ended by a reset as one whose every record it knew"},
     {100395, STUBBORN, "the same while the others' workers took long"},
     {17228, MIXED, "one whose leader gave their run up and began another took that one's end for its own run's"},
-    {22406, FILTERS, "two agents led in one term, as the vote of one that had died since was known to nobody: followers went to and fro for ever"},
+    {22406, FILTERS,
+     "two agents led in one term, as the vote of one that had died since was known to nobody: followers went to and "
+     "fro for ever"},
     {18667, SPARES, "the same"},
-    {34533, STUBBORN, "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
+    {34533, STUBBORN,
+     "a link that led nowhere any more, with an agent that had died, buried the one that was started in its place"},
 };
 
 static void run_schedules(uint64_t count, int kind)
@@ -118,7 +135,8 @@ static void run_schedules(uint64_t count, int kind)
             fail_msg("seed %llu: %s: %s", (unsigned long long)found[i].seed, found[i].what, why);
         }
     }
-    print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
+    print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first,
+                  (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
         const char *why = one_schedule(seed, kind);
         if (why != NULL && failed++ < 400) {
@@ -205,7 +223,8 @@ static void and_when_all_that_happens_at_once(void **state)
     run_schedules((uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES), MIXED);
 }
 
-/* Hosts die and return, whoever held the endpoint among them, and all can reach each other: survivors and those who remember nothing are one run. */
+/* Hosts die and return, whoever held the endpoint among them, and all can reach each other:
+ * survivors and those who remember nothing are one run. */
 static void and_who_returns_never_begins_a_run_beside_another(void **state)
 {
     (void)state;
@@ -219,38 +238,54 @@ static void expect_one_run(uint64_t seed, int count)
     }
     for (int i = 0; i < count; i++) {
         const struct record *r = &cluster_agent(i).member->record;
-        if (!cluster_agent(i).running || memcmp(r->nonce, cluster_agent(0).member->record.nonce, sizeof r->nonce) != 0) {
+        if (!cluster_agent(i).running ||
+            memcmp(r->nonce, cluster_agent(0).member->record.nonce, sizeof r->nonce) != 0) {
             fail_msg("seed %llu: agent %d is not in the round of the others", (unsigned long long)seed, i);
         }
     }
 }
 
-/* What a supervisor does: whoever held the endpoint is started again at once, and its last call is shorter than anything. */
+/* What a supervisor does: whoever held the endpoint is started again at once, and its last call
+ * is shorter than anything. */
 static void a_restarted_holder_of_the_endpoint_joins_the_survivors(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        cluster_open(&(struct cluster_options){
-            .seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 0.5 + (double)(seed % 4)});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 3,
+                                               .min = 1,
+                                               .max = 3,
+                                               .restarts = 3,
+                                               .start_s = 0.1,
+                                               .work_s = 500,
+                                               .last_call_s = 0.5 + (double)(seed % 4)});
         (void)cluster_run(15);
         expect_one_run(seed, 3);
         cluster_kill(0, 0.1 + (double)(seed % 7) / 2);
         (void)cluster_run(60);
         expect_one_run(seed, 3);
-        assert_true(cluster_agent(1).member->record.nonce[0] == ((uint64_t)1 << 32 | 1)); /* the survivors' one */
+        /* the survivors' one */
+        assert_true(cluster_agent(1).member->record.nonce[0] == ((uint64_t)1 << 32 | 1));
         cluster_close();
     }
 }
 
-/* Cut off from them it cannot know, and begins anew; when they hear of each other, it is given up. Or theirs, when there are more beside the returned one. */
+/* Cut off from them it cannot know, and begins anew; when they hear of each other, it is given
+ * up. Or theirs, when there are more beside the returned one. */
 static void of_two_runs_one_is_given_up(void **state)
 {
     (void)state;
     int alone = 0, more = 0;
     for (uint64_t seed = 1; seed <= 100; seed++) {
         bool away = seed % 2 == 0; /* only one survives, and two return */
-        cluster_open(
-            &(struct cluster_options){.seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 3});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 3,
+                                               .min = 1,
+                                               .max = 3,
+                                               .restarts = 3,
+                                               .start_s = 0.1,
+                                               .work_s = 500,
+                                               .last_call_s = 3});
         (void)cluster_run(15);
         expect_one_run(seed, 3);
         uint64_t nonce = cluster_agent(1).member->record.nonce[0];
@@ -277,14 +312,21 @@ static void of_two_runs_one_is_given_up(void **state)
     assert_true(alone > 40 && more > 40);
 }
 
-/* The run that is given up has a leader and those who follow it: all go over. Its leader may be another one than who holds the endpoint. */
+/* The run that is given up has a leader and those who follow it: all go over. Its leader may be
+ * another one than who holds the endpoint. */
 static void followers_of_a_run_that_is_given_up_go_over(void **state)
 {
     (void)state;
     int tried = 0, led_elsewhere = 0;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        cluster_open(
-            &(struct cluster_options){.seed = seed, .count = 6, .min = 1, .max = 6, .restarts = 3, .start_s = 0.1, .work_s = 500, .last_call_s = 3});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 6,
+                                               .min = 1,
+                                               .max = 6,
+                                               .restarts = 3,
+                                               .start_s = 0.1,
+                                               .work_s = 500,
+                                               .last_call_s = 3});
         (void)cluster_run(15);
         expect_one_run(seed, 6);
         uint64_t nonce = cluster_agent(1).member->record.nonce[0];
@@ -310,7 +352,8 @@ static void followers_of_a_run_that_is_given_up_go_over(void **state)
         }
         cluster_close();
     }
-    print_message("runs given up with followers: %d; of these led by another one than who holds the endpoint: %d\n", tried, led_elsewhere);
+    print_message("runs given up with followers: %d; of these led by another one than who holds the endpoint: %d\n",
+                  tried, led_elsewhere);
     assert_true(tried > 60 && led_elsewhere > 20);
 }
 
@@ -320,7 +363,8 @@ static void who_is_asked_leaves_when_all_have_saved(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         int asked = (int)(seed % 4);
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 1, .max = 4, .signals = true, .save = true, .work_s = 40});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 4, .min = 1, .max = 4, .signals = true, .save = true, .work_s = 40});
         (void)cluster_run(30);
         assert_true(cluster_agent(asked).running);
         cluster_signal(asked);
@@ -347,15 +391,16 @@ static int leader_of(int from, int count)
     return -1;
 }
 
-/* Of three hosts, of which all are needed, one is not there: before the first round, or since it died and led them. Whichever of the others is asked to stop,
- * all who are there end, at once. */
+/* Of three hosts, of which all are needed, one is not there: before the first round, or since it
+ * died and led them. Whichever of the others is asked to stop, all who are there end, at once. */
 static void who_waits_for_a_round_can_be_asked_to_stop(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         bool begun = seed % 2 == 0;
         int missing = begun ? 0 : 2;
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
         if (begun) {
             (void)cluster_run(15);
             cluster_kill(missing, -1);
@@ -366,8 +411,10 @@ static void who_waits_for_a_round_can_be_asked_to_stop(void **state)
         int leader = leader_of(0, 3), other = 3 - missing - leader;
         cluster_signal(seed % 4 < 2 ? other : leader);
         (void)cluster_run(65);
-        if (cluster_broken() != NULL || cluster_agent(leader).code != 128 + SIGTERM || cluster_agent(other).code != 128 + SIGTERM) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "somebody waits on");
+        if (cluster_broken() != NULL || cluster_agent(leader).code != 128 + SIGTERM ||
+            cluster_agent(other).code != 128 + SIGTERM) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "somebody waits on");
         }
         cluster_close();
     }
@@ -378,15 +425,18 @@ static void who_is_left_out_can_be_asked_to_stop(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
         cluster_cut(1, 2);
         (void)cluster_run(30);
         int out = cluster_agent(1).running ? 2 : 1;
         assert_true(cluster_agent(0).running && cluster_agent(3 - out).running && !cluster_agent(out).running);
         cluster_signal(out);
         (void)cluster_run(35);
-        if (cluster_broken() != NULL || cluster_agent(out).code != 128 + SIGTERM || !cluster_agent(0).running || !cluster_agent(3 - out).running) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits on, or the others do not");
+        if (cluster_broken() != NULL || cluster_agent(out).code != 128 + SIGTERM || !cluster_agent(0).running ||
+            !cluster_agent(3 - out).running) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "it waits on, or the others do not");
         }
         cluster_close();
     }
@@ -405,7 +455,8 @@ static unsigned running_of(int count)
 /* All of these run, and nobody else, before end_s. */
 static bool cluster_runs(unsigned who, int count, double end_s)
 {
-    while (running_of(count) != who && cluster_broken() == NULL && cluster_totals()->now_s <= end_s && !cluster_run_steps(1)) {
+    while (running_of(count) != who && cluster_broken() == NULL && cluster_totals()->now_s <= end_s &&
+           !cluster_run_steps(1)) {
     }
     return running_of(count) == who && cluster_broken() == NULL;
 }
@@ -414,34 +465,45 @@ static void expect_unused(uint64_t seed, int count)
 {
     for (int i = 0; i < count; i++) {
         if (cluster_agent(i).running && cluster_agent(i).member->record.restarts_used != 0) {
-            fail_msg("seed %llu: %d restarts used", (unsigned long long)seed, cluster_agent(i).member->record.restarts_used);
+            fail_msg("seed %llu: %d restarts used", (unsigned long long)seed,
+                     cluster_agent(i).member->record.restarts_used);
         }
     }
 }
 
-/* Their link comes and goes, and each time a worker loses its peers: an elastic job goes on without one of them, whatever is left of its budget. */
+/* Their link comes and goes, and each time a worker loses its peers: an elastic job goes on
+ * without one of them, whatever is left of its budget. */
 static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        cluster_open(&(struct cluster_options){
-            .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = seed % 2 == 0 ? 3 : 0, .start_s = 0.1, .work_s = 5000});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 3,
+                                               .min = 2,
+                                               .max = 3,
+                                               .restarts = seed % 2 == 0 ? 3 : 0,
+                                               .start_s = 0.1,
+                                               .work_s = 5000});
         bool runs = cluster_runs(7, 3, 20);
         for (int turn = 0; turn < 5 && runs; turn++) {
             cluster_part(1, 2);
             cluster_lose_peers(1 + (int)(seed / 2 % 2));
             runs = cluster_runs(0, 3, cluster_totals()->now_s + 20);
-            runs = runs && (cluster_runs(3, 3, cluster_totals()->now_s + 20) || cluster_runs(5, 3, cluster_totals()->now_s));
+            runs = runs &&
+                   (cluster_runs(3, 3, cluster_totals()->now_s + 20) || cluster_runs(5, 3, cluster_totals()->now_s));
             expect_unused(seed, 3);
-            const struct member_cause *cause = member_cause(cluster_agent(0).member, cluster_agent(0).member->cause.round);
+            const struct member_cause *cause =
+                member_cause(cluster_agent(0).member, cluster_agent(0).member->cause.round);
             assert_true(cause != NULL && cause->kind == CAUSE_HOST && cause->said);
             assert_non_null(strstr(cause->text, "cannot reach each other; going on without h"));
             cluster_heal();
-            runs = runs && cluster_runs(7, 3, cluster_totals()->now_s + 100); /* who came back three times stays for a minute first */
+            /* who came back three times stays for a minute first */
+            runs = runs && cluster_runs(7, 3, cluster_totals()->now_s + 100);
             expect_unused(seed, 3);
         }
         if (!runs) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it does not go on");
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "it does not go on");
         }
         cluster_close();
     }
@@ -451,8 +513,13 @@ static void a_fixed_job_waits_for_them_and_goes_on(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        cluster_open(&(struct cluster_options){
-            .seed = seed, .count = 3, .min = 3, .max = 3, .restarts = seed % 2 == 0 ? 3 : 0, .start_s = 0.1, .work_s = 5000});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 3,
+                                               .min = 3,
+                                               .max = 3,
+                                               .restarts = seed % 2 == 0 ? 3 : 0,
+                                               .start_s = 0.1,
+                                               .work_s = 5000});
         bool runs = cluster_runs(7, 3, 20);
         for (int turn = 0; turn < 5 && runs; turn++) {
             cluster_part(1, 2);
@@ -464,7 +531,8 @@ static void a_fixed_job_waits_for_them_and_goes_on(void **state)
             expect_unused(seed, 3);
         }
         if (!runs) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it does not go on");
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "it does not go on");
         }
         cluster_close();
     }
@@ -474,7 +542,8 @@ static void lost_peers_cost_a_restart_when_all_are_there(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 2, .start_s = 0.1, .work_s = 5000});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 2, .start_s = 0.1, .work_s = 5000});
         for (int used = 0; used < 3; used++) {
             assert_true(cluster_runs(7, 3, cluster_totals()->now_s + 20));
             assert_int_equal(cluster_agent(1).member->record.restarts_used, used);
@@ -484,40 +553,58 @@ static void lost_peers_cost_a_restart_when_all_are_there(void **state)
         }
         bool ended = cluster_run(cluster_totals()->now_s + 20);
         if (cluster_broken() != NULL || !ended || schedule_count_codes(3, 1) < 3) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : ended ? "codes" : "no end");
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken()
+                     : ended                  ? "codes"
+                                              : "no end");
         }
         cluster_close();
     }
 }
 
-/* One of four hosts is asked to leave, and the coordinator dies before it has let that one go: the others go on without both. */
+/* One of four hosts is asked to leave, and the coordinator dies before it has let that one go:
+ * the others go on without both. */
 static void a_wish_to_stop_outlives_the_coordinator(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        cluster_open(&(struct cluster_options){
-            .seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 30, .signals = true, .save = seed % 2 == 0});
+        cluster_open(&(struct cluster_options){.seed = seed,
+                                               .count = 4,
+                                               .min = 2,
+                                               .max = 4,
+                                               .restarts = 3,
+                                               .start_s = 0.1,
+                                               .work_s = 30,
+                                               .signals = true,
+                                               .save = seed % 2 == 0});
         (void)cluster_run(15);
         cluster_signal(1);
         (void)cluster_run(15 + 0.02 * (double)(seed / 2));
         cluster_kill(0, -1);
         bool ended = cluster_run(300);
         int code = cluster_agent(1).code;
-        if (cluster_broken() != NULL || !ended || schedule_count_codes(4, 0) != 2 || (code != 128 + SIGTERM && code != DT_EXIT_STOPPED)) {
-            fail_msg("seed %llu: %s, %d", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : ended ? "codes" : "no end", code);
+        if (cluster_broken() != NULL || !ended || schedule_count_codes(4, 0) != 2 ||
+            (code != 128 + SIGTERM && code != DT_EXIT_STOPPED)) {
+            fail_msg("seed %llu: %s, %d", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken()
+                     : ended                  ? "codes"
+                                              : "no end",
+                     code);
         }
         cluster_close();
     }
 }
 
-/* Nothing else happens: the verdict is one for all, whatever had been saved by then; all must have saved for 75. */
+/* Nothing else happens: the verdict is one for all, whatever had been saved by then; all must
+ * have saved for 75. */
 static void who_insists_ends_all_alike(void **state)
 {
     (void)state;
     int saved = 0, killed = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         int asked = (int)(seed % 4);
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 4, .max = 4, .signals = true, .save = true, .work_s = 60});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 4, .min = 4, .max = 4, .signals = true, .save = true, .work_s = 60});
         (void)cluster_run(30);
         assert_true(cluster_agent(asked).running);
         cluster_signal(asked);
@@ -529,8 +616,8 @@ static void who_insists_ends_all_alike(void **state)
         }
         int code = cluster_agent(asked).code;
         if ((code != DT_EXIT_STOPPED && code != 128 + SIGTERM) || schedule_count_codes(4, code) < 4) {
-            fail_msg("seed %llu: codes %d, %d, %d, %d", (unsigned long long)seed, cluster_agent(0).code, cluster_agent(1).code, cluster_agent(2).code,
-                     cluster_agent(3).code);
+            fail_msg("seed %llu: codes %d, %d, %d, %d", (unsigned long long)seed, cluster_agent(0).code,
+                     cluster_agent(1).code, cluster_agent(2).code, cluster_agent(3).code);
         }
         saved += code == DT_EXIT_STOPPED;
         killed += code != DT_EXIT_STOPPED;
@@ -540,13 +627,15 @@ static void who_insists_ends_all_alike(void **state)
     assert_true(saved > 10 && killed > 10);
 }
 
-/* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its leader's last words when it wakes up. */
+/* Two hosts; one is done, and its agent sleeps while the other one ends the job. It has its
+ * leader's last words when it wakes up. */
 static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
 {
     (void)state;
     int tried = 0;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 2, .min = 2, .max = 2, .start_s = 1, .work_s = 20});
+        cluster_open(
+            &(struct cluster_options){.seed = seed, .count = 2, .min = 2, .max = 2, .start_s = 1, .work_s = 20});
         while (cluster_agent(1).state != AGENT_FINISHING && cluster_broken() == NULL && !cluster_agent(0).finished) {
             (void)cluster_run_steps(1);
         }
@@ -563,8 +652,9 @@ static void who_sleeps_through_the_end_reads_how_it_ended(void **state)
     assert_true(tried > 20);
 }
 
-/* C-3: whoever leads dies before each single thing that happens from the start to the first round's workers, one after the other; nobody starts workers of
- * a round that others do not know. Seeds are delays: which message comes first. */
+/* C-3: whoever leads dies before each single thing that happens from the start to the first
+ * round's workers, one after the other; nobody starts workers of a round that others do not
+ * know. Seeds are delays: which message comes first. */
 static void a_coordinator_dies_at_each_state_change(void **state)
 {
     (void)state;
@@ -572,7 +662,8 @@ static void a_coordinator_dies_at_each_state_change(void **state)
     for (uint64_t seed = 1; seed <= 6; seed++) {
         bool running = false;
         for (long step = 1; !running; step++) {
-            cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 5});
+            cluster_open(&(struct cluster_options){
+                .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 5});
             (void)cluster_run_steps(step);
             int leader = -1, all = 0;
             for (int i = 0; i < 3; i++) {
@@ -583,30 +674,36 @@ static void a_coordinator_dies_at_each_state_change(void **state)
             running = all == 3;
             began += all > 0 && !running;
             if (leader >= 0) {
-                bool known = true; /* who never heard of a round that began has nothing to go on with when the endpoint is gone */
+                bool known = true; /* who never heard of a round that began has nothing to go on
+                                    * with when the endpoint is gone */
                 for (int i = 0; i < 3; i++) {
                     struct cluster_agent a = cluster_agent(i);
-                    known = known && (i == leader || (a.alive && a.member->record.round > 0 && a.member->record.committed));
+                    known =
+                        known && (i == leader || (a.alive && a.member->record.round > 0 && a.member->record.committed));
                 }
                 killed_at++;
                 knew += known;
                 cluster_kill(leader, step % 2 == 0 ? 1 : -1);
                 bool ended = cluster_run(2000);
                 if (cluster_broken() != NULL || !ended) {
-                    fail_msg("seed %llu, killed before step %ld: %s", (unsigned long long)seed, step, ended ? cluster_broken() : "no end");
+                    fail_msg("seed %llu, killed before step %ld: %s", (unsigned long long)seed, step,
+                             ended ? cluster_broken() : "no end");
                 }
                 for (int i = 0; i < 3; i++) {
                     int code = cluster_agent(i).code;
                     if (code != 0 && i != leader && (known || code != DT_EXIT_TEMPORARY)) {
-                        fail_msg("seed %llu, killed before step %ld: agent %d ended with %d", (unsigned long long)seed, step, i, code);
+                        fail_msg("seed %llu, killed before step %ld: agent %d ended with %d", (unsigned long long)seed,
+                                 step, i, code);
                     }
                 }
             }
             cluster_close();
         }
     }
-    assert_true(killed_at > 100 && knew > 5 && began > 6); /* also when some had begun, and others had not */
-    print_message("killed at %d state changes; at %d the others knew the round, at %d some workers ran\n", killed_at, knew, began);
+    assert_true(killed_at > 100 && knew > 5 && began > 6); /* also when some had begun, and
+                                                            * others had not */
+    print_message("killed at %d state changes; at %d the others knew the round, at %d some workers ran\n", killed_at,
+                  knew, began);
 }
 
 static int running_count(void)
@@ -618,7 +715,8 @@ static int running_count(void)
     return n;
 }
 
-/* The same between two rounds, and one of the hosts that are left is cut off in that moment: it may run what the dead one told it, and hears of nothing. */
+/* The same between two rounds, and one of the hosts that are left is cut off in that moment: it
+ * may run what the dead one told it, and hears of nothing. */
 static void and_one_host_is_cut_off_with_it(void **state)
 {
     (void)state;
@@ -627,7 +725,8 @@ static void and_one_host_is_cut_off_with_it(void **state)
         for (int cut = 1; cut < 4; cut++) {
             bool over = false;
             for (long step = 1; !over; step++) {
-                cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 1, .work_s = 60});
+                cluster_open(&(struct cluster_options){
+                    .seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 1, .work_s = 60});
                 while (running_count() < 4) {
                     (void)cluster_run_steps(1);
                 }
@@ -657,14 +756,17 @@ static void and_one_host_is_cut_off_with_it(void **state)
     assert_true(tried > 200 && alone > 20);
 }
 
-/* Of five hosts two are away for a while, and the others' round has begun at its leader when that one is cut off: who is elected by all others cannot know
- * that it began. Then one of its voters changes sides. The next round needs a quorum of that one's council, or both sides go on. */
+/* Of five hosts two are away for a while, and the others' round has begun at its leader when
+ * that one is cut off: who is elected by all others cannot know that it began. Then one of its
+ * voters changes sides. The next round needs a quorum of that one's council, or both sides go
+ * on. */
 static void a_round_that_may_have_begun_is_not_passed_over(void **state)
 {
     (void)state;
     int tried = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 5, .min = 2, .max = 5, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 5, .min = 2, .max = 5, .restarts = 3, .start_s = 0.1, .work_s = 500});
         (void)cluster_run(15);
         int old = leader_of(0, 5);
         assert_int_equal(old, 0);
@@ -700,13 +802,15 @@ static void of_two_hosts_one_goes_on_when_the_coordinator_dies(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 0.1, .work_s = 500});
         (void)cluster_run(20);
         assert_int_equal(leader_of(0, 2), 0);
         cluster_kill(0, -1);
         (void)cluster_run(20 + 25);
         if (cluster_broken() != NULL || !cluster_agent(1).running) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits");
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "it waits");
         }
         cluster_close();
     }
@@ -718,7 +822,8 @@ static void who_came_before_its_coordinator_led_goes_on_without_it(void **state)
     (void)state;
     int tried = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 3, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
         cluster_isolate(2);
         (void)cluster_run(15);
         cluster_kill(0, 1);
@@ -736,7 +841,8 @@ static void who_came_before_its_coordinator_led_goes_on_without_it(void **state)
             cluster_kill(0, -1);
             (void)cluster_run(75 + 30);
             if (cluster_broken() != NULL || !cluster_agent(2).running) {
-                fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "it waits");
+                fail_msg("seed %llu: %s", (unsigned long long)seed,
+                         cluster_broken() != NULL ? cluster_broken() : "it waits");
             }
         }
         cluster_close();
@@ -745,13 +851,15 @@ static void who_came_before_its_coordinator_led_goes_on_without_it(void **state)
     assert_true(tried > 10);
 }
 
-/* The first round is prepared with 1, which sleeps; 2 and 3 come meanwhile and cannot reach 1, so the round begins without it. When 0 is gone, 1 may not go on
- * with the round that did not begin. */
+/* The first round is prepared with 1, which sleeps; 2 and 3 come meanwhile and cannot reach 1,
+ * so the round begins without it. When 0 is gone, 1 may not go on with the round that did not
+ * begin. */
 static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 40; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 4, .min = 1, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 4, .min = 1, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 500});
         cluster_isolate(2);
         cluster_isolate(3);
         while (cluster_agent(1).member->record.nonce[0] == 0 || !cluster_agent(0).member->preparing) {
@@ -762,25 +870,29 @@ static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **sta
         cluster_cut(1, 2);
         cluster_cut(1, 3);
         (void)cluster_run(30);
-        assert_true(cluster_agent(0).running && cluster_agent(2).running && cluster_agent(3).running && !cluster_agent(1).running);
+        assert_true(cluster_agent(0).running && cluster_agent(2).running && cluster_agent(3).running &&
+                    !cluster_agent(1).running);
         assert_int_equal(cluster_agent(0).member->record.before_count, 1);
         cluster_kill(0, -1);
         (void)cluster_run(100);
         if (cluster_broken() != NULL || !cluster_agent(2).running || !cluster_agent(3).running) {
-            fail_msg("seed %llu: %s", (unsigned long long)seed, cluster_broken() != NULL ? cluster_broken() : "the others do not go on");
+            fail_msg("seed %llu: %s", (unsigned long long)seed,
+                     cluster_broken() != NULL ? cluster_broken() : "the others do not go on");
         }
         cluster_close();
     }
 }
 
-/* A second round is prepared with 3; that has come to 3 alone when 0 dies, and 1 begins another one with hosts that come. 3, away meanwhile, is a spare of it.
- * When 1 is gone as well, 3 may not go on with what it kept. */
+/* A second round is prepared with 3; that has come to 3 alone when 0 dies, and 1 begins another
+ * one with hosts that come. 3, away meanwhile, is a spare of it. When 1 is gone as well, 3 may
+ * not go on with what it kept. */
 static void who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place(void **state)
 {
     (void)state;
     int tried = 0;
     for (uint64_t seed = 1; seed <= 100; seed++) {
-        cluster_open(&(struct cluster_options){.seed = seed, .count = 5, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 5, .min = 1, .max = 3, .restarts = 3, .start_s = 0.1, .work_s = 500});
         for (int i = 2; i < 5; i++) {
             cluster_isolate(i);
         }
@@ -803,7 +915,9 @@ static void who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place
         (void)cluster_run(now_s + 0.1); /* it hears of that end */
         cluster_cut(3, 0);
         (void)cluster_run(now_s + 13);
-        alone = alone && cluster_agent(0).running + cluster_agent(1).running + cluster_agent(2).running + cluster_agent(4).running == 3;
+        alone = alone && cluster_agent(0).running + cluster_agent(1).running + cluster_agent(2).running +
+                                 cluster_agent(4).running ==
+                             3;
         cluster_heal();
         (void)cluster_run(now_s + 30);
         if (alone && cluster_agent(1).member->role == MEMBER_LEADING && cluster_agent(3).member->spare) {
@@ -822,7 +936,8 @@ static void who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place
 
 /* ---- ten thousand agents ---- */
 
-/* What does not depend on the seed: a first round, its leader dies in it, a council member dies in the next, a worker fails. */
+/* What does not depend on the seed: a first round, its leader dies in it, a council member dies
+ * in the next, a worker fails. */
 static void one_crowd(uint64_t seed, int count)
 {
     char why[1024];
@@ -851,17 +966,21 @@ static void one_crowd(uint64_t seed, int count)
         fail_msg("crowd %llu: %s", (unsigned long long)seed, why);
     }
     int well = schedule_count_codes(count, 0);
-    print_message("crowd %llu: %d agents, %.1f s simulated in %.1f s; %ld steps, %ld messages, %ld links, %d rounds, %d kills; %d ended with 0\n",
-                  (unsigned long long)seed, count, t->now_s, dt_now_s() - begun_s, t->steps, t->messages, t->links, t->rounds, t->kills, well);
+    print_message("crowd %llu: %d agents, %.1f s simulated in %.1f s; %ld steps, %ld messages, %ld links, %d rounds, "
+                  "%d kills; %d ended with 0\n",
+                  (unsigned long long)seed, count, t->now_s, dt_now_s() - begun_s, t->steps, t->messages, t->links,
+                  t->rounds, t->kills, well);
     assert_true(well + t->kills >= min);      /* who comes back when the job is over finds nobody */
-    assert_true(t->links < 64 * (long)count); /* to the leaders and their councils, not all to all */
+    assert_true(t->links < 64 * (long)count); /* to the leaders and their councils, not all to
+                                               * all */
     cluster_close();
 }
 
 static void crowds_come_through(void **state)
 {
     (void)state;
-    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1), count = (uint64_t)schedule_setting("DTRUN_CROWDS", CROWDS);
+    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1),
+             count = (uint64_t)schedule_setting("DTRUN_CROWDS", CROWDS);
     for (uint64_t seed = first; seed < first + count; seed++) {
         one_crowd(seed, (int)schedule_setting("DTRUN_CROWD", CROWD));
     }

@@ -1,4 +1,5 @@
-/* One agent alone, without the others around it, mostly as the leader: ten thousand nodes, refusals, what those who wait are told, hosts that come and go. */
+/* One agent alone, without the others around it, mostly as the leader: ten thousand nodes,
+ * refusals, what those who wait are told, hosts that come and go. */
 #include "base/error.h"
 #include "launcher/rounds/member.h"
 
@@ -81,15 +82,18 @@ static void ten_thousand_nodes_join(void **state)
 {
     (void)state;
     struct member_options o = leader_of(MANY, MANY);
-    struct member_hooks h = {.send = many_send, .act = many_act, .connect = nothing_connect, .drop = nothing_drop, .say = nothing_say};
+    struct member_hooks h = {
+        .send = many_send, .act = many_act, .connect = nothing_connect, .drop = nothing_drop, .say = nothing_say};
     static struct message join;
     clock_t begun = clock();
     member_init(&many.member, &o, &h);
     member_lead(&many.member, 1);
-    member_event(&many.member, &(struct event){.kind = EVENT_JOIN, .local_world_size = 8, .order = -1, .role = "default"}, 1);
+    member_event(&many.member,
+                 &(struct event){.kind = EVENT_JOIN, .local_world_size = 8, .order = -1, .role = "default"}, 1);
     for (int i = 0; i < MANY - 1; i++) {
         struct peer_info info = {.id = (uint64_t)i + 2, .order = -1, .port = 1 + i};
-        join = (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 8, .role = "default", .count = 1};
+        join =
+            (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 8, .role = "default", .count = 1};
         member_up(&many.member, &info, 2);
         member_message(&many.member, info.id, &join, 2);
     }
@@ -105,7 +109,8 @@ static void ten_thousand_nodes_join(void **state)
         member_down(&many.member, (uint64_t)i + 2, MEMBER_ENDED, 4);
     }
     assert_int_equal(many.member.peer_count, 0);
-    print_message("one round of %d nodes, and their end: %.2f s of CPU\n", MANY, (double)(clock() - begun) / CLOCKS_PER_SEC);
+    print_message("one round of %d nodes, and their end: %.2f s of CPU\n", MANY,
+                  (double)(clock() - begun) / CLOCKS_PER_SEC);
     member_clear(&many.member);
 }
 
@@ -167,8 +172,12 @@ static void join_self(struct member *m, double now_s)
     member_event(m, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"}, now_s);
 }
 
-static const struct member_hooks lead_hooks = {
-    .send = lead_send, .act = lead_act, .connect = nothing_connect, .serve = lead_serve, .drop = nothing_drop, .say = lead_say};
+static const struct member_hooks lead_hooks = {.send = lead_send,
+                                               .act = lead_act,
+                                               .connect = nothing_connect,
+                                               .serve = lead_serve,
+                                               .drop = nothing_drop,
+                                               .say = lead_say};
 
 static void begin_lead(int min, int max)
 {
@@ -185,7 +194,12 @@ static void come(uint64_t id, const char *host, int64_t order, const char *diges
     static struct message join;
     struct peer_info info = {.id = id, .order = order, .port = (int)id, .pid = 40 + (int)id};
     (void)snprintf(info.host, sizeof info.host, "%s", host);
-    join = (struct message){.kind = MESSAGE_JOIN, .info = info, .granted = order >= 0, .local_world_size = 1, .role = "default", .count = 1};
+    join = (struct message){.kind = MESSAGE_JOIN,
+                            .info = info,
+                            .granted = order >= 0,
+                            .local_world_size = 1,
+                            .role = "default",
+                            .count = 1};
     (void)snprintf(join.text, sizeof join.text, "%s", digest);
     member_up(&lead.member, &info, now_s);
     member_message(&lead.member, id, &join, now_s);
@@ -215,7 +229,8 @@ static void other_options_are_refused(void **state)
     begin_lead(2, 3);
     come(2, "b", -1, "nnodes 3\ncommand b", 2);
     assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
-    assert_string_equal(lead.refused.text, "started differently from host a: command b here, command a there; start all alike");
+    assert_string_equal(lead.refused.text,
+                        "started differently from host a: command b here, command a there; start all alike");
     assert_int_equal(lead.code, 0); /* others may do */
     member_clear(&lead.member);
     begin_lead(3, 3);
@@ -244,7 +259,8 @@ static void wait_without(uint64_t dead, double from_s, double to_s)
             uint64_t peer = lead.member.peers[i].id;
             if (peer != dead) {
                 struct message ack = {.kind = MESSAGE_ACK, .term = 1, .round = lead.member.record.round};
-                member_message(&lead.member, peer, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
+                member_message(&lead.member, peer,
+                               &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
                 member_message(&lead.member, peer, &ack, now_s);
             }
         }
@@ -252,7 +268,8 @@ static void wait_without(uint64_t dead, double from_s, double to_s)
     }
 }
 
-/* Of two jobs that were not given names the first one goes on. Who would only wait beside it is told so, as it may be of another one that is run alike. */
+/* Of two jobs that were not given names the first one goes on. Who would only wait beside it is
+ * told so, as it may be of another one that is run alike. */
 static void jobs_without_names_do_not_mix(void **state)
 {
     (void)state;
@@ -264,8 +281,9 @@ static void jobs_without_names_do_not_mix(void **state)
         if (!named) {
             come(2, "b", -1, blue, 2);
             assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
-            assert_string_equal(lead.refused.text, "started differently from host a: " MEMBER_UNNAMED "blue here, " MEMBER_UNNAMED
-                                                   "red there; start all alike, or give each job an --rdzv_id of its own");
+            assert_string_equal(lead.refused.text,
+                                "started differently from host a: " MEMBER_UNNAMED "blue here, " MEMBER_UNNAMED
+                                "red there; start all alike, or give each job an --rdzv_id of its own");
             assert_int_equal(lead.code, 0);
             lead.refusals = 0;
         }
@@ -278,15 +296,18 @@ static void jobs_without_names_do_not_mix(void **state)
         assert_true(lead.member.coordinator->running);
         acknowledge(1, 12);
         wait_without(0, 12, 26);
-        assert_int_equal(lead.refusals, 0); /* it may be here for a host whose death nobody has noticed yet */
+        assert_int_equal(lead.refusals, 0); /* it may be here for a host whose death nobody has
+                                             * noticed yet */
         wait_without(0, 26, 28);
         assert_int_equal(lead.refusals, named ? 0 : 1);
-        assert_true(named || (lead.refused.code == DT_EXIT_TEMPORARY && strstr(lead.refused.text, "--rdzv_id") != NULL));
+        assert_true(named ||
+                    (lead.refused.code == DT_EXIT_TEMPORARY && strstr(lead.refused.text, "--rdzv_id") != NULL));
         member_clear(&lead.member);
     }
 }
 
-/* Without a name as well the host that a scheduler sends for a dead one is taken in: it comes before the death is noticed. */
+/* Without a name as well the host that a scheduler sends for a dead one is taken in: it comes
+ * before the death is noticed. */
 static void a_replacement_waits_until_the_death_is_noticed(void **state)
 {
     (void)state;
@@ -321,7 +342,9 @@ static void a_difference_late_in_a_line_is_shown(void **state)
     begin_lead(2, 3);
     (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s", ours);
     come(2, "b", -1, theirs, 2);
-    assert_string_equal(lead.refused.text, "started differently from host a: arguments ... b=2 c here, arguments ... b=1 c there; start all alike");
+    assert_string_equal(
+        lead.refused.text,
+        "started differently from host a: arguments ... b=2 c here, arguments ... b=1 c there; start all alike");
     memset(ours + 9, 'o', 500);
     memset(theirs + 9, 't', 500);
     (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s\nlast 1", ours);
@@ -338,9 +361,11 @@ static void a_node_rank_belongs_to_one(void **state)
     come(2, "b", 7, "nnodes 3\ncommand a", 2);
     come(3, "c", 7, "nnodes 3\ncommand a", 3);
     assert_int_equal(lead.refused.code, DT_EXIT_USAGE);
-    assert_string_equal(lead.refused.text, "--node_rank=7: host b, pid 42, has this node rank already; give each host its own, 0 to 2");
+    assert_string_equal(lead.refused.text,
+                        "--node_rank=7: host b, pid 42, has this node rank already; give each host its own, 0 to 2");
     lead.refusals = 0;
-    come(4, "b", 7, "nnodes 3\ncommand a", 12); /* nothing came from b for long: it may be dead, and this its successor */
+    come(4, "b", 7, "nnodes 3\ncommand a", 12); /* nothing came from b for long: it may be dead,
+                                                 * and this its successor */
     assert_int_equal(lead.refusals, 0);
     member_clear(&lead.member);
 }
@@ -380,7 +405,8 @@ static void who_comes_and_goes_has_to_stay(void **state)
     member_clear(&lead.member);
 }
 
-/* Its own node waits, as others have smaller orders; their workers find their store here all the same. */
+/* Its own node waits, as others have smaller orders; their workers find their store here all the
+ * same. */
 static void a_round_without_its_leader_has_a_store(void **state)
 {
     (void)state;
@@ -392,8 +418,11 @@ static void a_round_without_its_leader_has_a_store(void **state)
     assert_int_equal(lead.own_starts, 1);
     assert_int_equal(lead.served, 1);
     come(3, "c", 1, "nnodes 3\ncommand a", 3);
-    struct message failed = {.kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_FAILED, .round = 1, .code = 1, .step = -1, .saved_step = -1}};
-    struct message again = {.kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"};
+    struct message failed = {.kind = MESSAGE_EVENT,
+                             .term = 1,
+                             .event = {.kind = EVENT_FAILED, .round = 1, .code = 1, .step = -1, .saved_step = -1}};
+    struct message again = {
+        .kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"};
     member_message(&lead.member, 2, &failed, 4);
     member_message(&lead.member, 2, &again, 4);
     join_self(&lead.member, 4);
@@ -411,13 +440,19 @@ static void come_with(uint64_t id, const char *host, int preference, double now_
     static struct message join;
     struct peer_info info = {.id = id, .order = -1, .port = (int)id, .pid = 40 + (int)id};
     (void)snprintf(info.host, sizeof info.host, "%s", host);
-    join = (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 1, .role = "default", .count = 1, .preference = preference};
+    join = (struct message){.kind = MESSAGE_JOIN,
+                            .info = info,
+                            .local_world_size = 1,
+                            .role = "default",
+                            .count = 1,
+                            .preference = preference};
     (void)snprintf(join.text, sizeof join.text, "nnodes 3\ncommand a");
     member_up(&lead.member, &info, now_s);
     member_message(&lead.member, id, &join, now_s);
 }
 
-/* The workers' store is at the leader: rank 0 begins there. The record holds the orders that were told. */
+/* The workers' store is at the leader: rank 0 begins there. The record holds the orders that
+ * were told. */
 static void who_leads_comes_first_then_preferences_and_names(void **state)
 {
     (void)state;
@@ -429,7 +464,8 @@ static void who_leads_comes_first_then_preferences_and_names(void **state)
     come_with(6, "c", 7, 2);
     for (uint64_t id = 2; id <= 6; id++) { /* all reach all */
         for (uint64_t other = 2; other <= 6; other++) {
-            member_message(&lead.member, id, &(struct message){.kind = MESSAGE_REACH, .info = {.id = other, .order = -1}}, 2);
+            member_message(&lead.member, id,
+                           &(struct message){.kind = MESSAGE_REACH, .info = {.id = other, .order = -1}}, 2);
         }
     }
     acknowledge(1, 2);
@@ -463,13 +499,16 @@ static void who_slept_reads_before_it_begins_alone(void **state)
     member_clear(&lead.member);
 }
 
-/* Its process was stopped: what ended meanwhile, or was not heard, says nothing about the others. Round 1 of three hosts; it sleeps from 6 s on. */
+/* Its process was stopped: what ended meanwhile, or was not heard, says nothing about the
+ * others. Round 1 of three hosts; it sleeps from 6 s on. */
 static void who_slept_blames_nobody(void **state)
 {
     (void)state;
-    static const char *const words = "host a (pid 0): was stopped or asleep for 13.0 s; the other hosts may have gone on without it";
-    for (int first = 0; first < 3;
-         first++) { /* what happens first when it wakes: a link's end, the timer, or that of a link that ended before it slept */
+    static const char *const words =
+        "host a (pid 0): was stopped or asleep for 13.0 s; the other hosts may have gone on without it";
+    for (int first = 0; first < 3; first++) { /* what happens first when it wakes: a link's end,
+                                               * the timer, or that of a link that ended before
+                                               * it slept */
         begin_lead(2, 3);
         come(2, "b", -1, "nnodes 3\ncommand a", 1);
         come(3, "c", -1, "nnodes 3\ncommand a", 1);
@@ -478,20 +517,23 @@ static void who_slept_blames_nobody(void **state)
         assert_int_equal(lead.own_starts, 1);
         for (double now_s = 1; now_s <= 6; now_s++) {
             for (uint64_t id = 2; id <= 3; id++) {
-                member_message(&lead.member, id, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
+                member_message(&lead.member, id,
+                               &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
             }
             (void)member_tick(&lead.member, now_s);
         }
         lead.said[0] = 0;
         if (first == 2) {
             member_down(&lead.member, 2, MEMBER_LOST, 6.5);
-            assert_string_equal(member_cause(&lead.member, 1)->text,
-                                "host b (pid 42): the connection with it was lost; going on with 2 of 3 hosts (minimum 2)");
+            assert_string_equal(
+                member_cause(&lead.member, 1)->text,
+                "host b (pid 42): the connection with it was lost; going on with 2 of 3 hosts (minimum 2)");
             member_clear(&lead.member);
             continue;
         }
         if (first == 0) {
-            member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 6}, 20); /* was not read before */
+            /* was not read before */
+            member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 6}, 20);
             member_down(&lead.member, 2, MEMBER_LOST, 20);
             assert_string_equal(member_cause(&lead.member, 1)->text, words);
         }
@@ -507,8 +549,13 @@ static void who_slept_blames_nobody(void **state)
 
 static struct record record_of(uint64_t term, int round, const uint64_t *council, int count)
 {
-    struct record r = {
-        .nonce = {1, 2}, .term = term, .leader = council[0], .round = round, .committed = true, .members = count, .council_count = count};
+    struct record r = {.nonce = {1, 2},
+                       .term = term,
+                       .leader = council[0],
+                       .round = round,
+                       .committed = true,
+                       .members = count,
+                       .council_count = count};
     for (int i = 0; i < count; i++) {
         r.council[i] = (struct peer_info){.id = council[i], .port = (int)council[i]};
     }
@@ -518,20 +565,23 @@ static struct record record_of(uint64_t term, int round, const uint64_t *council
 static void keeps(uint64_t peer, const struct record *r, double now_s)
 {
     static struct message keep;
-    keep = (struct message){.kind = MESSAGE_KEEP, .term = r->term, .info = {.id = peer, .port = (int)peer}, .record = *r};
+    keep =
+        (struct message){.kind = MESSAGE_KEEP, .term = r->term, .info = {.id = peer, .port = (int)peer}, .record = *r};
     if (member_find(&lead.member, peer) == NULL) {
         member_up(&lead.member, &keep.info, now_s);
     }
     member_message(&lead.member, peer, &keep, now_s);
 }
 
-/* Host 2 may lead by a council that has us in it, as 3 might, which is in no council with us; 4 and 5 make the next round. Whoever tells us of that one,
+/* Host 2 may lead by a council that has us in it, as 3 might, which is in no council with us; 4
+ * and 5 make the next round. Whoever tells us of that one,
  * 2 has to hear it from us before we end. */
 static void who_counts_us_hears_what_we_keep(void **state)
 {
     (void)state;
     static const uint64_t old[] = {2, 1, 6}, others[] = {3, 7}, next[] = {4, 1, 5};
-    struct record second = record_of(2, 2, old, 3), third = record_of(3, 3, next, 3), apart = record_of(2, 2, others, 2);
+    struct record second = record_of(2, 2, old, 3), third = record_of(3, 3, next, 3),
+                  apart = record_of(2, 2, others, 2);
     for (int by_leader = 0; by_leader < 2; by_leader++) {
         begin_lead(1, 3);
         keeps(2, &second, 2);
@@ -569,7 +619,8 @@ static void who_led_that_round_before_hears_it_too(void **state)
     member_clear(&lead.member);
 }
 
-/* The verdict ends whoever hears it of its own run, whatever it does, and goes on to those that it is linked with. */
+/* The verdict ends whoever hears it of its own run, whatever it does, and goes on to those that
+ * it is linked with. */
 static void the_end_is_told_on(void **state)
 {
     (void)state;
@@ -577,9 +628,11 @@ static void the_end_is_told_on(void **state)
     struct record first = record_of(1, 1, both, 2);
     begin_lead(1, 3);
     keeps(2, &first, 2);
-    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {5, 5}, .code = 7}, 3);
+    member_message(&lead.member, 2,
+                   &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {5, 5}, .code = 7}, 3);
     assert_int_equal(lead.member.role, MEMBER_LEADING);
-    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {1, 2}, .code = 7}, 3);
+    member_message(&lead.member, 2,
+                   &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {1, 2}, .code = 7}, 3);
     assert_int_equal(lead.member.role, MEMBER_OVER);
     assert_int_equal(lead.code, 7);
     assert_string_equal(lead.said, "the other hosts ended the job, with exit code 7");
@@ -595,7 +648,8 @@ static void the_end_is_told_on(void **state)
     member_clear(&lead.member);
 }
 
-/* Its leader is lost, its workers still end, and it is asked to stop: that is its own end, not the run's. Others of the run ask it for a leader meanwhile. */
+/* Its leader is lost, its workers still end, and it is asked to stop: that is its own end, not
+ * the run's. Others of the run ask it for a leader meanwhile. */
 static void who_ends_by_itself_refuses_nobody(void **state)
 {
     (void)state;
@@ -611,7 +665,8 @@ static void who_ends_by_itself_refuses_nobody(void **state)
     assert_int_equal(m.role, MEMBER_OVER);
     member_up(&m, &m.record.council[1], 12);
     for (uint64_t run = 0; run < 2; run++) { /* a newcomer asks, and one of this run */
-        join = (struct message){.kind = MESSAGE_JOIN, .info = m.record.council[1], .nonce = {run, 2 * run}, .local_world_size = 1};
+        join = (struct message){
+            .kind = MESSAGE_JOIN, .info = m.record.council[1], .nonce = {run, 2 * run}, .local_world_size = 1};
         member_message(&m, 2, &join, 12);
         assert_int_equal(lead.refusals, 0);
     }
@@ -628,7 +683,8 @@ static void who_remembers_nothing_waits_for_survivors(void **state)
     for (int stays = 0; stays < 2; stays++) {
         begin_lead(1, 3);
         struct peer_info b = {.id = 2, .port = 2, .host = "b"};
-        keep = (struct message){.kind = MESSAGE_KEEP, .info = b, .record = {.nonce = {7, 7}, .term = 3, .round = 2, .committed = true}};
+        keep = (struct message){
+            .kind = MESSAGE_KEEP, .info = b, .record = {.nonce = {7, 7}, .term = 3, .round = 2, .committed = true}};
         member_up(&lead.member, &b, 5);
         member_message(&lead.member, 2, &keep, 5);
         double now_s = 5;
@@ -639,7 +695,8 @@ static void who_remembers_nothing_waits_for_survivors(void **state)
             }
             (void)member_tick(&lead.member, now_s += 0.25);
         }
-        assert_in_range((int)now_s, stays ? 34 : 12, stays ? 36 : 14); /* twice dead_s, or when it is gone */
+        /* twice dead_s, or when it is gone */
+        assert_in_range((int)now_s, stays ? 34 : 12, stays ? 36 : 14);
         member_clear(&lead.member);
     }
 }
@@ -657,7 +714,8 @@ static struct message rival_beat(int round, int members, double echo_s, uint64_t
                             .info = {.id = 9, .order = 0, .port = 9, .host = "z", .address = "10.0.0.9", .pid = 77}};
 }
 
-/* More hosts, then the higher round, then the nonce; and only by what was said after it heard us. Ours: run {1, 2}, 2 hosts, round 1. */
+/* More hosts, then the higher round, then the nonce; and only by what was said after it heard
+ * us. Ours: run {1, 2}, 2 hosts, round 1. */
 static void one_of_two_leaders_yields(void **state)
 {
     (void)state;
@@ -667,8 +725,9 @@ static void one_of_two_leaders_yields(void **state)
         uint64_t nonce;
         bool yields;
     } cases[] = {
-        {1, 3, 29.9, 7, true}, {1, 1, 29.9, 7, false}, {9, 1, 29.9, 7, false}, {2, 2, 29.9, 7, true},  {1, 2, 29.9, 7, false},
-        {1, 2, 29.9, 0, true}, {9, 9, 20.0, 7, false}, {9, 9, 0, 7, false},    {9, 0, 29.9, 7, false}, {0, 9, 29.9, 7, false},
+        {1, 3, 29.9, 7, true},  {1, 1, 29.9, 7, false}, {9, 1, 29.9, 7, false}, {2, 2, 29.9, 7, true},
+        {1, 2, 29.9, 7, false}, {1, 2, 29.9, 0, true},  {9, 9, 20.0, 7, false}, {9, 9, 0, 7, false},
+        {9, 0, 29.9, 7, false}, {0, 9, 29.9, 7, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct message beat = rival_beat(cases[i].round, cases[i].members, cases[i].echo_s, cases[i].nonce);
@@ -686,10 +745,10 @@ static void one_of_two_leaders_yields(void **state)
         }
         if (cases[i].yields) {
             char text[256];
-            (void)snprintf(
-                text, sizeof text,
-                "host z (pid 77): leads another run of this name, with %d hosts in round %d; this one, with 2 hosts in round 1, ends and joins it",
-                cases[i].members, cases[i].round);
+            (void)snprintf(text, sizeof text,
+                           "host z (pid 77): leads another run of this name, with %d hosts in round %d; this one, with "
+                           "2 hosts in round 1, ends and joins it",
+                           cases[i].members, cases[i].round);
             assert_string_equal(member_cause(&lead.member, 1)->text, text);
         } else if (cases[i].members > 0 && cases[i].round > 0 && cases[i].echo_s > 20) {
             assert_non_null(strstr(lead.said, "host z (pid 77): led another run of this name"));
@@ -700,7 +759,8 @@ static void one_of_two_leaders_yields(void **state)
 
 /* ---- who is gone for certain ---- */
 
-/* Two hosts in a round; then an agent of this id and machine says hello from the same address and port, and what the second one says is lost. */
+/* Two hosts in a round; then an agent of this id and machine says hello from the same address
+ * and port, and what the second one says is lost. */
 static void replace_second(uint64_t id, uint64_t machine)
 {
     static struct message keep;
@@ -742,7 +802,8 @@ static void a_reset_is_a_death_on_this_machine_only(void **state)
             replace_second(3, 7);
             lead.member.options.self.machine = own;
             member_down(&lead.member, 3, ends[end], 4);
-            assert_int_equal(member_is_dead(&lead.member, 3), ends[end] == MEMBER_ENDED || (ends[end] == MEMBER_RESET && own == 7));
+            assert_int_equal(member_is_dead(&lead.member, 3),
+                             ends[end] == MEMBER_ENDED || (ends[end] == MEMBER_RESET && own == 7));
             member_clear(&lead.member);
         }
     }
@@ -771,7 +832,8 @@ static double seek_until(struct member *m, double from_s, double end_s)
     return last_s;
 }
 
-/* The endpoint may be there a moment later: soon found, and a job of many hosts does not drown it. */
+/* The endpoint may be there a moment later: soon found, and a job of many hosts does not drown
+ * it. */
 static void a_seeker_asks_again_soon_then_seldom(void **state)
 {
     (void)state;
@@ -783,7 +845,8 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
     member_seek(&m, 1);
     double last_s = seek_until(&m, 1, 1.1);
     assert_true(tries >= 4);
-    assert_true(last_s > 1.05); /* for as long as we have been waiting, we wait at most as much again */
+    assert_true(last_s > 1.05); /* for as long as we have been waiting, we wait at most as much
+                                 * again */
     (void)seek_until(&m, 1.1, 3);
     tries = 0;
     (void)seek_until(&m, 3, 13);
@@ -795,7 +858,8 @@ static void a_seeker_asks_again_soon_then_seldom(void **state)
 static void messages_that_do_not_fit_us_are_refused(void **state)
 {
     (void)state;
-    static const struct place fits = {.round = 1, .group_world_size = 2, .world_size = 2, .role_world_size = 2, .local_world_size = 1};
+    static const struct place fits = {
+        .round = 1, .group_world_size = 2, .world_size = 2, .role_world_size = 2, .local_world_size = 1};
     struct member m;
     struct member_options o = seeker_of(2, 9);
     struct dt_error err;
@@ -814,7 +878,8 @@ static void messages_that_do_not_fit_us_are_refused(void **state)
     assert_non_null(strstr(err.text, "start of a round of "));
     start.action.kind = ACTION_END; /* its place means nothing */
     assert_int_equal(member_check(&m, &start, 10, &err), 0);
-    for (enum message_kind kind = MESSAGE_BEAT; kind <= MESSAGE_BEAT_ACK; kind++) { /* our leases end by what is echoed */
+    /* our leases end by what is echoed */
+    for (enum message_kind kind = MESSAGE_BEAT; kind <= MESSAGE_BEAT_ACK; kind++) {
         assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 99, .echo = 10}, 10, &err), 0);
         assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 1, .echo = 10.5}, 10, &err), -1);
         assert_non_null(strstr(err.text, "it echoes what this host will say in 0.5 s"));
@@ -822,7 +887,8 @@ static void messages_that_do_not_fit_us_are_refused(void **state)
     member_clear(&m);
 }
 
-/* The new leader had its JOIN, and gave it up since: what both said before it slept is read when it wakes. */
+/* The new leader had its JOIN, and gave it up since: what both said before it slept is read when
+ * it wakes. */
 static void who_slept_starts_nothing_of_before(void **state)
 {
     (void)state;
@@ -847,13 +913,15 @@ static void who_slept_starts_nothing_of_before(void **state)
         assert_int_equal(lead.own_starts, !slept);
         assert_int_equal(m.role, slept ? MEMBER_SEEKING : MEMBER_FOLLOWING);
         if (!slept) {
-            assert_true(member_workers_until(&m, now_s) < 10 + o.dead_s); /* the leader counts from the same moment, or a later one */
+            /* the leader counts from the same moment, or a later one */
+            assert_true(member_workers_until(&m, now_s) < 10 + o.dead_s);
         }
         member_clear(&m);
     }
 }
 
-/* A first round was prepared, and came to nothing; meanwhile etcd keeps another run. Whoever was in a round of the old one ends with it. */
+/* A first round was prepared, and came to nothing; meanwhile etcd keeps another run. Whoever was
+ * in a round of the old one ends with it. */
 static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
 {
     (void)state;
@@ -866,11 +934,13 @@ static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
         int code;
     } rows[] = {{0, 5, 0}, {1, 5, DT_EXIT_TEMPORARY}, {0, 0, DT_EXIT_TEMPORARY}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}};
+        struct message refuse = {
+            .kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}};
         refuse.nonce[1] = rows[i].nonce != 0 ? 6 : 0;
         memset(&lead, 0, sizeof lead);
         member_init(&m, &o, &lead_hooks);
-        m.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 1, .leader = 2, .council_count = 1, .council = {o.self}};
+        m.record = (struct record){
+            .nonce = {3, 4}, .term = 1, .round = 1, .leader = 2, .council_count = 1, .council = {o.self}};
         m.last_round = rows[i].last_round;
         member_witness(&m, &witness);
         member_seek(&m, 10);
@@ -898,13 +968,15 @@ static void who_asked_for_a_vote_and_leads_since_is_followed_on(void **state)
     member_seek(&m, 10);
     join_self(&m, 10);
     member_up(&m, &m.record.council[0], 10);
-    member_message(&m, 2, &(struct message){.kind = MESSAGE_BEAT, .term = 2, .info = m.record.council[0], .nonce = {1, 2}}, 11);
+    member_message(
+        &m, 2, &(struct message){.kind = MESSAGE_BEAT, .term = 2, .info = m.record.council[0], .nonce = {1, 2}}, 11);
     for (uint64_t term = 2; term <= 3; term++) {
         assert_int_equal(m.role, MEMBER_FOLLOWING);
         ask = (struct message){.kind = MESSAGE_VOTE_ASK, .term = term, .record = m.record};
         member_message(&m, 2, &ask, 11);
     }
-    assert_true(m.role == MEMBER_SEEKING && m.promised == 3); /* it asks for the next term: it does not lead any more */
+    assert_true(m.role == MEMBER_SEEKING && m.promised == 3); /* it asks for the next term: it
+                                                               * does not lead any more */
     member_clear(&m);
 }
 

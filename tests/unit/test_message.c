@@ -1,5 +1,5 @@
-/* Messages between agents: what goes in comes out, for every kind; cut short, longer or malformed bytes are refused; whatever is accepted is what
- * we would have written ourselves. */
+/* Messages between agents: what goes in comes out, for every kind; cut short, longer or
+ * malformed bytes are refused; whatever is accepted is what we would have written ourselves. */
 #include "base/text.h"
 #include "base/file.h"
 #include "launcher/rounds/message.h"
@@ -144,7 +144,8 @@ static void fill(struct message *m, enum message_kind kind, bool full)
 static int decode(struct message *m, const struct dt_text *bytes)
 {
     struct dt_error err;
-    static char *exact; /* of its size, so that reading behind the end is seen; a body points into it until the next message */
+    static char *exact; /* of its size, so that reading behind the end is seen; a body points
+                         * into it until the next message */
     exact = dt_realloc(exact, bytes->size + 1);
     memcpy(exact, bytes->data, bytes->size);
     return message_decode(m, exact, bytes->size, &err);
@@ -172,7 +173,8 @@ static void every_kind_comes_back(void **state)
     }
 }
 
-/* Where fuzzing begins: messages of this version, of every kind. DTRUN_WRITE_SEEDS=1 writes them anew. */
+/* Where fuzzing begins: messages of this version, of every kind. DTRUN_WRITE_SEEDS=1 writes them
+ * anew. */
 static void the_corpus_is_understood(void **state)
 {
     static struct message in, out;
@@ -214,7 +216,8 @@ static void fields_arrive(void **state)
     assert_int_equal(out.event.out_of_memory, in.event.out_of_memory);
     assert_true(out.event.at_step == in.event.at_step);
     assert_ptr_equal(out.event.role, out.role);
-    assert_true(out.event.step == in.event.step && out.event.kind == in.event.kind && out.event.failure == in.event.failure);
+    assert_true(out.event.step == in.event.step && out.event.kind == in.event.kind &&
+                out.event.failure == in.event.failure);
     dt_text_clear(&bytes);
     fill(&in, MESSAGE_ACTION, true);
     message_encode(&in, &bytes);
@@ -301,74 +304,76 @@ static void malformed_values_are_refused(void **state)
     dt_text_clear(&beat);
 }
 
-/* Sets one field of a good message, which is refused for it then, with a text that names the field. */
+/* Sets one field of a good message, which is refused for it then, with a text that names the
+ * field. */
 struct wrong {
     enum message_kind kind;
     const char *text;
     void (*set)(struct message *m);
 };
 
-#define WRONG(kind_, text_, name, ...)                                                                                                               \
-    static void name(struct message *m)                                                                                                              \
-    {                                                                                                                                                \
-        __VA_ARGS__;                                                                                                                                 \
+#define WRONG(kind_, text_, name, ...)                                                                                 \
+    static void name(struct message *m)                                                                                \
+    {                                                                                                                  \
+        __VA_ARGS__;                                                                                                   \
     }
-#define ALL_WRONG(X)                                                                                                                                 \
-    X(MESSAGE_ACK, "term 9223372036854775809", late_term, m->term = MESSAGE_TERM_MAX + 1)                                                            \
-    X(MESSAGE_ACK, "round 1000000001", late_round, m->round = MESSAGE_COUNT_MAX + 1)                                                                 \
-    X(MESSAGE_ACK, "round -1", no_round, m->round = -1)                                                                                              \
-    X(MESSAGE_JOIN, "order 9223372036854775807", far_order, m->info.order = INT64_MAX)                                                               \
-    X(MESSAGE_JOIN, "order -2", no_order, m->info.order = -2)                                                                                        \
-    X(MESSAGE_JOIN, "port 65536", far_port, m->info.port = 65536)                                                                                    \
-    X(MESSAGE_JOIN, "pid -1", no_pid, m->info.pid = -1)                                                                                              \
-    X(MESSAGE_JOIN, "workers 0", no_workers, m->local_world_size = 0)                                                                                \
-    X(MESSAGE_JOIN, "workers 4097", many_workers, m->local_world_size = MESSAGE_LOCAL_MAX + 1)                                                       \
-    X(MESSAGE_JOIN, "count -1", no_count, m->count = -1)                                                                                             \
-    X(MESSAGE_JOIN, "preference -2", no_preference, m->preference = -2)                                                                              \
-    X(MESSAGE_JOIN, "stamp nan", nan_stamp, m->stamp = NAN)                                                                                          \
-    X(MESSAGE_JOIN, "clock inf", infinite_clock, m->wall_s = INFINITY)                                                                               \
-    X(MESSAGE_BEAT_ACK, "echo -1", negative_echo, m->echo = -1)                                                                                      \
-    X(MESSAGE_BEAT_ACK, "stamp 1e+300", far_stamp, m->stamp = 1e300)                                                                                 \
-    X(MESSAGE_BEAT, "members 10241", many_members, m->members = COORDINATOR_MAX_NODES + 1)                                                           \
-    X(MESSAGE_BEAT, "count 1", late_beat, m->count = 1)                                                                                              \
-    X(MESSAGE_REDIRECT, "nobody", redirect_to_nobody, m->info.id = 0)                                                                                \
-    X(MESSAGE_PROBE, "nobody", probe_nowhere, m->info.port = 0)                                                                                      \
-    X(MESSAGE_YIELD, "nobody", yield_to_nobody, m->info.id = 0)                                                                                      \
-    X(MESSAGE_YIELD, "address", strange_address, (void)strcpy(m->info.address, "$(id)"))                                                             \
-    X(MESSAGE_PREPARE, "council 2: nobody", empty_council, m->record.council_count = 3, m->record.council[2].id = 0)                                 \
-    X(MESSAGE_PREPARE, "council -1", no_council, m->record.council_count = -1)                                                                       \
-    X(MESSAGE_PREPARE, "next order -1", no_next_order, m->record.next_order = -1)                                                                    \
-    X(MESSAGE_PREPARE, "next order 9223372036854775807", far_next_order, m->record.next_order = INT64_MAX)                                           \
-    X(MESSAGE_PREPARE, "restarts used 2147483647", many_restarts, m->record.restarts_used = INT32_MAX)                                               \
-    X(MESSAGE_KEEP, "without progress 2147483647", no_progress, m->record.no_progress = INT32_MAX)                                                   \
-    X(MESSAGE_KEEP, "best step -2", no_best_step, m->record.best_step = -2)                                                                          \
-    X(MESSAGE_VOTE, "best saved step", far_best_saved, m->record.best_saved = MESSAGE_STEP_MAX + 1)                                                  \
-    X(MESSAGE_VOTE_ASK, "record: term", late_record, m->record.term = UINT64_MAX)                                                                    \
-    X(MESSAGE_VOTE_ASK, "record: round", far_record, m->record.round = INT32_MAX)                                                                    \
-    X(MESSAGE_VOTE_ASK, "record: members", record_members, m->record.members = INT32_MAX)                                                            \
-    X(MESSAGE_EVENT, "event 5", event_of_a_leader, m->event.kind = EVENT_LOST)                                                                       \
-    X(MESSAGE_EVENT, "failure 3", unknown_failure, m->event.failure = (enum failure_kind)3)                                                          \
-    X(MESSAGE_EVENT, "workers 4097", event_workers, m->event.local_world_size = MESSAGE_LOCAL_MAX + 1)                                               \
-    X(MESSAGE_EVENT, "step 4611686018427387904", far_step, m->event.step = (int64_t)1 << 62)                                                         \
-    X(MESSAGE_EVENT, "saved step", no_saved_step, m->event.saved_step = INT64_MIN)                                                                   \
-    X(MESSAGE_EVENT, "out of memory", far_at_step, m->event.at_step = INT64_MAX)                                                                     \
-    X(MESSAGE_CAUSE, "cause 0", no_cause, m->count = 0)                                                                                              \
-    X(MESSAGE_STATUS, "part -1", no_part, m->count = -1)                                                                                             \
-    X(MESSAGE_ACTION, "order -1", start_without_order, start(m); m->info.order = -1)                                                                 \
-    X(MESSAGE_ACTION, "sizes", strange_sizes, start(m); (void)strcpy(m->text, "8;id"))                                                               \
-    X(MESSAGE_ACTION, "names no leader", start_without_leader, start(m); m->record.leader++)                                                         \
-    X(MESSAGE_ACTION, "names no leader", leader_nowhere, start(m); m->record.council[0].port = 0)                                                    \
-    X(MESSAGE_ACTION, "the round is 4", start_of_another_round, start(m); m->action.place.round = 4)                                                 \
-    X(MESSAGE_ACTION, "no place", place_without_round, start(m); m->action.place.round = m->record.round = 0)                                        \
-    X(MESSAGE_ACTION, "no place", place_of_none, start(m); m->action.place.local_world_size = 0)                                                     \
-    X(MESSAGE_ACTION, "no place", place_of_many, start(m); m->action.place.local_world_size = MESSAGE_LOCAL_MAX + 1)                                 \
-    X(MESSAGE_ACTION, "no place", host_outside, start(m); m->action.place.group_rank = 3)                                                            \
-    X(MESSAGE_ACTION, "no place", more_hosts_than_ranks, start(m); m->action.place.group_world_size = 21)                                            \
-    X(MESSAGE_ACTION, "no place", ranks_outside, start(m); m->action.place.rank = 13)                                                                \
-    X(MESSAGE_ACTION, "no place", rank_before_its_host, start(m); m->action.place.rank = m->action.place.role_rank = 0)                              \
-    X(MESSAGE_ACTION, "no place", role_outside, start(m); m->action.place.role_rank = 3)                                                             \
-    X(MESSAGE_ACTION, "no place", role_too_large, start(m); m->action.place.role_world_size = 21)                                                    \
-    X(MESSAGE_ACTION, "place: rank 2147483647", far_rank, start(m); m->action.place.rank = INT32_MAX)                                                \
+#define ALL_WRONG(X)                                                                                                   \
+    X(MESSAGE_ACK, "term 9223372036854775809", late_term, m->term = MESSAGE_TERM_MAX + 1)                              \
+    X(MESSAGE_ACK, "round 1000000001", late_round, m->round = MESSAGE_COUNT_MAX + 1)                                   \
+    X(MESSAGE_ACK, "round -1", no_round, m->round = -1)                                                                \
+    X(MESSAGE_JOIN, "order 9223372036854775807", far_order, m->info.order = INT64_MAX)                                 \
+    X(MESSAGE_JOIN, "order -2", no_order, m->info.order = -2)                                                          \
+    X(MESSAGE_JOIN, "port 65536", far_port, m->info.port = 65536)                                                      \
+    X(MESSAGE_JOIN, "pid -1", no_pid, m->info.pid = -1)                                                                \
+    X(MESSAGE_JOIN, "workers 0", no_workers, m->local_world_size = 0)                                                  \
+    X(MESSAGE_JOIN, "workers 4097", many_workers, m->local_world_size = MESSAGE_LOCAL_MAX + 1)                         \
+    X(MESSAGE_JOIN, "count -1", no_count, m->count = -1)                                                               \
+    X(MESSAGE_JOIN, "preference -2", no_preference, m->preference = -2)                                                \
+    X(MESSAGE_JOIN, "stamp nan", nan_stamp, m->stamp = NAN)                                                            \
+    X(MESSAGE_JOIN, "clock inf", infinite_clock, m->wall_s = INFINITY)                                                 \
+    X(MESSAGE_BEAT_ACK, "echo -1", negative_echo, m->echo = -1)                                                        \
+    X(MESSAGE_BEAT_ACK, "stamp 1e+300", far_stamp, m->stamp = 1e300)                                                   \
+    X(MESSAGE_BEAT, "members 10241", many_members, m->members = COORDINATOR_MAX_NODES + 1)                             \
+    X(MESSAGE_BEAT, "count 1", late_beat, m->count = 1)                                                                \
+    X(MESSAGE_REDIRECT, "nobody", redirect_to_nobody, m->info.id = 0)                                                  \
+    X(MESSAGE_PROBE, "nobody", probe_nowhere, m->info.port = 0)                                                        \
+    X(MESSAGE_YIELD, "nobody", yield_to_nobody, m->info.id = 0)                                                        \
+    X(MESSAGE_YIELD, "address", strange_address, (void)strcpy(m->info.address, "$(id)"))                               \
+    X(MESSAGE_PREPARE, "council 2: nobody", empty_council, m->record.council_count = 3, m->record.council[2].id = 0)   \
+    X(MESSAGE_PREPARE, "council -1", no_council, m->record.council_count = -1)                                         \
+    X(MESSAGE_PREPARE, "next order -1", no_next_order, m->record.next_order = -1)                                      \
+    X(MESSAGE_PREPARE, "next order 9223372036854775807", far_next_order, m->record.next_order = INT64_MAX)             \
+    X(MESSAGE_PREPARE, "restarts used 2147483647", many_restarts, m->record.restarts_used = INT32_MAX)                 \
+    X(MESSAGE_KEEP, "without progress 2147483647", no_progress, m->record.no_progress = INT32_MAX)                     \
+    X(MESSAGE_KEEP, "best step -2", no_best_step, m->record.best_step = -2)                                            \
+    X(MESSAGE_VOTE, "best saved step", far_best_saved, m->record.best_saved = MESSAGE_STEP_MAX + 1)                    \
+    X(MESSAGE_VOTE_ASK, "record: term", late_record, m->record.term = UINT64_MAX)                                      \
+    X(MESSAGE_VOTE_ASK, "record: round", far_record, m->record.round = INT32_MAX)                                      \
+    X(MESSAGE_VOTE_ASK, "record: members", record_members, m->record.members = INT32_MAX)                              \
+    X(MESSAGE_EVENT, "event 5", event_of_a_leader, m->event.kind = EVENT_LOST)                                         \
+    X(MESSAGE_EVENT, "failure 3", unknown_failure, m->event.failure = (enum failure_kind)3)                            \
+    X(MESSAGE_EVENT, "workers 4097", event_workers, m->event.local_world_size = MESSAGE_LOCAL_MAX + 1)                 \
+    X(MESSAGE_EVENT, "step 4611686018427387904", far_step, m->event.step = (int64_t)1 << 62)                           \
+    X(MESSAGE_EVENT, "saved step", no_saved_step, m->event.saved_step = INT64_MIN)                                     \
+    X(MESSAGE_EVENT, "out of memory", far_at_step, m->event.at_step = INT64_MAX)                                       \
+    X(MESSAGE_CAUSE, "cause 0", no_cause, m->count = 0)                                                                \
+    X(MESSAGE_STATUS, "part -1", no_part, m->count = -1)                                                               \
+    X(MESSAGE_ACTION, "order -1", start_without_order, start(m); m->info.order = -1)                                   \
+    X(MESSAGE_ACTION, "sizes", strange_sizes, start(m); (void)strcpy(m->text, "8;id"))                                 \
+    X(MESSAGE_ACTION, "names no leader", start_without_leader, start(m); m->record.leader++)                           \
+    X(MESSAGE_ACTION, "names no leader", leader_nowhere, start(m); m->record.council[0].port = 0)                      \
+    X(MESSAGE_ACTION, "the round is 4", start_of_another_round, start(m); m->action.place.round = 4)                   \
+    X(MESSAGE_ACTION, "no place", place_without_round, start(m); m->action.place.round = m->record.round = 0)          \
+    X(MESSAGE_ACTION, "no place", place_of_none, start(m); m->action.place.local_world_size = 0)                       \
+    X(MESSAGE_ACTION, "no place", place_of_many, start(m); m->action.place.local_world_size = MESSAGE_LOCAL_MAX + 1)   \
+    X(MESSAGE_ACTION, "no place", host_outside, start(m); m->action.place.group_rank = 3)                              \
+    X(MESSAGE_ACTION, "no place", more_hosts_than_ranks, start(m); m->action.place.group_world_size = 21)              \
+    X(MESSAGE_ACTION, "no place", ranks_outside, start(m); m->action.place.rank = 13)                                  \
+    X(MESSAGE_ACTION, "no place", rank_before_its_host, start(m);                                                      \
+      m->action.place.rank = m->action.place.role_rank = 0)                                                            \
+    X(MESSAGE_ACTION, "no place", role_outside, start(m); m->action.place.role_rank = 3)                               \
+    X(MESSAGE_ACTION, "no place", role_too_large, start(m); m->action.place.role_world_size = 21)                      \
+    X(MESSAGE_ACTION, "place: rank 2147483647", far_rank, start(m); m->action.place.rank = INT32_MAX)                  \
     X(MESSAGE_ACTION, "place: world size -1", no_world, start(m); m->action.place.world_size = -1)
 
 /* A host with 8 of 20 ranks, the last one of three. */
@@ -412,7 +417,8 @@ static void wrong_values_are_refused_by_name(void **state)
     }
 }
 
-/* Names and texts: whatever we have to say arrives, harmless; what a stranger wrote otherwise is refused. */
+/* Names and texts: whatever we have to say arrives, harmless; what a stranger wrote otherwise is
+ * refused. */
 static void texts_are_harmless(void **state)
 {
     static const char *const harmful[] = {"\033[2J",
@@ -447,7 +453,8 @@ static void texts_are_harmless(void **state)
     }
     struct dt_text bytes = {0};
     fill(&in, MESSAGE_JOIN, false);
-    memset(in.text, 'x', sizeof in.text); /* the end of what has room is in the middle of a character */
+    memset(in.text, 'x', sizeof in.text); /* the end of what has room is in the middle of a
+                                           * character */
     memcpy(in.text + sizeof in.text - 3, "\xe2\x82\xac", 3);
     in.text[5] = '\n';
     message_encode(&in, &bytes);
@@ -499,9 +506,15 @@ static void names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_comes_back), cmocka_unit_test(the_corpus_is_understood),      cmocka_unit_test(fields_arrive),
-        cmocka_unit_test(every_cut_is_refused),  cmocka_unit_test(malformed_values_are_refused),  cmocka_unit_test(wrong_values_are_refused_by_name),
-        cmocka_unit_test(texts_are_harmless),    cmocka_unit_test(what_is_accepted_is_canonical), cmocka_unit_test(names),
+        cmocka_unit_test(every_kind_comes_back),
+        cmocka_unit_test(the_corpus_is_understood),
+        cmocka_unit_test(fields_arrive),
+        cmocka_unit_test(every_cut_is_refused),
+        cmocka_unit_test(malformed_values_are_refused),
+        cmocka_unit_test(wrong_values_are_refused_by_name),
+        cmocka_unit_test(texts_are_harmless),
+        cmocka_unit_test(what_is_accepted_is_canonical),
+        cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

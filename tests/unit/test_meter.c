@@ -1,4 +1,5 @@
-/* The meter of kernels: it has every row, what it counts in a step of a small model is what arithmetic says, and a step does not notice it. */
+/* The meter of kernels: it has every row, what it counts in a step of a small model is what
+ * arithmetic says, and a step does not notice it. */
 #include "kernels/meter.h"
 
 #include "tests/unit/support/ranks.h"
@@ -32,7 +33,8 @@ static void each_row_is_one_of_its_own(void **state)
         memcpy(inner, (const char *)m.inner + sizeof(char *), sizeof inner);
         assert_string_equal(m.table.name, d.kernels->name);
         for (int a = 0; a < ROWS; a++) {
-            assert_true((outer[a] == NULL) == (inner[a] == NULL)); /* a device may have no matmul_epilogue */
+            /* a device may have no matmul_epilogue */
+            assert_true((outer[a] == NULL) == (inner[a] == NULL));
             assert_true(outer[a] == NULL || outer[a] != inner[a]);
             for (int b = 0; b < a; b++) {
                 assert_true(outer[a] == NULL || outer[a] != outer[b]);
@@ -59,7 +61,8 @@ static void a_row_notes_its_own_call(void **state)
     d.kernels->fill(s, &(struct dt_fill_args){.x = x, .count = 64, .value = 2, .type = DT_F32});
     d.kernels->scale(s, &(struct dt_scale_args){.x = x, .count = 32, .factor = 3, .type = DT_F32});
     dt_meter_end(&m);
-    d.kernels->add(s, &(struct dt_add_args){.out = &sum, .a = &sum, .b = x, .count = 1, .type = DT_F32, .b_type = DT_F32});
+    d.kernels->add(s,
+                   &(struct dt_add_args){.out = &sum, .a = &sum, .b = x, .count = 1, .type = DT_F32, .b_type = DT_F32});
     assert_int_equal(dt_stream_finish(s, 60, &err), 0);
     assert_true(x[31] == 6 && x[32] == 2 && sum == 7);
     assert_int_equal(m.count, 2);
@@ -130,7 +133,9 @@ static void train(const char *device, enum dt_dtype type, enum recompute level, 
     job.recompute.level = level;
     *c = (struct counted){.metered = metered};
     assert_int_equal(world_open(&w, &(struct world_options){.device = device, .threads = 1}, &err), 0);
-    int rc = trainer_run(&w, &job, &(struct trainer_hooks){.after_step = after_step, .at_end = at_end, .context = c, .quiet = true, .no_files = true},
+    int rc = trainer_run(&w, &job,
+                         &(struct trainer_hooks){
+                             .after_step = after_step, .at_end = at_end, .context = c, .quiet = true, .no_files = true},
                          &exit_code, &err);
     world_close(&w);
     dt_arena_clear(&job.arena);
@@ -166,7 +171,8 @@ static int64_t calls(const struct counted *c, const char *name)
     return c->calls[row_of(name)];
 }
 
-/* Weights that products multiply by: of each layer 3 C C, C C and two of C by 4 C; the embedding as head. */
+/* Weights that products multiply by: of each layer 3 C C, C C and two of C by 4 C; the embedding
+ * as head. */
 enum {
     TOKENS = BATCH * POSITIONS * MICRO_STEPS,
     LAYER_WEIGHTS = 12 * CHANNELS * CHANNELS,
@@ -175,8 +181,9 @@ enum {
     PARAMETERS = MATMUL_WEIGHTS + POSITIONS * CHANNELS + LAYERS * 13 * CHANNELS + 2 * CHANNELS
 };
 
-/* Forward is 2 operations per weight and token, backward 4. A pair of positions is 2 C operations per product, and causal attention looks at half of T T pairs:
- * by two products forward, by five backward. */
+/* Forward is 2 operations per weight and token, backward 4. A pair of positions is 2 C
+ * operations per product, and causal attention looks at half of T T pairs: by two products
+ * forward, by five backward. */
 static void check_arithmetic(const struct counted *c, int again)
 {
     double pairs = (double)TOKENS * POSITIONS / 2;
@@ -194,10 +201,12 @@ static void a_step_of_fp32(void **state)
     check_arithmetic(&c, 0);
     assert_true(flops(&c, "attention") == (double)TOKENS * POSITIONS / 2 * LAYERS * 2 * 2 * CHANNELS);
     assert_int_equal(calls(&c, "attention"), LAYERS * MICRO_STEPS);
-    /* w, m and v read and written, the gradient read. Tensors of multiples of 64 elements lie side by side. */
+    /* w, m and v read and written, the gradient read. Tensors of multiples of 64 elements lie
+     * side by side. */
     assert_int_equal(calls(&c, "adamw_many"), 1);
     assert_true(bytes(&c, "adamw_many") == 28.0 * PARAMETERS);
-    assert_true(bytes(&c, "norm_sum") >= 4.0 * PARAMETERS && bytes(&c, "norm_sum") < 4.1 * PARAMETERS); /* whole units, with their ends */
+    /* whole units, with their ends */
+    assert_true(bytes(&c, "norm_sum") >= 4.0 * PARAMETERS && bytes(&c, "norm_sum") < 4.1 * PARAMETERS);
     assert_true(bytes(&c, "cross_entropy") == 2.0 * 4 * TOKENS * VOCABULARY);
     /* Forward two norms a layer, in backward the same again; that of the head once. */
     assert_int_equal(calls(&c, "layernorm"), (4 * LAYERS + 1) * MICRO_STEPS);
@@ -213,12 +222,14 @@ static void a_step_of_bf16(void **state)
     struct counted c;
     train("cpu", DT_BF16, RECOMPUTE_CHEAP, true, &c);
     check_arithmetic(&c, 0);
-    assert_true(bytes(&c, "adamw_many") == (24.0 + 2 + 4) * PARAMETERS); /* also the weights in BF16; gradients of several micro-steps are F32 */
+    /* also the weights in BF16; gradients of several micro-steps are F32 */
+    assert_true(bytes(&c, "adamw_many") == (24.0 + 2 + 4) * PARAMETERS);
     assert_true(bytes(&c, "cross_entropy") == 2.0 * 2 * TOKENS * VOCABULARY);
     assert_true(bytes(&c, "activation") == 2.0 * LAYERS * TOKENS * 2 * 4 * CHANNELS * 2);
 }
 
-/* Of a device with memory of its own, steps are put in ahead; the calls of one are counted all the same. */
+/* Of a device with memory of its own, steps are put in ahead; the calls of one are counted all
+ * the same. */
 static void what_is_computed_again_counts_again(void **state)
 {
     (void)state;
@@ -226,7 +237,8 @@ static void what_is_computed_again_counts_again(void **state)
     for (int i = 0; i < 2; i++) {
         struct counted c;
         train(devices[i], DT_F32, RECOMPUTE_BLOCK, true, &c);
-        check_arithmetic(&c, LAYER_WEIGHTS - 4 * CHANNELS * CHANNELS); /* the second map of the MLP is not */
+        /* the second map of the MLP is not */
+        check_arithmetic(&c, LAYER_WEIGHTS - 4 * CHANNELS * CHANNELS);
         assert_int_equal(calls(&c, "attention"), 2 * LAYERS * MICRO_STEPS);
         train(devices[i], DT_F32, RECOMPUTE_MLP, true, &c);
         check_arithmetic(&c, 4 * CHANNELS * CHANNELS);

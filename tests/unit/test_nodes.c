@@ -1,6 +1,7 @@
-/* Many agents with their links, members and stores, without workers: those of the followers in this process, the leader's in one that is killed.
- * They meet, elect another leader, and hold a few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand.
- * Before that, what hosts compare. */
+/* Many agents with their links, members and stores, without workers: those of the followers in
+ * this process, the leader's in one that is killed. They meet, elect another leader, and hold a
+ * few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. Before that,
+ * what hosts compare. */
 #include "launcher/hosts/nodes.h"
 #include "launcher/hosts/nodes_place.h"
 #include "launcher/hosts/nodes_wait.h"
@@ -133,7 +134,8 @@ static void fail_late(const struct crowd *c, int world)
     }
     dt_text_init(&status);
     nodes_status(late->nodes, &status);
-    fail_msg("%d of %d agents are in a round of %d; agent %d: %s", in, c->count, world, (int)(late - c->agents), dt_text_str(&status));
+    fail_msg("%d of %d agents are in a round of %d; agent %d: %s", in, c->count, world, (int)(late - c->agents),
+             dt_text_str(&status));
 }
 
 static void run_until_all_in(struct crowd *c, int world)
@@ -231,11 +233,13 @@ static void followers_of_a_killed_leader_elect_another(void **state)
     assert_int_equal(waitpid(leader, &status, 0), leader);
     run_until_all_in(&c, all - 1);
     assert_string_equal(launch_of(&c), launch); /* another leader, the same launch */
-    for (int i = 0; i < 20; i++) {              /* goodbyes of links that were only for the search */
+    for (int i = 0; i < 20; i++) {              /* goodbyes of links that were only for the
+                                                 * search */
         (void)uv_run(&c.loop, UV_RUN_ONCE);
     }
     assert_true(before < 3 * all + 100);         /* each a listener and a link */
-    assert_true(open_sockets() < 4 * all + 200); /* the leader's ends are here, too; and the council's among themselves */
+    assert_true(open_sockets() < 4 * all + 200); /* the leader's ends are here, too; and the
+                                                  * council's among themselves */
     for (int i = 0; i < c.count; i++) {
         nodes_close(c.agents[i].nodes);
     }
@@ -290,7 +294,14 @@ static void liar_message(void *user, uint64_t peer, const void *bytes, size_t si
     if (in.kind != MESSAGE_JOIN) {
         return;
     }
-    struct message m = {.kind = MESSAGE_BEAT, .info = me, .term = 5, .granted = true, .nonce = {7, 9}, .members = 1, .stamp = 1, .echo = in.stamp};
+    struct message m = {.kind = MESSAGE_BEAT,
+                        .info = me,
+                        .term = 5,
+                        .granted = true,
+                        .nonce = {7, 9},
+                        .members = 1,
+                        .stamp = 1,
+                        .echo = in.stamp};
     liar_send(l, peer, &m);
     m = (struct message){.kind = MESSAGE_ACTION, .term = 5, .info = {.order = 1}};
     m.record = (struct record){.nonce = {7, 9},
@@ -327,7 +338,8 @@ static void run_while(uv_loop_t *loop, const int *count, int below)
     }
 }
 
-/* A START of more workers than this host has costs the link with whoever said so, and nothing begins; the next one, which fits, is followed. */
+/* A START of more workers than this host has costs the link with whoever said so, and nothing
+ * begins; the next one, which fits, is followed. */
 static void a_start_that_cannot_be_costs_the_link(void **state)
 {
     (void)state;
@@ -371,7 +383,10 @@ static void a_start_that_cannot_be_costs_the_link(void **state)
     bool named = false;
     rewind(said);
     while (fgets(line, sizeof line, said) != NULL) {
-        named = named || strstr(line, "host liar (127.0.0.1): action message: start of 3000 workers on this host, which has 1") != NULL;
+        named =
+            named ||
+            strstr(line, "host liar (127.0.0.1): action message: start of 3000 workers on this host, which has 1") !=
+                NULL;
     }
     assert_true(named);
 }
@@ -411,7 +426,8 @@ static void hosts_compare_dead_after_as_it_is_used(void **state)
     digest_of(other, (char *const[]){(char *)"/bin/true", NULL},
               (char *const[]){(char *)"PET_RDZV_CONF=keep_alive_interval=2,keep_alive_max_attempt=4", NULL});
     assert_non_null(strstr(other, "\n--dead_after 8\n"));
-    digest_of(other, (char *const[]){(char *)"--dead_after=30", (char *)"--time_scale=2", (char *)"/bin/true", NULL}, none);
+    digest_of(other, (char *const[]){(char *)"--dead_after=30", (char *)"--time_scale=2", (char *)"/bin/true", NULL},
+              none);
     assert_string_equal(other, plain); /* the same in the end */
 }
 
@@ -426,7 +442,9 @@ static void hosts_of_a_job_without_a_name_compare_what_they_run(void **state)
     assert_non_null(strstr(first, "\n" MEMBER_UNNAMED "/bin/true xxx"));
     digest_of(second, (char *const[]){etcd, (char *)"/bin/true", padding, (char *)"2", NULL}, none);
     assert_string_not_equal(first, second);
-    digest_of(second, (char *const[]){etcd, (char *)"--nproc_per_node=2", (char *)"/bin/true", padding, (char *)"1", NULL}, none);
+    digest_of(second,
+              (char *const[]){etcd, (char *)"--nproc_per_node=2", (char *)"/bin/true", padding, (char *)"1", NULL},
+              none);
     assert_string_equal(first, second); /* hosts may have more workers */
     digest_of(first, (char *const[]){etcd, id, (char *)"/bin/true", (char *)"1", NULL}, none);
     digest_of(second, (char *const[]){etcd, id, (char *)"/bin/false", NULL}, none);
@@ -459,13 +477,17 @@ static void hosts_compare_all_arguments_of_train(void **state)
     assert_null(strchr(second, '\t')); /* no message may hold it */
 }
 
-/* A wrong key is the cause when it was refused for five seconds; an endpoint that heard it too often says nothing more, which is no other cause. */
+/* A wrong key is the cause when it was refused for five seconds; an endpoint that heard it too
+ * often says nothing more, which is no other cause. */
 static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 {
     (void)state;
     static const char key[] = "10.0.0.1:29500: refused our proof: the key files differ, or it is ending";
-    struct options o = {
-        .rdzv_backend = (char *)"c10d", .master_addr = (char *)"10.0.0.1", .master_port = 29500, .join_timeout_s = 600, .time_scale = 1};
+    struct options o = {.rdzv_backend = (char *)"c10d",
+                        .master_addr = (char *)"10.0.0.1",
+                        .master_port = 29500,
+                        .join_timeout_s = 600,
+                        .time_scale = 1};
     struct member *m = dt_alloc(sizeof *m);
     struct nodes_wait w = {.since_s = dt_now_s()};
     struct dt_text line;
@@ -477,14 +499,17 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
     }
     assert_true(nodes_wait_key_refused(&w, key, 115, 1));
     assert_true(nodes_wait_is_key(&w, m));
-    (void)snprintf(w.trouble, sizeof w.trouble, "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
+    (void)snprintf(w.trouble, sizeof w.trouble,
+                   "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
     (void)snprintf(w.denied, sizeof w.denied, "%s", key);
     nodes_wait_line(&w, m, &o, 0, &line);
     assert_non_null(strstr(dt_text_str(&line), "s left: refused our proof: the key files differ"));
     dt_text_reset(&line);
     nodes_wait_too_few(&w, m, &o, &line);
-    assert_string_equal(dt_text_str(&line), "endpoint 10.0.0.1 port 29500: refused our proof: the key files differ, or it is ending");
-    m->record.round = 1; /* whoever was in a round had the right key: the job ends with another code, and names what it saw last */
+    assert_string_equal(dt_text_str(&line),
+                        "endpoint 10.0.0.1 port 29500: refused our proof: the key files differ, or it is ending");
+    m->record.round = 1; /* whoever was in a round had the right key: the job ends with another
+                          * code, and names what it saw last */
     dt_text_reset(&line);
     nodes_wait_too_few(&w, m, &o, &line);
     assert_non_null(strstr(dt_text_str(&line), "port 29500: closed the connection"));
@@ -507,10 +532,12 @@ static void refusals_far_apart_are_no_proof(void **state)
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_start_that_cannot_be_costs_the_link, unhush),     cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
-        cmocka_unit_test(hosts_of_a_job_without_a_name_compare_what_they_run),        cmocka_unit_test(hosts_compare_all_arguments_of_train),
-        cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end),          cmocka_unit_test(refusals_far_apart_are_no_proof),
-        cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(a_start_that_cannot_be_costs_the_link, unhush),
+                                       cmocka_unit_test(hosts_compare_dead_after_as_it_is_used),
+                                       cmocka_unit_test(hosts_of_a_job_without_a_name_compare_what_they_run),
+                                       cmocka_unit_test(hosts_compare_all_arguments_of_train),
+                                       cmocka_unit_test(a_wrong_key_is_named_while_waiting_and_at_the_end),
+                                       cmocka_unit_test(refusals_far_apart_are_no_proof),
+                                       cmocka_unit_test_teardown(followers_of_a_killed_leader_elect_another, unhush)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

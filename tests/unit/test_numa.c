@@ -1,4 +1,5 @@
-/* Sets of CPUs and their text; masks on small trees of files (tests/stories/test_numa.py compares many with torch's). */
+/* Sets of CPUs and their text; masks on small trees of files (tests/stories/test_numa.py
+ * compares many with torch's). */
 #include "launcher/workers/numa.h"
 
 #include "base/file.h"
@@ -88,8 +89,9 @@ static void sets_and_their_text(void **state)
     assert_true(cpus_count(&a) >= 1);
 }
 
-/* Two sockets with two nodes each, but node 3 has only memory; two threads per core, i and i + 12; node 0 has cores 0-3, of which 0-2 share a cache,
- * node 1 has 4-7 with a cache each, node 2 has 8-11. */
+/* Two sockets with two nodes each, but node 3 has only memory; two threads per core, i and i +
+ * 12; node 0 has cores 0-3, of which 0-2 share a cache, node 1 has 4-7 with a cache each, node 2
+ * has 8-11. */
 static void make_machine(void)
 {
     static const char *const nodes[] = {"0-3,12-15\n", "4-7,16-19\n", "8-11,20-23\n", "\n"};
@@ -136,9 +138,14 @@ static void masks(void **state)
         {NUMA_EXCLUSIVE, "0-23", {0, 1, 0, 0}, 2, "2,14"},
         {NUMA_EXCLUSIVE, "0-23", {0, 1, 0, 0}, 3, "3,15"},
         {NUMA_EXCLUSIVE, "0-23", {0, 1, 0, 0}, 1, "4-7,16-19"},
-        {NUMA_EXCLUSIVE, "1-3,12", {0, 0, -1}, 1, "2-3"}, /* core 0 has one thread left, which still names it */
+        {NUMA_EXCLUSIVE, "1-3,12", {0, 0, -1}, 1, "2-3"}, /* core 0 has one thread left, which
+                                                           * still names it */
         {NUMA_EXCLUSIVE, "1-3,12", {0, 0, -1}, 0, "1,12"},
-        {NUMA_EXCLUSIVE, "0,12,1", {0, 0, 0, -1}, 1, "!exclusive: node 0 has 2 physical cores to share out among 3; use node"},
+        {NUMA_EXCLUSIVE,
+         "0,12,1",
+         {0, 0, 0, -1},
+         1,
+         "!exclusive: node 0 has 2 physical cores to share out among 3; use node"},
         {NUMA_BY_CORE_COMPLEX, "0-23", {0, 0, 0, -1}, 0, "0-2,12-14"},
         {NUMA_BY_CORE_COMPLEX, "0-23", {0, 0, 0, -1}, 1, "3,15"},
         {NUMA_BY_CORE_COMPLEX, "0-23", {0, 0, 0, -1}, 2, "0-2,12-14"}, /* round again */
@@ -163,8 +170,9 @@ static void masks(void **state)
         } else {
             cpus_print(&mask, &text);
         }
-        bool right = rows[i].mask[0] == '!' ? text.size > 0 && text.data[0] == '!' && strstr(text.data, rows[i].mask + 1) != NULL
-                                            : strcmp(dt_text_str(&text), rows[i].mask) == 0;
+        bool right = rows[i].mask[0] == '!'
+                         ? text.size > 0 && text.data[0] == '!' && strstr(text.data, rows[i].mask + 1) != NULL
+                         : strcmp(dt_text_str(&text), rows[i].mask) == 0;
         if (!right) {
             fail_msg("row %zu: %s, not %s", i, dt_text_str(&text), rows[i].mask);
         }
@@ -179,8 +187,9 @@ static void devices_that_are_none(void **state)
         const char *allowed;
         int count;
         const char *nodes; /* or null: refused */
-    } rows[] = {{"0-23", 1, "0"},        {"0-23", 2, "01"}, {"0-23", 3, "012"}, {"0-23", 4, "0012"}, {"0-23", 6, "001122"},
-                {"0-23", 8, "00011122"}, {"4-11", 2, "12"}, {"20", 3, "222"},   {"30", 1, NULL}};
+    } rows[] = {{"0-23", 1, "0"},    {"0-23", 2, "01"},     {"0-23", 3, "012"},
+                {"0-23", 4, "0012"}, {"0-23", 6, "001122"}, {"0-23", 8, "00011122"},
+                {"4-11", 2, "12"},   {"20", 3, "222"},      {"30", 1, NULL}};
     make_machine();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct cpus allowed;
@@ -224,8 +233,9 @@ static void nodes_of_addresses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sets_and_their_text), cmocka_unit_test_setup_teardown(masks, folder_setup, folder_teardown),
-                                       cmocka_unit_test_setup_teardown(devices_that_are_none, folder_setup, folder_teardown),
-                                       cmocka_unit_test_setup_teardown(nodes_of_addresses, folder_setup, folder_teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sets_and_their_text), cmocka_unit_test_setup_teardown(masks, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(devices_that_are_none, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(nodes_of_addresses, folder_setup, folder_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

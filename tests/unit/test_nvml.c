@@ -16,7 +16,8 @@ static void reasons(void **state)
     (void)state;
     char text[160], little[8];
     assert_string_equal(dt_nvml_throttle_text(-1, false, text, sizeof text), "");
-    assert_string_equal(dt_nvml_throttle_text(0x103, false, text, sizeof text), ""); /* idle, chosen clocks, a display */
+    /* idle, chosen clocks, a display */
+    assert_string_equal(dt_nvml_throttle_text(0x103, false, text, sizeof text), "");
     assert_string_equal(dt_nvml_throttle_text(0x24, false, text, sizeof text), "power limit, heat");
     assert_string_equal(dt_nvml_throttle_text(0x24, true, text, sizeof text), "heat");
     assert_string_equal(dt_nvml_throttle_text(0xff, false, little, sizeof little), "power l");
@@ -28,8 +29,10 @@ static void xids(void **state)
     char bus[32];
     assert_string_equal(dt_nvml_xid_text(79), "fell off the bus");
     assert_null(dt_nvml_xid_text(4711));
-    assert_true(dt_nvml_xid_ends_gpu(79) && dt_nvml_xid_ends_gpu(48) && !dt_nvml_xid_ends_gpu(31) && !dt_nvml_xid_ends_gpu(4711));
-    assert_int_equal(dt_nvml_xid_of_line("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n", bus), 79);
+    assert_true(dt_nvml_xid_ends_gpu(79) && dt_nvml_xid_ends_gpu(48) && !dt_nvml_xid_ends_gpu(31) &&
+                !dt_nvml_xid_ends_gpu(4711));
+    assert_int_equal(
+        dt_nvml_xid_of_line("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n", bus), 79);
     assert_string_equal(bus, "0000:3b:00.0");
     assert_int_equal(dt_nvml_xid_of_line("NVRM: Xid (PCI:000a:C1:1f): 31, pid=1", bus), 31);
     assert_string_equal(bus, "000a:c1:1f.0");
@@ -51,7 +54,8 @@ static void all_values_have_names(void **state)
     for (int i = 0; i < DT_NVML_VALUE_COUNT; i++) {
         assert_non_null(dt_nvml_value_name((enum dt_nvml_value)i));
         for (int k = 0; k < i; k++) {
-            assert_string_not_equal(dt_nvml_value_name((enum dt_nvml_value)i), dt_nvml_value_name((enum dt_nvml_value)k));
+            assert_string_not_equal(dt_nvml_value_name((enum dt_nvml_value)i),
+                                    dt_nvml_value_name((enum dt_nvml_value)k));
         }
     }
 }

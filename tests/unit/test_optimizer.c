@@ -1,4 +1,5 @@
-/* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one unit whose tensors decay or not. */
+/* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one
+ * unit whose tensors decay or not. */
 #include "base/file.h"
 #include "worker/engine/clip.h"
 #include "worker/engine/optimizer.h"
@@ -13,7 +14,8 @@
 
 #include <cmocka.h>
 
-/* A chain by hand: one unit, a vector of 7 and a matrix of 15, as in optimizers.json; or each twice for the norm of clip.json. */
+/* A chain by hand: one unit, a vector of 7 and a matrix of 15, as in optimizers.json; or each
+ * twice for the norm of clip.json. */
 struct fixture {
     struct chain chain;
     struct unit unit;
@@ -26,26 +28,33 @@ struct fixture {
     struct clip clip;
 };
 
-static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype moments, const char *device,
-                       const struct job_training *training, bool all_decay)
+static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype moments,
+                       const char *device, const struct job_training *training, bool all_decay)
 {
     static const int64_t sizes[] = {7, 15, 7, 15};
     struct dt_error err;
     memset(f, 0, sizeof *f);
     f->unit = (struct unit){.name = "root", .tensor_count = tensor_count};
     for (int i = 0; i < tensor_count; i++) {
-        f->tensors[i] = (struct tensor){.name = "t", .numel = sizes[i], .offset = f->unit.numel, .decay = all_decay || i % 2 == 1};
+        f->tensors[i] =
+            (struct tensor){.name = "t", .numel = sizes[i], .offset = f->unit.numel, .decay = all_decay || i % 2 == 1};
         f->unit.used = f->unit.numel + sizes[i];
         f->unit.numel += 64;
     }
-    f->chain =
-        (struct chain){.spec = {.type = type}, .units = &f->unit, .unit_count = 1, .tensors = f->tensors, .tensor_count = tensor_count, .shards = 1};
+    f->chain = (struct chain){.spec = {.type = type},
+                              .units = &f->unit,
+                              .unit_count = 1,
+                              .tensors = f->tensors,
+                              .tensor_count = tensor_count,
+                              .shards = 1};
     f->job.training = *training;
     f->job.precision.moments = moments;
     f->job.training.gradient_accumulation_steps = 1;
-    assert_int_equal(world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
+    assert_int_equal(
+        world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
     plan_init(&f->plan);
-    assert_int_equal(strategy_init(&f->strategy, strategy_find("single_device", 1, &err), &f->job, &f->chain, 0, 1, 1, &err), 0);
+    assert_int_equal(
+        strategy_init(&f->strategy, strategy_find("single_device", 1, &err), &f->job, &f->chain, 0, 1, 1, &err), 0);
     strategy_plan(&f->strategy, &f->plan);
     optimizer_plan(&f->optimizer, &f->strategy, &f->job, &f->plan);
     clip_plan(&f->clip, &f->strategy, 3, &f->plan);
@@ -55,8 +64,8 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     clip_open(&f->clip, &f->plan);
 }
 
-static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device, const struct job_training *training,
-                         bool all_decay)
+static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device,
+                         const struct job_training *training, bool all_decay)
 {
     open_typed(f, tensor_count, type, DT_F32, device, training, all_decay);
 }
@@ -152,7 +161,8 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
             }
         }
     }
-    for (int64_t e = f.tensors[0].numel; e < 64; e++) { /* the gap between tensors stays zero, decay or not */
+    for (int64_t e = f.tensors[0].numel; e < 64; e++) { /* the gap between tensors stays zero,
+                                                         * decay or not */
         assert_true(get(&f, w, 0, e) == 0);
     }
     close_fixture(&f);
@@ -167,7 +177,8 @@ static void test_adamw(void **state)
     int count = 0;
     cJSON_ArrayForEach(row, item(root, "rows"))
     {
-        if (strcmp(item(row, "name")->valuestring, "AdamW") == 0 && !cJSON_HasObjectItem(item(row, "options"), "amsgrad")) {
+        if (strcmp(item(row, "name")->valuestring, "AdamW") == 0 &&
+            !cJSON_HasObjectItem(item(row, "options"), "amsgrad")) {
             run_row(root, row, DT_F32);
             run_row(root, row, DT_F64);
             count++;
@@ -203,13 +214,15 @@ static void test_decay_ranges(void **state)
     close_fixture(&f);
 }
 
-/* BF16 moments take half the memory, and the weights follow those with F32 moments: after one step to the bit, as they are updated by what was not rounded
- * yet; after 20 with beta 0.9 and 0.95 an element's step is off by a percent or two. What lies between two tensors stays zero. */
+/* BF16 moments take half the memory, and the weights follow those with F32 moments: after one
+ * step to the bit, as they are updated by what was not rounded yet; after 20 with beta 0.9 and
+ * 0.95 an element's step is off by a percent or two. What lies between two tensors stays zero. */
 static void test_bf16_moments(void **state)
 {
     (void)state;
     static float after[2][64 * 4];
-    const struct job_training training = {.adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .weight_decay = 0.1, .seed = 5};
+    const struct job_training training = {
+        .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .weight_decay = 0.1, .seed = 5};
     double one = 1;
     for (int steps = 1; steps <= 20; steps += 19) {
         size_t bytes[2];
@@ -229,13 +242,15 @@ static void test_bf16_moments(void **state)
             memcpy(after[half], w, sizeof after[half]);
             bytes[half] = f.plan.bytes[PLAN_OPTIMIZER];
             for (int64_t e = f.tensors[0].numel; half && e < 64; e++) {
-                assert_true(((uint16_t *)(void *)f.optimizer.m)[e] == 0 && ((uint16_t *)(void *)f.optimizer.v)[e] == 0 && w[e] == 0);
+                assert_true(((uint16_t *)(void *)f.optimizer.m)[e] == 0 &&
+                            ((uint16_t *)(void *)f.optimizer.v)[e] == 0 && w[e] == 0);
             }
             close_fixture(&f);
         }
         assert_true(bytes[1] * 2 == bytes[0]);
         for (int e = 0; e < 64 * 4; e++) {
-            assert_true(steps == 1 ? after[0][e] == after[1][e] : fabs((double)(after[0][e] - after[1][e])) <= 0.05 * fabs((double)after[0][e]));
+            assert_true(steps == 1 ? after[0][e] == after[1][e]
+                                   : fabs((double)(after[0][e] - after[1][e])) <= 0.05 * fabs((double)after[0][e]));
         }
         assert_true(steps == 1 || memcmp(after[0], after[1], sizeof after[0]) != 0);
     }
@@ -253,7 +268,8 @@ static void test_clip(void **state)
 {
     (void)state;
     struct dt_text text, optimizers;
-    cJSON *root = load("tests/golden/numbers/clip.json", &text), *gradients = load("tests/golden/numbers/optimizers.json", &optimizers);
+    cJSON *root = load("tests/golden/numbers/clip.json", &text),
+          *gradients = load("tests/golden/numbers/optimizers.json", &optimizers);
     const cJSON *row;
     struct fixture f;
     open_fixture(&f, 4, DT_F32, "cpu", &(struct job_training){.adam_beta1 = 0.9}, false);
@@ -293,7 +309,8 @@ static void test_clip(void **state)
     dt_text_clear(&optimizers);
 }
 
-/* Both normalisations over several micro-steps, one of them without any target; losses that are not finite name their rank. */
+/* Both normalisations over several micro-steps, one of them without any target; losses that are
+ * not finite name their rank. */
 static void test_sums(void **state)
 {
     (void)state;
@@ -301,7 +318,8 @@ static void test_sums(void **state)
     open_fixture(&f, 2, DT_F32, "cpu", &(struct job_training){.adam_beta1 = 0.9}, false);
     double loss[3] = {6, 0, 5};
     int64_t valid[3] = {3, 0, 10};
-    struct clip_input in = {.loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
+    struct clip_input in = {
+        .loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
     start_step(&f.clip, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 2.5 / 3, 1e-15);
@@ -321,7 +339,8 @@ static void test_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),
-                                       cmocka_unit_test(test_clip), cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_decay_ranges),
+                                       cmocka_unit_test(test_bf16_moments), cmocka_unit_test(test_clip),
+                                       cmocka_unit_test(test_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

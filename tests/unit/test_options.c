@@ -1,4 +1,5 @@
-/* The command line: torchrun's options and their value rules, variables, errors, help, and what follows from several options together. */
+/* The command line: torchrun's options and their value rules, variables, errors, help, and what
+ * follows from several options together. */
 #include "launcher/options/exports.h"
 #include "launcher/options/options_table.h"
 
@@ -69,7 +70,8 @@ static void test_defaults(void **state)
     assert_string_equal(o.master_addr, "127.0.0.1");
     assert_int_equal(o.master_port, 0);
     assert_true(o.shutdown_timeout_s == 30 && o.monitor_interval_s == 0.1);
-    assert_true(o.signals[SIGTERM] && o.signals[SIGINT] && o.signals[SIGHUP] && o.signals[SIGQUIT] && !o.signals[SIGUSR1]);
+    assert_true(o.signals[SIGTERM] && o.signals[SIGINT] && o.signals[SIGHUP] && o.signals[SIGQUIT] &&
+                !o.signals[SIGUSR1]);
     assert_true(o.shown[0] && o.shown[OPTIONS_MAX_LOCAL - 1] && !o.filtered);
     assert_true(o.redirects[0] == 0 && o.tee[0] == 0 && o.log_dir == NULL && o.prefix_template == NULL);
     assert_string_equal(o.role, "default");
@@ -81,8 +83,9 @@ static void test_defaults(void **state)
 static void test_spellings(void **state)
 {
     (void)state;
-    static const char *const lines[] = {"--nproc_per_node=4 p",    "--nproc-per-node=4 p", "--nproc-per-node 4 p",
-                                        "--nproc_per-node 4 -- p", "--nproc=4 p",          "--nproc_per_node=2 --nproc-per-node=4 p"};
+    static const char *const lines[] = {"--nproc_per_node=4 p", "--nproc-per-node=4 p",
+                                        "--nproc-per-node 4 p", "--nproc_per-node 4 -- p",
+                                        "--nproc=4 p",          "--nproc_per_node=2 --nproc-per-node=4 p"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         good(lines[i]);
         assert_int_equal(o.nproc, 4);
@@ -90,14 +93,16 @@ static void test_spellings(void **state)
         assert_string_equal(options_source(&o, OPTION_nproc_per_node), "--nproc_per_node");
         options_clear(&o);
     }
-    static const char *const masks[] = {"-r3 p", "-r 3 p", "-r=3 p", "--redirects=3 p", "--redirect 3 p", "-mr3 p", "--redirects 3 p"};
+    static const char *const masks[] = {"-r3 p",          "-r 3 p", "-r=3 p",         "--redirects=3 p",
+                                        "--redirect 3 p", "-mr3 p", "--redirects 3 p"};
     for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
         good(masks[i]);
         assert_int_equal(o.redirects[7], 3);
         assert_int_equal(o.tee[7], 0);
         options_clear(&o);
     }
-    bad("--log=/tmp/x p", "--log: could be --log_dir, --log_line_prefix_template or --logs_specs; write it out"); /* ambiguous for torchrun, too */
+    /* ambiguous for torchrun, too */
+    bad("--log=/tmp/x p", "--log: could be --log_dir, --log_line_prefix_template or --logs_specs; write it out");
 }
 
 static void test_program(void **state)
@@ -145,7 +150,8 @@ static void test_exports(void **state)
     for (int i = 0; i < 6; i++) {
         assert_string_equal(o.exports[i], wanted[i]);
     }
-    assert_int_equal(o.own_word_count, 2); /* what the agents of --hostfile are told in their command lines */
+    assert_int_equal(o.own_word_count, 2); /* what the agents of --hostfile are told in their
+                                            * command lines */
     assert_string_equal(o.own_words[0], "-m");
     assert_string_equal(o.own_words[1], "-r3");
     assert_int_equal(o.arg_count, 2);
@@ -303,7 +309,8 @@ static void test_variables(void **state)
     env[0] = "PET_STANDALONE=yes";
     bad("p", "PET_STANDALONE: yes: must be a number, 0 or 1");
     env[0] = "PET_NPROC_PER_NODE=";
-    bad("p", "PET_NPROC_PER_NODE: (empty): must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4");
+    bad("p",
+        "PET_NPROC_PER_NODE: (empty): must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4");
 }
 
 static void test_gpu_nodes(void **state)
@@ -341,8 +348,9 @@ static void test_counts(void **state)
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=0,1,2,3";
     good("--nproc_per_node=8 p"); /* they may be for CPUs, or share GPUs: said, not refused */
-    assert_string_equal(dt_text_str(&o.warnings), "dtrun: --nproc_per_node: 8 workers asked, 4 GPUs visible (CUDA_VISIBLE_DEVICES=0,1,2,3); "
-                                                  "lower it if each worker needs its own\n");
+    assert_string_equal(dt_text_str(&o.warnings),
+                        "dtrun: --nproc_per_node: 8 workers asked, 4 GPUs visible (CUDA_VISIBLE_DEVICES=0,1,2,3); "
+                        "lower it if each worker needs its own\n");
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=0,1,2,3";
     bad("--nproc_per_node=8 --virtual_local_rank p",
@@ -351,7 +359,8 @@ static void test_counts(void **state)
     good("--nproc_per_node=2 --virtual_local_rank p");
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=";
-    bad("--nproc_per_node=gpu p", "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto");
+    bad("--nproc_per_node=gpu p",
+        "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto");
     env[0] = "CUDA_VISIBLE_DEVICES=";
     good("--nproc_per_node=auto p");
     assert_int_equal(o.nproc, options_cpu_count());
@@ -373,8 +382,9 @@ static void test_masks(void **state)
     assert_true(o.redirects[0] == 1 && o.redirects[1] == 2 && o.redirects[2] == 0 && o.redirects[12] == 3);
     assert_true(o.filtered && o.shown[0] && o.shown[12] && !o.shown[1]);
     options_clear(&o);
-    static const char *const wrong[] = {"4",    "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1",
-                                        "0:12", " 3",  "3 ",   ":1",  "0:"};
+    static const char *const wrong[] = {
+        "4",    "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1",
+        "0:12", " 3",  "3 ",   ":1",  "0:"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char *argv[] = {"dtrun", (char *)(uintptr_t) "-t", NULL, (char *)(uintptr_t) "p", NULL};
         char joined[64];
@@ -420,11 +430,13 @@ static void test_store(void **state)
         {"--master_addr=host p", "127.0.0.1", 0, true, ""},
         {"--local_addr=127.0.0.2 p", "127.0.0.2", 0, true, ""},
         {"--rdzv_backend=c10d --rdzv_conf=timeout=\"900\",is_host=1,x='y',join_timeout=5 p", "127.0.0.1", 0, false, ""},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=127.0.0.1,[::1] --rdzv_conf=user_file=u p", "127.0.0.1", 2379, false,
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=127.0.0.1,[::1] --rdzv_conf=user_file=u p", "127.0.0.1",
+         2379, false,
          "dtrun: --rdzv_conf: user_file: name and password go to 127.0.0.1 in plain text, without https\n"},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1:1 --rdzv_conf=user_file=u,protocol=http p", "h1", 1, false,
-         "dtrun: --rdzv_conf: user_file: name and password go to h1 in plain text, without https\n"},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1 --rdzv_conf=protocol=https,user_file=u p", "h1", 2379, false, ""},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1:1 --rdzv_conf=user_file=u,protocol=http p", "h1", 1,
+         false, "dtrun: --rdzv_conf: user_file: name and password go to h1 in plain text, without https\n"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=h1 --rdzv_conf=protocol=https,user_file=u p", "h1", 2379,
+         false, ""},
         {"--rdzv_backend=c10d --rdzv_conf=read_timeout=9,last_call_timout=5 p", "127.0.0.1", 0, false,
          "dtrun: --rdzv_conf: last_call_timout: unknown, without effect; did you mean last_call_timeout?\n"},
     };
@@ -460,8 +472,10 @@ static void test_errors(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {
-        {"--nproc_per_node=0 p", "--nproc_per_node: 0: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
-        {"--nproc_per_node=4097 p", "--nproc_per_node: 4097: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
+        {"--nproc_per_node=0 p",
+         "--nproc_per_node: 0: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
+        {"--nproc_per_node=4097 p",
+         "--nproc_per_node: 4097: must be a number from 1 to 4096, or gpu, cpu, auto; example: --nproc_per_node=4"},
         {"--nproc_per_node=xpu p", "--nproc_per_node: xpu: not supported; use a number, gpu, cpu or auto"},
         {"--nproc_per_nod3=1 p", "--nproc_per_nod3: unknown option; did you mean --nproc_per_node?"},
         {"--max-restart-s=1 p", "--max-restart-s: unknown option; did you mean --max_restarts?"},
@@ -472,85 +486,118 @@ static void test_errors(void **state)
         {"-N 2 p", "-N: unknown option; did you mean --nnodes?"},
         {"--num-gpus=2 p", "--num-gpus: unknown option; did you mean --nproc_per_node?"},
         {"-nq p", "-nq: unknown option; dtrun --help=all shows all"},
-        {"--n 2 p", "--n: could be --nproc_per_node, --nnodes, --node_rank, --no_python or --numa_binding; write it out"},
-        {"--nnodes=2 --rdzv_endpoint=http://localhost:29603 p", "--rdzv_endpoint: http://localhost:29603: must be HOST:PORT; leave out http://"},
+        {"--n 2 p",
+         "--n: could be --nproc_per_node, --nnodes, --node_rank, --no_python or --numa_binding; write it out"},
+        {"--nnodes=2 --rdzv_endpoint=http://localhost:29603 p",
+         "--rdzv_endpoint: http://localhost:29603: must be HOST:PORT; leave out http://"},
         {"--rdzv=c10d p", "--rdzv: could be --rdzv_backend, --rdzv_endpoint, --rdzv_id or --rdzv_conf; write it out"},
         {"--standalone=1 p", "--standalone: takes no value; write --standalone alone"},
         {"--role --standalone p", "--role: needs a value; write --role=NAME"},
         {"-r", "-r: needs a value; write -r MASK"},
-        {"--max_restarts=-1 p", "--max_restarts: -1: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
-        {"--max_restarts=1.5 p", "--max_restarts: 1.5: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
+        {"--max_restarts=-1 p",
+         "--max_restarts: -1: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
+        {"--max_restarts=1.5 p",
+         "--max_restarts: 1.5: must be a whole number from 0 to 1000000; example: --max_restarts=1"},
         {"--nnodes=0 p", "--nnodes: 0: must be N or MIN:MAX with 1 <= MIN <= MAX <= 10240; example: --nnodes=2:4"},
         {"--nnodes=3:2 p", "--nnodes: 3:2: must be N or MIN:MAX with 1 <= MIN <= MAX <= 10240; example: --nnodes=2:4"},
-        {"--nnodes=10241 p", "--nnodes: 10241: must be N or MIN:MAX with 1 <= MIN <= MAX <= 10240; example: --nnodes=2:4"},
-        {"--master_port=65536 p", "--master_port: 65536: must be a whole number from 0 to 65535; example: --master_port=29500"},
+        {"--nnodes=10241 p",
+         "--nnodes: 10241: must be N or MIN:MAX with 1 <= MIN <= MAX <= 10240; example: --nnodes=2:4"},
+        {"--master_port=65536 p",
+         "--master_port: 65536: must be a whole number from 0 to 65535; example: --master_port=29500"},
         {"--time_scale=0 p", "--time_scale: 0: must be a number from 0.001 to 1000000; example: --time_scale=10"},
-        {"--tee=4096:1 p",
-         "--tee: 4096:1: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) with masks; examples: --tee=3, --tee=0:1,1:3"},
+        {"--tee=4096:1 p", "--tee: 4096:1: must be 0, 1, 2 or 3 (1: stdout, 2: stderr), or local ranks (0 to 4095) "
+                           "with masks; examples: --tee=3, --tee=0:1,1:3"},
         {"--nnodes=1:2 --standalone p", "--standalone: is for one host; leave it out, or use --nnodes=1"},
         {"--node_rank=1 --master_port=1 p", "--node_rank: 1: must be below --nnodes (1)"},
         {"--export=NOT_SET p", "--export: NOT_SET: is not set here; set it, or write NOT_SET=VALUE"},
         {"--export=NOT_SET,A=1 p", "--export: NOT_SET: is not set here; set it, or write NOT_SET=VALUE"},
-        {"-x DB_PASSWORD=hunter2,S3cret p", "--export: item 2: is not set here; set it, or write \\, for a comma of a value"},
-        {"-x A=1 -x B=2,C=3,NOT_SET p", "--export: item 3: is not set here; set it, or write \\, for a comma of a value"},
-        {"--export=A=1,2,B=3 p", "--export: item 2: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
-        {"-x 1A=secret p", "-x: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
-        {"--export==x p", "--export: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
+        {"-x DB_PASSWORD=hunter2,S3cret p",
+         "--export: item 2: is not set here; set it, or write \\, for a comma of a value"},
+        {"-x A=1 -x B=2,C=3,NOT_SET p",
+         "--export: item 3: is not set here; set it, or write \\, for a comma of a value"},
+        {"--export=A=1,2,B=3 p", "--export: item 2: must be NAME or NAME=VALUE, a name of letters, digits and _; write "
+                                 "\\, for a comma of a value"},
+        {"-x 1A=secret p",
+         "-x: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, for a comma of a value"},
+        {"--export==x p", "--export: item 1: must be NAME or NAME=VALUE, a name of letters, digits and _; write \\, "
+                          "for a comma of a value"},
         {"-x A=1,RANK=3 p", "-x: RANK: dtrun gives each worker its own; leave it out"},
         {"-x MASTER_ADDR p", "-x: MASTER_ADDR: dtrun gives each worker its own; leave it out"},
         {"-x PET_NNODES=2 p", "-x: PET_NNODES: stands for an option; give --nnodes"},
-        {"-x TORCH_ELASTIC_SHUTDOWN_TIMEOUT=2 p", "-x: TORCH_ELASTIC_SHUTDOWN_TIMEOUT: stands for an option; give --shutdown_timeout"},
+        {"-x TORCH_ELASTIC_SHUTDOWN_TIMEOUT=2 p",
+         "-x: TORCH_ELASTIC_SHUTDOWN_TIMEOUT: stands for an option; give --shutdown_timeout"},
         {"-mxA=1 p", "-x: stands alone; write -x NAME[=VALUE],..."},
         {"-x", "-x: needs a value; write -x NAME[=VALUE],..."},
-        {"--hostfile=/no/file p", "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
-        {"--rdzv_backend=etcd-v2 p",
-         "--rdzv_backend: etcd-v2: not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"},
+        {"--hostfile=/no/file p",
+         "--hostfile: /no/file: No such file or directory; make it, one line per host: NAME slots=N"},
+        {"--rdzv_backend=etcd-v2 p", "--rdzv_backend: etcd-v2: not supported: needs etcd's version 2, which newer ones "
+                                     "do not have; use c10d or etcd-v3"},
         {"--rdzv_backend=zeus p", "--rdzv_backend: zeus: unknown backend; must be static, c10d or etcd-v3"},
         {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=a,b:x p",
          "--rdzv_endpoint: b:x: the port must be a number from 0 to 65535; example: localhost:29500"},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=ftp p", "--rdzv_conf: protocol: ftp: must be http or https"},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=cacert=f p", "--rdzv_conf: cacert, cert and key: need protocol=https"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=ftp p",
+         "--rdzv_conf: protocol: ftp: must be http or https"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=cacert=f p",
+         "--rdzv_conf: cacert, cert and key: need protocol=https"},
         {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_endpoint=127.0.0.1,h1 --rdzv_conf=user_file=u p",
-         "--rdzv_conf: user_file: without https name and password go to h1 in plain text; add protocol=https, or protocol=http where the network is "
+         "--rdzv_conf: user_file: without https name and password go to h1 in plain text; add protocol=https, or "
+         "protocol=http where the network is "
          "to be trusted"},
-        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=https,cert=f p", "--rdzv_conf: cert and key: need each other"},
-        {"--rdzv_endpoint=host p", "--rdzv_endpoint: host: needs a port with the static backend; example: --rdzv_endpoint=host:29500"},
+        {"--nnodes=2 --rdzv_backend=etcd-v3 --rdzv_conf=protocol=https,cert=f p",
+         "--rdzv_conf: cert and key: need each other"},
+        {"--rdzv_endpoint=host p",
+         "--rdzv_endpoint: host: needs a port with the static backend; example: --rdzv_endpoint=host:29500"},
         {"--rdzv_endpoint=fd00::1 p", "--rdzv_endpoint: fd00::1: an IPv6 address needs brackets; example: [::1]:29500"},
-        {"--rdzv_endpoint=h:99999 p", "--rdzv_endpoint: h:99999: the port must be a number from 0 to 65535; example: localhost:29500"},
+        {"--rdzv_endpoint=h:99999 p",
+         "--rdzv_endpoint: h:99999: the port must be a number from 0 to 65535; example: localhost:29500"},
         {"--rdzv_endpoint=a/b:1 p", "--rdzv_endpoint: a/b:1: a host name has letters, digits and _ . : - only"},
         {"--rdzv_conf=a p", "--rdzv_conf: a: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
-        {"--rdzv_conf=a=,b=1 p", "--rdzv_conf: a=,b=1: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
-        {"--rdzv_conf=keep_alive_interval=x p", "--rdzv_conf: keep_alive_interval: x: must be a number above 0, at most 864000"},
+        {"--rdzv_conf=a=,b=1 p",
+         "--rdzv_conf: a=,b=1: must be KEY=VALUE,KEY=VALUE; example: --rdzv_conf=join_timeout=300"},
+        {"--rdzv_conf=keep_alive_interval=x p",
+         "--rdzv_conf: keep_alive_interval: x: must be a number above 0, at most 864000"},
         {"--rdzv_backend=c10d --rdzv_conf=store_type=file --rdzv_endpoint=/shared/f p",
          "--rdzv_conf: store_type: file: hosts meet over TCP only; leave it out and give --rdzv_endpoint=HOST:PORT"},
         {"--rdzv_conf=timeout=abc p", "--rdzv_conf: timeout: abc: must be seconds above 0, at most 864000"},
         {"--rdzv_conf=timeout=-1 p", "--rdzv_conf: timeout: -1: must be seconds above 0, at most 864000"},
         {"--rdzv_conf=is_host=maybe p", "--rdzv_conf: is_host: maybe: must be true or false"},
         {"--rdzv_conf=join_timeout=0 p", "--rdzv_conf: join_timeout: 0: must be seconds above 0, at most 864000"},
-        {"--shutdown_timeout=-1 p", "--shutdown_timeout: -1: must be seconds from 0, at most 86400; examples: --shutdown_timeout=30, 500ms, 5m"},
-        {"--monitor_interval=0 p", "--monitor_interval: 0: must be seconds above 0, at most 86400; examples: --monitor_interval=30, 500ms, 5m"},
+        {"--shutdown_timeout=-1 p",
+         "--shutdown_timeout: -1: must be seconds from 0, at most 86400; examples: --shutdown_timeout=30, 500ms, 5m"},
+        {"--monitor_interval=0 p",
+         "--monitor_interval: 0: must be seconds above 0, at most 86400; examples: --monitor_interval=30, 500ms, 5m"},
         {"--start_method=run p", "--start_method: run: must be one of spawn|fork|forkserver"},
-        {"--local_ranks_filter=0,x p",
-         "--local_ranks_filter: 0,x: must be local ranks from 0 to 4095, separated by commas; example: --local_ranks_filter=0,2"},
-        {"--local_ranks_filter=0, p",
-         "--local_ranks_filter: 0,: must be local ranks from 0 to 4095, separated by commas; example: --local_ranks_filter=0,2"},
-        {"--ranks_filter=0,-1 p", "--ranks_filter: 0,-1: must be global ranks, separated by commas; example: --ranks_filter=0,8"},
-        {"--ranks_filter=0,,1 p", "--ranks_filter: 0,,1: must be global ranks, separated by commas; example: --ranks_filter=0,8"},
-        {"--rdzv_id=a/b p", "--rdzv_id: a/b: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
-        {"--rdzv_id=%s p", "--rdzv_id: %s: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
-        {"--rdzv_id= p", "--rdzv_id: (empty): must be at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --rdzv_id=run-7"},
-        {"--role=a\nb p", "--role: a?b: must be at most 63 bytes of UTF-8, without control characters; example: --role=trainer"},
-        {"--nnodes=2 --rdzv_backend=c10d p", "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400"},
+        {"--local_ranks_filter=0,x p", "--local_ranks_filter: 0,x: must be local ranks from 0 to 4095, separated by "
+                                       "commas; example: --local_ranks_filter=0,2"},
+        {"--local_ranks_filter=0, p", "--local_ranks_filter: 0,: must be local ranks from 0 to 4095, separated by "
+                                      "commas; example: --local_ranks_filter=0,2"},
+        {"--ranks_filter=0,-1 p",
+         "--ranks_filter: 0,-1: must be global ranks, separated by commas; example: --ranks_filter=0,8"},
+        {"--ranks_filter=0,,1 p",
+         "--ranks_filter: 0,,1: must be global ranks, separated by commas; example: --ranks_filter=0,8"},
+        {"--rdzv_id=a/b p", "--rdzv_id: a/b: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; "
+                            "example: --rdzv_id=run-7"},
+        {"--rdzv_id=%s p", "--rdzv_id: %s: must be at most 128 letters, digits, '.', '_' and '-', no '.' first; "
+                           "example: --rdzv_id=run-7"},
+        {"--rdzv_id= p", "--rdzv_id: (empty): must be at most 128 letters, digits, '.', '_' and '-', no '.' first; "
+                         "example: --rdzv_id=run-7"},
+        {"--role=a\nb p",
+         "--role: a?b: must be at most 63 bytes of UTF-8, without control characters; example: --role=trainer"},
+        {"--nnodes=2 --rdzv_backend=c10d p",
+         "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400"},
         {"--signals_to_handle=SIGKILL p",
          "--signals_to_handle: SIGKILL: this signal cannot be handled; example: --signals_to_handle=SIGTERM,SIGUSR1"},
-        {"--signals_to_handle=SIGX p", "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
+        {"--signals_to_handle=SIGX p",
+         "--signals_to_handle: SIGX: no such signal; example: --signals_to_handle=SIGTERM,SIGUSR1"},
         {"--nproc_per_node=2 --stdin=2 p", "--stdin: 2: must be a rank of the job, 0 to 1"},
         {"--stdin=-1 p", "--stdin: -1: must be a rank of the whole job, all or none; example: --stdin=3"},
         {"--stdin=some p", "--stdin: some: must be a rank of the whole job, all or none; example: --stdin=3"},
         {"--exit_code=maybe p", "--exit_code: maybe: must be one of launcher|worker"},
         {"--logs_specs=mine p", "--logs_specs: mine: must be default: Python plug-ins cannot run in dtrun"},
-        {"--port_range=5 p", "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
-        {"--cluster=zeus p", "--cluster: zeus: must be one of slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none"},
+        {"--port_range=5 p",
+         "--port_range: 5: must be LO-HI with 1 <= LO <= HI <= 65535, or any; example: --port_range=20000-20100"},
+        {"--cluster=zeus p",
+         "--cluster: zeus: must be one of slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none"},
         {"--cluster=slurm p", "--cluster: slurm: none of its variables is set here; leave the option out, or use none"},
         {"--help=x", "--help: x: must be all, or nothing"},
         {"--print_completion=fish", "--print_completion: fish: must be one of bash|zsh|tcsh"},
@@ -572,7 +619,8 @@ static void test_errors(void **state)
 static void test_others(void **state)
 {
     (void)state;
-    good("--signals_to_handle=SIGUSR1,TERM --exit_code=worker --permanent_exit_codes=93,99 --port_range=20000-20010 --virtual_local_rank "
+    good("--signals_to_handle=SIGUSR1,TERM --exit_code=worker --permanent_exit_codes=93,99 --port_range=20000-20010 "
+         "--virtual_local_rank "
          "--event_log_handler=console --shutdown_timeout=500ms p");
     assert_true(o.signals[SIGUSR1] && o.signals[SIGTERM] && !o.signals[SIGINT]);
     assert_true(o.exit_code_worker && o.permanent_code_count == 2 && o.permanent_codes[1] == 99);
@@ -580,17 +628,21 @@ static void test_others(void **state)
     assert_true(o.torch_events && o.warnings.size == 0);
     options_clear(&o);
     good("--store_users=root,1001,4294967294 p");
-    assert_true(o.store_user_count == 3 && o.store_users[0] == 0 && o.store_users[1] == 1001 && o.store_users[2] == 4294967294u);
+    assert_true(o.store_user_count == 3 && o.store_users[0] == 0 && o.store_users[1] == 1001 &&
+                o.store_users[2] == 4294967294u);
     options_clear(&o);
     static const char *const wrong[] = {"no.such.user", "4294967295", "-1"};
     for (int i = 0; i < 3; i++) {
         char line[64], text[160];
         (void)snprintf(line, sizeof line, "--store_users=root,%s p", wrong[i]);
-        (void)snprintf(text, sizeof text, "--store_users: %s: must be a user of this host, by name or number; example: --store_users=nobody,1001",
-                       wrong[i]);
+        (void)snprintf(
+            text, sizeof text,
+            "--store_users: %s: must be a user of this host, by name or number; example: --store_users=nobody,1001",
+            wrong[i]);
         bad(line, text);
     }
-    bad("--store_users=root,,1 p", "--store_users: root,,1: must be at most 64 users, separated by commas; example: --store_users=nobody,1001");
+    bad("--store_users=root,,1 p",
+        "--store_users: root,,1: must be at most 64 users, separated by commas; example: --store_users=nobody,1001");
     good("--dry_run --nproc_per_node=2 p.py a'b $x --c=1");
     assert_int_equal(o.action, OPTIONS_DRY_RUN);
     struct dt_text text;
@@ -612,7 +664,8 @@ static void test_others(void **state)
     options_clear(&o);
 }
 
-/* At most 80 columns; the first screen at most 24 lines; nothing common missing from the long one. */
+/* At most 80 columns; the first screen at most 24 lines; nothing common missing from the long
+ * one. */
 static void test_help(void **state)
 {
     (void)state;

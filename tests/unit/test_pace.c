@@ -15,7 +15,8 @@ enum { MAX_RANKS = 64 };
 struct bench {
     struct pace_judge j;
     double now_s;
-    double data_ms[MAX_RANKS], compute_ms[MAX_RANKS], once_ms[MAX_RANKS]; /* once: more in the next block alone, in all */
+    /* once: more in the next block alone, in all */
+    double data_ms[MAX_RANKS], compute_ms[MAX_RANKS], once_ms[MAX_RANKS];
     struct pace_news news[MAX_RANKS];
     unsigned random;
 };
@@ -75,12 +76,14 @@ static void test_a_slow_rank_is_named_once(void **state)
     assert_int_equal(blocks_until_news(&b, 20), 0);
     b.compute_ms[3] = 210;
     int blocks = blocks_until_news(&b, 10);
-    assert_in_range(blocks, 1, PACE_BLOCKS - 1); /* the times travel with the step after: 50 steps in all */
+    assert_in_range(blocks, 1, PACE_BLOCKS - 1); /* the times travel with the step after: 50
+                                                  * steps in all */
     assert_int_equal(blocks_until_news(&b, PACE_BLOCKS), 0);
     const struct pace_news *n = b.news;
     assert_true(n->rank == 3 && !n->over && n->phase == PACE_COMPUTE);
     /* the window held fast blocks, too; once it is full the numbers are those of the fault */
-    assert_true(n->mean_s[PACE_COMPUTE] > 0.08 && fabs(n->median_s[PACE_COMPUTE] - 0.05) < 1e-9 && fabs(n->median_s[PACE_DATA] - 0.0002) < 1e-9);
+    assert_true(n->mean_s[PACE_COMPUTE] > 0.08 && fabs(n->median_s[PACE_COMPUTE] - 0.05) < 1e-9 &&
+                fabs(n->median_s[PACE_DATA] - 0.0002) < 1e-9);
     assert_int_equal(blocks_until_news(&b, 100), 0);
     pace_judge_close(&b.j);
 }
@@ -147,7 +150,8 @@ static void test_random_pauses_are_a_slow_rank(void **state)
         (void)blocks_until_news(&b, PACE_BLOCKS);
         int news = 0, blocks = 0;
         while (news == 0 && blocks < 20) {
-            b.once_ms[1] = 500 * (double)(int)(unit(&b) * 5); /* up to 4 pauses of 0.5 s in 0.5 s of steps */
+            b.once_ms[1] = 500 * (double)(int)(unit(&b) * 5); /* up to 4 pauses of 0.5 s in 0.5 s
+                                                               * of steps */
             news = block(&b);
             blocks++;
         }
@@ -191,7 +195,8 @@ static void test_what_costs_nothing_is_not_said(void **state)
     pace_judge_close(&b.j);
 }
 
-/* Of two the faster one is the measure; of three with two slow ones the slow ones are, and nobody is to blame. */
+/* Of two the faster one is the measure; of three with two slow ones the slow ones are, and
+ * nobody is to blame. */
 static void test_medians_of_few(void **state)
 {
     (void)state;
@@ -228,7 +233,8 @@ static void test_back_to_normal_worse_and_again(void **state)
     assert_int_equal(blocks_until_news(&b, 20), PACE_BLOCKS);
     b.compute_ms[1] = 70; /* between slow and calm: what was said holds */
     assert_int_equal(blocks_until_news(&b, 100), 0);
-    b.compute_ms[1] = 450; /* much worse: said again, but no sooner than a minute after the last time */
+    b.compute_ms[1] = 450; /* much worse: said again, but no sooner than a minute after the last
+                            * time */
     int blocks = blocks_until_news(&b, 100);
     assert_true(blocks > 0 && b.news[0].rank == 1 && !b.news[0].over && b.news[0].ratio > 4);
     double said_s = b.now_s;

@@ -1,4 +1,5 @@
-/* What GPUs could do at most: as their data sheets say, by their names as the driver gives them; others by multiprocessors and clock. */
+/* What GPUs could do at most: as their data sheets say, by their names as the driver gives them;
+ * others by multiprocessors and clock. */
 #include "kernels/peak.h"
 
 #include <setjmp.h>

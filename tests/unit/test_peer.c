@@ -1,5 +1,6 @@
-/* The backend "peer" with ranks as threads on the device "apart": every collective against sums in tree order, in arenas and outside, in place, in groups; what
- * is said of ranks that differ; and that a stream is let go whose peer never comes. */
+/* The backend "peer" with ranks as threads on the device "apart": every collective against sums
+ * in tree order, in arenas and outside, in place, in groups; what is said of ranks that differ;
+ * and that a stream is let go whose peer never comes. */
 #include "tests/unit/support/comm_threads.h"
 
 #include "base/clock.h"
@@ -42,9 +43,11 @@ static void all_kinds(struct rank *r)
                 if (counts[k] > 5000 && t > 0 && (counts[k] > 70001 || t == 1)) {
                     continue;
                 }
-                enum dt_reduction op = kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
+                enum dt_reduction op =
+                    kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
                 size_t shift = (size_t)(turn % 3) * dt_dtype_size(types[t]);
-                char *in = turn % 4 == 1 || turn % 4 == 2 ? heap : arena, *out = turn % 4 == 1 || turn % 4 == 3 ? heap2 : second;
+                char *in = turn % 4 == 1 || turn % 4 == 2 ? heap : arena,
+                     *out = turn % 4 == 1 || turn % 4 == 3 ? heap2 : second;
                 check_one(c, (enum dt_coll)kind, op, types[t], counts[k], in + shift, out + shift);
             }
         }
@@ -64,7 +67,8 @@ static void collectives_equal_the_tree(void **unused)
     }
 }
 
-/* A hundred collectives enqueued without a wait: more than what is kept of sums. The result of each is the next one's input. */
+/* A hundred collectives enqueued without a wait: more than what is kept of sums. The result of
+ * each is the next one's input. */
 static void many(struct rank *r)
 {
     struct dt_error err;
@@ -81,12 +85,18 @@ static void many(struct rank *r)
         small[i] = r->rank;
     }
     for (int k = 0; k < TIMES; k++) {
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, k % 2 == 0 ? DT_SUM : DT_MAX, "large", x, x, COUNT, DT_I64, 0}, r->stream);
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, k % 2 == 0 ? DT_MIN : DT_SUM, "small", small, small, 8, DT_I64, 0}, r->stream);
+        dt_comm_start(
+            c, &(struct dt_collective){DT_ALL_REDUCE, k % 2 == 0 ? DT_SUM : DT_MAX, "large", x, x, COUNT, DT_I64, 0},
+            r->stream);
+        dt_comm_start(
+            c,
+            &(struct dt_collective){DT_ALL_REDUCE, k % 2 == 0 ? DT_MIN : DT_SUM, "small", small, small, 8, DT_I64, 0},
+            r->stream);
     }
     OK(dt_stream_finish(r->stream, 60, &err));
     OK(dt_comm_poll(c, &err));
-    uint64_t first[2] = {0, 0}; /* of sums that wrap around: the first adds what ranks began with, the later ones equal numbers */
+    uint64_t first[2] = {0, 0}; /* of sums that wrap around: the first adds what ranks began
+                                 * with, the later ones equal numbers */
     uint64_t size = (uint64_t)r->size;
     for (int i = 0; i < r->size; i++) {
         first[0] += (uint64_t)i;
@@ -139,7 +149,8 @@ static void groups_use_the_arenas_of_all(void **unused)
     run(4, in_groups);
 }
 
-/* A reduction that rank 0 comes to late, and behind it on a second stream a gather by a group of the same ranks: it does not wait. */
+/* A reduction that rank 0 comes to late, and behind it on a second stream a gather by a group of
+ * the same ranks: it does not wait. */
 static void gather_beside(struct rank *r)
 {
     struct dt_error err;
@@ -209,9 +220,11 @@ static void different(struct rank *r)
     void *arena = NULL;
     OK(dt_comm_alloc(c, 100000, &arena, &err));
     int64_t count = r->rank == 1 ? 9000 : 8000;
-    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 3", arena, arena, count, DT_F32, 0}, r->stream);
+    dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "grads 3", arena, arena, count, DT_F32, 0},
+                  r->stream);
     until_told(c, &err);
-    CHECK(strstr(err.text, "grads 3 of 9000 F32") != NULL && strstr(err.text, "grads 3 of 8000 F32") != NULL && strstr(err.text, "disagree") != NULL);
+    CHECK(strstr(err.text, "grads 3 of 9000 F32") != NULL && strstr(err.text, "grads 3 of 8000 F32") != NULL &&
+          strstr(err.text, "disagree") != NULL);
     dt_comm_abort(c);
     (void)dt_stream_finish(r->stream, 30, &err);
     CHECK(err.status != DT_TIMEOUT);
@@ -255,8 +268,9 @@ static void a_rank_that_never_comes_is_named(void **unused)
     run(3, late);
 }
 
-/* A host that runs ahead asks nobody: its streams are let go all the same, in time, also where only another communicator of the family knows of the loss; and each
- * rank is told who was lost, not who was let go first because of it. */
+/* A host that runs ahead asks nobody: its streams are let go all the same, in time, also where
+ * only another communicator of the family knows of the loss; and each rank is told who was lost,
+ * not who was let go first because of it. */
 static void far_ahead(struct rank *r)
 {
     struct dt_error err = {0};
@@ -279,7 +293,8 @@ static void far_ahead(struct rank *r)
         (void)dt_stream_finish(r->stream, 30, &err);
         CHECK(dt_now_s() - begin_s < 10);
         CHECK(dt_comm_poll(row, &err) != 0 && err.status == DT_PEER && strstr(err.text, "rank 3") != NULL);
-        while (atomic_load(&r->page->in_collective) != 0) { /* the thread that let the stream go says so next */
+        while (atomic_load(&r->page->in_collective) != 0) { /* the thread that let the stream go
+                                                             * says so next */
             CHECK(dt_now_s() - begin_s < 10);
             dt_sleep_s(0.001);
         }

@@ -19,7 +19,8 @@ static void test_pieces(void **state)
     struct plan p;
     struct world w;
     struct dt_error err;
-    assert_int_equal(world_open_thread(&w, &(struct world_options){.device = "cpu", .threads = 1}, NULL, 0, 1, &err), 0);
+    assert_int_equal(world_open_thread(&w, &(struct world_options){.device = "cpu", .threads = 1}, NULL, 0, 1, &err),
+                     0);
     plan_init(&p);
     int a = plan_add(&p, PLAN_WEIGHTS, PLAN_PEERS, 100), none = plan_add(&p, PLAN_GATHER_SLOTS, PLAN_PEERS, 0);
     int b = plan_add(&p, PLAN_WEIGHTS, PLAN_PEERS, 10000), c = plan_add(&p, PLAN_SCRATCH, PLAN_LOCAL, 64);
@@ -28,7 +29,8 @@ static void test_pieces(void **state)
     assert_int_equal(plan_open(&p, &w, &err), 0);
     assert_null(plan_at(&p, none));
     assert_int_equal((uintptr_t)plan_at(&p, b) % 4096, 0);
-    assert_true((char *)plan_at(&p, a) + 100 + 256 <= (char *)plan_at(&p, b)); /* a gap that nobody may use */
+    /* a gap that nobody may use */
+    assert_true((char *)plan_at(&p, a) + 100 + 256 <= (char *)plan_at(&p, b));
     for (size_t i = 0; i < 10000; i++) {
         assert_int_equal(((char *)plan_at(&p, b))[i], 0);
     }
@@ -118,7 +120,7 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_available), cmocka_unit_test(test_surroundings),
-                                       cmocka_unit_test(test_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_available),
+                                       cmocka_unit_test(test_surroundings), cmocka_unit_test(test_threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

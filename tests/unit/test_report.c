@@ -1,4 +1,5 @@
-/* Failure reports: error files in all forms (also broken ones), who was first, the text, the parent's file, events. */
+/* Failure reports: error files in all forms (also broken ones), who was first, the text, the
+ * parent's file, events. */
 #include "launcher/output/report.h"
 
 #include "base/clock.h"
@@ -73,7 +74,8 @@ static void test_written(void **state)
 static void test_error_file(void **state)
 {
     (void)state;
-    static const char nested[] = "{\"message\": {\"message\": \"ValueError: boom\", \"extraInfo\": {\"py_callstack\": \"Traceback:\\n  line\\n\","
+    static const char nested[] = "{\"message\": {\"message\": \"ValueError: boom\", \"extraInfo\": {\"py_callstack\": "
+                                 "\"Traceback:\\n  line\\n\","
                                  "\"timestamp\": \"1795173859\"}}}";
     static const char flat[] = "{\"message\": \"text\", \"timestamp\": 1795173858}";
     struct report_failure f = read_back(nested, sizeof nested - 1);
@@ -88,9 +90,9 @@ static void test_error_file(void **state)
     assert_true(f.file_time_s == 1795173858);
     report_failure_clear(&f);
 
-    static const char python[] =
-        "{\"message\": {\"message\": \"loss: NaN, \\\"-Infinity\", \"extraInfo\": {\"py_callstack\": \"line\", \"loss\": NaN,"
-        " \"norms\": [Infinity, -Infinity, -1], \"timestamp\": \"1795173857\"}}}";
+    static const char python[] = "{\"message\": {\"message\": \"loss: NaN, \\\"-Infinity\", \"extraInfo\": "
+                                 "{\"py_callstack\": \"line\", \"loss\": NaN,"
+                                 " \"norms\": [Infinity, -Infinity, -1], \"timestamp\": \"1795173857\"}}}";
     f = read_back(python, sizeof python - 1);
     assert_string_equal(f.message, "loss: NaN, \"-Infinity");
     assert_string_equal(f.callstack, "line");
@@ -160,7 +162,8 @@ static void test_root(void **state)
     assert_int_equal(report_root(f, 3), 0);
     f[0].file_time_s = 99; /* no earlier than the others: written because we stopped it */
     assert_int_equal(report_root(f, 3), 2);
-    f[0].file_time_s = 100, f[0].written_s = 100.2; /* by its file in the same second, but before the first end was noticed, at 100.5 */
+    f[0].file_time_s = 100, f[0].written_s = 100.2; /* by its file in the same second, but before
+                                                     * the first end was noticed, at 100.5 */
     f[2].file_time_s = 0;
     assert_int_equal(report_root(f, 3), 0);
     f[0].written_s = 100.48; /* so shortly before that it may have written because of that end */
@@ -191,16 +194,21 @@ static void test_cause(void **state)
     (void)state;
     struct report_failure f[3] = {failure(0, -15, 1), failure(1, -9, 1), failure(2, 17, 1)};
     f[0].stopped_by_us = f[2].stopped_by_us = true;
-    cause_is(f, 3, 1, "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); 2 other ranks stopped because of it");
+    cause_is(f, 3, 1,
+             "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); 2 other ranks stopped "
+             "because of it");
     cause_is(f + 2, 1, 0, "dtrun: host node0 rank 2 (local 2, pid 4002): exit code 17");
     f[2].stopped_by_us = false;
     f[2].host[0] = '\0';
     (void)strcpy(f[2].note, "job.json:1:2: lr: must be\n\033[31mabove 0\xc2\x9b");
     cause_is(f, 3, 2,
-             "dtrun: rank 2 (local 2, pid 4002): exit code 17: job.json:1:2: lr: must be ?[31mabove 0?; 1 other rank failed, too; "
+             "dtrun: rank 2 (local 2, pid 4002): exit code 17: job.json:1:2: lr: must be ?[31mabove 0?; 1 other rank "
+             "failed, too; "
              "1 other rank stopped because of it");
     (void)strcpy(f[1].note, "killed by the kernel, out of memory (limit 64.0 GiB of the control group)");
-    cause_is(f + 1, 1, 0, "dtrun: host node0 rank 1 (local 1, pid 4001): killed by the kernel, out of memory (limit 64.0 GiB of the control group)");
+    cause_is(f + 1, 1, 0,
+             "dtrun: host node0 rank 1 (local 1, pid 4001): killed by the kernel, out of memory (limit 64.0 GiB of the "
+             "control group)");
     char name[32];
     assert_string_equal(report_signal_name(11, name, sizeof name), "SIGSEGV");
     assert_string_equal(report_signal_name(32, name, sizeof name), "signal 32");
@@ -211,29 +219,31 @@ static void test_block(void **state)
 {
     (void)state;
     struct report_failure f = failure(1, -9, 1795173860.5);
-    struct report_context c = {.title = "train.py", .log_dir = "/tmp/t", .tail = "one\ntwo\n", .restarts_used = 2, .restarts_max = 2};
+    struct report_context c = {
+        .title = "train.py", .log_dir = "/tmp/t", .tail = "one\ntwo\n", .restarts_used = 2, .restarts_max = 2};
     struct dt_text out;
     dt_text_init(&out);
     report_write(&f, 1, 0, &c, &out);
-    assert_string_equal(dt_text_str(&out),
-                        "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); no restart left (2 of 2 used)\n"
-                        "last lines of rank 1:\none\ntwo\n"
-                        "=====================================================\n"
-                        "train.py FAILED\n"
-                        "-----------------------------------------------------\n"
-                        "Failures:\n"
-                        "  <NO_OTHER_FAILURES>\n"
-                        "-----------------------------------------------------\n"
-                        "Root Cause (first observed failure):\n"
-                        "[0]:\n"
-                        "  time      : 2026-11-20_11:24:20\n"
-                        "  host      : node0\n"
-                        "  rank      : 1 (local_rank: 1)\n"
-                        "  exitcode  : -9 (pid: 4001)  (SIGKILL)\n"
-                        "  error_file: <N/A>\n"
-                        "  traceback : Signal 9 (SIGKILL) received by PID 4001\n"
-                        "=====================================================\n"
-                        "dtrun: logs are in /tmp/t\n");
+    assert_string_equal(
+        dt_text_str(&out),
+        "dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL); no restart left (2 of 2 used)\n"
+        "last lines of rank 1:\none\ntwo\n"
+        "=====================================================\n"
+        "train.py FAILED\n"
+        "-----------------------------------------------------\n"
+        "Failures:\n"
+        "  <NO_OTHER_FAILURES>\n"
+        "-----------------------------------------------------\n"
+        "Root Cause (first observed failure):\n"
+        "[0]:\n"
+        "  time      : 2026-11-20_11:24:20\n"
+        "  host      : node0\n"
+        "  rank      : 1 (local_rank: 1)\n"
+        "  exitcode  : -9 (pid: 4001)  (SIGKILL)\n"
+        "  error_file: <N/A>\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 4001\n"
+        "=====================================================\n"
+        "dtrun: logs are in /tmp/t\n");
     dt_text_clear(&out);
     struct report_failure two[2] = {failure(0, 1, 1795173859), failure(1, -15, 1795173860)};
     two[1].stopped_by_us = true;
@@ -253,7 +263,8 @@ static void test_note_once(void **state)
     (void)state;
     struct dt_text out;
     dt_text_init(&out);
-    struct report_failure f[2] = {failure(0, 100, 1795173860), failure(1, 100, 1795173860)}; /* all ranks end with the same words */
+    /* all ranks end with the same words */
+    struct report_failure f[2] = {failure(0, 100, 1795173860), failure(1, 100, 1795173860)};
     (void)strcpy(f[0].note, "checkpoint of step 4: No space left on device");
     (void)strcpy(f[1].note, f[0].note);
     struct report_context c = {.title = "train"};
@@ -280,10 +291,10 @@ static void test_parent(void **state)
     struct report_failure f = failure(1, -9, 1795173860.5);
     assert_int_equal(report_write_parent("", &f, &err), 0);
     assert_int_equal(report_write_parent(NULL, &f, &err), 0);
-    parent_is(
-        &f,
-        "{\"message\":{\"message\":\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"extraInfo\":{\"py_callstack\":"
-        "\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 (SIGKILL)\",\"timestamp\":\"1795173860\"},\"errorCode\":-9}}");
+    parent_is(&f, "{\"message\":{\"message\":\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 "
+                  "(SIGKILL)\",\"extraInfo\":{\"py_callstack\":"
+                  "\"dtrun: host node0 rank 1 (local 1, pid 4001): killed by signal 9 "
+                  "(SIGKILL)\",\"timestamp\":\"1795173860\"},\"errorCode\":-9}}");
     f.raw = dt_strdup("{\"message\":{\"message\":\"m\",\"extraInfo\":{\"timestamp\":\"5\"},\"errorCode\":3}}");
     f.exit_code = 1;
     parent_is(&f, "{\"message\":{\"message\":\"m\",\"extraInfo\":{\"timestamp\":\"5\"},\"errorCode\":1}}");
@@ -312,17 +323,18 @@ static void test_events(void **state)
     assert_int_equal(strncmp(p, "{\"time\":\"20", 11), 0);
     assert_non_null(strstr(p, "Z\",\"event\":\"round\",\"round\":1}\n"));
     assert_non_null(strstr(p, "Z\",\"event\":\"done\"}\n"));
-    assert_non_null(
-        strstr(p, "\"event\":\"failure\",\"rank\":1,\"local_rank\":1,\"pid\":4001,\"exit_code\":-9,\"stopped_by_us\":false,\"host\":\"a\\\"b\","
-                  "\"cause\":\"killed by signal 9 (SIGKILL)\"}\n"));
+    assert_non_null(strstr(p, "\"event\":\"failure\",\"rank\":1,\"local_rank\":1,\"pid\":4001,\"exit_code\":-9,"
+                              "\"stopped_by_us\":false,\"host\":\"a\\\"b\","
+                              "\"cause\":\"killed by signal 9 (SIGKILL)\"}\n"));
     assert_int_equal(report_event("/nowhere/x", "done", NULL, &err), -1);
     dt_text_clear(&text);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_file), cmocka_unit_test(test_root),   cmocka_unit_test(test_cause),
-                                       cmocka_unit_test(test_block),      cmocka_unit_test(test_parent), cmocka_unit_test(test_note_once),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_error_file), cmocka_unit_test(test_root),
+                                       cmocka_unit_test(test_cause),      cmocka_unit_test(test_block),
+                                       cmocka_unit_test(test_parent),     cmocka_unit_test(test_note_once),
                                        cmocka_unit_test(test_events),     cmocka_unit_test(test_written)};
     return cmocka_run_group_tests(tests, setup, folder_teardown);
 }

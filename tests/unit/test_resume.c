@@ -1,4 +1,5 @@
-/* Runs that stop and go on: the same bits as without the stop, on any number of ranks and with any strategy the same state. */
+/* Runs that stop and go on: the same bits as without the stop, on any number of ranks and with
+ * any strategy the same state. */
 #include "support/ranks.h"
 
 #include "base/file.h"
@@ -72,10 +73,13 @@ static void test_stopped_equals_uninterrupted(void **state)
         train(&job, cases[i].size, NULL, &whole);
         job.output_dir = dt_arena_printf(&job.arena, "%s/run-%zu", folder, i);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
-        train(&job, cases[i].size, &(struct ranks_options){.files = true, .device = cases[i].device, .stop_after = 2, .stop_rank = cases[i].size - 1},
+        train(&job, cases[i].size,
+              &(struct ranks_options){
+                  .files = true, .device = cases[i].device, .stop_after = 2, .stop_rank = cases[i].size - 1},
               &first);
         assert_int_equal(first.exit_code[0], DT_EXIT_STOPPED);
-        /* The wish rides on the sums of the next step that begins; a device with memory of its own has two in by then, and one more when it is heard. */
+        /* The wish rides on the sums of the next step that begins; a device with memory of its
+         * own has two in by then, and one more when it is heard. */
         int last = cases[i].device != NULL ? 5 : 3;
         assert_int_equal(first.last_step, last);
         assert_memory_equal(first.loss, whole.loss, (size_t)last * sizeof(double));
@@ -116,11 +120,13 @@ static const char *told(struct job *job)
     return kept;
 }
 
-/* Stopped in an evaluation, at a step before one, or in the last one of all, and continued: the lines are those of an undisturbed run. */
+/* Stopped in an evaluation, at a step before one, or in the last one of all, and continued: the
+ * lines are those of an undisturbed run. */
 static void test_a_stop_loses_no_evaluation(void **state)
 {
     (void)state;
-    static const int stops[] = {2, 3, 6}; /* in an evaluation; in the step before one; in the last one */
+    static const int stops[] = {2, 3, 6}; /* in an evaluation; in the step before one; in the
+                                           * last one */
     const char *whole = NULL;
     struct job job;
     set(&job, "zero1", 1);
@@ -145,7 +151,8 @@ static void test_a_stop_loses_no_evaluation(void **state)
     dt_arena_clear(&job.arena);
 }
 
-/* Saved on A ranks, loaded on B: the weights are the same, and training goes on with the same samples. */
+/* Saved on A ranks, loaded on B: the weights are the same, and training goes on with the same
+ * samples. */
 static void test_all_pairs(void **state)
 {
     (void)state;
@@ -183,7 +190,8 @@ static void test_all_pairs(void **state)
     }
 }
 
-/* Moments in BF16, saved on A ranks under one strategy, are the same bits on B ranks under another; on as many ranks the run goes on as if nothing had been. */
+/* Moments in BF16, saved on A ranks under one strategy, are the same bits on B ranks under
+ * another; on as many ranks the run goes on as if nothing had been. */
 static void test_bf16_moments_continue(void **state)
 {
     (void)state;
@@ -232,16 +240,19 @@ static void test_bf16_moments_of_doubles(void **state)
     ranks_train(&job, 1, &(struct ranks_options){.device = "twin64"}, &out);
     assert_int_equal(out.rc[0], -1);
     assert_int_equal(out.err[0].status, DT_INVALID);
-    assert_non_null(
-        strstr(out.err[0].text, "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; write fp32"));
+    assert_non_null(strstr(
+        out.err[0].text,
+        "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; write fp32"));
     ranks_clear(&out);
     dt_arena_clear(&job.arena);
 }
 
-/* Over a run, the loss with BF16 moments stays near that with F32 ones. What a rounding adds to an element's moment is 2^-8 of it at most, half of that as a
- * standard deviation, without a bias; the first moment remembers 10 steps and the second 20, so a step is off by sqrt(10) * 2^-9 = 0.6 % of itself in an element
- * as a rule, with as many signs as elements: what the loss of a step has come down by since the beginning changes by less than that. Ten times that
- * is allowed: 6 % of it. */
+/* Over a run, the loss with BF16 moments stays near that with F32 ones. What a rounding adds to
+ * an element's moment is 2^-8 of it at most, half of that as a standard deviation, without a
+ * bias; the first moment remembers 10 steps and the second 20, so a step is off by sqrt(10) *
+ * 2^-9 = 0.6 % of itself in an element as a rule, with as many signs as elements: what the loss
+ * of a step has come down by since the beginning changes by less than that. Ten times that is
+ * allowed: 6 % of it. */
 static void test_bf16_moments_learn_as_much(void **state)
 {
     (void)state;
@@ -269,7 +280,8 @@ static void test_bf16_moments_learn_as_much(void **state)
     ranks_clear(&with[1]);
 }
 
-/* Checkpoints hold the masters, whatever was computed with: what one precision saved, the other goes on from, and nothing is lost on the way. */
+/* Checkpoints hold the masters, whatever was computed with: what one precision saved, the other
+ * goes on from, and nothing is lost on the way. */
 static void test_either_precision_continues(void **state)
 {
     (void)state;
@@ -368,7 +380,8 @@ static void make_old(const struct job *job, int64_t step)
         memmove(from, to, text.size - (size_t)(from - text.data) + 1);
     }
     size_t body = (size_t)(strstr(text.data, ",\n\"hash\":\"") - text.data);
-    if (text.size - body > strlen(",\n\"hash\":\"0123456789abcdef\"}\n")) { /* those of data files are gone: it is the last one */
+    /* those of data files are gone: it is the last one */
+    if (text.size - body > strlen(",\n\"hash\":\"0123456789abcdef\"}\n")) {
         fail();
     }
     text.size = body;
@@ -384,8 +397,10 @@ struct leg {
     int size, batch, accumulation, stop_after;
 };
 
-/* Runs a part of a job, whose rates must be those of the samples done, in batches of the first part. */
-static int64_t run_part(struct job *job, const struct leg *part, const struct schedule *schedule, int first_batch, int64_t done)
+/* Runs a part of a job, whose rates must be those of the samples done, in batches of the first
+ * part. */
+static int64_t run_part(struct job *job, const struct leg *part, const struct schedule *schedule, int first_batch,
+                        int64_t done)
 {
     struct ranks_outcome out;
     job->training.batch_size_per_gpu = part->batch;
@@ -399,15 +414,19 @@ static int64_t run_part(struct job *job, const struct leg *part, const struct sc
     return done;
 }
 
-/* One curve over the samples, whatever number of ranks, batch and accumulation they are done with; each part goes on where the one before stopped, and the
- * last one ends where the first would have. Also from checkpoints of versions that did not keep how the run began. */
+/* One curve over the samples, whatever number of ranks, batch and accumulation they are done
+ * with; each part goes on where the one before stopped, and the last one ends where the first
+ * would have. Also from checkpoints of versions that did not keep how the run began. */
 static void test_the_rate_follows_the_samples(void **state)
 {
     (void)state;
     static const struct leg cases[][4] = {
-        {{4, 2, 1, 9}, {2, 2, 1, 0}},                              /* fewer ranks */
-        {{1, 4, 1, 11}, {4, 2, 2, 0}},                             /* more, and accumulation */
-        {{4, 2, 1, 9}, {2, 4, 1, 14}, {4, 1, 2, 0}},               /* the same batch in three ways: the steps are those of an undisturbed run */
+        {{4, 2, 1, 9}, {2, 2, 1, 0}},  /* fewer ranks */
+        {{1, 4, 1, 11}, {4, 2, 2, 0}}, /* more, and accumulation */
+        {{4, 2, 1, 9},
+         {2, 4, 1, 14},
+         {4, 1, 2, 0}}, /* the same batch in three ways: the steps are those of an undisturbed
+                         * run */
         {{4, 2, 1, 5}, {2, 2, 1, 13}, {4, 4, 1, 16}, {4, 2, 1, 0}} /* ranks go and come */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -415,19 +434,24 @@ static void test_the_rate_follows_the_samples(void **state)
             for (int old = 0; old < 2; old++) {
                 struct job job;
                 set(&job, "auto", 2);
-                int first_batch = cases[i][0].size * cases[i][0].batch * cases[i][0].accumulation, total = 2 * 96 / first_batch;
+                int first_batch = cases[i][0].size * cases[i][0].batch * cases[i][0].accumulation,
+                    total = 2 * 96 / first_batch;
                 job.training.max_steps = by_epochs ? -1 : total;
                 job.training.num_epochs = by_epochs ? 2 : 0;
                 job.training.lr_scheduler_type = "cosine";
                 job.training.warmup_steps = 4;
-                struct schedule s = {.type = "cosine", .learning_rate = job.training.learning_rate, .warmup_steps = 4, .total_steps = total};
+                struct schedule s = {.type = "cosine",
+                                     .learning_rate = job.training.learning_rate,
+                                     .warmup_steps = 4,
+                                     .total_steps = total};
                 set_out(&job, dt_arena_printf(&job.arena, "curve-%zu-%d-%d", i, by_epochs, old));
                 int64_t done = 0;
                 for (const struct leg *part = cases[i]; part < cases[i] + 4 && part->size > 0; part++) {
-                    job.text = dt_arena_printf(&job.arena,
-                                               "{\"training\": {\"max_steps\": %d, \"num_epochs\": %d, \"batch_size_per_gpu\": %d, "
-                                               "\"gradient_accumulation_steps\": %d}}",
-                                               by_epochs ? -1 : total, by_epochs ? 2 : 0, part->batch, part->accumulation);
+                    job.text = dt_arena_printf(
+                        &job.arena,
+                        "{\"training\": {\"max_steps\": %d, \"num_epochs\": %d, \"batch_size_per_gpu\": %d, "
+                        "\"gradient_accumulation_steps\": %d}}",
+                        by_epochs ? -1 : total, by_epochs ? 2 : 0, part->batch, part->accumulation);
                     done = run_part(&job, part, &s, first_batch, done);
                     if (old && part == cases[i]) { /* the ranks never changed before it */
                         make_old(&job, part->stop_after + 1);
@@ -441,7 +465,8 @@ static void test_the_rate_follows_the_samples(void **state)
     }
 }
 
-/* With one split of the batch the rate is that of the step, bit by bit, wherever an epoch ends and however often the run stops. */
+/* With one split of the batch the rate is that of the step, bit by bit, wherever an epoch ends
+ * and however often the run stops. */
 static void test_an_even_batch_counts_steps(void **state)
 {
     (void)state;
@@ -457,11 +482,15 @@ static void test_an_even_batch_counts_steps(void **state)
         job.training.max_steps = -1;
         job.training.num_epochs = 2.4;
         train(&job, part->size, NULL, &whole);
-        struct schedule s = {.type = "linear", .learning_rate = job.training.learning_rate, .warmup_steps = 1, .total_steps = whole.step_count};
+        struct schedule s = {.type = "linear",
+                             .learning_rate = job.training.learning_rate,
+                             .warmup_steps = 1,
+                             .total_steps = whole.step_count};
         set_out(&job, dt_arena_printf(&job.arena, "even-%zu", i));
         int seen = 0;
         for (int stop = part->stop_after; seen < whole.step_count; stop += 3) {
-            train(&job, part->size, &(struct ranks_options){.files = true, .stop_after = stop + 1 < whole.step_count ? stop : 0}, &out);
+            train(&job, part->size,
+                  &(struct ranks_options){.files = true, .stop_after = stop + 1 < whole.step_count ? stop : 0}, &out);
             for (int k = 0; k < out.step_count; k++, seen++) {
                 assert_true(out.lr[k] == schedule_rate(&s, seen) && out.lr[k] == whole.lr[seen]);
                 assert_true(out.loss[k] == whole.loss[seen]);
@@ -474,7 +503,8 @@ static void test_an_even_batch_counts_steps(void **state)
     }
 }
 
-/* Epochs that other splits of the batch leave other samples out of: the rate never leaves the curve by more than a step, and ends where it ends. */
+/* Epochs that other splits of the batch leave other samples out of: the rate never leaves the
+ * curve by more than a step, and ends where it ends. */
 static void test_other_leftovers_of_epochs(void **state)
 {
     (void)state;
@@ -487,7 +517,8 @@ static void test_other_leftovers_of_epochs(void **state)
         job.training.num_epochs = 3;
         job.training.warmup_steps = 0;
         set_out(&job, dt_arena_printf(&job.arena, "leftovers-%d", k));
-        train(&job, 4, &(struct ranks_options){.files = true, .stop_after = 4}, &out); /* 4 steps an epoch, 12 in all */
+        /* 4 steps an epoch, 12 in all */
+        train(&job, 4, &(struct ranks_options){.files = true, .stop_after = 4}, &out);
         assert_int_equal(out.last_step, 5);
         double before = out.lr[4];
         ranks_clear(&out);
@@ -500,11 +531,14 @@ static void test_other_leftovers_of_epochs(void **state)
             before = out.lr[i];
         }
         double step = job.training.learning_rate / 12;
-        if (parts[k].stop_after == 0) { /* one of its own steps before the end, of which an epoch has as many more or fewer */
-            assert_true(before > 0 && before <= step + job.training.learning_rate * parts[k].accumulation / (3 * per_epoch));
+        if (parts[k].stop_after == 0) { /* one of its own steps before the end, of which an epoch
+                                         * has as many more or fewer */
+            assert_true(before > 0 &&
+                        before <= step + job.training.learning_rate * parts[k].accumulation / (3 * per_epoch));
             assert_int_equal(out.exit_code[0], DT_EXIT_DONE);
         } else {
-            int place = (20 + 25) * 80 / 96; /* behind the 25th step: of 96 samples of the epoch, where the first batch took 80 */
+            int place = (20 + 25) * 80 / 96; /* behind the 25th step: of 96 samples of the epoch,
+                                              * where the first batch took 80 */
             assert_true(fabs(before - job.training.learning_rate * (1 - (80 + place) / 240.0)) <= 1e-12);
         }
         ranks_clear(&out);
@@ -515,7 +549,8 @@ static void test_other_leftovers_of_epochs(void **state)
 /* All that a finished run must leave as it is. */
 static const char *what_is_there(struct job *job)
 {
-    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", "model/config.json", "model/model.safetensors"};
+    static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", "model/config.json",
+                                        "model/model.safetensors"};
     struct dt_text all, one;
     struct dt_error err;
     dt_text_init(&all);
@@ -525,7 +560,8 @@ static const char *what_is_there(struct job *job)
     assert_int_equal(checkpoint_steps(job->checkpointing.checkpoint_dir, &steps, &count, &err), 0);
     for (int i = 0; i < count + 5; i++) {
         char *folder_of = i < count ? checkpoint_path(job->checkpointing.checkpoint_dir, steps[i]) : NULL;
-        char *path = i < count ? dt_format("%s/manifest.json", folder_of) : dt_format("%s/%s", job->output_dir, names[i - count]);
+        char *path = i < count ? dt_format("%s/manifest.json", folder_of)
+                               : dt_format("%s/%s", job->output_dir, names[i - count]);
         dt_text_reset(&one);
         assert_int_equal(dt_file_read(path, 1 << 24, &one, &err), 0);
         dt_text_printf(&all, "%s %016llx\n", path, (unsigned long long)manifest_sum(one.data, one.size));
@@ -539,11 +575,13 @@ static const char *what_is_there(struct job *job)
     return kept;
 }
 
-/* On any ranks, with any batch, and when fewer steps are asked for than are done. More of them go on. */
+/* On any ranks, with any batch, and when fewer steps are asked for than are done. More of them
+ * go on. */
 static void test_a_finished_run_stays_finished(void **state)
 {
     (void)state;
-    static const struct leg parts[] = {{4, 5, 1, 0}, {1, 5, 1, 0}, {2, 5, 1, 0}, {3, 5, 1, 0}, {1, 1, 1, 0}, {1, 7, 3, 0}, {4, 24, 1, 0}};
+    static const struct leg parts[] = {{4, 5, 1, 0}, {1, 5, 1, 0}, {2, 5, 1, 0}, {3, 5, 1, 0},
+                                       {1, 1, 1, 0}, {1, 7, 3, 0}, {4, 24, 1, 0}};
     for (int mode = 0; mode < 4; mode++) {
         struct job job;
         struct ranks_outcome out;
@@ -587,7 +625,8 @@ static void test_a_finished_run_stays_finished(void **state)
     }
 }
 
-/* What checkpointing.accept names is the run's from then on, with the state of the optimizer; a later round of the launch does as the first. */
+/* What checkpointing.accept names is the run's from then on, with the state of the optimizer; a
+ * later round of the launch does as the first. */
 static void test_accepted_numbers(void **state)
 {
     (void)state;
@@ -605,10 +644,12 @@ static void test_accepted_numbers(void **state)
     ranks_train(&job, 2, &files, &out);
     assert_int_equal(out.rc[0] + out.rc[1], -2);
     assert_non_null(strstr(out.err[0].text,
-                           "step-00000003: training.learning_rate: was 0.01, is now 0.5; go back to the old value, keep the optimizer's state "
+                           "step-00000003: training.learning_rate: was 0.01, is now 0.5; go back to the old value, "
+                           "keep the optimizer's state "
                            "and go on with --accept training.learning_rate (checkpointing.accept), or begin anew"));
     ranks_clear(&out);
-    job.checkpointing.accept = "data.train,training.learning_rate"; /* nothing is wrong with one that did not change */
+    /* nothing is wrong with one that did not change */
+    job.checkpointing.accept = "data.train,training.learning_rate";
     job.training.max_steps = 3;
     train(&job, 2, &files, &out);
     assert_true(out.moments_hash == half.moments_hash && out.step_count == 0);
@@ -634,7 +675,8 @@ static void test_accepted_numbers(void **state)
     dt_arena_clear(&job.arena);
 }
 
-/* Other data begin with their first sample; counters go on, and num_epochs counts them. Whatever comes after a save goes on in them. */
+/* Other data begin with their first sample; counters go on, and num_epochs counts them. Whatever
+ * comes after a save goes on in them. */
 static void test_accepted_data(void **state)
 {
     (void)state;
@@ -645,19 +687,23 @@ static void test_accepted_data(void **state)
     job.training.max_steps = -1;
     job.training.num_epochs = 1;
     job.training.warmup_steps = 0;
-    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 5}, &out); /* 6 of 24 steps */
+    /* 6 of 24 steps */
+    train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 5}, &out);
     ranks_clear(&out);
-    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder); /* 13 samples: 3 steps an epoch */
+    /* 13 samples: 3 steps an epoch */
+    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder);
     ranks_train(&job, 2, &files, &out);
-    assert_non_null(strstr(
-        out.err[0].text, "step-00000006: data.train: val.bin stands where train.bin was; bring the old data back, keep the optimizer's state and go "
-                         "on from the first sample with --accept data.train (checkpointing.accept), or begin anew"));
+    assert_non_null(strstr(out.err[0].text,
+                           "step-00000006: data.train: val.bin stands where train.bin was; bring the old data back, "
+                           "keep the optimizer's state and go "
+                           "on from the first sample with --accept data.train (checkpointing.accept), or begin anew"));
     ranks_clear(&out);
     job.checkpointing.accept = "data.train";
     job.training.num_epochs = 4;
     struct schedule s = {.type = "linear", .learning_rate = job.training.learning_rate, .total_steps = 6 + 12};
     int step = 6;
-    for (int part = 0; part < 2; part++) { /* stopped in the second epoch of the new data, with and without */
+    for (int part = 0; part < 2; part++) { /* stopped in the second epoch of the new data, with
+                                            * and without */
         train(&job, 2, &(struct ranks_options){.files = true, .stop_after = part == 0 ? 9 : 0}, &out);
         for (int i = 0; i < out.step_count; i++, step++) {
             assert_true(out.lr[i] == schedule_rate(&s, step));
@@ -708,8 +754,9 @@ static void test_renamed_data(void **state)
 static void test_what_a_run_leaves(void **state)
 {
     (void)state;
-    static const char *const names[] = {"job.json",           "env.json",          "metrics.jsonl",          "events.jsonl",
-                                        "checkpoints/latest", "model/config.json", "model/model.safetensors"};
+    static const char *const names[] = {
+        "job.json",           "env.json",          "metrics.jsonl",          "events.jsonl",
+        "checkpoints/latest", "model/config.json", "model/model.safetensors"};
     struct job job;
     struct ranks_outcome out, again;
     set(&job, "zero2", 2);
@@ -731,8 +778,9 @@ static void test_what_a_run_leaves(void **state)
     struct dt_error err;
     dt_text_init(&text);
     assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
-    static const char *const fields[] = {"step",         "epoch", "tokens",     "loss",         "grad_norm", "lr",   "step_s",
-                                         "tokens_per_s", "mfu",   "loss_scale", "memory_bytes", "round",     "time", "val_loss"};
+    static const char *const fields[] = {"step",         "epoch",  "tokens",       "loss",    "grad_norm",
+                                         "lr",           "step_s", "tokens_per_s", "mfu",     "loss_scale",
+                                         "memory_bytes", "round",  "time",         "val_loss"};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         char *key = dt_format("\"%s\": ", fields[i]);
         assert_non_null(strstr(text.data, key));
@@ -772,7 +820,8 @@ static uint64_t finish_with_all(struct job *job)
     return hash;
 }
 
-/* What came after the checkpoint that was named is of another course: it is set aside, takes no place, and the same command continues. */
+/* What came after the checkpoint that was named is of another course: it is set aside, takes no
+ * place, and the same command continues. */
 static void test_a_named_beginning_is_one_course(void **state)
 {
     (void)state;
@@ -788,7 +837,8 @@ static void test_a_named_beginning_is_one_course(void **state)
     assert_true(holds(&job, "step-00000004") && holds(&job, "step-00000002"));
     assert_true(holds(&job, "step-00000006.old-1") && holds(&job, "step-00000003.old-1"));
     assert_false(holds(&job, "step-00000006") || holds(&job, "step-00000003") || holds(&job, "step-00000001"));
-    train(&job, 1, &files, &out); /* the same command, here on fewer ranks: two steps of two ranks are four */
+    train(&job, 1, &files, &out); /* the same command, here on fewer ranks: two steps of two
+                                   * ranks are four */
     assert_int_equal(out.step_count, 4);
     ranks_clear(&out);
     job.checkpointing.resume = dt_arena_printf(&job.arena, "%s/step-00000003.old-1", job.checkpointing.checkpoint_dir);
@@ -799,7 +849,8 @@ static void test_a_named_beginning_is_one_course(void **state)
     dt_arena_clear(&job.arena);
 }
 
-/* The round that should have begun by name, or anew, died before it could: the next one does it. After that, rounds go on from the launch's own saves. */
+/* The round that should have begun by name, or anew, died before it could: the next one does it.
+ * After that, rounds go on from the launch's own saves. */
 static void test_a_later_round_makes_up_for_the_beginning(void **state)
 {
     (void)state;
@@ -851,14 +902,16 @@ static void test_damaged_ones_alone_are_refused(void **state)
     dt_arena_clear(&job.arena);
 }
 
-/* A checkpoint under the name of a later step is passed over like any damaged one, and costs none of the good ones. */
+/* A checkpoint under the name of a later step is passed over like any damaged one, and costs
+ * none of the good ones. */
 static void test_a_copy_under_another_name(void **state)
 {
     (void)state;
     struct job job;
     struct ranks_outcome out;
     uint64_t hash = finish_with_all(&job);
-    char *from = checkpoint_path(job.checkpointing.checkpoint_dir, 6), *to = checkpoint_path(job.checkpointing.checkpoint_dir, 9);
+    char *from = checkpoint_path(job.checkpointing.checkpoint_dir, 6),
+         *to = checkpoint_path(job.checkpointing.checkpoint_dir, 9);
     assert_int_equal(rename(from, to), 0);
     train(&job, 2, &files, &out);
     assert_int_equal(out.step_count, 1);
@@ -916,8 +969,9 @@ static void test_a_lost_proposal_is_a_failure(void **state)
 static void test_a_proposal_is_no_path(void **state)
 {
     (void)state;
-    static const char *const said[] = {"=/etc",         "=named /etc",        "=named ", "=own -1", "=own 1x", "=own 99999999999999999999",
-                                       "=named runs/b", "=named runs/a/../b", "=own",    "!0 no",   "!-7 no",  "!4294967296 no"};
+    static const char *const said[] = {
+        "=/etc",         "=named /etc",        "=named ", "=own -1", "=own 1x", "=own 99999999999999999999",
+        "=named runs/b", "=named runs/a/../b", "=own",    "!0 no",   "!-7 no",  "!4294967296 no"};
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
         struct job job;
         struct dt_page page = {0};
@@ -940,18 +994,20 @@ static void test_a_proposal_is_no_path(void **state)
     }
 }
 
-/* What rank 0 tells all is its own failure, or that of the rank it names: who hears it on another host says so, and the mark stays at the end. */
+/* What rank 0 tells all is its own failure, or that of the rank it names: who hears it on
+ * another host says so, and the mark stays at the end. */
 static void test_who_only_heard_it_says_so(void **state)
 {
     (void)state;
     static const struct {
         int rank, first, here; /* of the host: its first rank, and how many */
         const char *sent, *heard;
-    } cases[] = {{1, 1, 1, "!1 DIR: none is whole", "rank 0: DIR: none is whole (noticed by rank 0)"},
-                 {1, 0, 2, "!1 DIR: none is whole", "rank 0: DIR: none is whole"},
-                 {2, 2, 1, "!3 rank 1: no disk", "rank 1: no disk (noticed by rank 1)"},
-                 {2, 1, 2, "!3 rank 1: no disk", "rank 1: no disk"},
-                 {1, 1, 1, "!3 rank 0 waits for rank 2: no", "rank 0: rank 0 waits for rank 2: no (noticed by rank 0)"}};
+    } cases[] = {
+        {1, 1, 1, "!1 DIR: none is whole", "rank 0: DIR: none is whole (noticed by rank 0)"},
+        {1, 0, 2, "!1 DIR: none is whole", "rank 0: DIR: none is whole"},
+        {2, 2, 1, "!3 rank 1: no disk", "rank 1: no disk (noticed by rank 1)"},
+        {2, 1, 2, "!3 rank 1: no disk", "rank 1: no disk"},
+        {1, 1, 1, "!3 rank 0 waits for rank 2: no", "rank 0: rank 0 waits for rank 2: no (noticed by rank 0)"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct dt_store *store = NULL;
         struct dt_store_local *local = dt_store_local_open();
@@ -961,8 +1017,11 @@ static void test_who_only_heard_it_says_so(void **state)
         dt_text_init(&text);
         assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
         assert_int_equal(dt_store_set(store, "key", cases[i].sent, strlen(cases[i].sent), &err), 0);
-        struct world w = {
-            .rank = cases[i].rank, .local_rank = cases[i].rank - cases[i].first, .local_size = cases[i].here, .store = store, .page = &page};
+        struct world w = {.rank = cases[i].rank,
+                          .local_rank = cases[i].rank - cases[i].first,
+                          .local_size = cases[i].here,
+                          .store = store,
+                          .page = &page};
         struct trainer t = {.world = &w, .rank = cases[i].rank, .size = 4};
         assert_int_equal(trainer_share(&t, "key", &text, NULL, 1, &err), -1);
         assert_string_equal(err.text, cases[i].heard);
@@ -974,7 +1033,8 @@ static void test_who_only_heard_it_says_so(void **state)
         err.text[sizeof err.text - 1] = '\0';
         trainer_add_words(&err, " (noticed by rank 0)");
         trainer_add_words(&err, "; do this");
-        assert_string_equal(err.text + strlen(err.text) - strlen("x; do this (noticed by rank 0)"), "x; do this (noticed by rank 0)");
+        assert_string_equal(err.text + strlen(err.text) - strlen("x; do this (noticed by rank 0)"),
+                            "x; do this (noticed by rank 0)");
         dt_text_clear(&text);
         dt_store_close(store);
         dt_store_local_close(local);

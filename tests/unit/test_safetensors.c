@@ -1,4 +1,5 @@
-/* safetensors: what the writer writes the reader reads; every broken header is refused with the path and a cause. */
+/* safetensors: what the writer writes the reader reads; every broken header is refused with the
+ * path and a cause. */
 #include "worker/checkpoints/safetensors.h"
 
 #include "base/file.h"
@@ -44,9 +45,12 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}  ", 8, NULL},
         {"{\"a\":{\"shape\":[],\"data_offsets\":[0,8],\"dtype\":\"I64\"}}", 8, NULL},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[0,0]}}", 0, NULL},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]},\"a\":{\"dtype\":\"U16\",\"shape\":[1],\"data_offsets\":[0,2]}}", 5, NULL},
-        {"{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\\ud83d\\ude00\":\"\"},\"a\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}", 2,
-         NULL},
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[2,5]},\"a\":{\"dtype\":\"U16\",\"shape\":[1],\"data_"
+         "offsets\":[0,2]}}",
+         5, NULL},
+        {"{\"__metadata__\":{\"format\":\"pt\",\"\\u00e9\\ud83d\\ude00\":\"\"},\"a\":{\"dtype\":\"F4\",\"shape\":[4],"
+         "\"data_offsets\":[0,2]}}",
+         2, NULL},
         {"", 0, "expected '{'"},
         {" {}", 0, "expected '{'"},
         {"{", 0, "expected '\"'"},
@@ -59,8 +63,9 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"dtype\":\"F33\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "unknown dtype"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "twice"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8, "unknown key"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12,
-         "twice"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[8,12]}}",
+         12, "twice"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "whole number"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "expected ']'"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]}}", 8, "whole number"},
@@ -71,10 +76,12 @@ static void test_broken_headers(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "cut short"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "after the last tensor"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "a hole or an overlap"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8,
-         "overlap"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13,
-         "hole"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[4,8]}}",
+         8, "overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],"
+         "\"data_offsets\":[9,13]}}",
+         13, "hole"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "too large"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976],\"data_offsets\":[0,0]}}", 0, "too large"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "too large"},
@@ -93,7 +100,8 @@ static void test_broken_headers(void **state)
         int rc = open_header(&f, rows[i].header, rows[i].data_bytes, &err);
         bool right = rows[i].cause == NULL
                          ? rc == 0
-                         : rc == -1 && err.status == DT_INVALID && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, "the.file") != NULL;
+                         : rc == -1 && err.status == DT_INVALID && strstr(err.text, rows[i].cause) != NULL &&
+                               strstr(err.text, "the.file") != NULL;
         if (!right) {
             fail_msg("row %zu: %s: rc %d: %s", i, rows[i].header, rc, err.text);
         }

@@ -1,4 +1,5 @@
-/* The order of samples: a permutation for every count, another one per seed and epoch, spread evenly. */
+/* The order of samples: a permutation for every count, another one per seed and epoch, spread
+ * evenly. */
 #include "worker/data/data.h"
 
 #include <setjmp.h>
@@ -78,7 +79,8 @@ static void test_orders_differ(void **state)
     assert_in_range(common(&a, 0, &plain, 0), 0, 10);
 }
 
-/* Over many epochs each sample comes first about equally often: chi-squared with 15 degrees of freedom. The seeds are fixed, so the outcome is too. */
+/* Over many epochs each sample comes first about equally often: chi-squared with 15 degrees of
+ * freedom. The seeds are fixed, so the outcome is too. */
 static void test_uniform(void **state)
 {
     (void)state;

@@ -59,8 +59,10 @@ static void test_numbers(void **state)
     (void)state;
     refused("1e999", "f:1:1: 1e999 is too large for a double");
     refused("[1,\n 1e-999]", "f:2:2: 1e-999 is too small for a double");
-    refused("9007199254740993", "f:1:1: 9007199254740993 is beyond 2^53 and cannot be kept exactly; write it as a string");
-    refused("-9007199254740994", "f:1:1: -9007199254740994 is beyond 2^53 and cannot be kept exactly; write it as a string");
+    refused("9007199254740993",
+            "f:1:1: 9007199254740993 is beyond 2^53 and cannot be kept exactly; write it as a string");
+    refused("-9007199254740994",
+            "f:1:1: -9007199254740994 is beyond 2^53 and cannot be kept exactly; write it as a string");
     refused("01", "f:1:1: numbers do not begin with 0");
     refused("1.", "f:1:1: a number needs digits after its point");
     refused("1e+", "f:1:1: a number needs digits after its exponent sign");
@@ -88,7 +90,8 @@ static void test_strings(void **state)
     refused("\xef\xbb\xbf{}", "f:1:1: begins with a byte order mark; save it as UTF-8 without one");
     refused("\xff\xfe{", "f:1:1: looks like UTF-16; save it as UTF-8");
     refused("[\"\xc3\xa9\", x]",
-            "f:1:7: \"x\" is not a JSON value; words are true, false and null, strings have quotes"); /* columns are characters */
+            /* columns are characters */
+            "f:1:7: \"x\" is not a JSON value; words are true, false and null, strings have quotes");
     struct dt_error err = {0};
     assert_int_equal(dt_scan("{\0}", 3, "f", NULL, &err), -1);
     assert_string_equal(err.text, "f:1:2: NUL byte; expected a key in double quotes");
@@ -130,7 +133,8 @@ static void test_members(void **state)
 static void test_others(void **state)
 {
     (void)state;
-    static const char good[] = "{\"a\": 1000000000000000019884624838656, \"b\": 1e999, \"c\": 1}", bad[] = "{\"a\": \"\\ud83d\"}";
+    static const char good[] = "{\"a\": 1000000000000000019884624838656, \"b\": 1e999, \"c\": 1}",
+                      bad[] = "{\"a\": \"\\ud83d\"}";
     struct dt_error err = {0};
     cJSON *tree = dt_scan_parse_others(good, sizeof good - 1, "f", &err);
     assert_non_null(tree);
@@ -189,7 +193,8 @@ static void test_places(void **state)
 {
     (void)state;
     const char *text = "{\n  \"a\": [1,\n   {\"b\": 2}],\n  \"\xc3\xa9\" : \"x\" }";
-    static const struct dt_scan_place want[] = {{1, 1, 1, 1}, {2, 8, 2, 3}, {2, 9, 2, 9}, {3, 4, 3, 4}, {3, 10, 3, 5}, {4, 9, 4, 3}};
+    static const struct dt_scan_place want[] = {{1, 1, 1, 1}, {2, 8, 2, 3},  {2, 9, 2, 9},
+                                                {3, 4, 3, 4}, {3, 10, 3, 5}, {4, 9, 4, 3}};
     struct dt_scan scan = {0};
     struct dt_error err = {0};
     cJSON *tree = dt_scan_parse(text, strlen(text), "f", &scan, &err);
@@ -208,8 +213,9 @@ static void test_places(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammar), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_strings), cmocka_unit_test(test_members),
-        cmocka_unit_test(test_others),  cmocka_unit_test(test_duplicates), cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
+        cmocka_unit_test(test_grammar), cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_members), cmocka_unit_test(test_others),  cmocka_unit_test(test_duplicates),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,9 @@ static int check_row(const cJSON *row)
         return 0;
     }
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(row, "args"), *lr;
-    struct schedule s = {.type = ours, .learning_rate = number(row, "base_lr"), .warmup_steps = (int64_t)number(args, "num_warmup_steps")};
+    struct schedule s = {.type = ours,
+                         .learning_rate = number(row, "base_lr"),
+                         .warmup_steps = (int64_t)number(args, "num_warmup_steps")};
     if (cJSON_HasObjectItem(args, "num_training_steps")) {
         s.total_steps = (int64_t)number(args, "num_training_steps");
     }
@@ -84,7 +86,8 @@ static void test_golden(void **state)
 static void test_ends(void **state)
 {
     (void)state;
-    struct schedule s = {.type = "linear", .learning_rate = 2, .min_lr_ratio = 0.25, .warmup_steps = 4, .total_steps = 12};
+    struct schedule s = {
+        .type = "linear", .learning_rate = 2, .min_lr_ratio = 0.25, .warmup_steps = 4, .total_steps = 12};
     assert_float_equal(schedule_rate(&s, 0), 0, 0);
     assert_float_equal(schedule_rate(&s, 2), 1, 1e-15);
     assert_float_equal(schedule_rate(&s, 4), 2, 1e-15);
@@ -134,11 +137,13 @@ static void test_steps_of_epochs(void **state)
                 t.position = at % 100;
                 t.step = at / 12;
                 trainer_count(&t);
-                assert_int_equal(t.total_steps, steps_by_epoch(&t, 6, whole, (int64_t)((epochs[i] - (double)whole) * 100)));
+                assert_int_equal(t.total_steps,
+                                 steps_by_epoch(&t, 6, whole, (int64_t)((epochs[i] - (double)whole) * 100)));
             }
         }
     }
-    job.training.num_epochs = 1e6; /* the most a job may ask for, on the most data: no loop, no overflow */
+    job.training.num_epochs = 1e6; /* the most a job may ask for, on the most data: no loop, no
+                                    * overflow */
     t.train.sample_count = INT64_C(1) << 42;
     t.epoch = t.position = t.step = 0;
     for (size_t k = 0; k < 2; k++) {
@@ -148,17 +153,19 @@ static void test_steps_of_epochs(void **state)
     }
 }
 
-/* A run of 100 steps of 12 samples that goes on in other batches: steps that are left, whole ones; none once its samples are done. Another max_steps is of the
- * steps as they are now. */
+/* A run of 100 steps of 12 samples that goes on in other batches: steps that are left, whole
+ * ones; none once its samples are done. Another max_steps is of the steps as they are now. */
 static void test_steps_of_samples(void **state)
 {
     (void)state;
     static const struct {
         int64_t samples, step, micro_batch, micro_steps, max_steps, left;
-    } cases[] = {{0, 0, 6, 2, 100, 100},    {600, 50, 12, 1, 100, 50},  {600, 50, 3, 2, 100, 100}, {600, 50, 5, 1, 100, 120},
-                 {600, 50, 7, 1, 100, 86},  {1199, 60, 99, 9, 100, 1},  {1200, 99, 1, 1, 100, 0},  {5000, 20, 1, 1, 100, 0},
-                 {600, 50, 3, 2, 110, 60},  {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0},
-                 {1000, 150, 3, 2, 120, 74}}; /* 20 more of the first batch: 120 lies behind, but 1200 samples do not */
+    } cases[] = {{0, 0, 6, 2, 100, 100},     {600, 50, 12, 1, 100, 50}, {600, 50, 3, 2, 100, 100},
+                 {600, 50, 5, 1, 100, 120},  {600, 50, 7, 1, 100, 86},  {1199, 60, 99, 9, 100, 1},
+                 {1200, 99, 1, 1, 100, 0},   {5000, 20, 1, 1, 100, 0},  {600, 50, 3, 2, 110, 60},
+                 {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0},
+                 {1000, 150, 3, 2, 120, 74}}; /* 20 more of the first batch: 120 lies behind, but
+                                               * 1200 samples do not */
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job_training j = {.max_steps = 100};
         const struct batch_split first = {6, 2}, now = {cases[i].micro_batch, cases[i].micro_steps};
@@ -169,16 +176,19 @@ static void test_steps_of_samples(void **state)
         j.max_steps = cases[i].max_steps;
         horizon_begin(&h, &j, &now, cases[i].step, 1000);
         assert_int_equal(horizon_left(&h, &j, &now, 0, 600), cases[i].left);
-        assert_int_equal(horizon_after(&h, &j, h.samples, &now, 0, 0, false), h.samples + now.micro_batch * now.micro_steps);
+        assert_int_equal(horizon_after(&h, &j, h.samples, &now, 0, 0, false),
+                         h.samples + now.micro_batch * now.micro_steps);
     }
-    const struct batch_split most = {INT64_C(65536) << 20, 65536}; /* the most that a job may ask for */
+    /* the most that a job may ask for */
+    const struct batch_split most = {INT64_C(65536) << 20, 65536};
     struct job_training j = {.max_steps = INT64_C(1000000000000)};
     struct horizon h = {.of.micro_batch = 0};
     horizon_begin(&h, &j, &most, 0, INT64_C(1) << 42);
     assert_true(horizon_left(&h, &j, &most, 0, 0) > 0);
 }
 
-/* In the middle of ten epochs of 927 samples whose last steps were short: half of the run is done by any rule for what an epoch leaves over. */
+/* In the middle of ten epochs of 927 samples whose last steps were short: half of the run is
+ * done by any rule for what an epoch leaves over. */
 static void test_another_rule_for_leftovers(void **state)
 {
     (void)state;
@@ -189,10 +199,12 @@ static void test_another_rule_for_leftovers(void **state)
             struct job_training was = {.max_steps = -1, .num_epochs = 10, .partial_accumulation = rules[a]}, is = was;
             is.partial_accumulation = rules[b];
             struct horizon h = horizon_guess(&was, &of, 927, 0, 0, 0);
-            h.samples = -horizon_base(&h, &was, &of, 5, 0); /* what it is at the beginning of epoch 5 */
+            h.samples = -horizon_base(&h, &was, &of, 5, 0); /* what it is at the beginning of
+                                                             * epoch 5 */
             int64_t end = horizon_schedule(&h, &is).total_steps * 800;
             horizon_count_anew(&h, &was, &is, &of, 5, 0);
-            assert_in_range(h.samples * 2, end - 1600, end + 1600); /* the end of a carried run is whole steps */
+            /* the end of a carried run is whole steps */
+            assert_in_range(h.samples * 2, end - 1600, end + 1600);
             assert_false(horizon_is_done(&h, &is));
             assert_int_equal(horizon_left(&h, &is, &of, 5, 0), horizon_epoch_steps(&is, 927, &of, 5, 0));
             h.samples = horizon_schedule(&h, &was).total_steps * 800;

@@ -1,4 +1,5 @@
-/* The handshake and the frames without sockets: two sides in memory, bytes carried in pieces of every size, changed, repeated, reflected. */
+/* The handshake and the frames without sockets: two sides in memory, bytes carried in pieces of
+ * every size, changed, repeated, reflected. */
 #include "launcher/hosts/link/secure.h"
 
 #include "base/file.h"
@@ -141,7 +142,8 @@ static void talks_in_pieces_of_every_size(void **state)
     }
 }
 
-/* Lengths around the blocks of the cipher, and the longest: all bytes arrive, in order, on both ways. */
+/* Lengths around the blocks of the cipher, and the longest: all bytes arrive, in order, on both
+ * ways. */
 static void messages_of_every_length_arrive_whole(void **state)
 {
     (void)state;
@@ -157,7 +159,9 @@ static void messages_of_every_length_arrive_whole(void **state)
         open_side(&a, 1, true, "run", "key");
         open_side(&b, 2, false, "run", "key");
         assert_true(shake(&a, &b, pieces[k]));
-        for (size_t size = 0; size <= sizeof bytes; size = size < 600 ? size + 13 : size == sizeof bytes ? size + 1 : sizeof bytes) {
+        for (size_t size = 0; size <= sizeof bytes; size = size < 600             ? size + 13
+                                                           : size == sizeof bytes ? size + 1
+                                                                                  : sizeof bytes) {
             secure_put(&a.s, bytes, size, &a.out);
             secure_put(&b.s, bytes, size, &b.out);
             if (size > 0) {
@@ -201,7 +205,8 @@ static void refuses_other_keys_and_runs(void **state)
     }
 }
 
-/* Both sides name both versions, whichever is the newer one and whatever the rest of its hello means. */
+/* Both sides name both versions, whichever is the newer one and whatever the rest of its hello
+ * means. */
 static void other_versions_are_named_by_both(void **state)
 {
     (void)state;
@@ -219,8 +224,10 @@ static void other_versions_are_named_by_both(void **state)
         assert_false(client ? carry(&a, &b, 7) : carry(&b, &a, 7));
         struct side *hears = client ? &b : &a;
         assert_true(hears->s.other_version);
-        assert_non_null(strstr(hears->err.text, "runs dtrun 9.8?7 (protocol 77), this host dtrun " DT_VERSION " (protocol "));
-        assert_int_equal(b.out.size, client ? SECURE_HELLO_BYTES : 0); /* the server answers before it refuses */
+        assert_non_null(
+            strstr(hears->err.text, "runs dtrun 9.8?7 (protocol 77), this host dtrun " DT_VERSION " (protocol "));
+        /* the server answers before it refuses */
+        assert_int_equal(b.out.size, client ? SECURE_HELLO_BYTES : 0);
         close_side(&a);
         close_side(&b);
     }
@@ -251,7 +258,8 @@ static void refuses_replays_and_reflections(void **state)
     assert_true(shake(&a, &b, 1000));
     secure_put(&a.s, "stop", 4, &a.out);
     assert_true(carry(&a, &b, 1000));
-    open_side(&again, 2, false, "run", "key"); /* the same agent, another connection: everything that a sent */
+    open_side(&again, 2, false, "run", "key"); /* the same agent, another connection: everything
+                                                * that a sent */
     assert_true(feed(&again, a.sent.data, SECURE_HELLO_BYTES));
     assert_false(feed(&again, a.sent.data + SECURE_HELLO_BYTES, a.sent.size - SECURE_HELLO_BYTES));
     assert_true(again.s.wrong_key);
@@ -280,13 +288,15 @@ static void refuses_replays_and_reflections(void **state)
     close_side(&b);
 }
 
-/* Whoever sends a proof with its hello cannot have made it of ours: it is not looked at, so that limits on proofs hold. */
+/* Whoever sends a proof with its hello cannot have made it of ours: it is not looked at, so that
+ * limits on proofs hold. */
 static void a_proof_waits_for_our_hello(void **state)
 {
     (void)state;
     struct side client, server;
     char bytes[SECURE_HELLO_BYTES + SECURE_PROOF_BYTES] = {0};
-    for (size_t size = SECURE_HELLO_BYTES; size <= sizeof bytes; size += size == SECURE_HELLO_BYTES ? 1 : SECURE_PROOF_BYTES - 1) {
+    for (size_t size = SECURE_HELLO_BYTES; size <= sizeof bytes;
+         size += size == SECURE_HELLO_BYTES ? 1 : SECURE_PROOF_BYTES - 1) {
         open_side(&client, 1, true, "run", "key");
         open_side(&server, 2, false, "run", "key");
         memcpy(bytes, client.out.data, SECURE_HELLO_BYTES);
@@ -386,13 +396,16 @@ static void key_files_are_private(void **state)
 }
 
 enum { SEEDS = 6 };
-static const char *const seed_names[SEEDS] = {"hello_client", "hello_server", "proof", "answer", "frame_to_server", "frame_to_client"};
+static const char *const seed_names[SEEDS] = {"hello_client", "hello_server",    "proof",
+                                              "answer",       "frame_to_server", "frame_to_client"};
 
-/* What tests/fuzz/fuzz_secure.c begins with: its first byte says which side is fed (1: the server), how much of the handshake is honest, and that
- * the bytes come in one piece; then what the other side would say there. */
+/* What tests/fuzz/fuzz_secure.c begins with: its first byte says which side is fed (1: the
+ * server), how much of the handshake is honest, and that the bytes come in one piece; then what
+ * the other side would say there. */
 static void make_seeds(struct dt_text seeds[SEEDS])
 {
-    static const unsigned char firsts[SEEDS] = {0xf8 | 1, 0xf8, 0xf8 | 2 << 1 | 1, 0xf8 | 2 << 1, 0xf8 | 3 << 1 | 1, 0xf8 | 3 << 1};
+    static const unsigned char firsts[SEEDS] = {0xf8 | 1,          0xf8,         0xf8 | 2 << 1 | 1, 0xf8 | 2 << 1,
+                                                0xf8 | 3 << 1 | 1, 0xf8 | 3 << 1};
     struct side a, b;
     open_side(&a, 1, true, "fuzz", "key");
     open_side(&b, 2, false, "fuzz", "key");
@@ -429,7 +442,8 @@ static void the_corpus_is_of_today(void **state)
         if (getenv("DTRUN_WRITE_SEEDS") != NULL) {
             assert_int_equal(dt_file_write(path, seeds[i].data, seeds[i].size, &err), 0);
         }
-        bool today = dt_file_read(path, 4096, &seed, &err) == 0 && seed.size == seeds[i].size && seed.data[0] == seeds[i].data[0];
+        bool today = dt_file_read(path, 4096, &seed, &err) == 0 && seed.size == seeds[i].size &&
+                     seed.data[0] == seeds[i].data[0];
         if (today && i < 2) { /* hellos: the other side goes on */
             struct side x;
             open_side(&x, 3, i == 1, "fuzz", "key");
@@ -438,7 +452,8 @@ static void the_corpus_is_of_today(void **state)
             close_side(&x);
         }
         if (!today) {
-            fail_msg("%s: not what this version says; DTRUN_WRITE_SEEDS=1 build/tests/test_secure writes it anew", path);
+            fail_msg("%s: not what this version says; DTRUN_WRITE_SEEDS=1 build/tests/test_secure writes it anew",
+                     path);
         }
         dt_text_clear(&seed);
         dt_text_clear(&seeds[i]);

@@ -1,4 +1,5 @@
-/* A process that is killed with words unread: whoever has its descriptors, too, ends its connections in order. */
+/* A process that is killed with words unread: whoever has its descriptors, too, ends its
+ * connections in order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,9 +42,10 @@ static _Noreturn void child(const struct sockaddr_in *to)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     pid_t self = getpid();
     clockid_t clock = 0;
-    bool known =
-        pthread_getcpuclockid(pthread_self(), &clock) == 0 && ~(clock >> 3) == gettid(); /* what the C library takes for the thread's number */
-    if (!known || connect(fd, (const struct sockaddr *)to, sizeof *to) != 0 || send(fd, &self, sizeof self, 0) != (ssize_t)sizeof self) {
+    bool known = pthread_getcpuclockid(pthread_self(), &clock) == 0 &&
+                 ~(clock >> 3) == gettid(); /* what the C library takes for the thread's number */
+    if (!known || connect(fd, (const struct sockaddr *)to, sizeof *to) != 0 ||
+        send(fd, &self, sizeof self, 0) != (ssize_t)sizeof self) {
         _exit(1);
     }
     for (;;) {
@@ -127,7 +129,8 @@ static void parted_tables_are_two(void **state)
 
 int main(void)
 {
-    (void)alarm((unsigned)PATIENCE_S); /* a child that fails before it connects leaves us at accept */
+    (void)alarm((unsigned)PATIENCE_S); /* a child that fails before it connects leaves us at
+                                        * accept */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_end_comes_in_order),
         cmocka_unit_test(parted_tables_are_two),

@@ -1,4 +1,5 @@
-/* What kernels/cuda/dnn.h says of cuDNN is what its headers say where these are installed: every name and number, and how each function is called. */
+/* What kernels/cuda/dnn.h says of cuDNN is what its headers say where these are installed: every
+ * name and number, and how each function is called. */
 #include "kernels/cuda/dnn.h"
 
 #include <setjmp.h>
@@ -121,12 +122,14 @@ SAME(DT_DNN_HEUR_A, CUDNN_HEUR_MODE_A);
 _Static_assert(sizeof(cudnnHandle_t) == sizeof(void *) && sizeof(cudnnBackendDescriptor_t) == sizeof(void *), "");
 _Static_assert(sizeof(cudnnStatus_t) == sizeof(int) && sizeof(cudnnBackendAttributeName_t) == sizeof(int), "");
 _Static_assert(sizeof(cudnnBackendKnobType_t) == sizeof(int) && sizeof(cudnnBackendNumericalNote_t) == sizeof(int), "");
-_Static_assert(sizeof(cudnnBackendDescriptorType_t) == sizeof(int) && sizeof(cudnnBackendAttributeType_t) == sizeof(int), "");
+_Static_assert(sizeof(cudnnBackendDescriptorType_t) == sizeof(int) &&
+                   sizeof(cudnnBackendAttributeType_t) == sizeof(int),
+               "");
 
 /* A function as the headers have it and as we call it. */
-#define CALLED(name, theirs, ours)                                                                                                                   \
-    _Static_assert(__builtin_types_compatible_p(__typeof__(name), __typeof__(theirs)) &&                                                             \
-                       __builtin_types_compatible_p(__typeof__(*((struct dt_dnn *)0)->name), __typeof__(ours)),                                      \
+#define CALLED(name, theirs, ours)                                                                                     \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(name), __typeof__(theirs)) &&                               \
+                       __builtin_types_compatible_p(__typeof__(*((struct dt_dnn *)0)->name), __typeof__(ours)),        \
                    #name " has other parameters")
 CALLED(cudnnGetVersion, size_t(void), size_t(void));
 CALLED(cudnnGetErrorString, const char *(cudnnStatus_t), const char *(int));
@@ -134,16 +137,20 @@ CALLED(cudnnGetLastErrorString, void(char *, size_t), void(char *, size_t));
 CALLED(cudnnCreate, cudnnStatus_t(cudnnHandle_t *), int(void **));
 CALLED(cudnnDestroy, cudnnStatus_t(cudnnHandle_t), int(void *));
 CALLED(cudnnSetStream, cudnnStatus_t(cudnnHandle_t, cudaStream_t), int(void *, void *));
-CALLED(cudnnBackendCreateDescriptor, cudnnStatus_t(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t *), int(int, void **));
+CALLED(cudnnBackendCreateDescriptor, cudnnStatus_t(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t *),
+       int(int, void **));
 CALLED(cudnnBackendDestroyDescriptor, cudnnStatus_t(cudnnBackendDescriptor_t), int(void *));
 CALLED(cudnnBackendSetAttribute,
-       cudnnStatus_t(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, const void *),
+       cudnnStatus_t(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t,
+                     const void *),
        int(void *, int, int, int64_t, const void *));
 CALLED(cudnnBackendGetAttribute,
-       cudnnStatus_t(cudnnBackendDescriptor_t const, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, int64_t *, void *),
+       cudnnStatus_t(cudnnBackendDescriptor_t const, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t,
+                     int64_t *, void *),
        int(const void *, int, int, int64_t, int64_t *, void *));
 CALLED(cudnnBackendFinalize, cudnnStatus_t(cudnnBackendDescriptor_t), int(void *));
-CALLED(cudnnBackendExecute, cudnnStatus_t(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t), int(void *, void *, void *));
+CALLED(cudnnBackendExecute, cudnnStatus_t(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t),
+       int(void *, void *, void *));
 #else
 #define COMPARED false
 #endif

@@ -1,5 +1,7 @@
-/* Programs with a mistake each, on the software GPU: every one must be found. A row says by what: a message of the software GPU, a fault of the memory, wrong
- * values, or a report of the sanitizer; some are found only in builds with one. Mistakes that have a message in every build are in test_softgpu_kernels.cu. */
+/* Programs with a mistake each, on the software GPU: every one must be found. A row says by
+ * what: a message of the software GPU, a fault of the memory, wrong values, or a report of the
+ * sanitizer; some are found only in builds with one. Mistakes that have a message in every build
+ * are in test_softgpu_kernels.cu. */
 #include "kernels/cuda/common.cuh"
 #include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/softgpu.h"
@@ -35,15 +37,19 @@ extern "C" {
 #define FOUND(plain, address, thread, memory) plain
 #endif
 
-enum { COUNT = 1024, SMALL = 25 };                       /* SMALL floats end in the middle of what is mapped for them */
+enum {
+    COUNT = 1024,
+    SMALL = 25
+};                                                       /* SMALL floats end in the middle of
+                                                          * what is mapped for them */
 static const int UNNOTICED = 0, NOTICED = 1, BROKEN = 2; /* exit codes of a program */
 
-#define OK(call)                                                                                                                                     \
-    do {                                                                                                                                             \
-        if ((call) != cudaSuccess) {                                                                                                                 \
-            (void)fprintf(stderr, "line %d: %s\n", __LINE__, #call);                                                                                 \
-            return BROKEN;                                                                                                                           \
-        }                                                                                                                                            \
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        if ((call) != cudaSuccess) {                                                                                   \
+            (void)fprintf(stderr, "line %d: %s\n", __LINE__, #call);                                                   \
+            return BROKEN;                                                                                             \
+        }                                                                                                              \
     } while (0)
 
 struct gpu {
@@ -162,7 +168,8 @@ static __global__ void unwritten_index(float *y, const float *x)
     y[(int)x[0] & 7] = 1;
 }
 
-/* Threads write, then read what their neighbour wrote: descending orders have it right, or ascending ones. */
+/* Threads write, then read what their neighbour wrote: descending orders have it right, or
+ * ascending ones. */
 template <int NEIGHBOUR> static __global__ void no_barrier(float *y)
 {
     DT_SHARED(float, row, [64]);
@@ -397,7 +404,8 @@ static int multiply(cudaStream_t s, float *d, const float *a, const float *b)
     (void)cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     (void)cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     (void)cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F, 16, 16, 16);
-    cublasStatus_t rc = cublasLtMatmul(handle, product, &alpha, a, layout, b, layout, &beta, d, layout, d, layout, &algorithm, nullptr, 0, s);
+    cublasStatus_t rc = cublasLtMatmul(handle, product, &alpha, a, layout, b, layout, &beta, d, layout, d, layout,
+                                       &algorithm, nullptr, 0, s);
     (void)cublasLtMatrixLayoutDestroy(layout);
     (void)cublasLtMatmulDescDestroy(product);
     (void)cublasLtDestroy(handle);
@@ -540,28 +548,35 @@ static const struct row rows[] = {
     {"write before an allocation", outside<true, true, -1>, FOUND(HIDDEN, "use-after-poison", HIDDEN, HIDDEN)},
     {"read before an allocation", outside<false, true, -1>, FOUND(HIDDEN, "use-after-poison", HIDDEN, HIDDEN)},
     {"write past an array in shared memory", outside_shared<true>,
-     FOUND("past an array in shared memory", "use-after-poison", "past an array in shared memory", "past an array in shared memory")},
+     FOUND("past an array in shared memory", "use-after-poison", "past an array in shared memory",
+           "past an array in shared memory")},
     {"read past an array in shared memory", outside_shared<false>, FOUND(HIDDEN, "use-after-poison", HIDDEN, HIDDEN)},
     {"write past dynamic shared memory", outside_dynamic<true>,
-     FOUND("past an array in shared memory", "use-after-poison", "past an array in shared memory", "past an array in shared memory")},
+     FOUND("past an array in shared memory", "use-after-poison", "past an array in shared memory",
+           "past an array in shared memory")},
     {"read past dynamic shared memory", outside_dynamic<false>, FOUND(HIDDEN, "use-after-poison", HIDDEN, HIDDEN)},
-    {"vector at an address that is none for it", misaligned_vector, FOUND(HIDDEN, "misaligned address", HIDDEN, HIDDEN)},
+    {"vector at an address that is none for it", misaligned_vector,
+     FOUND(HIDDEN, "misaligned address", HIDDEN, HIDDEN)},
     {"shift by 32", wide_shift, FOUND(HIDDEN, "shift exponent 32", HIDDEN, HIDDEN)},
     {"memory that nobody wrote", unwritten, FOUND(WRONG, WRONG, WRONG, WRONG)},
     {"memory that nobody wrote since it was allocated", unwritten_again, FOUND(WRONG, WRONG, WRONG, WRONG)},
     {"shared memory that nobody wrote", unwritten_in_shared, FOUND(WRONG, WRONG, WRONG, WRONG)},
-    {"memory that nobody wrote decides", unwritten_decides, FOUND(HIDDEN, HIDDEN, HIDDEN, "use-of-uninitialized-value")},
+    {"memory that nobody wrote decides", unwritten_decides,
+     FOUND(HIDDEN, HIDDEN, HIDDEN, "use-of-uninitialized-value")},
     {"no barrier, the next thread's value", barrier_missing<1>, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"no barrier, the previous thread's value", barrier_missing<63>, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"no barrier of a warp", warp_barrier_missing, FOUND(HIDDEN, HIDDEN, "data race", HIDDEN)},
     {"a barrier that not all threads reach", barrier_diverges,
-     FOUND("in __syncthreads at line", "in __syncthreads at line", "in __syncthreads at line", "in __syncthreads at line")},
+     FOUND("in __syncthreads at line", "in __syncthreads at line", "in __syncthreads at line",
+           "in __syncthreads at line")},
     {"two blocks at one place", blocks_race, FOUND(HIDDEN, HIDDEN, "data race", HIDDEN)},
     {"no wait for an event", event_wait_missing<false>, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"an event recorded too early", event_wait_missing<true>, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"a wait that was forgotten", event_wait_forgotten, FOUND(WRONG, WRONG, "data race", WRONG)},
-    {"a product that does not wait for its input", product_waits_for_nothing<true>, FOUND(WRONG, WRONG, "data race", WRONG)},
-    {"a kernel that does not wait for a product", product_waits_for_nothing<false>, FOUND(WRONG, WRONG, "data race", WRONG)},
+    {"a product that does not wait for its input", product_waits_for_nothing<true>,
+     FOUND(WRONG, WRONG, "data race", WRONG)},
+    {"a kernel that does not wait for a product", product_waits_for_nothing<false>,
+     FOUND(WRONG, WRONG, "data race", WRONG)},
     {"host reads before the copy has ended", host_reads_early, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"host writes before the copy has ended", host_writes_early, FOUND(WRONG, WRONG, "data race", WRONG)},
     {"kernel with memory that was freed", freed_argument,
@@ -570,8 +585,8 @@ static const struct row rows[] = {
     {"pinned memory that was freed", freed_pinned, FOUND(FAULT, FAULT, FAULT, FAULT)},
     {"free of what was freed", freed_twice, FOUND(WRONG, WRONG, WRONG, WRONG)},
     {"memory and an event left at exit", left_at_exit,
-     FOUND("not given back at exit: 3 of device memory (8292 bytes), 1 of pinned memory (4096 bytes), 1 events", "not given back at exit",
-           "not given back at exit", "not given back at exit")},
+     FOUND("not given back at exit: 3 of device memory (8292 bytes), 1 of pinned memory (4096 bytes), 1 events",
+           "not given back at exit", "not given back at exit", "not given back at exit")},
 };
 
 static bool is_found(const struct row *r, int code, const char *text)

@@ -1,5 +1,7 @@
-/* The executor: right kernels give right values in every order of threads; each mistake of a kernel is found, by its message or by wrong
- * values, in the order that the heading of executor.cc promises. A mistake ends its process, so each runs in a child. More: test_softgpu_faults.cu. */
+/* The executor: right kernels give right values in every order of threads; each mistake of a
+ * kernel is found, by its message or by wrong values, in the order that the heading of
+ * executor.cc promises. A mistake ends its process, so each runs in a child. More:
+ * test_softgpu_faults.cu. */
 #include "kernels/cuda/common.cuh"
 #include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/softgpu.h"
@@ -37,7 +39,8 @@ static void gpu_open(struct gpu *g)
     for (int i = 0; i < COUNT; i++) {
         g->host[i] = (float)(i % 97) - 48.0f;
     }
-    assert_int_equal(cudaMemcpyAsync(g->in, g->host, COUNT * sizeof(float), cudaMemcpyHostToDevice, g->stream), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(g->in, g->host, COUNT * sizeof(float), cudaMemcpyHostToDevice, g->stream),
+                     cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(g->stream), cudaSuccess);
 }
 
@@ -45,7 +48,8 @@ static void gpu_open(struct gpu *g)
 static void gpu_read(struct gpu *g)
 {
     assert_int_equal(cudaGetLastError(), cudaSuccess);
-    assert_int_equal(cudaMemcpyAsync(g->host, g->out, COUNT * sizeof(float), cudaMemcpyDeviceToHost, g->stream), cudaSuccess);
+    assert_int_equal(cudaMemcpyAsync(g->host, g->out, COUNT * sizeof(float), cudaMemcpyDeviceToHost, g->stream),
+                     cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(g->stream), cudaSuccess);
 }
 
@@ -124,8 +128,10 @@ static __global__ void row_sums(float *out, const float *in, int cols)
     float first = __shfl_sync(~0u, in[row * cols + (lane < cols ? lane : 0)], 0);
     unsigned positive = __ballot_sync(~0u, lane < cols && in[row * cols + lane] > 0);
     float above = __shfl_down_sync(~0u, sum + (float)lane, 1), below = __shfl_up_sync(~0u, sum + (float)lane, 3, 8);
-    bool fine = above == sum + (float)(lane < 31 ? lane + 1 : 31) && below == sum + (float)(lane % 8 >= 3 ? lane - 3 : lane);
-    if (!__all_sync(~0u, fine) || __any_sync(~0u, !fine) || __reduce_max_sync(~0u, lane) != 31 || __reduce_add_sync(~0u, 1) != 32) {
+    bool fine =
+        above == sum + (float)(lane < 31 ? lane + 1 : 31) && below == sum + (float)(lane % 8 >= 3 ? lane - 3 : lane);
+    if (!__all_sync(~0u, fine) || __any_sync(~0u, !fine) || __reduce_max_sync(~0u, lane) != 31 ||
+        __reduce_add_sync(~0u, 1) != 32) {
         sum = NAN;
     }
     if (lane == 0) {
@@ -150,7 +156,8 @@ static int run_rows(void)
             sum += input(r * COLS + c);
             positive += c < 32 && input(r * COLS + c) > 0;
         }
-        wrong += !(g.host[3 * r] == sum && g.host[3 * r + 1] == input(r * COLS) && g.host[3 * r + 2] == (float)positive);
+        wrong +=
+            !(g.host[3 * r] == sum && g.host[3 * r + 1] == input(r * COLS) && g.host[3 * r + 2] == (float)positive);
     }
     wrong += !isnan(g.host[3 * ROWS]); /* memory that nobody wrote is no number */
     gpu_close(&g);
@@ -316,7 +323,8 @@ template <int MISSING> static int run_neighbours(void)
 
 static void test_right_kernels(void **)
 {
-    int (*const runs[])(void) = {run_neighbours<0>, run_tree<0>, run_rows, run_product<false>, run_product<true>, run_tiles<0>, run_zeros};
+    int (*const runs[])(void) = {run_neighbours<0>, run_tree<0>,  run_rows, run_product<false>,
+                                 run_product<true>, run_tiles<0>, run_zeros};
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         for (int o = 0; o < ORDERS; o++) {
             char text[CHILD_TEXT];
@@ -519,8 +527,10 @@ static void test_mistakes_are_named(void **)
             char text[CHILD_TEXT];
             setenv("SOFTGPU_ORDER", orders[o], 1);
             int code = child_run(rows[i].run, text);
-            if (rows[i].text == nullptr ? code != -SIGSEGV : code != SOFTGPU_EXIT || strstr(text, rows[i].text) == nullptr) {
-                fail_msg("mistake %zu in order %s ended with %d, not with \"%s\": %s", i, orders[o], code, rows[i].text, text);
+            if (rows[i].text == nullptr ? code != -SIGSEGV
+                                        : code != SOFTGPU_EXIT || strstr(text, rows[i].text) == nullptr) {
+                fail_msg("mistake %zu in order %s ended with %d, not with \"%s\": %s", i, orders[o], code, rows[i].text,
+                         text);
             }
         }
     }

@@ -1,6 +1,7 @@
-/* Tensor cores on the software GPU do what the PTX ISA says, by formulas of its sections on mma.m16n8k16 and ldmatrix, written down a second time here.
- * And the kernels that use them need each of their barriers and waits: without one of them results are wrong in some order of threads.
- * run: timeout 300 */
+/* Tensor cores on the software GPU do what the PTX ISA says, by formulas of its sections on
+ * mma.m16n8k16 and ldmatrix, written down a second time here. And the kernels that use them need
+ * each of their barriers and waits: without one of them results are wrong in some order of
+ * threads. run: timeout 300 */
 #include "kernels/cuda/attention_flash.cuh"
 #include "tests/softgpu/sanitize.h"
 #include "tests/softgpu/softgpu.h"
@@ -46,7 +47,8 @@ __attribute__((no_sanitize("thread"))) static bool left_out(const char *file, in
     return i == shared->missing;
 }
 
-template <int PENDING> static void wait_unless_left_out(const char *file = __builtin_FILE(), int line = __builtin_LINE())
+template <int PENDING>
+static void wait_unless_left_out(const char *file = __builtin_FILE(), int line = __builtin_LINE())
 {
     if (!left_out(file, line)) {
         dt_cp_wait<PENDING>();
@@ -80,11 +82,13 @@ static void *device(size_t size_bytes)
 /* Runs both passes; 0 when the results have the bits of the whole kernels. */
 static int run_attention(void)
 {
-    size_t qkv = POSITIONS * ROW * sizeof(dt_bf16), out = POSITIONS * HEAD * sizeof(dt_bf16), lse = POSITIONS * sizeof(float);
+    size_t qkv = POSITIONS * ROW * sizeof(dt_bf16), out = POSITIONS * HEAD * sizeof(dt_bf16),
+           lse = POSITIONS * sizeof(float);
     struct dt_cuda_launch l = {};
     cudaStream_t stream;
     uint16_t *host;
-    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess || cudaMallocHost((void **)&host, qkv) != cudaSuccess) {
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess ||
+        cudaMallocHost((void **)&host, qkv) != cudaSuccess) {
         return 3;
     }
     l.native = stream;
@@ -104,7 +108,8 @@ static int run_attention(void)
     uint32_t seed = 1;
     for (size_t i = 0; i < qkv / sizeof *host; i++) {
         seed = seed * 1664525 + 1013904223;
-        host[i] = (uint16_t)(0x3e80 + (seed >> 24) + ((seed & 0x800000) != 0 ? 0x8000 : 0)); /* 0.25 to 1, of both signs */
+        /* 0.25 to 1, of both signs */
+        host[i] = (uint16_t)(0x3e80 + (seed >> 24) + ((seed & 0x800000) != 0 ? 0x8000 : 0));
     }
     cudaMemcpyAsync((void *)a.qkv, host, qkv, cudaMemcpyHostToDevice, stream);
     cudaMemcpyAsync((void *)b.dout, host + 77 * 8, out, cudaMemcpyHostToDevice, stream);
@@ -174,17 +179,19 @@ static __global__ void multiply(float *out)
     int lane = (int)threadIdx.x, group = lane >> 2, member = lane % 4, at = (int)blockIdx.x * PRODUCT;
     uint16_t a[8], b[4];
     float c[4];
-    for (
-        int i = 0; i < 8;
-        i++) { /* "row = groupID for ai where 0 <= i < 2 || 4 <= i < 6, groupID + 8 otherwise; col = (threadID_in_group * 2) + (i & 1), + 8 for i >= 4" */
+    for (int i = 0; i < 8; i++) { /* "row = groupID for ai where 0 <= i < 2 || 4 <= i < 6,
+                                   * groupID + 8 otherwise; col = (threadID_in_group * 2) + (i &
+                                   * 1), + 8 for i >= 4" */
         int row = i < 2 || (i >= 4 && i < 6) ? group : group + 8, col = member * 2 + (i & 1) + (i >= 4 ? 8 : 0);
         a[i] = (uint16_t)(__float_as_uint(number(at + row * 16 + col)) >> 16);
     }
-    for (int i = 0; i < 4; i++) { /* "row = (threadID_in_group * 2) + (i & 1), + 8 for i >= 2; col = groupID" */
+    for (int i = 0; i < 4; i++) { /* "row = (threadID_in_group * 2) + (i & 1), + 8 for i >= 2;
+                                   * col = groupID" */
         int row = member * 2 + (i & 1) + (i >= 2 ? 8 : 0);
         b[i] = (uint16_t)(__float_as_uint(number(at + A + row * 8 + group)) >> 16);
     }
-    for (int i = 0; i < 4; i++) { /* "row = groupID for ci where i < 2, groupID + 8 for i >= 2; col = (threadID_in_group * 2) + (i & 1)" */
+    for (int i = 0; i < 4; i++) { /* "row = groupID for ci where i < 2, groupID + 8 for i >= 2;
+                                   * col = (threadID_in_group * 2) + (i & 1)" */
         c[i] = number(at + A + B + (i < 2 ? group : group + 8) * 8 + member * 2 + (i & 1));
     }
     uint32_t ra[4], rb[2];
@@ -221,7 +228,8 @@ static int run_multiply(void)
     return wrong;
 }
 
-/* Thread 8 i + r gives row r of matrix i; register i of thread T has elements 2 (T % 4) and 2 (T % 4) + 1 of row T / 4 of matrix i, or of its column. */
+/* Thread 8 i + r gives row r of matrix i; register i of thread T has elements 2 (T % 4) and 2 (T
+ * % 4) + 1 of row T / 4 of matrix i, or of its column. */
 template <bool TRANS> static __global__ void load(uint32_t *out)
 {
     DT_SHARED(uint16_t, rows, [32][8]);
@@ -274,6 +282,7 @@ static void test_layouts_of_the_manual(void **)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts_of_the_manual), cmocka_unit_test(test_no_place_may_be_missing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts_of_the_manual),
+                                       cmocka_unit_test(test_no_place_may_be_missing)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

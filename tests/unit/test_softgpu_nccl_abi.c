@@ -1,4 +1,5 @@
-/* What collectives/nccl_abi.h says of NCCL is what its header says where one is installed, and the library that is installed is found with all its functions. */
+/* What collectives/nccl_abi.h says of NCCL is what its header says where one is installed, and
+ * the library that is installed is found with all its functions. */
 #include "collectives/nccl_load.h"
 
 #include <setjmp.h>
@@ -109,6 +110,7 @@ static void the_installed_library_is_found(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_empty_config_is_the_headers), cmocka_unit_test(the_installed_library_is_found)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_empty_config_is_the_headers),
+                                       cmocka_unit_test(the_installed_library_is_found)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The fake runtime: streams are late, events order them, processes share memory and events; and what the real runtime would refuse, or take
- * at a hidden cost, is refused with a reason. Whatever starts streams runs in a child, so that this process can fork. */
+/* The fake runtime: streams are late, events order them, processes share memory and events; and
+ * what the real runtime would refuse, or take at a hidden cost, is refused with a reason.
+ * Whatever starts streams runs in a child, so that this process can fork. */
 #include "kernels/cuda/common.cuh"
 #include "tests/softgpu/softgpu.h"
 #include "tests/unit/support/child.h"
@@ -18,7 +19,11 @@ extern "C" {
 #include <cmocka.h>
 }
 
-enum { COUNT = 1 << 14, BLOCK = 64 }; /* the thread sanitizer forgets with more than 250 threads at work */
+enum {
+    COUNT = 1 << 14,
+    BLOCK = 64
+}; /* the thread sanitizer forgets with more than 250 threads
+    * at work */
 
 #define OK(call) CHECK((call) == cudaSuccess)
 
@@ -132,7 +137,8 @@ static int run_queries(void)
     OK(cudaEventQuery(begin));
     CHECK(cudaEventQuery(end) == cudaErrorNotReady);
     CHECK(cudaStreamQuery(p.a) == cudaErrorNotReady);
-    CHECK(cudaPeekAtLastError() == cudaErrorNotReady && cudaGetLastError() == cudaErrorNotReady); /* as the real one does */
+    /* as the real one does */
+    CHECK(cudaPeekAtLastError() == cudaErrorNotReady && cudaGetLastError() == cudaErrorNotReady);
     CHECK(cudaEventElapsedTime(&ms, begin, end) == cudaErrorNotReady);
     usleep(20000);
     softgpu_go_on();
@@ -190,7 +196,8 @@ static int run_refusals(void)
     size_t all = COUNT * sizeof(float);
     OK(cudaGetLastError());
     CHECK(cudaMemcpyAsync(p.x, p.host_x, all, cudaMemcpyHostToDevice, nullptr) == cudaErrorInvalidResourceHandle);
-    CHECK(cudaMemcpyAsync(p.x, p.host_x, all, cudaMemcpyHostToDevice, cudaStreamPerThread) == cudaErrorInvalidResourceHandle);
+    CHECK(cudaMemcpyAsync(p.x, p.host_x, all, cudaMemcpyHostToDevice, cudaStreamPerThread) ==
+          cudaErrorInvalidResourceHandle);
     CHECK(cudaMemcpyAsync(p.x, own, 4, cudaMemcpyHostToDevice, p.a) == cudaErrorInvalidValue);
     CHECK(cudaMemcpyAsync(own, p.x, 4, cudaMemcpyDefault, p.a) == cudaErrorInvalidValue);
     CHECK(cudaMemcpyAsync(p.x, p.host_x, all + 4, cudaMemcpyHostToDevice, p.a) == cudaErrorInvalidValue);
@@ -219,7 +226,8 @@ static int run_refusals(void)
     CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
     DT_LAUNCH(with_shared, 1, 32, 60000, p.a, p.x);
     CHECK(cudaGetLastError() == cudaErrorInvalidValue);
-    CHECK(cudaFuncSetAttribute((const void *)with_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 232449) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute((const void *)with_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 232449) ==
+          cudaErrorInvalidValue);
     OK(cudaFuncSetAttribute((const void *)with_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000));
     (void)cudaGetLastError();
     DT_LAUNCH(with_shared, 1, 32, 60000, p.a, p.x);
@@ -287,8 +295,9 @@ struct message {
     int offset;
 };
 
-/* The exporter fills its memory behind an event; the other process waits for it on its stream, adds one, and records that it is through.
- * MISSING: the other does not wait. A hold keeps the exporter's stream from running until the other has put its work in. */
+/* The exporter fills its memory behind an event; the other process waits for it on its stream,
+ * adds one, and records that it is through. MISSING: the other does not wait. A hold keeps the
+ * exporter's stream from running until the other has put its work in. */
 static int run_processes(bool missing)
 {
     int to[2], back[2];
@@ -371,7 +380,8 @@ static int run_handles_refused(void)
     CHECK(cudaIpcGetMemHandle(&h, p.host_x) == cudaErrorInvalidValue);
     CHECK(cudaIpcGetEventHandle(&e, p.event) == cudaErrorInvalidResourceHandle);
     OK(cudaIpcGetMemHandle(&h, p.x));
-    CHECK(cudaIpcOpenMemHandle(&q, h, cudaIpcMemLazyEnablePeerAccess) == cudaErrorInvalidValue); /* by the process itself */
+    /* by the process itself */
+    CHECK(cudaIpcOpenMemHandle(&q, h, cudaIpcMemLazyEnablePeerAccess) == cudaErrorInvalidValue);
     memset(&e, 0, sizeof e);
     CHECK(cudaIpcOpenEventHandle(&event, e) == cudaErrorMapBufferObjectFailed);
     return 0;

@@ -1,4 +1,5 @@
-/* The status socket with an answer larger than any buffer, those who do not read it, and the text made of answers. */
+/* The status socket with an answer larger than any buffer, those who do not read it, and the
+ * text made of answers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -144,7 +145,8 @@ static void describe_short(void *user, struct dt_text *out)
     dt_text_puts(out, "all");
 }
 
-/* What a start of dtrun does to the sockets of others: connects, and closes. Nothing is made ready for it, nor for one who says something else. */
+/* What a start of dtrun does to the sockets of others: connects, and closes. Nothing is made
+ * ready for it, nor for one who says something else. */
 static void only_a_question_makes_work(void **state)
 {
     static const struct {
@@ -169,7 +171,8 @@ static void only_a_question_makes_work(void **state)
     status_set_prepare(s, prepare);
     char *path = find_socket();
     assert_non_null(path);
-    for (int i = 0; i < 3 * ASKERS; i++) { /* more than there are places: each is free again at once */
+    for (int i = 0; i < 3 * ASKERS; i++) { /* more than there are places: each is free again at
+                                            * once */
         int fd = status_connect(path, &stale);
         assert_true(fd >= 0);
         (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -182,7 +185,8 @@ static void only_a_question_makes_work(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int fd = status_connect(path, &stale);
         asked = 0;
-        for (const char *p = cases[i].says, *next; *p != '\0'; p = next) { /* in as many pieces as there can be */
+        /* in as many pieces as there can be */
+        for (const char *p = cases[i].says, *next; *p != '\0'; p = next) {
             next = *p == '\n' ? strchr(p, '\0') : p + 1;
             assert_int_equal(write(fd, p, (size_t)(next - p)), next - p);
             (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -207,8 +211,9 @@ static void sockets_of_the_dead_are_removed(void **state)
     struct status *s;
     struct dt_error err;
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    const int numbers[] = {4194304, 1,
-                           (int)getpid()}; /* of nobody, of another program, of ourselves: a container gives the same ones again and again */
+    const int numbers[] = {4194304, 1, (int)getpid()}; /* of nobody, of another program, of
+                                                        * ourselves: a container gives the same
+                                                        * ones again and again */
     int asked = 0;
     bool stale;
     (void)state;
@@ -238,11 +243,14 @@ static void add_job(struct dt_text *json, int ranks, int hosts, int waits)
     }
     dt_text_puts(json, "\",\"members\":[");
     for (int i = 0; i < hosts; i++) {
-        dt_text_printf(json, "%s{\"host\":\"h%d\",\"order\":%d,\"state\":\"in the round\",\"heard_s\":1e9}", i > 0 ? "," : "", i, i);
+        dt_text_printf(json, "%s{\"host\":\"h%d\",\"order\":%d,\"state\":\"in the round\",\"heard_s\":1e9}",
+                       i > 0 ? "," : "", i, i);
     }
     dt_text_puts(json, "],\"ranks\":[");
     for (int i = 0; i < ranks; i++) {
-        dt_text_printf(json, "%s{\"rank\":%d,\"pid\":%d,\"running\":true,\"state\":\"R\",\"step\":%d,\"phase\":\"forward\",\"pulse_s\":%d}",
+        dt_text_printf(json,
+                       "%s{\"rank\":%d,\"pid\":%d,\"running\":true,\"state\":\"R\",\"step\":%d,\"phase\":\"forward\","
+                       "\"pulse_s\":%d}",
                        i > 0 ? "," : "", i, i + 100, i == ranks - 1 ? 5 : 9, i);
     }
     dt_text_puts(json, "],\"store\":{\"waits\":[");
@@ -280,19 +288,24 @@ static void the_text_is_bounded(void **state)
     }
 }
 
-/* A job on several hosts: all ranks by number with their host, hosts without an answer, a witness that is no host. */
+/* A job on several hosts: all ranks by number with their host, hosts without an answer, a
+ * witness that is no host. */
 static void several_hosts_are_shown(void **state)
 {
     static const char job[] =
         "{\"run_id\":\"r\",\"state\":\"running\",\"hosts\":2,\"world_size\":2,\"host\":\"b\",\"members\":["
-        "{\"id\":\"01\",\"host\":\"a\",\"pid\":7,\"order\":0,\"state\":\"in the round\",\"workers\":1,\"answered\":true},"
+        "{\"id\":\"01\",\"host\":\"a\",\"pid\":7,\"order\":0,\"state\":\"in the "
+        "round\",\"workers\":1,\"answered\":true},"
         "{\"id\":\"02\",\"host\":\"b\",\"order\":1,\"state\":\"in the round\",\"workers\":1,\"answered\":false},"
-        "{\"witness\":true,\"host\":\"etcd\",\"pid\":7,\"order\":-1,\"state\":\"in the council\",\"workers\":0,\"answered\":null}],\"ranks\":["
-        "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"data_s\":0.01,\"compute_s\":0.05,"
+        "{\"witness\":true,\"host\":\"etcd\",\"pid\":7,\"order\":-1,\"state\":\"in the "
+        "council\",\"workers\":0,\"answered\":null}],\"ranks\":["
+        "{\"rank\":1,\"host\":\"b\",\"local_rank\":0,\"pid\":78,\"running\":true,\"state\":\"R\",\"step\":312,\"data_"
+        "s\":0.01,\"compute_s\":0.05,"
         "\"communication_s\":0.04,\"pulse_s\":1234,\"phase\":"
         "\"backward\","
         "\"in_collective\":true,\"collective\":\"all_reduce the gradients of all units\"},"
-        "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"output_s\":3}]}";
+        "{\"rank\":0,\"host\":\"a-very-long-name.example\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":"
+        "\"S\",\"output_s\":3}]}";
     static const char shown[] = "  host a pid 7 (node 0): in the round, 1 worker\n"
                                 "  host b (node 1): in the round, 1 worker, no answer\n"
                                 "  witness etcd: in the council\n"
@@ -309,15 +322,22 @@ static void several_hosts_are_shown(void **state)
     assert_string_equal(hosts, shown);
     for (int n = 0; n < 3; n++) {
         char counted[200];
-        int size = snprintf(counted, sizeof counted, "{\"run_id\":\"r\",\"state\":\"waiting\",\"host\":\"b\",\"hosts\":%d,\"world_size\":%d}", n, n);
+        int size =
+            snprintf(counted, sizeof counted,
+                     "{\"run_id\":\"r\",\"state\":\"waiting\",\"host\":\"b\",\"hosts\":%d,\"world_size\":%d}", n, n);
         dt_text_reset(&out);
         assert_int_equal(status_show(counted, (size_t)size, &out, &err), 0);
-        assert_non_null(strstr(dt_text_str(&out), n == 0 ? "  0 hosts, 0 ranks; " : n == 1 ? "  1 host, 1 rank; " : "  2 hosts, 2 ranks; "));
+        assert_non_null(strstr(dt_text_str(&out), n == 0   ? "  0 hosts, 0 ranks; "
+                                                  : n == 1 ? "  1 host, 1 rank; "
+                                                           : "  2 hosts, 2 ranks; "));
     }
-    static const char spare[] = /* of the round before it became one there is still something left */
-        "{\"run_id\":\"r\",\"state\":\"spare\",\"round\":3,\"max_restarts\":2,\"hosts\":1,\"world_size\":4,\"host\":\"b\",\"role\":\"following\","
+    static const char spare[] = /* of the round before it became one there is still something
+                                 * left */
+        "{\"run_id\":\"r\",\"state\":\"spare\",\"round\":3,\"max_restarts\":2,\"hosts\":1,\"world_size\":4,\"host\":"
+        "\"b\",\"role\":\"following\","
         "\"pid\":9,"
-        "\"ranks\":[{\"rank\":0,\"host\":\"a\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"cpu_s\":3}]}";
+        "\"ranks\":[{\"rank\":0,\"host\":\"a\",\"local_rank\":0,\"pid\":77,\"running\":true,\"state\":\"S\",\"cpu_s\":"
+        "3}]}";
     dt_text_reset(&out);
     assert_int_equal(status_show(spare, sizeof spare - 1, &out, &err), 0);
     assert_string_equal(dt_text_str(&out), "run r: spare, 0 of 2 restarts used\n"

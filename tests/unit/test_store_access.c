@@ -1,4 +1,5 @@
-/* Who may use the store, asked of real connections over loopback; with a process of another user where this test runs as root. */
+/* Who may use the store, asked of real connections over loopback; with a process of another user
+ * where this test runs as root. */
 #include "launcher/store/store_access.h"
 
 #include "base/log.h"
@@ -118,7 +119,8 @@ static bool can_listen(const char *host)
     struct lookup_list list;
     struct dt_error err;
     int fd = lookup_now(host, 0, &list, &err) == 0 ? socket(list.addresses[0].ss_family, SOCK_STREAM, 0) : -1;
-    bool can = fd >= 0 && bind(fd, (struct sockaddr *)&list.addresses[0], lookup_size((struct sockaddr *)&list.addresses[0])) == 0;
+    bool can = fd >= 0 &&
+               bind(fd, (struct sockaddr *)&list.addresses[0], lookup_size((struct sockaddr *)&list.addresses[0])) == 0;
     (void)close(fd);
     return can;
 }
@@ -138,7 +140,8 @@ static void our_own_user_is_served(void **state)
         store_access_open(&a, &(struct store_access_options){0}, listener);
         assert_true(a.owners.fd >= 0 || a.owners.by_proc);
         forget_ways(&a, i % 3);
-        int client = connect_to(families[i / 3].connect, lookup_port((struct sockaddr *)&at)), fd = accept_one(listener);
+        int client = connect_to(families[i / 3].connect, lookup_port((struct sockaddr *)&at)),
+            fd = accept_one(listener);
         if (store_access_check(&a, fd, &guest, &err) != 0) {
             fail_msg("%s to %s, way %d: %s", families[i / 3].connect, families[i / 3].listen, i % 3, err.text);
         }
@@ -168,7 +171,8 @@ static void another_user_is_refused_unless_named(void **state)
             continue;
         }
         int listener = listen_at(families[i / 2].listen, &at);
-        store_access_open(&a, &(struct store_access_options){.is_joined = yes, .users = users, .user_count = 1}, listener);
+        store_access_open(&a, &(struct store_access_options){.is_joined = yes, .users = users, .user_count = 1},
+                          listener);
         forget_ways(&a, i % 2);
         pid_t pid = connect_as_stranger(families[i / 2].connect, lookup_port((struct sockaddr *)&at), &leash);
         int fd = accept_one(listener);
@@ -189,13 +193,15 @@ static void another_user_is_refused_unless_named(void **state)
 /* A network namespace for this process, with a pair of interfaces; false: not here. */
 static bool enter_network(void)
 {
-    static const char *const commands = "ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d1 up && ip link set d0 up &&"
-                                        "ip addr add 10.99.0.1/24 dev d0 && ip addr add fd00:99::1/64 dev d0 nodad &&"
-                                        "ip addr add fe80::99/64 dev d0 nodad";
+    static const char *const commands =
+        "ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d1 up && ip link set d0 up &&"
+        "ip addr add 10.99.0.1/24 dev d0 && ip addr add fd00:99::1/64 dev d0 nodad &&"
+        "ip addr add fe80::99/64 dev d0 nodad";
     return unshare(CLONE_NEWNET) == 0 && system(commands) == 0; /* NOLINT */
 }
 
-/* The kernel knows such sockets by their interface alone: one of a link-local address, and one that its process has bound. */
+/* The kernel knows such sockets by their interface alone: one of a link-local address, and one
+ * that its process has bound. */
 static void bound_sockets_are_found(void)
 {
     if (!enter_network()) {
@@ -203,8 +209,9 @@ static void bound_sockets_are_found(void)
     }
     const struct {
         const char *address, *device;
-    } cases[] = {{"fe80::99%d0", NULL}, {"fe80::99%d0", "d0"}, {"fd00:99::1", NULL}, {"fd00:99::1", "d0"}, {"10.99.0.1", NULL},
-                 {"10.99.0.1", "d0"},   {"127.0.0.1", "lo"},   {"127.0.0.5", "lo"},  {"::1", "lo"}};
+    } cases[] = {{"fe80::99%d0", NULL}, {"fe80::99%d0", "d0"}, {"fd00:99::1", NULL},
+                 {"fd00:99::1", "d0"},  {"10.99.0.1", NULL},   {"10.99.0.1", "d0"},
+                 {"127.0.0.1", "lo"},   {"127.0.0.5", "lo"},   {"::1", "lo"}};
     for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
         struct sockaddr_storage at = {0};
         struct store_access a;
@@ -213,9 +220,11 @@ static void bound_sockets_are_found(void)
         int listener = listen_at(cases[i / 2].address, &at);
         store_access_open(&a, &(struct store_access_options){0}, listener);
         forget_ways(&a, (int)i % 2);
-        int client = connect_bound(cases[i / 2].address, lookup_port((struct sockaddr *)&at), cases[i / 2].device), fd = accept_one(listener);
+        int client = connect_bound(cases[i / 2].address, lookup_port((struct sockaddr *)&at), cases[i / 2].device),
+            fd = accept_one(listener);
         if (store_access_check(&a, fd, &guest, &err) != 0 || !guest.is_here || guest.user != geteuid()) {
-            (void)fprintf(stderr, "%s at %s: %s\n", cases[i / 2].address, cases[i / 2].device != NULL ? cases[i / 2].device : "any", err.text);
+            (void)fprintf(stderr, "%s at %s: %s\n", cases[i / 2].address,
+                          cases[i / 2].device != NULL ? cases[i / 2].device : "any", err.text);
             _exit(1);
         }
         (void)close(client);
@@ -266,7 +275,8 @@ static void who_has_gone_is_nobody(void **state)
     }
 }
 
-/* --serve_store: at a loopback address it is as any other store, elsewhere it is there for everybody. */
+/* --serve_store: at a loopback address it is as any other store, elsewhere it is there for
+ * everybody. */
 static void an_open_store_serves_everybody_beyond_loopback(void **state)
 {
     (void)state;

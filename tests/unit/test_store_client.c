@@ -1,5 +1,6 @@
-/* The store client against the server on a loop in a thread, and against a table of this process: the same calls, the same results.
- * Waits, deadlines, orders, resets, bad and silent peers, connections handed over, many clients. */
+/* The store client against the server on a loop in a thread, and against a table of this
+ * process: the same calls, the same results. Waits, deadlines, orders, resets, bad and silent
+ * peers, connections handed over, many clients. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/net.h"
@@ -241,7 +242,8 @@ static void calls_over_a_socket(void **state)
     struct dt_store *s = connect_to(&h, NULL);
     every_call(s);
     struct dt_error err = {0};
-    assert_int_equal(-1, dt_store_add(s, "k", 1, NULL, &err)); /* "value+" is no number: the server drops us */
+    assert_int_equal(-1, dt_store_add(s, "k", 1, NULL, &err)); /* "value+" is no number: the
+                                                                * server drops us */
     assert_int_equal(DT_PEER, err.status);
     assert_int_equal(-1, dt_store_ping(s, &err)); /* and the client says so from then on */
     assert_int_equal(DT_PEER, err.status);
@@ -274,7 +276,8 @@ struct rank {
     struct dt_error err;
 };
 
-/* Everybody says who it is, waits for all, counts, meets at a barrier, and takes its element from a queue that the last rank fills. */
+/* Everybody says who it is, waits for all, counts, meets at a barrier, and takes its element
+ * from a queue that the last rank fills. */
 static void *act(void *arg)
 {
     struct rank *r = arg;
@@ -490,7 +493,8 @@ static bool is_open(const struct dt_net *n)
     return recv(n->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* Whoever says something finds a place as long as somebody says nothing; the newest of those go first. */
+/* Whoever says something finds a place as long as somebody says nothing; the newest of those go
+ * first (X-4). */
 static void above_the_limit_the_newest_silent_one_goes(void **state)
 {
     (void)state;
@@ -510,7 +514,8 @@ static void above_the_limit_the_newest_silent_one_goes(void **state)
             assert_true(is_open(&silent[k]));
         }
     }
-    struct dt_net late[2] = {raw(&h), raw(&h)}; /* one place is left for whoever may have something to say */
+    struct dt_net late[2] = {raw(&h), raw(&h)}; /* one place is left for whoever may have
+                                                 * something to say */
     expect_dropped(&late[0]);
     assert_true(is_open(&late[1]));
     for (int i = 0; i < 4; i++) {
@@ -544,7 +549,8 @@ static void whoever_has_most_makes_room(void **state)
     struct host h;
     struct dt_net hog[HOG], good[GOOD];
     host_open(&h, (struct store_server_options){.client_count = PLACES});
-    for (int i = 0; i < HOG + GOOD; i++) { /* two of the others come first, two when all places are taken */
+    for (int i = 0; i < HOG + GOOD; i++) { /* two of the others come first, two when all places
+                                            * are taken */
         bool is_good = i < 2 || i >= HOG + 2;
         *(is_good ? &good[i < 2 ? i : i - HOG] : &hog[i - 2]) = greet(&h, is_good ? 1000 + (uint32_t)i / 2 : 7);
     }
@@ -606,7 +612,8 @@ static struct dt_net ask_for_much(const struct host *h, const char *key)
     return n;
 }
 
-/* All clients together may cost 8 MiB. Answers of values that are there cost nothing; those that were replaced meanwhile do, until one that reads nothing goes. */
+/* All clients together may cost 8 MiB. Answers of values that are there cost nothing; those that
+ * were replaced meanwhile do, until one that reads nothing goes. */
 static void unread_answers_have_one_bound(void **state)
 {
     (void)state;
@@ -704,7 +711,8 @@ static void *connect_early(void *arg)
     return NULL;
 }
 
-/* Clients may come before the server. The port is kept for us by a socket that is bound and does not listen: connects are refused. */
+/* Clients may come before the server. The port is kept for us by a socket that is bound and does
+ * not listen: connects are refused. */
 static void connect_tries_until_somebody_listens(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
-/* The store under many clients that are killed, cut off and half open: what it answered must be linearizable key by key, no wait may be lost,
- * and nothing of a request that never came whole may show. Each epoch has keys of its own, and its histories are checked at its end.
- * DTRUN_STORE_OPS=N runs whole epochs until N operations were answered, DTRUN_SEED=S begins at seed S.
- * run: timeout 300 */
+/* The store under many clients that are killed, cut off and half open: what it answered must be
+ * linearizable key by key, no wait may be lost, and nothing of a request that never came whole
+ * may show. Each epoch has keys of its own, and its histories are checked at its end.
+ * DTRUN_STORE_OPS=N runs whole epochs until N operations were answered, DTRUN_SEED=S begins at
+ * seed S. run: timeout 300 */
 #include "base/clock.h"
 #include "base/text.h"
 #include "collectives/net.h"
@@ -88,7 +89,8 @@ static void join(struct client *c)
     }
 }
 
-/* Whatever has no answer yet will have none: reads are forgotten, changes may have come about or not. */
+/* Whatever has no answer yet will have none: reads are forgotten, changes may have come about or
+ * not. */
 static void lose_answers(struct client *c)
 {
     size_t kept = c->unsettled;
@@ -102,7 +104,8 @@ static void lose_answers(struct client *c)
     atomic_fetch_add(&soak.killed, 1);
 }
 
-/* The connection ends as that of a killed process: what lies unread is lost, the other side sees a reset, or an end. */
+/* The connection ends as that of a killed process: what lies unread is lost, the other side sees
+ * a reset, or an end. */
 static void die(struct client *c)
 {
     if (draw(c, 2) == 0) {
@@ -173,11 +176,13 @@ static void encode(const struct linear_op *o, struct dt_text *out)
     dt_wire_put_request(out, &r);
 }
 
-/* The next operation on a key: values are never the same twice, so that an answer says whose they are. */
+/* The next operation on a key: values are never the same twice, so that an answer says whose
+ * they are. */
 static struct linear_op *begin_op(struct client *c, enum linear_kind kind, int key)
 {
     struct linear_op *o = &c->ops[c->op_count++];
-    int64_t fresh = ((int64_t)(c->number + 1) << 56) + (++c->made << 24); /* adds do not lead from one to another */
+    /* adds do not lead from one to another */
+    int64_t fresh = ((int64_t)(c->number + 1) << 56) + (++c->made << 24);
     *o = (struct linear_op){.kind = kind, .key = key, .end = LINEAR_NEVER};
     o->value = kind == LINEAR_ADD ? (int64_t)(draw(c, 1000) + 1) : fresh;
     o->expected = draw(c, 3) == 0 ? LINEAR_NOTHING : c->last;
@@ -223,8 +228,9 @@ static void read_answer(struct client *c, struct linear_op *o)
 
 static enum linear_kind draw_kind(struct client *c)
 {
-    static const enum linear_kind kinds[] = {LINEAR_SET, LINEAR_SET, LINEAR_ADD,   LINEAR_ADD,    LINEAR_COMPARE_SET, LINEAR_COMPARE_SET, LINEAR_GET,
-                                             LINEAR_GET, LINEAR_GET, LINEAR_CHECK, LINEAR_DELETE, LINEAR_COMPARE_SET, LINEAR_GET};
+    static const enum linear_kind kinds[] = {
+        LINEAR_SET, LINEAR_SET, LINEAR_ADD,   LINEAR_ADD,    LINEAR_COMPARE_SET, LINEAR_COMPARE_SET, LINEAR_GET,
+        LINEAR_GET, LINEAR_GET, LINEAR_CHECK, LINEAR_DELETE, LINEAR_COMPARE_SET, LINEAR_GET};
     return kinds[draw(c, sizeof kinds / sizeof *kinds)];
 }
 
@@ -251,7 +257,8 @@ static void run_batch(struct client *c)
     dt_text_clear(&out);
 }
 
-/* A request that is cut: then the connection ends, or stays open and silent. It must leave no trace. */
+/* A request that is cut: then the connection ends, or stays open and silent. It must leave no
+ * trace. */
 static void run_half(struct client *c)
 {
     struct dt_text out;
@@ -332,7 +339,8 @@ static void run_alone(struct client *c, enum linear_kind kind, int key)
     }
 }
 
-/* Client 0, until all others are done: who waits for a key that is absent is given it, once. A key that is there has told its waiters. */
+/* Client 0, until all others are done: who waits for a key that is absent is given it, once. A
+ * key that is there has told its waiters. */
 static void free_waiters(struct client *c)
 {
     atomic_fetch_sub(&soak.busy, 1);
@@ -443,8 +451,9 @@ static void answers_are_linearizable(void **state)
     }
     bench_server_stop(&soak.server);
     (void)pthread_barrier_destroy(&soak.line);
-    printf("%lld operations in %d epochs, %lld connections lost, %lld waits without a limit\n", (long long)atomic_load(&soak.answered), soak.epoch,
-           (long long)atomic_load(&soak.killed), (long long)atomic_load(&soak.waits));
+    printf("%lld operations in %d epochs, %lld connections lost, %lld waits without a limit\n",
+           (long long)atomic_load(&soak.answered), soak.epoch, (long long)atomic_load(&soak.killed),
+           (long long)atomic_load(&soak.waits));
     assert_int_equal(atomic_load(&soak.failed), 0);
     assert_true(atomic_load(&soak.killed) > 0 && atomic_load(&soak.waits) > 0);
 }
@@ -472,14 +481,19 @@ static void the_checker_tells_right_from_wrong(void **state)
           {LINEAR_GET, .answer = 2, .start = 4, .end = 7},
           {LINEAR_GET, .answer = 1, .start = 6, .end = 8}}},
         /* an add that came about twice */
-        {LINEAR_NO, {{LINEAR_ADD, .value = 5, .answer = 5, .start = 1, .end = 2}, {LINEAR_GET, .answer = 10, .start = 3, .end = 4}}},
+        {LINEAR_NO,
+         {{LINEAR_ADD, .value = 5, .answer = 5, .start = 1, .end = 2},
+          {LINEAR_GET, .answer = 10, .start = 3, .end = 4}}},
         /* an add of a client that died: at once, much later, never */
-        {LINEAR_YES, {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER}, {LINEAR_GET, .answer = 5, .start = 3, .end = 4}}},
+        {LINEAR_YES,
+         {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER}, {LINEAR_GET, .answer = 5, .start = 3, .end = 4}}},
         {LINEAR_YES,
          {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER},
           {LINEAR_GET, .answer = LINEAR_NOTHING, .start = 3, .end = 4},
           {LINEAR_GET, .answer = 5, .start = 5, .end = 6}}},
-        {LINEAR_YES, {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER}, {LINEAR_GET, .answer = LINEAR_NOTHING, .start = 3, .end = 4}}},
+        {LINEAR_YES,
+         {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER},
+          {LINEAR_GET, .answer = LINEAR_NOTHING, .start = 3, .end = 4}}},
         {LINEAR_NO,
          {{LINEAR_ADD, .value = 5, .start = 1, .end = LINEAR_NEVER},
           {LINEAR_GET, .answer = 5, .start = 3, .end = 4},
@@ -502,7 +516,8 @@ static void the_checker_tells_right_from_wrong(void **state)
           {LINEAR_SET, .value = 1, .start = 3, .end = 4},
           {LINEAR_DELETE, .answer = 1, .start = 5, .end = 6},
           {LINEAR_DELETE, .answer = 0, .start = 6, .end = 7}}},
-        {LINEAR_NO, {{LINEAR_SET, .value = 1, .start = 1, .end = 2}, {LINEAR_CHECK, .answer = 0, .start = 3, .end = 4}}},
+        {LINEAR_NO,
+         {{LINEAR_SET, .value = 1, .start = 1, .end = 2}, {LINEAR_CHECK, .answer = 0, .start = 3, .end = 4}}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct linear_op ops[N];

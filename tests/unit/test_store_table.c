@@ -151,12 +151,14 @@ static void compare_set(void **state)
     static const struct {
         const char *key, *expected, *desired, *reply, *after;
     } rows[] = {
-        {"c", "", "v1", "v1", "v1"},      {"c", "v1", "v2", "v2", "v2"}, {"c", "bad", "v3", "v2", "v2"},    {"c", "", "v3", "v2", "v2"},
-        {"missing", "x", "y", "x", NULL}, {"e", "", "", "", ""},         {"e", "", "full", "full", "full"},
+        {"c", "", "v1", "v1", "v1"},       {"c", "v1", "v2", "v2", "v2"},    {"c", "bad", "v3", "v2", "v2"},
+        {"c", "", "v3", "v2", "v2"},       {"missing", "x", "y", "x", NULL}, {"e", "", "", "", ""},
+        {"e", "", "full", "full", "full"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct dt_bytes now = {NULL, 0};
-        assert_int_equal(0, dt_store_table_compare_set(t, b(rows[i].key), b(rows[i].expected), b(rows[i].desired), &now, NULL));
+        assert_int_equal(
+            0, dt_store_table_compare_set(t, b(rows[i].key), b(rows[i].expected), b(rows[i].desired), &now, NULL));
         assert_int_equal(strlen(rows[i].reply), now.size);
         assert_memory_equal(rows[i].reply, now.size > 0 ? now.data : "", now.size);
         expect(t, rows[i].key, rows[i].after);
@@ -185,7 +187,8 @@ static void waiting(void **state)
     set(t, "b", "1");
     assert_int_equal(0, p.told);
     assert_int_equal(1, q.told);
-    assert_true(dt_store_table_delete(t, b("b"))); /* b was there: it need not be there at the end */
+    assert_true(dt_store_table_delete(t, b("b"))); /* b was there: it need not be there at the
+                                                    * end */
     set(t, "a", "1");
     assert_int_equal(1, p.told);
     set(t, "c", "1");
@@ -280,7 +283,8 @@ static void barrier(void **state)
     struct dt_store_table *t = dt_store_table_open(NULL);
     struct person p[3] = {0}, other = {0};
     bool passed = true;
-    assert_false(park(t, &other, "b", NULL)); /* waits for the key; only the last arrival ends that */
+    assert_false(park(t, &other, "b", NULL)); /* waits for the key; only the last arrival ends
+                                               * that */
     for (int i = 0; i < 3; i++) {
         p[i].waiter.ready = on_ready;
         p[i].waiter.user = &p[i];
@@ -378,7 +382,8 @@ static void shared_values_stay(void **state)
     assert_memory_equal("first", got.data, 5);
     dt_store_table_unshare(t, two);
     assert_int_equal(0, dt_store_table_left_bytes(t));
-    for (int i = 0; i < 2; i++) { /* the first time it moves, the second time there is room behind it */
+    for (int i = 0; i < 2; i++) { /* the first time it moves, the second time there is room
+                                   * behind it */
         assert_true(dt_store_table_get(t, b("g"), &grown));
         one = dt_store_table_share(grown);
         assert_int_equal(0, dt_store_table_append(t, b("g"), b("abc"), NULL));

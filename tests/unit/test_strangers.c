@@ -89,7 +89,8 @@ static void an_ipv6_network_is_one_host(void **state)
     struct strangers t = {0};
     struct lookup_list list;
     struct dt_error err;
-    static const char *const names[] = {"2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:3::1", "::ffff:10.0.0.1", "10.0.0.1"};
+    static const char *const names[] = {"2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:3::1",
+                                        "::ffff:10.0.0.1", "10.0.0.1"};
     static const bool said[] = {true, false, true, true, false};
     for (int i = 0; i < 5; i++) {
         assert_int_equal(lookup_now(names[i], 1000, &list, &err), 0);
@@ -127,7 +128,8 @@ static void one_host_does_not_use_up_the_share_of_all(void **state)
     assert_true(may(&t, 2, true, 7.6) && may(&t, 2, false, 7.6));
 }
 
-/* An agent that has been here has a second share at its own address, and no more: others hear its id. */
+/* An agent that has been here has a second share at its own address, and no more: others hear
+ * its id. */
 static void agents_have_a_share_at_their_address(void **state)
 {
     (void)state;
@@ -140,7 +142,8 @@ static void agents_have_a_share_at_their_address(void **state)
         strangers_gone(&t, at, true, true, 7.5);
     }
     assert_false(strangers_may(&t, at, true, true, 7.6));
-    for (int i = 0; i < STRANGERS_ALL * STRANGERS_PER_S; i++) { /* strangers elsewhere use up what is for all */
+    for (int i = 0; i < STRANGERS_ALL * STRANGERS_PER_S; i++) { /* strangers elsewhere use up
+                                                                 * what is for all */
         gone(&t, 100 + i, true, 7.6);
     }
     assert_true(strangers_may(&t, other, true, true, 7.7));
@@ -162,7 +165,8 @@ static void ten_guesses_per_host_and_second(void **state)
     assert_true(may(&t, 1, true, 8.1));
 }
 
-/* Agents that found another way leave a hello behind, too: so many in a second are none of those. */
+/* Agents that found another way leave a hello behind, too: so many in a second are none of
+ * those. */
 static void hellos_without_a_proof_are_counted_apart(void **state)
 {
     (void)state;
@@ -199,7 +203,8 @@ static void all_hosts_together_have_a_limit(void **state)
     }
     assert_false(may(&t, 20000, false, 9.5));
     assert_true(strangers_may(&t, at, false, true, 9.5));
-    for (int i = 0; i < STRANGERS_ALL * STRANGERS_HELLOS_PER_S; i++) { /* their share has an end as well */
+    /* their share has an end as well */
+    for (int i = 0; i < STRANGERS_ALL * STRANGERS_HELLOS_PER_S; i++) {
         strangers_gone(&t, at, false, true, 9.6);
     }
     assert_false(strangers_may(&t, at, false, true, 9.7));

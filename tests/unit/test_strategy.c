@@ -1,4 +1,5 @@
-/* Strategies one by one: their names, what they keep, what travels and in which order, and that a step allocates nothing. */
+/* Strategies one by one: their names, what they keep, what travels and in which order, and that
+ * a step allocates nothing. */
 #include "support/ranks.h"
 
 #include <math.h>
@@ -125,7 +126,8 @@ static bool always(const struct dt_comm *c)
     return true;
 }
 
-/* What runs beside each pass (forward, again, backward, evaluation) of a layer and of the last block: "-" nothing, "g" gathers, "r" sums, "b" both. */
+/* What runs beside each pass (forward, again, backward, evaluation) of a layer and of the last
+ * block: "-" nothing, "g" gathers, "r" sums, "b" both. */
 static void describe_beside(const struct strategy *s, const struct world *w, bool first, bool last, char out[9])
 {
     static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
@@ -205,7 +207,8 @@ static void test_what_runs_beside(void **state)
                 fail_msg("case %zu, %s, micro-step %d: %s, not %s", i, cases[i].row, m, text, expected);
             }
         }
-        if (strcmp(cases[i].last, "ggggrggg") == 0) { /* on a stream of their own gathers take theirs beside sums */
+        if (strcmp(cases[i].last, "ggggrggg") == 0) { /* on a stream of their own gathers take
+                                                       * theirs beside sums */
             const struct dt_comm_ops two = {.name = "test", .sms = some_sms, .beside = always};
             struct dt_stream other;
             comm.ops = &two;
@@ -237,7 +240,8 @@ static void test_order_of_issue(void **state)
         {"ddp", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0"},
         {"zero1", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0 P0 P1 P2"},
         {"zero2", PREFETCH_PRE, "F0 F1 F2 B0 B2 R2 B1 R1 B0 R0 P0 P1 P2"},
-        /* the last layer stays for the turn; the layer before it is gathered before the reduction of the one in work */
+        /* the last layer stays for the turn; the layer before it is gathered before the
+         * reduction of the one in work */
         {"full_shard", PREFETCH_PRE, "G0 F0 G1 F1 D1 G2 F2 B0 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0"},
         {"full_shard", PREFETCH_POST, "G0 F0 G1 F1 D1 G2 F2 B0 B2 G1 R2 D2 B1 R1 D1 B0 R0 D0"},
         {"full_shard", PREFETCH_NONE, "G0 F0 G1 F1 D1 G2 F2 B0 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0"},
@@ -265,7 +269,8 @@ static void test_what_travels(void **state)
         {"ddp", 2, 2, 3 * (3 + 1), 0, 0},
         {"zero1", 2, 2, 3 * 1, 3 * 3, 3 * 3},
         {"zero2", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 3},
-        {"full_shard", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 2 * 4}, /* 2 units twice less the one kept at the turn, the root once */
+        {"full_shard", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 2 * 4}, /* 2 units twice less the one kept at
+                                                            * the turn, the root once */
         {"shard_grad_op", 2, 2, 3 * 1, 3 * 2 * 3, 3 * 2 * 3},
         {"hybrid_shard", 4, 1, 3 * (3 + 1), 3 * 3, 3 * 4},
     };
@@ -273,8 +278,9 @@ static void test_what_travels(void **state)
         struct ranks_outcome out;
         run(cases[i].row, cases[i].size, cases[i].k, PREFETCH_PRE, &out);
         if (out.collectives != cases[i].all_reduce + cases[i].reduce_scatter + cases[i].all_gather) {
-            print_error("%s: %lld all_reduce, %lld reduce_scatter, %lld all_gather\n", cases[i].row, (long long)out.collectives_of[DT_ALL_REDUCE],
-                        (long long)out.collectives_of[DT_REDUCE_SCATTER], (long long)out.collectives_of[DT_ALL_GATHER]);
+            print_error("%s: %lld all_reduce, %lld reduce_scatter, %lld all_gather\n", cases[i].row,
+                        (long long)out.collectives_of[DT_ALL_REDUCE], (long long)out.collectives_of[DT_REDUCE_SCATTER],
+                        (long long)out.collectives_of[DT_ALL_GATHER]);
         }
         assert_int_equal(out.collectives_of[DT_ALL_REDUCE], cases[i].all_reduce);
         assert_int_equal(out.collectives_of[DT_REDUCE_SCATTER], cases[i].reduce_scatter);
@@ -307,7 +313,8 @@ static void test_buckets(void **state)
         job.training.gradient_accumulation_steps = 2;
         ranks_train(&job, 3, &(struct ranks_options){.trace = true}, &out);
         assert_int_equal(out.rc[0], 0);
-        assert_non_null(strstr(out.trace, cases[i].trace + strlen("F0 F1 F2 "))); /* of the last micro-step */
+        /* of the last micro-step */
+        assert_non_null(strstr(out.trace, cases[i].trace + strlen("F0 F1 F2 ")));
         assert_int_equal(out.collectives_of[DT_ALL_REDUCE], 3 * (cases[i].per_step + 1));
         hash = i == 0 || cases[i].channels != cases[i - 1].channels ? out.hash : hash;
         assert_true(out.hash == hash);
@@ -316,14 +323,16 @@ static void test_buckets(void **state)
     }
 }
 
-/* What rests on a rank: 1, or one over the shards, of four equal parts (weights, gradients, two moments). */
+/* What rests on a rank: 1, or one over the shards, of four equal parts (weights, gradients, two
+ * moments). */
 static void test_bytes(void **state)
 {
     (void)state;
     static const struct {
         const char *row;
         int weights, gradients, optimizer; /* quarters of the whole on 4 ranks */
-    } cases[] = {{"ddp", 4, 4, 4}, {"zero1", 4, 4, 1}, {"zero2", 4, 1, 1}, {"zero3", 1, 1, 1}, {"hybrid_shard", 2, 2, 2}};
+    } cases[] = {
+        {"ddp", 4, 4, 4}, {"zero1", 4, 4, 1}, {"zero2", 4, 1, 1}, {"zero3", 1, 1, 1}, {"hybrid_shard", 2, 2, 2}};
     struct ranks_outcome whole;
     run("ddp", 4, 2, PREFETCH_PRE, &whole);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -341,8 +350,9 @@ static void test_bytes(void **state)
     ranks_clear(&whole);
 }
 
-/* In BF16: weights in 2 bytes, 4 more for the masters of what is updated here. Gradients are 2 bytes unless sums over micro-steps rest in
- * their place; whole sums travel from a place of their own, as large as what travels at once. */
+/* In BF16: weights in 2 bytes, 4 more for the masters of what is updated here. Gradients are 2
+ * bytes unless sums over micro-steps rest in their place; whole sums travel from a place of
+ * their own, as large as what travels at once. */
 static void test_bytes_bf16(void **state)
 {
     (void)state;
@@ -354,11 +364,16 @@ static void test_bytes_bf16(void **state)
         size_t gradients; /* bytes per element; weights have 2, and the optimizer 12 */
         bool sliced_weights, sliced_gradients, sliced_optimizer, beside;
     } cases[] = {
-        {"ddp", SYNC_AUTO, 1, DT_BF16, 2, false, false, false, false}, {"ddp", SYNC_AUTO, 2, DT_BF16, 4, false, false, false, true},
-        {"ddp", SYNC_AUTO, 1, DT_F32, 4, false, false, false, false},  {"ddp", SYNC_AUTO, 2, DT_F32, 4, false, false, false, false},
-        {"zero1", SYNC_AUTO, 2, DT_BF16, 4, false, false, true, true}, {"zero2", SYNC_AUTO, 1, DT_BF16, 2, false, true, true, false},
-        {"zero2", SYNC_AUTO, 2, DT_BF16, 4, false, true, true, false}, {"zero3", SYNC_AUTO, 2, DT_BF16, 4, true, true, true, false},
-        {"zero3", SYNC_AUTO, 2, DT_F32, 4, true, true, true, false},   {"zero3", SYNC_BOUNDARY, 2, DT_BF16, 4, true, false, true, true},
+        {"ddp", SYNC_AUTO, 1, DT_BF16, 2, false, false, false, false},
+        {"ddp", SYNC_AUTO, 2, DT_BF16, 4, false, false, false, true},
+        {"ddp", SYNC_AUTO, 1, DT_F32, 4, false, false, false, false},
+        {"ddp", SYNC_AUTO, 2, DT_F32, 4, false, false, false, false},
+        {"zero1", SYNC_AUTO, 2, DT_BF16, 4, false, false, true, true},
+        {"zero2", SYNC_AUTO, 1, DT_BF16, 2, false, true, true, false},
+        {"zero2", SYNC_AUTO, 2, DT_BF16, 4, false, true, true, false},
+        {"zero3", SYNC_AUTO, 2, DT_BF16, 4, true, true, true, false},
+        {"zero3", SYNC_AUTO, 2, DT_F32, 4, true, true, true, false},
+        {"zero3", SYNC_BOUNDARY, 2, DT_BF16, 4, true, false, true, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
@@ -384,7 +399,8 @@ static void test_bytes_bf16(void **state)
         assert_int_equal(t.plan.bytes[PLAN_WEIGHTS], w * 2);
         assert_int_equal(t.plan.bytes[PLAN_GRADIENTS], g * cases[i].gradients);
         assert_int_equal(t.plan.bytes[PLAN_OPTIMIZER], o * 12);
-        assert_int_equal(t.plan.bytes[PLAN_GRADIENT_SLOTS], cases[i].beside ? beside * 2 : slots * dt_dtype_size(cases[i].reduce));
+        assert_int_equal(t.plan.bytes[PLAN_GRADIENT_SLOTS],
+                         cases[i].beside ? beside * 2 : slots * dt_dtype_size(cases[i].reduce));
         trainer_close(&t);
         dt_arena_clear(&job.arena);
     }
@@ -405,7 +421,8 @@ static void test_no_allocation_in_a_step(void **state)
     static const struct {
         const char *strategy, *hosts;
         int ranks;
-    } rows[] = {{"single_device", NULL, 1}, {"zero3", NULL, 2}, {"zero3", "ab", 2}, {"ddp", "aab", 3}, {"zero3", "aabb", 4}};
+    } rows[] = {
+        {"single_device", NULL, 1}, {"zero3", NULL, 2}, {"zero3", "ab", 2}, {"ddp", "aab", 3}, {"zero3", "aabb", 4}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct ranks_outcome out;
         struct job job;
@@ -461,7 +478,8 @@ static void test_evaluation(void **state)
     }
 }
 
-/* A wish to stop during an evaluation is heard at its next batch: no further step is made, and what was learned is saved. */
+/* A wish to stop during an evaluation is heard at its next batch: no further step is made, and
+ * what was learned is saved. */
 static void test_stop_in_evaluation(void **state)
 {
     (void)state;
@@ -483,7 +501,8 @@ static void test_stop_in_evaluation(void **state)
     dt_arena_clear(&job.arena);
 }
 
-/* Epochs that do not divide: 96 samples, 10 a micro-step, two micro-steps a step, one epoch and a half. */
+/* Epochs that do not divide: 96 samples, 10 a micro-step, two micro-steps a step, one epoch and
+ * a half. */
 static void test_epochs(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* Communicators over several hosts, with ranks as threads on pretended hosts: every collective against sums in tree order
- * for many layouts, groups, disagreement, aborts, a rank that leaves, and strangers that connect. */
+/* Communicators over several hosts, with ranks as threads on pretended hosts: every collective
+ * against sums in tree order for many layouts, groups, disagreement, aborts, a rank that leaves,
+ * and strangers that connect. */
 #include "tests/unit/support/comm_threads.h"
 
 #include "base/clock.h"
@@ -40,10 +41,12 @@ static void all_kinds(struct rank *r)
     for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
         for (int kind = DT_ALL_REDUCE; kind <= DT_BROADCAST; kind++) {
             for (size_t t = 0; t < 4; t++, turn++) {
-                if ((counts[k] > 5000 && r->size > 3 && t != (size_t)kind) || (counts[k] == COUNT_MAX && (t > 0 || r->size > 3))) {
+                if ((counts[k] > 5000 && r->size > 3 && t != (size_t)kind) ||
+                    (counts[k] == COUNT_MAX && (t > 0 || r->size > 3))) {
                     continue;
                 }
-                enum dt_reduction op = kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
+                enum dt_reduction op =
+                    kind <= DT_REDUCE_SCATTER && counts[k] < 5000 ? (enum dt_reduction)(turn % 3) : DT_SUM;
                 size_t shift = (size_t)(turn % 3) * dt_dtype_size(types[t]);
                 char *in = turn % 2 == 0 ? heap : arena, *out = turn % 2 == 0 ? arena : heap;
                 check_one(c, (enum dt_coll)kind, op, types[t], counts[k], in + shift, out + shift);
@@ -80,7 +83,8 @@ static void many_blocks(struct rank *r)
     dt_comm_close(c);
 }
 
-/* Addresses of both ends differ when leaders listen at 127.0.0.2: then more is on its way, as between two machines. */
+/* Addresses of both ends differ when leaders listen at 127.0.0.2: then more is on its way, as
+ * between two machines. */
 static void near_and_far_equal_the_tree(void **unused)
 {
     (void)unused;
@@ -114,7 +118,8 @@ static void results_may_replace_inputs(void **unused)
     run("abc", in_place);
 }
 
-/* Rows lie on a host, columns across; uneven groups too, and a group that leads nowhere in the world. */
+/* Rows lie on a host, columns across; uneven groups too, and a group that leads nowhere in the
+ * world. */
 static void grouped(struct rank *r)
 {
     struct dt_error err;
@@ -192,7 +197,8 @@ static void late(struct rank *r)
             CHECK(begun != NULL && strstr(err.text, "missing: host b (rank 1), which has not begun it") != NULL);
         } else {
             CHECK(at != NULL && begun != NULL && begun < at);
-            CHECK(sscanf(at + strlen(who), "%lld", &theirs) == 1 && sscanf(begun + strlen("all_reduce grads 4 (number "), "%lld", &own) == 1);
+            CHECK(sscanf(at + strlen(who), "%lld", &theirs) == 1 &&
+                  sscanf(begun + strlen("all_reduce grads 4 (number "), "%lld", &own) == 1);
             CHECK(own == theirs + 1); /* counted alike */
         }
     }
@@ -333,7 +339,8 @@ static void bad_port_range(struct rank *r)
 {
     struct dt_error err = {0};
     struct dt_comm *c = NULL;
-    struct dt_comm_options o = {.rank = r->rank, .size = 2, .host = r->host, .store = r->store, .page = r->page, .open_timeout_s = 60};
+    struct dt_comm_options o = {
+        .rank = r->rank, .size = 2, .host = r->host, .store = r->store, .page = r->page, .open_timeout_s = 60};
     CHECK(dt_comm_open(&c, &o, &err) == -1 && err.status == DT_INVALID && strstr(err.text, "DTRUN_PORT_RANGE") != NULL);
 }
 
@@ -355,7 +362,8 @@ static void a_word_that_breaks_off_is_an_end(void **unused)
     (void)unused;
     int ends[2], ranks[2] = {0, 1};
     struct dt_comm solo = {0};
-    struct tcp_host hosts[2] = {{.key = "a", .ranks = &ranks[0], .rank_count = 1, .control = -1}, {.key = "b", .ranks = &ranks[1], .rank_count = 1}};
+    struct tcp_host hosts[2] = {{.key = "a", .ranks = &ranks[0], .rank_count = 1, .control = -1},
+                                {.key = "b", .ranks = &ranks[1], .rank_count = 1}};
     struct tcp t = {.inner = &solo, .leader = true, .open = true, .host_count = 2, .hosts = hosts};
     struct dt_comm c = {.name = "world", .state = &t};
     struct dt_error err;
@@ -366,7 +374,8 @@ static void a_word_that_breaks_off_is_an_end(void **unused)
         assert_int_equal(send(ends[1], &word, 10, MSG_NOSIGNAL), 10);
         assert_int_equal(tcp_look(&c, &err), 0); /* it may still come */
         if (whole) {
-            assert_int_equal(send(ends[1], (char *)&word + 10, sizeof word - 10, MSG_NOSIGNAL), (ssize_t)sizeof word - 10);
+            assert_int_equal(send(ends[1], (char *)&word + 10, sizeof word - 10, MSG_NOSIGNAL),
+                             (ssize_t)sizeof word - 10);
         }
         assert_int_equal(close(ends[1]), 0);
         assert_int_equal(tcp_look(&c, &err), -1);

@@ -1,5 +1,6 @@
-/* Communicators over several hosts, with ranks as processes (support/comm_processes.h): sums, and what the others are told when one is killed. Ranks
- * learn from the environment where they are, as those of a launcher do. */
+/* Communicators over several hosts, with ranks as processes (support/comm_processes.h): sums,
+ * and what the others are told when one is killed. Ranks learn from the environment where they
+ * are, as those of a launcher do. */
 #include "tests/unit/support/comm_processes.h"
 
 #include "worker/engine/world.h"
@@ -33,7 +34,8 @@ static struct dt_comm *enter(int rank, int size, const void *arg)
     set("GROUP_WORLD_SIZE", layout[size - 1] - '0' + 1);
     set("MASTER_PORT", port);
     (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
-    if (world_open(&place, &(struct world_options){.device = "cpu", .collective_timeout_s = PATIENCE_S, .threads = 1}, &err) != 0) {
+    if (world_open(&place, &(struct world_options){.device = "cpu", .collective_timeout_s = PATIENCE_S, .threads = 1},
+                   &err) != 0) {
         (void)fprintf(stderr, "rank %d: %s\n", rank, err.text);
         _exit(4);
     }

@@ -1,4 +1,5 @@
-/* Tickets for shared memory, which come through a store: anybody's words, good for what they may name and for nothing else. */
+/* Tickets for shared memory, which come through a store: anybody's words, good for what they may
+ * name and for nothing else. */
 #include "base/text.h"
 #include "collectives/shm.h"
 
@@ -20,19 +21,22 @@
 /* A ticket for memory of `pid`: the first words of a true one, with other numbers. */
 static char *forge(const char *honest, int pid, int fd, uintptr_t address, const char *nonce, const char *size)
 {
-    return dt_format("shm1 %.*s %d %d %lx %s %s", (int)strcspn(honest + 5, " "), honest + 5, pid, fd, (unsigned long)address, nonce, size);
+    return dt_format("shm1 %.*s %d %d %lx %s %s", (int)strcspn(honest + 5, " "), honest + 5, pid, fd,
+                     (unsigned long)address, nonce, size);
 }
 
 static void refused(const char *ticket, size_t size_bytes)
 {
     struct shm_map m = {0};
     struct dt_error err = {0};
-    if (shm_map_take(&m, ticket, size_bytes, &err) == 0 || m.front != NULL || (err.status != DT_INVALID && err.status != DT_PEER)) {
+    if (shm_map_take(&m, ticket, size_bytes, &err) == 0 || m.front != NULL ||
+        (err.status != DT_INVALID && err.status != DT_PEER)) {
         fail_msg("taken: %s", ticket);
     }
 }
 
-/* Of our own process a ticket is good for what shm_map_make has made and nobody has dropped: another address, nonce or size is never looked at. */
+/* Of our own process a ticket is good for what shm_map_make has made and nobody has dropped:
+ * another address, nonce or size is never looked at. */
 static void tickets_of_ones_own_process(void **unused)
 {
     (void)unused;
@@ -130,10 +134,12 @@ static int make_flawed(char *ticket)
     if (fd < 0 || (flaw == OTHER_USER && fchown(fd, 65534, 65534) != 0)) {
         return -1;
     }
-    if (flaw != PIPE && (pwrite(fd, m.front, sizeof *m.front, 0) < 0 || ftruncate(fd, flaw == TOO_SHORT ? 8192 : 8192 + 4096) != 0)) {
+    if (flaw != PIPE &&
+        (pwrite(fd, m.front, sizeof *m.front, 0) < 0 || ftruncate(fd, flaw == TOO_SHORT ? 8192 : 8192 + 4096) != 0)) {
         return -1;
     }
-    if (flaw != NOT_SEALED && flaw != FILE_ON_DISK && flaw != PIPE && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (flaw != NOT_SEALED && flaw != FILE_ON_DISK && flaw != PIPE &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         return -1;
     }
     char nonce[32], *text;
@@ -150,7 +156,8 @@ static void end(pid_t pid)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* Of another process it is good for a memory file of ours that cannot change its size, and for nothing else that lies behind a descriptor. */
+/* Of another process it is good for a memory file of ours that cannot change its size, and for
+ * nothing else that lies behind a descriptor. */
 static void tickets_of_another_process(void **unused)
 {
     (void)unused;

@@ -1,4 +1,5 @@
-/* Requests for timers that come faster than they are read: a turn of the loop takes some of them, and the others none is lost of. */
+/* Requests for timers that come faster than they are read: a turn of the loop takes some of
+ * them, and the others none is lost of. */
 #include "launcher/workers/timer_file.h"
 
 #include <fcntl.h>
@@ -31,8 +32,10 @@ static void on_expired(void *user, pid_t pid, int number, const char *scope)
 
 static void a_turn_reads_a_bounded_part(void **state)
 {
-    static const char line[] = "{\"version\":1,\"pid\":4194000,\"scope_id\":\"x\",\"expiration_time\":-1,\"signal\":9}\n",
-                      last[] = "{\"version\":1,\"pid\":4194000,\"scope_id\":\"last\",\"expiration_time\":1,\"signal\":0}\n";
+    static const char line[] =
+        "{\"version\":1,\"pid\":4194000,\"scope_id\":\"x\",\"expiration_time\":-1,\"signal\":9}\n",
+                      last[] =
+                          "{\"version\":1,\"pid\":4194000,\"scope_id\":\"last\",\"expiration_time\":1,\"signal\":0}\n";
     (void)state;
     uv_loop_t loop;
     struct timer_file *t;
@@ -49,7 +52,8 @@ static void a_turn_reads_a_bounded_part(void **state)
     assert_int_equal(write(fd, last, sizeof last - 1), (ssize_t)sizeof last - 1);
     (void)uv_run(&loop, UV_RUN_NOWAIT);
     assert_int_equal(ioctl(fd, FIONREAD, &waiting), 0);
-    assert_true(waiting > 0 && waiting < 500 * (int)sizeof line); /* others of the loop have their turn */
+    /* others of the loop have their turn */
+    assert_true(waiting > 0 && waiting < 500 * (int)sizeof line);
     for (int i = 0; i < 1000 && expired == 0; i++) {
         (void)uv_run(&loop, UV_RUN_ONCE);
     }

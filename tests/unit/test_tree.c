@@ -133,8 +133,8 @@ static void parts_are_the_largest_nodes(void **unused)
     }
 }
 
-/* All ways to cut up to 16 ranks in a row into hosts (bit i: a host ends after rank i): each host sums its nodes, then
- * the nodes are summed. The same bits as the plain tree. */
+/* All ways to cut up to 16 ranks in a row into hosts (bit i: a host ends after rank i): each
+ * host sums its nodes, then the nodes are summed. The same bits as the plain tree. */
 static void hosts_sum_their_nodes(void **unused)
 {
     (void)unused;

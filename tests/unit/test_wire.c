@@ -1,4 +1,5 @@
-/* The wire: a captured exchange answered byte for byte however the stream is cut; encoding and parsing of every query; refusals. */
+/* The wire: a captured exchange answered byte for byte however the stream is cut; encoding and
+ * parsing of every query; refusals. */
 #include "collectives/wire.h"
 
 #include <setjmp.h>
@@ -115,7 +116,8 @@ static void session_close(struct session *s)
 
 static int feed(struct session *s, const void *data, size_t size)
 {
-    /* a copy of exactly this size: reading beyond it or keeping pointers to it shows under a sanitizer */
+    /* a copy of exactly this size: reading beyond it or keeping pointers to it shows under a
+     * sanitizer */
     void *copy = malloc(size > 0 ? size : 1);
     assert_non_null(copy);
     memcpy(copy, data, size);
@@ -280,12 +282,14 @@ static void bad_input(void **state)
     refuses(NULL, "00 ce f7 85 3c 0b ff ff ff ff ff ff ff ff", "keys");
     refuses(&small, "00 ce f7 85 3c 03 05 00 00 00 00 00 00 00", "at most 4");
     refuses(&small,
-            "00 ce f7 85 3c 0b 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38"
+            "00 ce f7 85 3c 0b 03 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 "
+            "36 37 38"
             "00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 31 32 33 34 35 36 37 38 00 00 00 00 00 00 00 00",
             "more than 64 bytes");
     refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 00 00 00 00 00 00 00 00", "BARRIER of 0 callers");
     refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 ff ff ff ff ff ff ff ff", "BARRIER of -1 callers");
-    refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 00 00 00 80 00 00 00 00", "BARRIER of 2147483648 callers");
+    refuses(NULL, "00 ce f7 85 3c 12 01 00 00 00 00 00 00 00 62 00 00 00 80 00 00 00 00",
+            "BARRIER of 2147483648 callers");
     /* add to what is no number */
     refuses(NULL,
             "00 ce f7 85 3c 01 01 00 00 00 00 00 00 00 6b 01 00 00 00 00 00 00 00 78 04 01 00 00 00 00 00 00 00 6b"
@@ -293,7 +297,8 @@ static void bad_input(void **state)
             "not a number");
 }
 
-/* The limits are inclusive, and a request with as many keys as there may be is parsed piece by piece in linear time. */
+/* The limits are inclusive, and a request with as many keys as there may be is parsed piece by
+ * piece in linear time. */
 static void at_the_limits(void **state)
 {
     (void)state;
@@ -306,8 +311,10 @@ static void at_the_limits(void **state)
     session_open(&s, NULL);
     dt_text_init(&in);
     dt_text_add(&in, validate, 5);
-    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_SET, .key = b(long_key), .value = {long_value, 8 << 20}});
-    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_QUEUE_PUSH, .key = b(long_key), .value = {long_value, 8 << 20}});
+    dt_wire_put_request(
+        &in, &(struct dt_wire_request){.query = DT_WIRE_SET, .key = b(long_key), .value = {long_value, 8 << 20}});
+    dt_wire_put_request(&in, &(struct dt_wire_request){
+                                 .query = DT_WIRE_QUEUE_PUSH, .key = b(long_key), .value = {long_value, 8 << 20}});
     struct dt_bytes *keys = malloc(131072 * sizeof *keys);
     assert_non_null(keys);
     for (size_t i = 0; i < 131072; i++) {
@@ -342,7 +349,8 @@ static void lists_and_barriers(void **state)
     other.table = s.table;
     assert_int_equal(0, feed(&s, validate, 5));
     assert_int_equal(0, feed(&other, validate, 5));
-    add_hex(&in, "01 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 11"); /* SET /k, LIST_KEYS */
+    /* SET /k, LIST_KEYS */
+    add_hex(&in, "01 02 00 00 00 00 00 00 00 2f 6b 00 00 00 00 00 00 00 00 11");
     assert_int_equal(0, feed(&s, in.data, in.size));
     assert_int_equal(8 + 8 + 2, s.out.text.size);
     assert_int_equal(1, dt_wire_read_i64(s.out.text.data));
@@ -388,7 +396,8 @@ static void drain(struct session *s, struct dt_text *into, size_t turns)
     }
 }
 
-/* The bytes are those of an answer that was copied at once, whatever becomes of the keys while it is sent, and nothing stays behind. */
+/* The bytes are those of an answer that was copied at once, whatever becomes of the keys while
+ * it is sent, and nothing stays behind. */
 static void answers_share_large_values(void **state)
 {
     (void)state;
@@ -407,7 +416,9 @@ static void answers_share_large_values(void **state)
     dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_MULTI_GET, .count = 2 * VALUES, .keys = keys});
     dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_GET, .key = b("huge")});
     dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_KEY_COUNT});
-    dt_wire_put_request(&in, &(struct dt_wire_request){.query = DT_WIRE_COMPARE_SET, .key = b("large"), .value = b("other"), .desired = b("x")});
+    dt_wire_put_request(&in,
+                        &(struct dt_wire_request){
+                            .query = DT_WIRE_COMPARE_SET, .key = b("large"), .value = b("other"), .desired = b("x")});
     for (size_t turns = 0; turns < 40; turns += 1 + turns / 4) {
         struct session copied, s;
         struct dt_text got;
@@ -420,7 +431,8 @@ static void answers_share_large_values(void **state)
             for (int i = 1; i < VALUES; i++) {
                 put(both[k], names[i], bytes, sizes[i]);
             }
-            assert_int_equal(0, dt_store_table_append(both[k]->table, b("grown"), b("!"), NULL)); /* its memory is twice as large now */
+            /* its memory is twice as large now */
+            assert_int_equal(0, dt_store_table_append(both[k]->table, b("grown"), b("!"), NULL));
             assert_int_equal(0, feed(both[k], in.data, in.size));
         }
         assert_true(dt_wire_output_held(&s.out) < 200000);
@@ -455,9 +467,10 @@ static void answers_have_a_bound(void **state)
     const struct dt_store_limits small = {.value_bytes = 1000, .request_bytes = 4096};
     char *bytes = calloc(1, 1000);
     struct dt_bytes keys[] = {b("a"), b("a"), b("a"), b("a"), b("a")};
-    const struct dt_wire_request asked[] = {{.query = DT_WIRE_GET, .key = b("long")},
-                                            {.query = DT_WIRE_COMPARE_SET, .key = b("long"), .value = b("x"), .desired = b("y")},
-                                            {.query = DT_WIRE_MULTI_GET, .count = 5, .keys = keys}};
+    const struct dt_wire_request asked[] = {
+        {.query = DT_WIRE_GET, .key = b("long")},
+        {.query = DT_WIRE_COMPARE_SET, .key = b("long"), .value = b("x"), .desired = b("y")},
+        {.query = DT_WIRE_MULTI_GET, .count = 5, .keys = keys}};
     for (size_t i = 0; i < 3; i++) {
         struct session s;
         struct dt_error err = {0};
@@ -479,8 +492,12 @@ static void answers_have_a_bound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(captured_exchange),    cmocka_unit_test(every_query_round_trip), cmocka_unit_test(bad_input),
-        cmocka_unit_test(at_the_limits),        cmocka_unit_test(lists_and_barriers),     cmocka_unit_test(answers_share_large_values),
+        cmocka_unit_test(captured_exchange),
+        cmocka_unit_test(every_query_round_trip),
+        cmocka_unit_test(bad_input),
+        cmocka_unit_test(at_the_limits),
+        cmocka_unit_test(lists_and_barriers),
+        cmocka_unit_test(answers_share_large_values),
         cmocka_unit_test(answers_have_a_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,7 @@
-/* The witness: what it grants and keeps; and whole clusters that meet at it on simulated time (support/cluster.h), with a store that is away, slow, or loses
- * answers: in every schedule one round trains at a time, of whatever run.
- * DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins at seed S.
- * run: computes
- * run: timeout 1200 */
+/* The witness: what it grants and keeps; and whole clusters that meet at it on simulated time
+ * (support/cluster.h), with a store that is away, slow, or loses answers: in every schedule one
+ * round trains at a time, of whatever run. DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S
+ * begins at seed S. run: computes run: timeout 1200 */
 #include "launcher/rounds/witness.h"
 #include "tests/unit/support/cluster.h"
 #include "tests/unit/support/schedules.h"
@@ -34,17 +33,18 @@ static struct message ask;
 
 static void keep(uint64_t promised, uint64_t term, int round)
 {
-    w = (struct witness){.id = W,
-                         .promised = promised,
-                         .record = {.nonce = {5, 6},
-                                    .term = term,
-                                    .round = round,
-                                    .leader = A,
-                                    .members = 2,
-                                    .best_step = -1,
-                                    .best_saved = -1,
-                                    .council_count = 3,
-                                    .council = {{.id = B, .port = 2, .host = "b"}, {.id = A, .port = 1, .host = "a"}, witness_info(W)}}};
+    w = (struct witness){
+        .id = W,
+        .promised = promised,
+        .record = {.nonce = {5, 6},
+                   .term = term,
+                   .round = round,
+                   .leader = A,
+                   .members = 2,
+                   .best_step = -1,
+                   .best_saved = -1,
+                   .council_count = 3,
+                   .council = {{.id = B, .port = 2, .host = "b"}, {.id = A, .port = 1, .host = "a"}, witness_info(W)}}};
 }
 
 static void say(enum message_kind kind, uint64_t term, bool unled)
@@ -64,10 +64,11 @@ static void votes_once_and_for_what_is_as_new(void **state)
         bool elects, unled, granted;
     } rows[] = {
         {3, 3, 4, 3, 2, 2, true, true, true},   {3, 3, 4, 3, 2, 2, true, false, false}, /* it follows somebody */
-        {4, 3, 4, 3, 2, 2, true, true, false},                                          /* another has its vote of term 4 */
-        {3, 3, 4, 3, 3, 2, true, true, false},                                          /* the candidate missed a round */
+        {4, 3, 4, 3, 2, 2, true, true, false}, /* another has its vote of term 4 */
+        {3, 3, 4, 3, 3, 2, true, true, false}, /* the candidate missed a round */
         {3, 3, 4, 3, 1, 2, true, true, true},   {3, 4, 4, 3, 2, 2, true, true, false},
-        {3, 3, 4, 3, 2, 2, false, true, false}, /* others' votes are missing: nothing is kept, or it would look as if somebody led */
+        {3, 3, 4, 3, 2, 2, false, true, false}, /* others' votes are missing: nothing is kept, or
+                                                 * it would look as if somebody led */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         keep(rows[i].promised, rows[i].own_term, rows[i].own_round);
@@ -81,7 +82,8 @@ static void votes_once_and_for_what_is_as_new(void **state)
             fail_msg("row %zu", i);
         }
         assert_int_equal(answer.next.promised, rows[i].granted ? rows[i].term : rows[i].promised);
-        assert_int_equal(answer.replies[0].record.round, rows[i].own_round); /* a candidate that knows less learns it */
+        /* a candidate that knows less learns it */
+        assert_int_equal(answer.replies[0].record.round, rows[i].own_round);
     }
 }
 
@@ -146,7 +148,8 @@ static void tells_who_comes_where_to_go(void **state)
     assert_int_equal(answer.replies[0].kind, MESSAGE_REFUSE);
     assert_int_equal(answer.replies[0].code, DT_EXIT_TEMPORARY);
     assert_memory_equal(answer.replies[0].nonce, w.record.nonce, sizeof w.record.nonce);
-    w.record.round = 0; /* one that has not begun: who never was in a round may come over, and who was may hear of the other one yet */
+    w.record.round = 0; /* one that has not begun: who never was in a round may come over, and
+                         * who was may hear of the other one yet */
     witness_step(&w, false, 77, &ask, &answer);
     assert_true(answer.reply_count == 1 && answer.replies[0].kind == MESSAGE_REFUSE);
     ask.round = 1;
@@ -176,7 +179,8 @@ static void bytes_come_back(void **state)
     keep(0x1234567890abcdef, 7, 3);
     witness_encode(&w, &bytes);
     assert_int_equal(witness_decode(&back, bytes.data, bytes.size, &err), 0);
-    assert_true(back.id == w.id && back.promised == w.promised && back.record.round == 3 && back.record.council[1].id == A);
+    assert_true(back.id == w.id && back.promised == w.promised && back.record.round == 3 &&
+                back.record.council[1].id == A);
     for (size_t size = 0; size < bytes.size; size++) {
         assert_int_equal(witness_decode(&back, bytes.data, size, &err), -1);
     }
@@ -230,15 +234,18 @@ static const char *one_schedule(uint64_t seed, int kind)
     return why[0] != 0 ? why : NULL;
 }
 
-/* Schedules in which somebody waited for ever: leaders whose run was replaced; one that had all acknowledgements while it heard too few; one elected by
- * those whom the verdict did not reach, when the verdict had vanished; one who was elected while the store was away, and knew the witness of the run before. */
+/* Schedules in which somebody waited for ever: leaders whose run was replaced; one that had all
+ * acknowledgements while it heard too few; one elected by those whom the verdict did not reach,
+ * when the verdict had vanished; one who was elected while the store was away, and knew the
+ * witness of the run before. */
 static const struct {
     uint64_t seed;
     int kind;
 } found[] = {{3359, PLAIN}, {8624, PLAIN}, {17192, PLAIN}, {77191, PLAIN}, {87154, WIPES}, {18087, JOBS}};
 
-/* Others in which all waited in vain: for survivors who asked for votes that could not elect them; for a run that newcomers had begun in a store which had lost the one
- * that the others still had. */
+/* Others in which all waited in vain: for survivors who asked for votes that could not elect
+ * them; for a run that newcomers had begun in a store which had lost the one that the others
+ * still had. */
 static const struct {
     uint64_t seed;
     int kind;
@@ -246,10 +253,12 @@ static const struct {
 
 static void run_schedules(int kind)
 {
-    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1), count = (uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES);
+    uint64_t first = (uint64_t)schedule_setting("DTRUN_SEED", 1),
+             count = (uint64_t)schedule_setting("DTRUN_SCHEDULES", SCHEDULES);
     int failed = 0;
     waited_in_vain = 0;
-    print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + count - 1));
+    print_message("schedules: seeds %llu to %llu\n", (unsigned long long)first,
+                  (unsigned long long)(first + count - 1));
     for (uint64_t seed = first; seed < first + count; seed++) {
         const char *why = one_schedule(seed, kind);
         if (why != NULL && failed++ < 40) {
@@ -285,7 +294,8 @@ static void and_when_workers_do_not_end_and_agents_are_stopped(void **state)
     run_schedules(STUBBORN);
 }
 
-/* The next jobs of the same name begin where the ones before have just ended, or failed, or were stopped. */
+/* The next jobs of the same name begin where the ones before have just ended, or failed, or were
+ * stopped. */
 static void and_when_one_job_follows_another(void **state)
 {
     (void)state;
@@ -299,7 +309,8 @@ static void and_when_agents_sleep_for_minutes_and_a_part_heals(void **state)
     run_schedules(SLEEPS);
 }
 
-/* Of one run, in each schedule. Whoever comes to a store that lost all cannot know of another one. */
+/* Of one run, in each schedule. Whoever comes to a store that lost all cannot know of another
+ * one. */
 static void and_when_the_store_loses_what_it_has(void **state)
 {
     (void)state;
@@ -311,8 +322,8 @@ static void a_store_that_lost_all_is_written_anew(void **state)
 {
     (void)state;
     for (int older = 0; older < 2; older++) {
-        cluster_open(
-            &(struct cluster_options){.seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 200, .witness = true});
+        cluster_open(&(struct cluster_options){
+            .seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 200, .witness = true});
         (void)cluster_run(0.5);
         cluster_store_copy();
         (void)cluster_run(20);
@@ -331,18 +342,21 @@ static void a_store_that_lost_all_is_written_anew(void **state)
     }
 }
 
-/* Four hosts: the leader is cut off from all others, not from the store, when it has decided the end. That alone is no verdict: the others know nothing of it. */
+/* Four hosts: the leader is cut off from all others, not from the store, when it has decided the
+ * end. That alone is no verdict: the others know nothing of it. */
 static void what_a_leader_told_the_witness_alone_is_no_verdict(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        cluster_open(
-            &(struct cluster_options){.seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 1, .work_s = 20, .witness = true});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 4, .min = 2, .max = 4, .restarts = 3, .start_s = 1, .work_s = 20, .witness = true});
         int leader = -1;
         while (leader < 0) {
             assert_false(cluster_run_steps(1));
             for (int i = 0; i < 4; i++) {
-                leader = cluster_agent(i).member->role == MEMBER_LEADING && cluster_agent(i).member->record.finished ? i : leader;
+                leader = cluster_agent(i).member->role == MEMBER_LEADING && cluster_agent(i).member->record.finished
+                             ? i
+                             : leader;
             }
         }
         cluster_split(1u << leader);
@@ -367,7 +381,8 @@ static void what_a_leader_told_the_witness_alone_is_no_verdict(void **state)
 static void one_of_two_goes_on(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){.seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 100, .witness = true});
+    cluster_open(&(struct cluster_options){
+        .seed = 7, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 100, .witness = true});
     (void)cluster_run(20);
     int leader = cluster_agent(0).member->role == MEMBER_LEADING ? 0 : 1;
     assert_true(cluster_agent(0).running && cluster_agent(1).running);
@@ -387,7 +402,8 @@ static void one_of_two_goes_on(void **state)
 static void a_store_that_is_away_ends_nothing(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){.seed = 3, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 1, .work_s = 150, .witness = true});
+    cluster_open(&(struct cluster_options){
+        .seed = 3, .count = 3, .min = 3, .max = 3, .restarts = 3, .start_s = 1, .work_s = 150, .witness = true});
     (void)cluster_run(20);
     int rounds = cluster_totals()->rounds;
     cluster_store_down(true);
@@ -405,13 +421,20 @@ static void a_store_that_is_away_ends_nothing(void **state)
     cluster_close();
 }
 
-/* All die at once; whoever is started anew begins another run, but not before workers that nobody sees must be gone. Of the machine that is never seen again,
- * nobody knows. */
+/* All die at once; whoever is started anew begins another run, but not before workers that
+ * nobody sees must be gone. Of the machine that is never seen again, nobody knows. */
 static void a_forsaken_run_is_taken_over(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){
-        .seed = 5, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true, .machines = true});
+    cluster_open(&(struct cluster_options){.seed = 5,
+                                           .count = 2,
+                                           .min = 1,
+                                           .max = 2,
+                                           .restarts = 3,
+                                           .start_s = 1,
+                                           .work_s = 30,
+                                           .witness = true,
+                                           .machines = true});
     (void)cluster_run(10);
     assert_true(cluster_agent(0).running && cluster_agent(1).running);
     cluster_kill(0, 5);
@@ -431,15 +454,23 @@ static void a_killed_run_is_followed_soon_by_one_on_its_machine(void **state)
     (void)state;
     for (int machines = 0; machines < 2; machines++) {
         for (int back = 1 + machines; back <= 2; back++) {
-            cluster_open(&(struct cluster_options){
-                .seed = 5, .count = 2, .min = 1, .max = 2, .restarts = 3, .start_s = 1, .work_s = 60, .witness = true, .machines = machines == 1});
+            cluster_open(&(struct cluster_options){.seed = 5,
+                                                   .count = 2,
+                                                   .min = 1,
+                                                   .max = 2,
+                                                   .restarts = 3,
+                                                   .start_s = 1,
+                                                   .work_s = 60,
+                                                   .witness = true,
+                                                   .machines = machines == 1});
             (void)cluster_run(10);
             assert_true(cluster_agent(0).running && cluster_agent(1).running);
             cluster_kill(0, 5);
             cluster_kill(1, back == 2 ? 7 : -1);
             int rounds = cluster_totals()->rounds;
             (void)cluster_run(10 + 2 * 15);
-            assert_int_equal(cluster_totals()->rounds, rounds); /* others of it may go on without their leader */
+            assert_int_equal(cluster_totals()->rounds, rounds); /* others of it may go on without
+                                                                 * their leader */
             (void)cluster_run(10 + 5 * 15);
             assert_in_range(cluster_totals()->rounds, rounds + 1, rounds + 2);
             assert_int_equal(cluster_agent(0).running + cluster_agent(1).running, back);
@@ -450,8 +481,9 @@ static void a_killed_run_is_followed_soon_by_one_on_its_machine(void **state)
     }
 }
 
-/* The job ends, and its leader loses a host that may still run something: in a job that failed one that had heard the verdict, in one that was asked to stop one
- * that had not. The next job waits. */
+/* The job ends, and its leader loses a host that may still run something: in a job that failed
+ * one that had heard the verdict, in one that was asked to stop one that had not. The next job
+ * waits. */
 static void a_host_that_is_lost_at_the_end_is_waited_for(void **state)
 {
     (void)state;
@@ -499,7 +531,8 @@ static void a_host_that_is_lost_at_the_end_is_waited_for(void **state)
 static void a_job_that_ended_is_followed_at_once(void **state)
 {
     (void)state;
-    for (int how = 0; how < 4; how++) { /* all went well; a worker failed; the job was asked to stop; before its first round */
+    for (int how = 0; how < 4; how++) { /* all went well; a worker failed; the job was asked to
+                                         * stop; before its first round */
         cluster_open(&(struct cluster_options){.seed = 5,
                                                .count = 3,
                                                .min = 3,
@@ -523,22 +556,24 @@ static void a_job_that_ended_is_followed_at_once(void **state)
         (void)cluster_run(how == 3 ? 64 : how == 0 ? 28 : 24);
         assert_int_equal(cluster_totals()->rounds, rounds + 1);
         assert_true(cluster_agent(0).running && cluster_agent(1).running && cluster_agent(2).running);
-        assert_true(how == 3 || cluster_run(1000)); /* else not all were asked, and some have a job more to do */
+        assert_true(how == 3 || cluster_run(1000)); /* else not all were asked, and some have a
+                                                     * job more to do */
         assert_null(cluster_broken());
         assert_int_equal(how == 3 ? 3 : schedule_count_codes(3, 0), 3);
         cluster_close();
     }
 }
 
-/* The first coordinator dies while it prepares the first round, whatever of it has arrived. The other host knows of that round but cannot be elected: only the
- * dead one could say how it ended. It asks on and on, and does not keep the newcomer from beginning by that. */
+/* The first coordinator dies while it prepares the first round, whatever of it has arrived. The
+ * other host knows of that round but cannot be elected: only the dead one could say how it
+ * ended. It asks on and on, and does not keep the newcomer from beginning by that. */
 static void a_survivor_that_cannot_be_elected_keeps_nobody_waiting(void **state)
 {
     (void)state;
     int vain = 0, known = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        cluster_open(
-            &(struct cluster_options){.seed = seed, .count = 2, .min = 2, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true});
+        cluster_open(&(struct cluster_options){
+            .seed = seed, .count = 2, .min = 2, .max = 2, .restarts = 3, .start_s = 1, .work_s = 30, .witness = true});
         int follower = -1;
         while (follower < 0 && !cluster_run_steps(1)) {
             for (int i = 0; i < 2; i++) {
@@ -560,12 +595,14 @@ static void a_survivor_that_cannot_be_elected_keeps_nobody_waiting(void **state)
     assert_in_range(known, 10, 20);
 }
 
-/* Of two hosts one is lost without a word while the store is away, which has lost all when it is back: the other one begins another run. It remembers what it
- * promised in the runs before, and there is room for a few. */
+/* Of two hosts one is lost without a word while the store is away, which has lost all when it is
+ * back: the other one begins another run. It remembers what it promised in the runs before, and
+ * there is room for a few. */
 static void runs_that_are_given_up_are_a_few(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){.seed = 2, .count = 2, .min = 1, .max = 2, .work_s = 1e6, .witness = true, .wipes = true});
+    cluster_open(&(struct cluster_options){
+        .seed = 2, .count = 2, .min = 1, .max = 2, .work_s = 1e6, .witness = true, .wipes = true});
     (void)cluster_run(30);
     int given_up = 0;
     for (; cluster_agent(0).running && given_up < 2 * MEMBER_PAST; given_up++) {
@@ -592,7 +629,8 @@ static void runs_that_are_given_up_are_a_few(void **state)
 static void a_leader_without_its_witness_stands_down(void **state)
 {
     (void)state;
-    cluster_open(&(struct cluster_options){.seed = 9, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 900, .witness = true});
+    cluster_open(&(struct cluster_options){
+        .seed = 9, .count = 3, .min = 2, .max = 3, .restarts = 3, .start_s = 1, .work_s = 900, .witness = true});
     (void)cluster_run(20);
     cluster_store_down(true);
     (void)cluster_run(20 + 15 * (WITNESS_S - 2));

@@ -1,4 +1,5 @@
-/* Real processes, short ones: starting, errors of exec, exits, groups, orders, the watch, the guard's sweep. */
+/* Real processes, short ones: starting, errors of exec, exits, groups, orders, the watch, the
+ * guard's sweep. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,8 +27,11 @@ static char *const no_env[] = {NULL};
 static int spawn_shell(struct workers *w, int i, const char *text, int out_fd, struct dt_error *err)
 {
     char *argv[] = {(char *)"sh", (char *)"-c", (char *)(uintptr_t)text, NULL};
-    return workers_spawn(w, i, &(struct spawn){.path = "/bin/sh", .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = out_fd, .stderr_fd = -1},
-                         err);
+    return workers_spawn(
+        w, i,
+        &(struct spawn){
+            .path = "/bin/sh", .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = out_fd, .stderr_fd = -1},
+        err);
 }
 
 static int wait_for(struct workers *w, int rank)
@@ -81,15 +85,17 @@ static void what_cannot_be_executed(void **state)
     static const struct {
         const char *path, *words;
         enum dt_status status;
-    } rows[] = {
-        {"/nonexistent/program", "No such file", DT_INVALID}, {"/etc/passwd", "Permission denied", DT_INVALID}, {"/tmp", "ermission", DT_INVALID}};
+    } rows[] = {{"/nonexistent/program", "No such file", DT_INVALID},
+                {"/etc/passwd", "Permission denied", DT_INVALID},
+                {"/tmp", "ermission", DT_INVALID}};
     struct workers w;
     struct dt_error err;
     assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *argv[] = {(char *)"x", NULL};
-        struct spawn s = {.path = rows[i].path, .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
+        struct spawn s = {
+            .path = rows[i].path, .argv = argv, .envp = no_env, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
         assert_int_equal(workers_spawn(&w, 0, &s, &err), -1);
         assert_int_equal(err.status, rows[i].status);
         assert_non_null(strstr(err.text, rows[i].words));
@@ -99,7 +105,8 @@ static void what_cannot_be_executed(void **state)
     workers_close(&w);
 }
 
-/* A clean start: empty signal mask, default dispositions, no descriptor but 0, 1, 2, and its output where we want it. */
+/* A clean start: empty signal mask, default dispositions, no descriptor but 0, 1, 2, and its
+ * output where we want it. */
 static void a_clean_start(void **state)
 {
     (void)state;
@@ -116,10 +123,10 @@ static void a_clean_start(void **state)
     assert_int_equal(workers_open(&w, 1, 0, &err), 0);
     assert_int_equal(workers_begin(&w, 1, &err), 0);
     char command[256];
-    (void)snprintf(
-        command, sizeof command,
-        "grep -E 'SigBlk|SigIgn' /proc/self/status; [ -e /proc/self/fd/1 -a ! -e /proc/self/fd/%d -a ! -e /proc/self/fd/%d ] && echo closed", ends[0],
-        ends[1]);
+    (void)snprintf(command, sizeof command,
+                   "grep -E 'SigBlk|SigIgn' /proc/self/status; [ -e /proc/self/fd/1 -a ! -e /proc/self/fd/%d -a ! -e "
+                   "/proc/self/fd/%d ] && echo closed",
+                   ends[0], ends[1]);
     assert_int_equal(spawn_shell(&w, 0, command, ends[1], &err), 0);
     (void)close(ends[1]);
     size_t size = 0;
@@ -214,12 +221,16 @@ static void the_watch_names_the_silent_one(void **state)
     watch_forgive(&w, t + 100); /* everybody was paused */
     assert_int_equal(watch_look(&w, &o, t + 159, &words), -1);
     dt_page_pulse(w.list[0].page);
-    assert_int_equal(watch_look(&w, &o, t + 161, &words), 1); /* not the one that waits for it in a collective */
-    assert_non_null(strstr(dt_text_str(&words),
-                           "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce; in the last 61.0 s: 0.0 s user, "
-                           "0.0 s system time: it waits (state "));
+    assert_int_equal(watch_look(&w, &o, t + 161, &words), 1); /* not the one that waits for it in
+                                                               * a collective */
+    assert_non_null(strstr(
+        dt_text_str(&words),
+        "no pulse for 61.0 s at step 310, phase none, last collective 17 all_reduce; in the last 61.0 s: 0.0 s user, "
+        "0.0 s system time: it waits (state "));
     dt_text_reset(&words);
-    assert_int_equal(watch_look(&w, &o, t + 174, &words), -1); /* who waits for peers is given more time: theirs may be elsewhere */
+    assert_int_equal(watch_look(&w, &o, t + 174, &words), -1); /* who waits for peers is given
+                                                                * more time: theirs may be
+                                                                * elsewhere */
     assert_int_equal(watch_look(&w, &o, t + 176, &words), 2);
     o = (struct watch_options){.limit_s = 5}; /* a foreign program that sleeps */
     watch_forgive(&w, t);
@@ -228,8 +239,10 @@ static void the_watch_names_the_silent_one(void **state)
     w.looked_s = t;
     dt_text_reset(&words);
     assert_int_equal(watch_look(&w, &o, t + 6, &words), 0);
-    assert_non_null(strstr(dt_text_str(&words), "no output and no CPU time for 6.0 s (--hang_timeout=5); in the last 6.0 s: 0.0 s user, "));
-    w.list[0].blamed = false; /* all stand still for ten minutes, as in a container that is paused: none of them was silent */
+    assert_non_null(strstr(dt_text_str(&words),
+                           "no output and no CPU time for 6.0 s (--hang_timeout=5); in the last 6.0 s: 0.0 s user, "));
+    w.list[0].blamed = false; /* all stand still for ten minutes, as in a container that is
+                               * paused: none of them was silent */
     o.look_s = 1;
     watch_forgive(&w, t + 6);
     assert_int_equal(watch_look(&w, &o, t + 7, &words), -1);
@@ -244,7 +257,8 @@ static void the_watch_names_the_silent_one(void **state)
     workers_close(&w);
 }
 
-/* One that waits in a collective is not blamed while a peer that saves has time; a stopped one has not. */
+/* One that waits in a collective is not blamed while a peer that saves has time; a stopped one
+ * has not. */
 static void who_waits_for_one_that_saves_is_excused(void **state)
 {
     (void)state;
@@ -291,8 +305,10 @@ static void where_a_process_waits(void **state)
     } cases[] = {
         {"futex_wait_queue", "", "202 0x7f 0x80", "futex_wait_queue"},
         {"0", "[<0>] __switch_to_asm+0x70/0x70\n", "running\n", ""},
-        {"0", "[<0>] hrtimer_nanosleep+0x74/0xf0\n[<0>] __x64_sys_clock_nanosleep+0xce/0x140\n[<0>] do_syscall_64+0x71/0x280\n", "230 0x0",
-         "kernel stack: hrtimer_nanosleep < __x64_sys_clock_nanosleep"},
+        {"0",
+         "[<0>] hrtimer_nanosleep+0x74/0xf0\n[<0>] __x64_sys_clock_nanosleep+0xce/0x140\n[<0>] "
+         "do_syscall_64+0x71/0x280\n",
+         "230 0x0", "kernel stack: hrtimer_nanosleep < __x64_sys_clock_nanosleep"},
         {"pipe_read", "[<0>] a+1/2\n[<0>] b\n[<0>] c.isra.0+1/2\n[<0>] d\n[<0>] e\n[<0>] f\n", "0 0x0",
          "pipe_read; kernel stack: a < b < c.isra.0 < d < e"},
         {"", "", "7 0x0 0x1\n", "system call 7"},
@@ -308,7 +324,8 @@ static void where_a_process_waits(void **state)
     }
 }
 
-/* Stopped, computing and waiting are told apart, even by a single look: the time used is measured from the start. */
+/* Stopped, computing and waiting are told apart, even by a single look: the time used is
+ * measured from the start. */
 static void the_watch_says_what_a_silent_one_does(void **state)
 {
     static const char *const programs[] = {"while :; do :; done", "exec sleep 100", "kill -STOP $$"};
@@ -331,7 +348,8 @@ static void the_watch_says_what_a_silent_one_does(void **state)
             assert_true(process_look(w.list[0].pid, &look));
         } while (dt_now_s() < t + 60 && (i == 0 ? look.user_s < 0.15 : i == 1 ? look.state != 'S' : look.state != 'T'));
         assert_int_equal(watch_look(&w, &o, t + 0.2, &words), 0);
-        if (strstr(dt_text_str(&words), "; in the last 0.2 s: ") == NULL || strstr(dt_text_str(&words), said[i]) == NULL) {
+        if (strstr(dt_text_str(&words), "; in the last 0.2 s: ") == NULL ||
+            strstr(dt_text_str(&words), said[i]) == NULL) {
             fail_msg("%s", dt_text_str(&words));
         }
         workers_signal(&w, SIGKILL);

@@ -1,5 +1,6 @@
-/* Writing checkpoints, and finding the newest complete one. The order of system calls is the point: slices and their folder
- * are synced before the manifest, the manifest before the rename, the rename before older ones are removed. */
+/* Writing checkpoints, and finding the newest complete one. The order of system calls is the
+ * point: slices and their folder are synced before the manifest, the manifest before the rename,
+ * the rename before older ones are removed. */
 #include "worker/checkpoints/checkpoint.h"
 
 #include "base/clock.h"
@@ -20,18 +21,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OWNER_MAX_BYTES (4 << 20) /* the run id is a string of the environment: 128 KiB, before its escapes */
+#define OWNER_MAX_BYTES                                                                                                \
+    (4 << 20) /* the run id is a string of the environment: 128 KiB, before
+               * its escapes */
 
 #define TAKEN "-taken-by-"
 #define GONE ".tmp-gone-" /* what is being removed */
 #define LOCK_S 60.0       /* claim and commit take a moment */
 #define SEEN_S 5.0        /* a file server may show late what another host has written */
-#define FROZEN_S 3.0      /* a rank of an older round that does not let go for so long is on a frozen host */
+#define FROZEN_S                                                                                                       \
+    3.0 /* a rank of an older round that does not let go for so long is on a
+         * frozen host */
 
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {
-    bool named = state->launch != NULL && state->launch[0] != '\0'; /* round 1 of a launch before may still write its slices */
-    return dt_format("%s/step-%08" PRId64 ".tmp-%d%s%s", dir, state->step, state->round, named ? "-" : "", named ? state->launch : "");
+    /* round 1 of a launch before may still write its slices */
+    bool named = state->launch != NULL && state->launch[0] != '\0';
+    return dt_format("%s/step-%08" PRId64 ".tmp-%d%s%s", dir, state->step, state->round, named ? "-" : "",
+                     named ? state->launch : "");
 }
 
 char *checkpoint_path(const char *dir, int64_t step)
@@ -63,8 +70,9 @@ static int write_slice(struct st_writer *writer, const struct checkpoint_slice *
     return 0;
 }
 
-int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks, const struct checkpoint_slice *slices,
-                            int slice_count, struct dt_text *out_entry, struct dt_error *err)
+int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks,
+                            const struct checkpoint_slice *slices, int slice_count, struct dt_text *out_entry,
+                            struct dt_error *err)
 {
     char file_name[MANIFEST_FILE_NAME_BYTES];
     manifest_file_name(file_name, rank, ranks);
@@ -116,7 +124,8 @@ out:
     return result;
 }
 
-/* DIR/owner.json holds run, launch and round of whoever may commit here; a lock on DIR/owner.lock makes claim and commit one after the other. */
+/* DIR/owner.json holds run, launch and round of whoever may commit here; a lock on
+ * DIR/owner.lock makes claim and commit one after the other. */
 static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
@@ -151,7 +160,8 @@ static void owner_text(struct dt_text *out, const char *run_id, const char *laun
     dt_text_printf(out, ",\"round\":%d}\n", round);
 }
 
-/* The round of this launch that owns DIR; -1: it has no owner, or another launch, whose rounds are not ours to compare with. */
+/* The round of this launch that owns DIR; -1: it has no owner, or another launch, whose rounds
+ * are not ours to compare with. */
 static int owner_round(const char *dir, const char *run_id, const char *launch)
 {
     char *path = dt_format("%s/owner.json", dir);
@@ -160,7 +170,8 @@ static int owner_round(const char *dir, const char *run_id, const char *launch)
     dt_text_init(&prefix);
     owner_text(&prefix, run_id, launch, 0);
     size_t same = prefix.size - strlen("0}\n");
-    bool ours = dt_file_read_own(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same && memcmp(owner.data, prefix.data, same) == 0;
+    bool ours = dt_file_read_own(path, OWNER_MAX_BYTES, &owner, NULL) == 0 && owner.size > same &&
+                memcmp(owner.data, prefix.data, same) == 0;
     int round = ours ? atoi(owner.data + same) : -1;
     dt_text_clear(&prefix);
     dt_text_clear(&owner);
@@ -219,7 +230,8 @@ static int check_owner(const char *dir, const struct checkpoint_state *state, st
         while (owner.size > 0 && owner.data[owner.size - 1] == '\n') {
             owner.data[--owner.size] = 0;
         }
-        result = dt_fail(err, DT_STOPPED, "%s: now belongs to %s; the checkpoint of round %d is refused", dir, owner.data, state->round);
+        result = dt_fail(err, DT_STOPPED, "%s: now belongs to %s; the checkpoint of round %d is refused", dir,
+                         owner.data, state->round);
     }
     dt_text_clear(&mine);
     dt_text_clear(&owner);
@@ -261,7 +273,8 @@ static int newest_first(const void *a, const void *b)
     return (x->step < y->step) - (x->step > y->step);
 }
 
-/* Folders step-N (or, with `leftovers`, step-N.tmp-R) of DIR, the newest first. A DIR that is not there is empty. */
+/* Folders step-N (or, with `leftovers`, step-N.tmp-R) of DIR, the newest first. A DIR that is
+ * not there is empty. */
 static int list_steps(const char *dir, bool leftovers, struct listing *out, struct dt_error *err)
 {
     *out = (struct listing){0};
@@ -295,14 +308,17 @@ static void listing_clear(struct listing *l)
     dt_arena_clear(&l->arena);
 }
 
-/* Files of another number of ranks, from a try that was cut short, do not belong to this checkpoint. */
+/* Files of another number of ranks, from a try that was cut short, do not belong to this
+ * checkpoint. */
 static bool is_of_this_try(const void *context, const char *name)
 {
     int ranks = *(const int *)context, rank, of, used = 0;
-    return sscanf(name, "slices-%5d-of-%5d.safetensors%n", &rank, &of, &used) == 2 && name[used] == '\0' && of == ranks && rank >= 0 && rank < ranks;
+    return sscanf(name, "slices-%5d-of-%5d.safetensors%n", &rank, &of, &used) == 2 && name[used] == '\0' &&
+           of == ranks && rank >= 0 && rank < ranks;
 }
 
-/* Bytes of a regular file; -1: there is none. Opened, because a file server then asks again what it remembers of it. */
+/* Bytes of a regular file; -1: there is none. Opened, because a file server then asks again what
+ * it remembers of it. */
 static int64_t size_of(const char *path)
 {
     struct stat st;
@@ -314,7 +330,8 @@ static int64_t size_of(const char *path)
     return there ? st.st_size : -1;
 }
 
-/* Every rank said that its file is written: here are all of them, whole? What is not never gets the name of a checkpoint, nor pushes one out. */
+/* Every rank said that its file is written: here are all of them, whole? What is not never gets
+ * the name of a checkpoint, nor pushes one out. */
 static int check_slices(const char *folder, const char *const *entries, int ranks, struct dt_error *err)
 {
     double until_s = dt_now_s() + SEEN_S;
@@ -330,10 +347,13 @@ static int check_slices(const char *folder, const char *const *entries, int rank
             dt_sleep_s(0.05);
         }
         if (size < 0) {
-            (void)dt_fail(err, DT_IO, "%s: is not there, though rank %d wrote it; it must be in a folder that all hosts share", path, r);
+            (void)dt_fail(err, DT_IO,
+                          "%s: is not there, though rank %d wrote it; it must be in a folder that all hosts share",
+                          path, r);
         } else if (size != expected) {
-            (void)dt_fail(err, DT_IO, "%s: has %" PRId64 " bytes, and rank %d wrote %" PRId64 "; look at the disk or file server", path, size, r,
-                          expected);
+            (void)dt_fail(err, DT_IO,
+                          "%s: has %" PRId64 " bytes, and rank %d wrote %" PRId64 "; look at the disk or file server",
+                          path, size, r, expected);
         }
         free(path);
         if (size != expected) {
@@ -343,7 +363,8 @@ static int check_slices(const char *folder, const char *const *entries, int rank
     return 0;
 }
 
-/* A rank of an older round holds the lock and does not let go: its host is frozen. The lock becomes another file. Returns it. */
+/* A rank of an older round holds the lock and does not let go: its host is frozen. The lock
+ * becomes another file. Returns it. */
 static int take_from_frozen(const char *dir, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
@@ -352,8 +373,9 @@ static int take_from_frozen(const char *dir, struct dt_error *err)
     return lock;
 }
 
-/* Whoever was here before may be frozen between the question whether it may commit and the rename, with its lock taken from it, by us or by a file server.
- * What it is about to rename gets another name, so that its call fails whenever it comes. */
+/* Whoever was here before may be frozen between the question whether it may commit and the
+ * rename, with its lock taken from it, by us or by a file server. What it is about to rename
+ * gets another name, so that its call fails whenever it comes. */
 static void take_tries(const char *dir, int round)
 {
     struct listing tries;
@@ -380,12 +402,14 @@ bool checkpoint_looks_whole(const char *path)
     return there;
 }
 
-/* Removes DIR/NAME unless a newer round has begun: what that one reads is not ours. A failure is a warning. A checkpoint first gets a passing name, so that
- * a removal that is cut short is known for one, and ended by the next save. */
+/* Removes DIR/NAME unless a newer round has begun: what that one reads is not ours. A failure is
+ * a warning. A checkpoint first gets a passing name, so that a removal that is cut short is
+ * known for one, and ended by the next save. */
 static void remove_one(const char *dir, const char *name, bool leftover, const struct checkpoint_state *state)
 {
     struct dt_error err;
-    char *path = dt_format("%s/%s", dir, name), *gone = leftover ? dt_strdup(path) : dt_format("%s" GONE "%d", path, state->round);
+    char *path = dt_format("%s/%s", dir, name),
+         *gone = leftover ? dt_strdup(path) : dt_format("%s" GONE "%d", path, state->round);
     bool ours = check_owner(dir, state, NULL) == 0;
     int rc = ours && !leftover && rename(path, gone) != 0 ? dt_fail_errno(&err, "%s: cannot remove", path) : 0;
     if (rc == 0 && ours) {
@@ -398,8 +422,9 @@ static void remove_one(const char *dir, const char *name, bool leftover, const s
     free(path);
 }
 
-/* Removes what earlier tries and removals left behind, then complete checkpoints beyond the newest keep_last_n, counted from the one just written. Later
- * steps are of another course of training, and what has no manifest is not ours: they neither count nor go. */
+/* Removes what earlier tries and removals left behind, then complete checkpoints beyond the
+ * newest keep_last_n, counted from the one just written. Later steps are of another course of
+ * training, and what has no manifest is not ours: they neither count nor go. */
 static void prune(const char *dir, const struct checkpoint_state *state, const struct checkpoint_keep *keep)
 {
     struct dt_error err;
@@ -423,8 +448,9 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
     }
 }
 
-/* Gives the finished folder its name. A checkpoint of that name (saved before at the same step) is swapped out in one call: *swapped. Whatever else has the
- * name is somebody's, and gets another. */
+/* Gives the finished folder its name. A checkpoint of that name (saved before at the same step)
+ * is swapped out in one call: *swapped. Whatever else has the name is somebody's, and gets
+ * another. */
 static int put_in_place(const char *from, const char *to, bool *swapped, struct dt_error *err)
 {
     *swapped = false;
@@ -432,7 +458,8 @@ static int put_in_place(const char *from, const char *to, bool *swapped, struct 
         if (course_set_aside(to, err) != 0) {
             return -1;
         }
-        dt_log(DT_LOG_WARN, "checkpoint", "%s: what had this name held no manifest.json and is no checkpoint; it is set aside (.old-N)", to);
+        dt_log(DT_LOG_WARN, "checkpoint",
+               "%s: what had this name held no manifest.json and is no checkpoint; it is set aside (.old-N)", to);
     }
     if (rename(from, to) == 0) {
         return 0;
@@ -450,7 +477,8 @@ static int put_in_place(const char *from, const char *to, bool *swapped, struct 
     return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
 }
 
-/* The folder could not be synced: whether the new name would be there after a power loss nobody knows, so it is not listed. */
+/* The folder could not be synced: whether the new name would be there after a power loss nobody
+ * knows, so it is not listed. */
 static void take_back(const char *from, const char *to, bool swapped)
 {
     if ((swapped ? renameat2(AT_FDCWD, to, AT_FDCWD, from, RENAME_EXCHANGE) : rename(to, from)) != 0) {
@@ -469,18 +497,21 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
     dt_text_init(&text);
     bool swapped;
     int result = -1, lock = lock_owner(dir, LOCK_S, err);
-    bool whole = lock >= 0 && check_owner(dir, state, err) == 0 && dt_file_remove_others(from, is_of_this_try, &ranks, err) == 0 &&
+    bool whole = lock >= 0 && check_owner(dir, state, err) == 0 &&
+                 dt_file_remove_others(from, is_of_this_try, &ranks, err) == 0 &&
                  check_slices(from, entries, ranks, err) == 0;
     if (whole) {
         manifest_text(&text, state, entries, ranks);
     }
-    if (whole && dt_file_write(manifest, text.data, text.size, err) == 0 && put_in_place(from, to, &swapped, err) == 0) {
+    if (whole && dt_file_write(manifest, text.data, text.size, err) == 0 &&
+        put_in_place(from, to, &swapped, err) == 0) {
         result = dt_file_sync_dir(dir, err);
         if (result != 0 && check_owner(dir, state, NULL) == 0) {
             take_back(from, to, swapped);
         }
     }
-    if (result == 0) { /* what comes now is for people and for the disk: nothing reads it to continue */
+    if (result == 0) { /* what comes now is for people and for the disk: nothing reads it to
+                        * continue */
         struct dt_error why;
         if (dt_file_write(latest, name, strlen(name), &why) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", why.text);

@@ -1,4 +1,5 @@
-/* See the header. Tensors stream through a buffer of a few MiB, so a checkpoint larger than memory can be exported. */
+/* See the header. Tensors stream through a buffer of a few MiB, so a checkpoint larger than
+ * memory can be exported. */
 #include "worker/checkpoints/checkpoint_export.h"
 
 #include "base/file.h"
@@ -12,7 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_KEY "weights_hash" /* as dtckpt hash prints it: a course of another seed has the same steps and other weights */
+#define HASH_KEY                                                                                                       \
+    "weights_hash" /* as dtckpt hash prints it: a course of another seed has the
+                    * same steps and other weights */
 
 enum { CHUNK = 1 << 20 }; /* elements */
 
@@ -50,8 +53,9 @@ static void note_origin(const struct checkpoint *c, const char *kept, struct dt_
     cJSON *job = cJSON_Parse(checkpoint_get_state(c)->job);
     const cJSON *load = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "model"), "load");
     if (cJSON_IsString(load)) {
-        dt_text_printf(notes, "%s: is not there: tokenizer and other files of %.200s are not in the exported folder; copy them", kept,
-                       load->valuestring);
+        dt_text_printf(
+            notes, "%s: is not there: tokenizer and other files of %.200s are not in the exported folder; copy them",
+            kept, load->valuestring);
     }
     cJSON_Delete(job);
 }
@@ -79,7 +83,8 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *
     struct view *views = tensors_of(c, &count);
     struct st_entry *entries = dt_alloc((size_t)count * sizeof *entries);
     float *buffer = dt_alloc(CHUNK * sizeof *buffer);
-    char *model = dt_format("%s/model.safetensors", folder), *config_path = dt_format("%s/config.json", folder), *text = dt_format("%s\n", config);
+    char *model = dt_format("%s/model.safetensors", folder), *config_path = dt_format("%s/config.json", folder),
+         *text = dt_format("%s\n", config);
     struct st_writer *writer = NULL;
     for (int i = 0; i < count; i++) {
         entries[i] = (struct st_entry){views[i].name, DT_F32, views[i].dims, views[i].shape};
@@ -89,8 +94,9 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *
     const char *metadata[] = {"format", "pt", "step", step, HASH_KEY, hash, NULL};
     static const char *const names[] = {"config.json", "model.safetensors", NULL};
     dt_file_remove_cut(folder, names);
-    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 || export_origin(c, folder, notes, err) != 0 ||
-        dt_file_write(config_path, text, strlen(text), err) != 0 || st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
+    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 ||
+        export_origin(c, folder, notes, err) != 0 || dt_file_write(config_path, text, strlen(text), err) != 0 ||
+        st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
         goto out;
     }
     for (int i = 0; i < count; i++) {
@@ -121,7 +127,8 @@ bool checkpoint_is_exported(struct checkpoint *c, const char *folder)
     struct st_file *f = NULL;
     bool whole = st_open(&f, model, NULL) == 0;
     const char *of_step = whole ? st_metadata(f, "step") : NULL, *of_hash = whole ? st_metadata(f, HASH_KEY) : NULL;
-    bool is = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && checkpoint_hash(c, hash, NULL) == 0 && strcmp(of_hash, hash) == 0;
+    bool is = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && checkpoint_hash(c, hash, NULL) == 0 &&
+              strcmp(of_hash, hash) == 0;
     st_close(f);
     free(model);
     return is;
@@ -134,8 +141,8 @@ static void put_name(struct dt_text *out, const char *name)
     dt_text_puts(out, ": ");
 }
 
-static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const struct view *v, float *x, float *y, struct dt_text *out, int *differing,
-                          struct dt_error *err)
+static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const struct view *v, float *x, float *y,
+                          struct dt_text *out, int *differing, struct dt_error *err)
 {
     double largest = -1;
     int64_t where = 0, unequal = 0;
@@ -159,12 +166,14 @@ static int compare_tensor(struct checkpoint *a, struct checkpoint *b, const stru
     if (unequal > 0) {
         (*differing)++;
         put_name(out, v->name);
-        dt_text_printf(out, "%" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", unequal, v->numel, where, largest);
+        dt_text_printf(out, "%" PRId64 " of %" PRId64 " elements differ, most at %" PRId64 ": %.9g\n", unequal,
+                       v->numel, where, largest);
     }
     return 0;
 }
 
-int checkpoint_diff(struct checkpoint *a, struct checkpoint *b, struct dt_text *out, int *differing, struct dt_error *err)
+int checkpoint_diff(struct checkpoint *a, struct checkpoint *b, struct dt_text *out, int *differing,
+                    struct dt_error *err)
 {
     int a_count, b_count, result = 0;
     struct view *x = tensors_of(a, &a_count), *y = tensors_of(b, &b_count);

@@ -1,4 +1,5 @@
-/* One job at a time for a folder of checkpoints: a lock on DIR.lock beside it, which ends with its process however that ends, and in the file who has it. */
+/* One job at a time for a folder of checkpoints: a lock on DIR.lock beside it, which ends with
+ * its process however that ends, and in the file who has it. */
 #include "worker/checkpoints/checkpoint.h"
 
 #include "base/clock.h"
@@ -51,8 +52,8 @@ static void write_holder(int fd, const char *run_id, const char *launch)
     char host[256] = "", since[32], line[LINE_BYTES];
     (void)gethostname(host, sizeof host - 1);
     dt_wall_text(dt_wall_s(), since, sizeof since);
-    int size = snprintf(line, sizeof line, "%s %ld %s %.*s\n%.63s", *host != '\0' ? host : "?", (long)getpid(), since, job_bytes(run_id),
-                        run_id != NULL ? run_id : "", launch != NULL ? launch : "");
+    int size = snprintf(line, sizeof line, "%s %ld %s %.*s\n%.63s", *host != '\0' ? host : "?", (long)getpid(), since,
+                        job_bytes(run_id), run_id != NULL ? run_id : "", launch != NULL ? launch : "");
     if (ftruncate(fd, 0) == 0) {
         (void)!pwrite(fd, line, (size_t)size, 0);
     }
@@ -63,32 +64,36 @@ static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
     if (h->pid == 0) {
         return dt_fail(err, DT_IN_USE, "%s: in use by another job; give this one another --output_dir", dir);
     }
-    return dt_fail(err, DT_IN_USE, "%s: in use by host %s pid %ld%s%s, since %s; give this one another --output_dir", dir, h->host, h->pid,
-                   h->job[0] != '\0' ? ", job " : "", h->job, h->since);
+    return dt_fail(err, DT_IN_USE, "%s: in use by host %s pid %ld%s%s, since %s; give this one another --output_dir",
+                   dir, h->host, h->pid, h->job[0] != '\0' ? ", job " : "", h->job, h->since);
 }
 
-/* An older round of this launch: its host is lost, perhaps frozen. A later round than the first is no other job of that name: the first would have been refused. */
+/* An older round of this launch: its host is lost, perhaps frozen. A later round than the first
+ * is no other job of that name: the first would have been refused. */
 static bool is_older_round(const struct holder *h, const char *run_id, const char *launch, int round)
 {
-    return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 && strncmp(h->job, run_id, sizeof h->job - 1) == 0 &&
-           strcmp(h->launch, launch != NULL ? launch : "") == 0;
+    return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 &&
+           strncmp(h->job, run_id, sizeof h->job - 1) == 0 && strcmp(h->launch, launch != NULL ? launch : "") == 0;
 }
 
 /* `path` is that file still: nobody has put another one in its place. */
 static bool is_at(int fd, const char *path)
 {
     struct stat here, there;
-    return fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+    return fstat(fd, &here) == 0 && stat(path, &there) == 0 && here.st_dev == there.st_dev &&
+           here.st_ino == there.st_ino;
 }
 
-/* Puts a file that we have locked in the place of one whose lock is a frozen rank's: when that one ends, or wakes up, the folder stays ours. Whoever gets
- * the lock of a file sees whether that is still the one of this name. Returns the descriptor, or -1: the folder is held by nobody then, and the
- * owner's file (checkpoint_claim) alone keeps the older round away. */
+/* Puts a file that we have locked in the place of one whose lock is a frozen rank's: when that
+ * one ends, or wakes up, the folder stays ours. Whoever gets the lock of a file sees whether
+ * that is still the one of this name. Returns the descriptor, or -1: the folder is held by
+ * nobody then, and the owner's file (checkpoint_claim) alone keeps the older round away. */
 static int take_over(const char *path, const char *run_id, const char *launch)
 {
     char *fresh = dt_format("%s.new", path);
     int fd = dt_file_open_lock(fresh, NULL);
-    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) != 0 || (write_holder(fd, run_id, launch), rename(fresh, path)) != 0)) {
+    if (fd >= 0 &&
+        (flock(fd, LOCK_EX | LOCK_NB) != 0 || (write_holder(fd, run_id, launch), rename(fresh, path)) != 0)) {
         (void)close(fd);
         fd = -1;
     }
@@ -96,7 +101,8 @@ static int take_over(const char *path, const char *run_id, const char *launch)
     return fd;
 }
 
-int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock, struct dt_error *err)
+int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock,
+                    struct dt_error *err)
 {
     char *parent = dt_strdup(dir), *path = dt_format("%s.lock", dir);
     struct holder h;
@@ -151,7 +157,8 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
     struct holder h;
     int result = 0, fd = dt_file_exists(path) ? dt_file_open_lock(path, err) : -1;
     if (fd < 0) {
-        result = dt_file_exists(path) && err->status == DT_INVALID ? -1 : 0; /* what cannot be read now says so when it is locked */
+        /* what cannot be read now says so when it is locked */
+        result = dt_file_exists(path) && err->status == DT_INVALID ? -1 : 0;
     }
     for (double until_s = dt_now_s() + wait_s; fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;) {
         if (errno != EWOULDBLOCK && errno != EINTR) {

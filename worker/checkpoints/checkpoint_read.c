@@ -1,4 +1,5 @@
-/* Reading checkpoints: any element of any tensor, whoever wrote it; every block is compared with its checksum before its first use. */
+/* Reading checkpoints: any element of any tensor, whoever wrote it; every block is compared with
+ * its checksum before its first use. */
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/manifest.h"
@@ -43,7 +44,8 @@ static int open_file(struct checkpoint *c, int i, struct dt_error *err)
     return result;
 }
 
-/* A copy under the name of another step: taken for that step, it would put the good ones beside it in the wrong order. */
+/* A copy under the name of another step: taken for that step, it would put the good ones beside
+ * it in the wrong order. */
 static int check_name(const struct checkpoint *c, struct dt_error *err)
 {
     const char *slash = strrchr(c->path, '/');
@@ -52,7 +54,9 @@ static int check_name(const struct checkpoint *c, struct dt_error *err)
     if (named < 0 || leftover || named == step) {
         return 0;
     }
-    return dt_fail(err, DT_INVALID, "%s: holds step %" PRId64 ", and its name says step %" PRId64 "; remove it, or give it its name step-%08" PRId64,
+    return dt_fail(err, DT_INVALID,
+                   "%s: holds step %" PRId64 ", and its name says step %" PRId64
+                   "; remove it, or give it its name step-%08" PRId64,
                    c->path, step, named, step);
 }
 
@@ -82,7 +86,8 @@ int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *
         manifest_slice_name(name, sizeof name, s->purpose, m->tensors[s->tensor].name, s->first);
         c->data[i] = st_find(c->files[s->file], name);
         if (c->data[i] == NULL || c->data[i]->type != DT_F32 || c->data[i]->numel != s->count) {
-            (void)dt_fail(err, DT_INVALID, "%s/%s: %s: missing, or not what the manifest says", c->path, m->files[s->file].name, name);
+            (void)dt_fail(err, DT_INVALID, "%s/%s: %s: missing, or not what the manifest says", c->path,
+                          m->files[s->file].name, name);
             goto fail;
         }
         c->checked[i] = dt_arena_alloc(&m->arena, (size_t)s->sum_count);
@@ -139,9 +144,11 @@ static int check_blocks(struct checkpoint *c, int i, int64_t first, int64_t coun
         int64_t from = b * per_block, elements = s->count - from < per_block ? s->count - from : per_block;
         uint64_t sum = manifest_sum((const float *)c->data[i]->data + from, (size_t)elements * sizeof(float));
         if (sum != s->sums[b]) {
-            return dt_fail(err, DT_INVALID, "%s: %s: checksum %016" PRIx64 ", expected %016" PRIx64 " in %s of %s, elements %" PRId64 "..%" PRId64,
-                           c->path, c->manifest.files[s->file].name, sum, s->sums[b], s->purpose, c->manifest.tensors[s->tensor].name,
-                           s->first + from, s->first + from + elements - 1);
+            return dt_fail(err, DT_INVALID,
+                           "%s: %s: checksum %016" PRIx64 ", expected %016" PRIx64 " in %s of %s, elements %" PRId64
+                           "..%" PRId64,
+                           c->path, c->manifest.files[s->file].name, sum, s->sums[b], s->purpose,
+                           c->manifest.tensors[s->tensor].name, s->first + from, s->first + from + elements - 1);
         }
         c->checked[i][b] = true;
         if (c->tell != NULL) {
@@ -157,8 +164,8 @@ void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void
     c->context = context;
 }
 
-int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first, int64_t count, float *out,
-                    struct dt_error *err)
+int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first,
+                    int64_t count, float *out, struct dt_error *err)
 {
     const struct manifest *m = &c->manifest;
     int tensor = manifest_find(m, name);
@@ -166,7 +173,8 @@ int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name,
         return dt_fail(err, DT_NOT_FOUND, "%s: has no tensor %s", c->path, name);
     }
     if (m->tensors[tensor].numel != numel || first < 0 || count < 0 || first > numel - count) {
-        return dt_fail(err, DT_INVALID, "%s: %s has %" PRId64 " elements, expected %" PRId64, c->path, name, m->tensors[tensor].numel, numel);
+        return dt_fail(err, DT_INVALID, "%s: %s has %" PRId64 " elements, expected %" PRId64, c->path, name,
+                       m->tensors[tensor].numel, numel);
     }
     int64_t begin = first < numel ? first : numel - 1;
     int i = manifest_slice_at(m, purpose, tensor, begin);
@@ -175,11 +183,13 @@ int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name,
     }
     for (; manifest_slice_is(m, i, purpose, tensor) && m->slices[i].first < first + count; i++) {
         const struct manifest_slice *s = &m->slices[i];
-        int64_t from = first > s->first ? first : s->first, to = first + count < s->first + s->count ? first + count : s->first + s->count;
+        int64_t from = first > s->first ? first : s->first,
+                to = first + count < s->first + s->count ? first + count : s->first + s->count;
         if (check_blocks(c, i, from - s->first, to - from, err) != 0) {
             return -1;
         }
-        memcpy(out + (from - first), (const float *)c->data[i]->data + (from - s->first), (size_t)(to - from) * sizeof(float));
+        memcpy(out + (from - first), (const float *)c->data[i]->data + (from - s->first),
+               (size_t)(to - from) * sizeof(float));
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Keeps one course of training per folder: its beginning on record, and what is not of it out of the way. Set aside is renamed, not removed: days of
- * work may lie in it. */
+/* Keeps one course of training per folder: its beginning on record, and what is not of it out of
+ * the way. Set aside is renamed, not removed: days of work may lie in it. */
 #include "worker/checkpoints/course.h"
 
 #include "base/file.h"
@@ -15,7 +15,9 @@
 #include <sys/stat.h>
 
 #define COURSE_MAX_BYTES (4 << 20) /* the run id is a string of the environment */
-#define ASIDE_FILES 20000          /* looked at, at most: on a slow file system it is the start of a run that waits */
+#define ASIDE_FILES                                                                                                    \
+    20000 /* looked at, at most: on a slow file system it is the start
+           * of a run that waits */
 #define ASIDE_DEPTH 4
 #define OLD ".old-"
 
@@ -31,8 +33,11 @@ void course_read(struct course *c, const char *dir)
     struct dt_text text;
     struct dt_error err;
     dt_text_init(&text);
-    cJSON *tree = dt_file_read_own(path, COURSE_MAX_BYTES, &text, &err) == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, &err) : NULL;
-    *c = (struct course){.run_id = member(tree, "run_id"), .launch = member(tree, "launch"), .from = member(tree, "from")};
+    cJSON *tree = dt_file_read_own(path, COURSE_MAX_BYTES, &text, &err) == 0
+                      ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, &err)
+                      : NULL;
+    *c = (struct course){
+        .run_id = member(tree, "run_id"), .launch = member(tree, "launch"), .from = member(tree, "from")};
     c->from = c->from != NULL ? c->from : dt_strdup("");
     c->launch = c->launch != NULL ? c->launch : dt_strdup("");
     cJSON_Delete(tree);
@@ -108,13 +113,14 @@ int course_leave_behind(const char *dir, int64_t after, int64_t *first, int64_t 
 
 /* ---- what is set aside ---- */
 
-/* "step-00000300.old-1" begins with "step-" and ends so; "checkpoints.old-2" is "checkpoints" with nothing between. */
+/* "step-00000300.old-1" begins with "step-" and ends so; "checkpoints.old-2" is "checkpoints"
+ * with nothing between. */
 static bool is_aside(const char *name, const char *stem, bool whole)
 {
     const char *mark = strstr(name, OLD);
     size_t size = strlen(stem);
-    return mark != NULL && strncmp(name, stem, size) == 0 && (whole ? mark == name + size : mark > name + size) && mark[strlen(OLD)] != '\0' &&
-           strspn(mark + strlen(OLD), "0123456789") == strlen(mark + strlen(OLD));
+    return mark != NULL && strncmp(name, stem, size) == 0 && (whole ? mark == name + size : mark > name + size) &&
+           mark[strlen(OLD)] != '\0' && strspn(mark + strlen(OLD), "0123456789") == strlen(mark + strlen(OLD));
 }
 
 static double disk_bytes(const char *path, int depth, int *left)
@@ -161,7 +167,8 @@ static int add_aside(const char *folder, const char *stem, bool whole, int *left
 static int add_courses(const char *path, int *left, double *bytes, struct dt_text *remove)
 {
     const char *slash = strrchr(path, '/');
-    char *parent = dt_strdup(path), *whole = dt_format("%s%s" OLD, path[0] == '-' ? "./" : "", path); /* no option of rm */
+    /* no option of rm */
+    char *parent = dt_strdup(path), *whole = dt_format("%s%s" OLD, path[0] == '-' ? "./" : "", path);
     dt_file_strip(parent);
     int count = add_aside(parent, slash != NULL ? slash + 1 : path, true, left, bytes);
     if (count > 0) {

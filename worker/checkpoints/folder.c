@@ -1,4 +1,5 @@
-/* The nearest existing folder above a path tells whether the path can be made: what it is, who may write, and whether its disk has room. */
+/* The nearest existing folder above a path tells whether the path can be made: what it is, who
+ * may write, and whether its disk has room. */
 #include "worker/checkpoints/folder.h"
 
 #include "base/file.h"
@@ -33,12 +34,14 @@ static int check_room(const char *key, const char *path, struct dt_error *err)
     }
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     if (free_bytes < LEAST_BYTES) {
-        return dt_fail(err, DT_INVALID, "%s: %s: its disk is full (%s free); make room there, or choose another folder", key, path,
-                       dt_text_bytes(free_bytes, text, sizeof text));
+        return dt_fail(err, DT_INVALID, "%s: %s: its disk is full (%s free); make room there, or choose another folder",
+                       key, path, dt_text_bytes(free_bytes, text, sizeof text));
     }
     if (fs.f_files > 0 && fs.f_favail == 0) {
-        return dt_fail(err, DT_INVALID, "%s: %s: its disk has no room for another file (inodes); make room there, or choose another folder", key,
-                       path);
+        return dt_fail(
+            err, DT_INVALID,
+            "%s: %s: its disk has no room for another file (inodes); make room there, or choose another folder", key,
+            path);
     }
     return 0;
 }
@@ -47,7 +50,8 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
 {
     char *at = dt_format("%s", *path != '\0' ? path : ".");
     struct stat st;
-    while (stat(at, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(at, ".") != 0 && strcmp(at, "/") != 0) {
+    while (stat(at, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && strcmp(at, ".") != 0 &&
+           strcmp(at, "/") != 0) {
         dt_file_strip(at);
     }
     int rc = 0;
@@ -56,10 +60,12 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     } else if (stat(at, &st) == 0 && !S_ISDIR(st.st_mode)) {
         rc = dt_fail(err, DT_INVALID, "%s: %s: is not a folder; choose another name, or move the file away", key, at);
     } else if (access(at, W_OK | X_OK) != 0) {
-        rc = dt_fail(err, DT_INVALID, "%s: %s: cannot be written to: %s; choose another folder, or change who may write there", key, at,
+        rc = dt_fail(err, DT_INVALID,
+                     "%s: %s: cannot be written to: %s; choose another folder, or change who may write there", key, at,
                      strerror(errno));
     } else if (is_of_the_kernel(at)) {
-        rc = dt_fail(err, DT_INVALID, "%s: %s: belongs to the kernel, no folder can be made there; choose another folder", key, at);
+        rc = dt_fail(err, DT_INVALID,
+                     "%s: %s: belongs to the kernel, no folder can be made there; choose another folder", key, at);
     } else {
         rc = check_room(key, at, err);
     }
@@ -73,8 +79,9 @@ static int check_kind(const char *dir, const char *name, bool folder, struct dt_
     struct stat st;
     char *path = dt_format("%s/%s", dir, name);
     bool wrong = stat(path, &st) == 0 && S_ISDIR(st.st_mode) != folder;
-    int rc = wrong ? dt_fail(err, DT_INVALID, "%s: is %s, and the run has a %s of that name; remove it, or choose another output_dir", path,
-                             folder ? "no folder" : "a folder", folder ? "folder" : "file")
+    int rc = wrong ? dt_fail(err, DT_INVALID,
+                             "%s: is %s, and the run has a %s of that name; remove it, or choose another output_dir",
+                             path, folder ? "no folder" : "a folder", folder ? "folder" : "file")
                    : 0;
     free(path);
     return rc;
@@ -82,7 +89,9 @@ static int check_kind(const char *dir, const char *name, bool folder, struct dt_
 
 int folder_check_names(const char *output_dir, const char *checkpoint_dir, bool anew, struct dt_error *err)
 {
-    static const char *const files[] = {"job.json", "env.json", "events.jsonl"}, *const kept[] = {"course.json", "owner.json", "owner.lock"};
+    static const char *const files[] = {"job.json", "env.json", "events.jsonl"}, *const kept[] = {"course.json",
+                                                                                                  "owner.json",
+                                                                                                  "owner.lock"};
     int rc = check_kind(output_dir, "logs", true, err);
     for (size_t i = 0; i < sizeof files / sizeof files[0] && rc == 0; i++) {
         rc = check_kind(output_dir, files[i], false, err);
@@ -122,7 +131,8 @@ char *folder_follow(const char *path)
         }
         char *parent = dt_strdup(at);
         dt_file_strip(parent);
-        char *next = target[0] == '/' ? dt_format("%.*s", (int)size, target) : dt_format("%s/%.*s", parent, (int)size, target);
+        char *next =
+            target[0] == '/' ? dt_format("%.*s", (int)size, target) : dt_format("%s/%.*s", parent, (int)size, target);
         free(parent);
         if (!has_room_beside(next)) {
             free(next);

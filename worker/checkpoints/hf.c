@@ -1,5 +1,6 @@
-/* Hugging Face folders. What is special about a model (names, settings) is in its model_ops; here are files, shards, the
- * index and the checks. JSON is read strictly and with a size limit; names of files in an index may not leave the folder. */
+/* Hugging Face folders. What is special about a model (names, settings) is in its model_ops;
+ * here are files, shards, the index and the checks. JSON is read strictly and with a size limit;
+ * names of files in an index may not leave the folder. */
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
@@ -57,7 +58,9 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
     dt_text_init(&text);
     int rc = read_json(path, CONFIG_MAX, &json, &text, err);
     if (rc == 0 && !manifest_takes_config(text.data, text.size)) { /* each checkpoint keeps it */
-        rc = dt_fail(err, DT_INVALID, "%s: more values than a checkpoint keeps in so much text; remove what the model does not need", path);
+        rc = dt_fail(err, DT_INVALID,
+                     "%s: more values than a checkpoint keeps in so much text; remove what the model does not need",
+                     path);
     }
     if (rc == 0) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
@@ -65,9 +68,13 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
         if (ops == NULL) {
             rc = dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
                          cJSON_IsString(type) ? type->valuestring : "", model_names());
-        } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"))) { /* it would come out again beside fp32 weights */
-            rc = dt_fail(err, DT_INVALID, "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
-                         path);
+        } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(
+                       json, "quantization_config"))) { /* it would come out again beside fp32
+                                                         * weights */
+            rc = dt_fail(
+                err, DT_INVALID,
+                "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
+                path);
         } else if (ops->read_config(json, spec, err) != 0) {
             rc = dt_wrap(err, "%s", path);
         } else {
@@ -109,7 +116,9 @@ static int open_index(struct hf *h, const char *path, struct dt_error *err)
         return -1;
     }
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "weight_map"), *item;
-    int rc = cJSON_IsObject(map) && map->child != NULL ? 0 : dt_fail(err, DT_INVALID, "%s: weight_map: missing or empty", path);
+    int rc = cJSON_IsObject(map) && map->child != NULL
+                 ? 0
+                 : dt_fail(err, DT_INVALID, "%s: weight_map: missing or empty", path);
     size_t count = rc == 0 ? (size_t)cJSON_GetArraySize(map) : 0, n = 0;
     const char **names = dt_alloc((count + 1) * sizeof *names);
     if (rc == 0) {
@@ -128,7 +137,8 @@ static int open_index(struct hf *h, const char *path, struct dt_error *err)
             if (i > 0 && strcmp(names[i - 1], names[i]) == 0) {
                 continue;
             }
-            rc = h->file_count < FILES_MAX ? open_file(h, names[i], err) : dt_fail(err, DT_INVALID, "%s: more than %d files", path, (int)FILES_MAX);
+            rc = h->file_count < FILES_MAX ? open_file(h, names[i], err)
+                                           : dt_fail(err, DT_INVALID, "%s: more than %d files", path, (int)FILES_MAX);
         }
     }
     free(names);
@@ -146,7 +156,8 @@ static void put_shape(struct dt_text *out, const int64_t *shape, int dims)
 }
 
 /* A file's tensor must have the shape of ours and a type we convert. */
-static int check_tensor(const struct st_file *f, const struct st_tensor *s, const struct tensor *t, struct dt_error *err)
+static int check_tensor(const struct st_file *f, const struct st_tensor *s, const struct tensor *t,
+                        struct dt_error *err)
 {
     if (s->dims != t->dims || memcmp(s->shape, t->shape, (size_t)t->dims * sizeof *t->shape) != 0) {
         struct dt_text text;
@@ -172,7 +183,8 @@ static int check_same(const struct source *a, const struct st_file *f, const str
         rc = st_read_f32(a->file, a->tensor, at, n, x, err);
         rc = rc == 0 ? st_read_f32(f, t, at, n, y, err) : rc;
         if (rc == 0 && memcmp(x, y, (size_t)n * sizeof *x) != 0) {
-            rc = dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported", st_path(f), t->name, a->tensor->name);
+            rc = dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported", st_path(f),
+                         t->name, a->tensor->name);
         }
     }
     free(x);
@@ -224,8 +236,9 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
             }
             int at = find(h->chain, sorted, name);
             if (at < 0) {
-                return dt_fail(err, DT_INVALID, "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f), t->name,
-                               ops->name);
+                return dt_fail(err, DT_INVALID,
+                               "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f),
+                               t->name, ops->name);
             }
             if (check_tensor(f, t, &h->chain->tensors[at], err) != 0) {
                 return -1;
@@ -244,8 +257,8 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
         first = here ? first : i;
     }
     if (missing > 0) {
-        return dt_fail(err, DT_INVALID, "%s: %d of %d tensors are missing, the first is %s", h->folder, missing, h->chain->tensor_count,
-                       h->chain->tensors[first].name);
+        return dt_fail(err, DT_INVALID, "%s: %d of %d tensors are missing, the first is %s", h->folder, missing,
+                       h->chain->tensor_count, h->chain->tensors[first].name);
     }
     return 0;
 }
@@ -256,7 +269,8 @@ int hf_open(struct hf **out, const char *folder, const struct chain *chain, stru
     h->folder = dt_strdup(folder);
     h->chain = chain;
     h->sources = dt_alloc((size_t)chain->tensor_count * sizeof *h->sources);
-    char *index = dt_format("%s/model.safetensors.index.json", folder), *single = dt_format("%s/model.safetensors", folder);
+    char *index = dt_format("%s/model.safetensors.index.json", folder),
+         *single = dt_format("%s/model.safetensors", folder);
     int rc;
     if (dt_file_exists(single)) {
         rc = open_file(h, "model.safetensors", err);
@@ -294,7 +308,8 @@ void hf_close(struct hf *h)
     free(h);
 }
 
-int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out, struct dt_error *err)
+int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
+                 struct dt_error *err)
 {
     memset(out, 0, (size_t)count * dt_dtype_size(type));
     for (int i = 0; i < h->chain->tensor_count; i++) {

@@ -1,5 +1,6 @@
-/* Writes and reads manifest.json; see the header for its form. cJSON parses (after size and hash were checked); everything
- * that a file can say is checked again here, because a checkpoint may come from anywhere. */
+/* Writes and reads manifest.json; see the header for its form. cJSON parses (after size and hash
+ * were checked); everything that a file can say is checked again here, because a checkpoint may
+ * come from anywhere. */
 #include "worker/checkpoints/manifest.h"
 
 #include "base/file.h"
@@ -16,7 +17,8 @@
 enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 24 };
 enum { DATA_NAME_BYTES = 255 }; /* of a name in the list of data, which is for messages only */
 
-/* Parsed, a value takes a hundred bytes. Ours have ten bytes of text and more; short ones are in the job and in shapes. */
+/* Parsed, a value takes a hundred bytes. Ours have ten bytes of text and more; short ones are in
+ * the job and in shapes. */
 enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16, CONFIG_SHORT_VALUES = SHORT_VALUES / 2 };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
@@ -36,8 +38,8 @@ int64_t manifest_block_count(int64_t count)
     return (count * (int64_t)sizeof(float) + MANIFEST_BLOCK_BYTES - 1) / MANIFEST_BLOCK_BYTES;
 }
 
-void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes, const struct checkpoint_slice *slices, int slice_count,
-                    const uint64_t *sums)
+void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_bytes,
+                    const struct checkpoint_slice *slices, int slice_count, const uint64_t *sums)
 {
     dt_text_puts(out, "{\"name\":");
     dt_text_json(out, file_name, strlen(file_name));
@@ -74,13 +76,15 @@ int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_b
     manifest_file_name(expected, rank, ranks);
     cJSON *root = entry != NULL && entry[0] == '{' ? cJSON_ParseWithOpts(entry, NULL, true) : NULL;
     const char *name = read_string(root, "name");
-    bool right = name != NULL && strcmp(name, expected) == 0 && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(root, "slices")) &&
+    bool right = name != NULL && strcmp(name, expected) == 0 &&
+                 cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(root, "slices")) &&
                  read_count(root, "size", size_bytes, err) == 0;
     cJSON_Delete(root);
     return right ? 0 : dt_fail(err, DT_INTERNAL, "checkpoint: rank %d of %d sent no list of its slices", rank, ranks);
 }
 
-/* What of a name has room in the manifest, in whole characters. A byte that is none becomes three, or an escape of six. */
+/* What of a name has room in the manifest, in whole characters. A byte that is none becomes
+ * three, or an escape of six. */
 static void put_data_name(struct dt_text *out, const char *name)
 {
     size_t size = strlen(name), end = 0;
@@ -95,20 +99,22 @@ static void put_data_name(struct dt_text *out, const char *name)
     dt_text_json(out, name, end);
 }
 
-void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries, int entry_count)
+void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
+                   int entry_count)
 {
-    dt_text_printf(
-        out,
-        "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64 ",\"tokens\":%" PRId64
-        ",\"optimizer_steps\":%" PRId64 ",\"seed\":%" PRId64 ",\"data_hash\":\"%016" PRIx64 "\",\"ranks\":%d,\"round\":%d,\n\"run_id\":",
-        state->step, state->epoch, state->position, state->tokens, state->optimizer_steps, state->seed, state->data_hash, state->ranks, state->round);
+    dt_text_printf(out,
+                   "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64
+                   ",\"position\":%" PRId64 ",\"tokens\":%" PRId64 ",\"optimizer_steps\":%" PRId64 ",\"seed\":%" PRId64
+                   ",\"data_hash\":\"%016" PRIx64 "\",\"ranks\":%d,\"round\":%d,\n\"run_id\":",
+                   state->step, state->epoch, state->position, state->tokens, state->optimizer_steps, state->seed,
+                   state->data_hash, state->ranks, state->round);
     const char *run_id = state->run_id != NULL ? state->run_id : "";
     dt_text_json(out, run_id, strlen(run_id));
     const struct horizon *h = &state->horizon;
     if (h->of.micro_batch > 0) {
         dt_text_printf(out,
-                       ",\n\"horizon\":{\"micro_batch\":%" PRId64 ",\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64 ",\"base\":%" PRId64
-                       ",\"rows\":%" PRId64 ",\"max_steps\":%" PRId64 ",\"end\":%" PRId64 "}",
+                       ",\n\"horizon\":{\"micro_batch\":%" PRId64 ",\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64
+                       ",\"base\":%" PRId64 ",\"rows\":%" PRId64 ",\"max_steps\":%" PRId64 ",\"end\":%" PRId64 "}",
                        h->of.micro_batch, h->of.micro_steps, h->samples, h->base, h->rows, h->max_steps, h->end);
     }
     if (state->tokenizer != NULL && *state->tokenizer != 0) {
@@ -119,7 +125,8 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
         const struct data_file *f = &state->data[i];
         dt_text_puts(out, i == 0 ? ",\n\"data\":[{\"name\":" : ",\n{\"name\":");
         put_data_name(out, f->name);
-        dt_text_printf(out, ",\"count\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\"}%s", f->count, f->hash, i + 1 == state->data_count ? "]" : "");
+        dt_text_printf(out, ",\"count\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\"}%s", f->count, f->hash,
+                       i + 1 == state->data_count ? "]" : "");
     }
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
                    state->model_config != NULL ? state->model_config : "null");
@@ -131,7 +138,8 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
 }
 
-/* At most so many values are in a text: what separates them, and what begins arrays and objects, outside of strings. */
+/* At most so many values are in a text: what separates them, and what begins arrays and objects,
+ * outside of strings. */
 static size_t count_values(const char *text, size_t size)
 {
     size_t count = 1;
@@ -163,7 +171,8 @@ static int check_hash(const struct dt_text *text, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "ends too early or was changed");
     }
     char expected[24], *hex = expected;
-    (void)snprintf(expected, sizeof expected, "%016" PRIx64, (uint64_t)XXH3_64bits(text->data, (size_t)(p - text->data)));
+    (void)snprintf(expected, sizeof expected, "%016" PRIx64,
+                   (uint64_t)XXH3_64bits(text->data, (size_t)(p - text->data)));
     if (memcmp(p + strlen(hash_mark), hex, 16) != 0) {
         return dt_fail(err, DT_INVALID, "hash %.16s, expected %s; it was changed", p + strlen(hash_mark), expected);
     }
@@ -173,7 +182,8 @@ static int check_hash(const struct dt_text *text, struct dt_error *err)
 static int read_count(const cJSON *object, const char *key, int64_t *out, struct dt_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 9e15) || item->valuedouble != floor(item->valuedouble)) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 9e15) ||
+        item->valuedouble != floor(item->valuedouble)) {
         return dt_fail(err, DT_INVALID, "%s: not a count", key);
     }
     *out = (int64_t)item->valuedouble;
@@ -197,12 +207,14 @@ static int read_horizon(struct horizon *h, const cJSON *root, struct dt_error *e
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "horizon");
     const struct {
         const char *key;
-        double most; /* rows: as job_fields.c has it, in the most epochs they are a whole number still */
+        double most; /* rows: as job_fields.c has it, in the most epochs they are a whole number
+                      * still */
         int64_t *out;
     } all[] = {{"micro_batch", 1e12, &h->of.micro_batch},
                {"micro_steps", 1e6, &h->of.micro_steps},
                {"samples", 9e15, &h->samples},
-               {"base", 9e15, &h->base}, /* below 0: max_steps counted fewer samples than the epochs have */
+               {"base", 9e15, &h->base}, /* below 0: max_steps counted fewer samples than the
+                                          * epochs have */
                {"rows", 9e12, &h->rows},
                {"max_steps", 1e12, &h->max_steps},
                {"end", 9e15, &h->end}};
@@ -211,7 +223,8 @@ static int read_horizon(struct horizon *h, const cJSON *root, struct dt_error *e
             return dt_wrap(err, "horizon");
         }
     }
-    return item == NULL || (h->of.micro_batch > 0 && h->of.micro_steps > 0 && h->samples >= 0 && h->rows >= 0 && h->end >= 0)
+    return item == NULL ||
+                   (h->of.micro_batch > 0 && h->of.micro_steps > 0 && h->samples >= 0 && h->rows >= 0 && h->end >= 0)
                ? 0
                : dt_fail(err, DT_INVALID, "horizon: a number that is below 0");
 }
@@ -234,7 +247,8 @@ static bool read_hash(const cJSON *object, const char *key, uint64_t *out)
     return is_hash(text);
 }
 
-/* The files of data.train, in their order. None in checkpoints of versions that knew one hash over all. */
+/* The files of data.train, in their order. None in checkpoints of versions that knew one hash
+ * over all. */
 static int read_data(struct manifest *m, const cJSON *root, struct dt_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "data"), *item;
@@ -295,16 +309,19 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
         return -1;
     }
     if (version != 1) {
-        return dt_fail(err, DT_INVALID, "version %lld: made by a newer dtrun; this one reads version 1", (long long)version);
+        return dt_fail(err, DT_INVALID, "version %lld: made by a newer dtrun; this one reads version 1",
+                       (long long)version);
     }
     if (read_count(root, "step", &s->step, err) != 0 || read_count(root, "epoch", &s->epoch, err) != 0 ||
         read_count(root, "position", &s->position, err) != 0 || read_count(root, "tokens", &s->tokens, err) != 0 ||
-        read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 || read_count(root, "ranks", &ranks, err) != 0 ||
-        read_count(root, "round", &round, err) != 0 || read_horizon(&s->horizon, root, err) != 0) {
+        read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 ||
+        read_count(root, "ranks", &ranks, err) != 0 || read_count(root, "round", &round, err) != 0 ||
+        read_horizon(&s->horizon, root, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");
-    if (!cJSON_IsNumber(seed) || hash == NULL || strlen(hash) != 16 || run_id == NULL || ranks < 1 || ranks > 1 << 20 || round > 1 << 30) {
+    if (!cJSON_IsNumber(seed) || hash == NULL || strlen(hash) != 16 || run_id == NULL || ranks < 1 || ranks > 1 << 20 ||
+        round > 1 << 30) {
         return dt_fail(err, DT_INVALID, "seed, data_hash, run_id, ranks or round: missing or out of range");
     }
     s->seed = (int64_t)seed->valuedouble;
@@ -319,13 +336,15 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
     return 0;
 }
 
-/* Index of a tensor by name: the order of registration is the order of first appearance. Names are looked up in a hash table. */
+/* Index of a tensor by name: the order of registration is the order of first appearance. Names
+ * are looked up in a hash table. */
 struct names {
     int *slots;
     size_t capacity;
 };
 
-static int find_tensor(struct manifest *m, struct names *names, const char *name, int dims, const int64_t *shape, int64_t numel, struct dt_error *err)
+static int find_tensor(struct manifest *m, struct names *names, const char *name, int dims, const int64_t *shape,
+                       int64_t numel, struct dt_error *err)
 {
     size_t at = (size_t)XXH3_64bits(name, strlen(name)) & (names->capacity - 1);
     for (; names->slots[at] != 0; at = (at + 1) & (names->capacity - 1)) {
@@ -351,7 +370,8 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
     struct manifest_slice *s = &m->slices[m->slice_count];
     const char *purpose = read_string(item, "purpose"), *name = read_string(item, "name");
-    const cJSON *shape_item = cJSON_GetObjectItemCaseSensitive(item, "shape"), *sums = cJSON_GetObjectItemCaseSensitive(item, "sums"), *one;
+    const cJSON *shape_item = cJSON_GetObjectItemCaseSensitive(item, "shape"),
+                *sums = cJSON_GetObjectItemCaseSensitive(item, "sums"), *one;
     int64_t shape[4] = {0}, numel = 1;
     int dims = 0;
     for (size_t i = 0; purpose != NULL && i < sizeof purposes / sizeof purposes[0]; i++) {
@@ -364,7 +384,8 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     }
     cJSON_ArrayForEach(one, shape_item)
     {
-        if (dims == 4 || !cJSON_IsNumber(one) || !(one->valuedouble >= 1 && one->valuedouble <= 1e12) || numel > (int64_t)(9e15 / one->valuedouble)) {
+        if (dims == 4 || !cJSON_IsNumber(one) || !(one->valuedouble >= 1 && one->valuedouble <= 1e12) ||
+            numel > (int64_t)(9e15 / one->valuedouble)) {
             return dt_fail(err, DT_INVALID, "%s: shape out of range", name);
         }
         shape[dims] = (int64_t)one->valuedouble;
@@ -375,8 +396,8 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     }
     int64_t blocks = (s->count * (int64_t)sizeof(float) + MANIFEST_BLOCK_BYTES - 1) / MANIFEST_BLOCK_BYTES;
     if (s->count < 1 || s->first > numel - s->count || cJSON_GetArraySize(sums) != blocks) {
-        return dt_fail(err, DT_INVALID, "%s: elements %" PRId64 "..%" PRId64 " of %" PRId64 " with %d checksums", name, s->first, s->first + s->count,
-                       numel, cJSON_GetArraySize(sums));
+        return dt_fail(err, DT_INVALID, "%s: elements %" PRId64 "..%" PRId64 " of %" PRId64 " with %d checksums", name,
+                       s->first, s->first + s->count, numel, cJSON_GetArraySize(sums));
     }
     uint64_t *values = dt_arena_alloc(&m->arena, (size_t)blocks * sizeof *values);
     s->sum_count = 0;
@@ -427,7 +448,8 @@ static int check_cover(struct manifest *m, struct dt_error *err)
         }
         if (s == NULL || purpose != s->purpose) {
             if (purpose != NULL && next_tensor != m->tensor_count) {
-                return dt_fail(err, DT_INVALID, "%s: %s covers only %" PRId64 " elements", m->tensors[next_tensor].name, purpose, covered);
+                return dt_fail(err, DT_INVALID, "%s: %s covers only %" PRId64 " elements", m->tensors[next_tensor].name,
+                               purpose, covered);
             }
             purpose = s != NULL ? s->purpose : NULL;
             next_tensor = 0;
@@ -437,7 +459,8 @@ static int check_cover(struct manifest *m, struct dt_error *err)
             break;
         }
         if (s->tensor != next_tensor || s->first != covered) {
-            return dt_fail(err, DT_INVALID, "%s: %s has a gap or an overlap at element %" PRId64, m->tensors[s->tensor].name, purpose, s->first);
+            return dt_fail(err, DT_INVALID, "%s: %s has a gap or an overlap at element %" PRId64,
+                           m->tensors[s->tensor].name, purpose, s->first);
         }
         covered += s->count;
     }
@@ -461,7 +484,9 @@ static int check_files(const struct manifest *m, struct dt_error *err)
     memcpy(sorted, m->files, size);
     qsort(sorted, (size_t)m->file_count, sizeof *sorted, compare_file_names);
     for (int i = 1; i < m->file_count && rc == 0; i++) {
-        rc = strcmp(sorted[i - 1].name, sorted[i].name) != 0 ? 0 : dt_fail(err, DT_INVALID, "%s: listed twice", sorted[i].name);
+        rc = strcmp(sorted[i - 1].name, sorted[i].name) != 0
+                 ? 0
+                 : dt_fail(err, DT_INVALID, "%s: listed twice", sorted[i].name);
     }
     free(sorted);
     return rc;
@@ -484,7 +509,8 @@ static void index_tensors(struct manifest *m)
 int manifest_find(const struct manifest *m, const char *name)
 {
     const struct manifest_tensor wanted = {.name = name}, *key = &wanted;
-    const struct manifest_tensor **found = bsearch(&key, m->by_name, (size_t)m->tensor_count, sizeof *m->by_name, compare_tensor_names);
+    const struct manifest_tensor **found =
+        bsearch(&key, m->by_name, (size_t)m->tensor_count, sizeof *m->by_name, compare_tensor_names);
     return found != NULL ? (int)(*found - m->tensors) : -1;
 }
 
@@ -507,7 +533,8 @@ int manifest_slice_at(const struct manifest *m, const char *purpose, int tensor,
 
 bool manifest_slice_is(const struct manifest *m, int slice, const char *purpose, int tensor)
 {
-    return slice < m->slice_count && m->slices[slice].tensor == tensor && strcmp(m->slices[slice].purpose, purpose) == 0;
+    return slice < m->slice_count && m->slices[slice].tensor == tensor &&
+           strcmp(m->slices[slice].purpose, purpose) == 0;
 }
 
 static int read_files(struct manifest *m, const cJSON *root, struct dt_error *err)
@@ -519,7 +546,8 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         slices += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(file, "slices"));
         m->file_count++;
     }
-    if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX || m->file_count > m->state.ranks) { /* each rank writes one */
+    /* each rank writes one */
+    if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX || m->file_count > m->state.ranks) {
         return dt_fail(err, DT_INVALID, "files: missing or out of range");
     }
     m->files = dt_arena_alloc(&m->arena, (size_t)m->file_count * sizeof *m->files);

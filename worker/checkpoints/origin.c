@@ -1,5 +1,6 @@
-/* See the header. The folder may come from anybody: only plain names and regular files count, a link may not lead to a secret of the user who will
- * publish the result, and sizes are bounded. Better a rule than a list of names: each tokenizer has its own files. */
+/* See the header. The folder may come from anybody: only plain names and regular files count, a
+ * link may not lead to a secret of the user who will publish the result, and sizes are bounded.
+ * Better a rule than a list of names: each tokenizer has its own files. */
 #include "worker/checkpoints/origin.h"
 
 #include "base/file.h"
@@ -36,7 +37,8 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
                 continue;
             }
             there[i] = true;
-            if (set[i].kept_with == NULL || memmem(value.at, value.size, set[i].kept_with, strlen(set[i].kept_with)) == NULL) {
+            if (set[i].kept_with == NULL ||
+                memmem(value.at, value.size, set[i].kept_with, strlen(set[i].kept_with)) == NULL) {
                 dt_text_add(out, text + copied, (size_t)(value.at - text) - copied);
                 dt_text_puts(out, set[i].value);
                 copied = at;
@@ -54,7 +56,8 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
     free(quoted);
 }
 
-/* Shortest decimal that reads back as the same, with a point where it is 0, as the library writes it. */
+/* Shortest decimal that reads back as the same, with a point where it is 0, as the library
+ * writes it. */
 static void print_number(char out[40], double number)
 {
     (void)snprintf(out, 40, "0.0");
@@ -100,11 +103,13 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Weights in whatever format, training state, and words on the model as it was before this training. */
+/* Weights in whatever format, training state, and words on the model as it was before this
+ * training. */
 static bool is_of_before(const char *name)
 {
-    static const char *const ends[] = {".safetensors", ".index.json", ".bin", ".pt",   ".pth", ".ckpt",   ".h5",      ".msgpack", ".ot",
-                                       ".onnx",        ".onnx_data",  ".npz", ".gguf", ".pkl", ".tflite", ".mlmodel", ".md"};
+    static const char *const ends[] = {".safetensors", ".index.json", ".bin",    ".pt",      ".pth",       ".ckpt",
+                                       ".h5",          ".msgpack",    ".ot",     ".onnx",    ".onnx_data", ".npz",
+                                       ".gguf",        ".pkl",        ".tflite", ".mlmodel", ".md"};
     bool is = strcmp(name, "trainer_state.json") == 0;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         is = is || ends_with(name, ends[i]);
@@ -118,7 +123,8 @@ static bool is_read(const char *name)
     return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json");
 }
 
-/* "../../blobs/HASH", as a snapshot of Hugging Face's cache has it; returns where HASH begins, or null. */
+/* "../../blobs/HASH", as a snapshot of Hugging Face's cache has it; returns where HASH begins,
+ * or null. */
 static const char *cached(const char *target)
 {
     static const char blobs[] = "../../blobs/";
@@ -158,7 +164,8 @@ static int open_file(int dir, const char *name, size_t *size, const char **why)
 {
     struct stat st;
     *why = " (not a regular file)";
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))) { /* opening a device may do something */
+    /* opening a device may do something */
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))) {
         *why = S_ISDIR(st.st_mode) ? "/" : *why;
         return -1;
     }
@@ -190,7 +197,8 @@ static void note(struct copy *c, const char *under, const char *name, const char
 }
 
 /* A file without the .tmp-PID that one which was killed here has left. */
-static int put(const struct copy *c, const char *under, const char *name, const struct dt_text *content, struct dt_error *err)
+static int put(const struct copy *c, const char *under, const char *name, const struct dt_text *content,
+               struct dt_error *err)
 {
     char *dir = dt_format("%s/%s", c->to, under), *path = dt_format("%s%s", dir, name);
     int rc = dt_file_mkdirs(dir, err);
@@ -227,7 +235,8 @@ static int copy_file(struct copy *c, int dir, const char *under, const char *nam
     return rc;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) /* alphasort would ask the locale */
+/* alphasort would ask the locale */
+static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
@@ -251,7 +260,9 @@ static int copy_all(struct copy *c, int dir, const char *under, struct dt_error 
     }
     for (int i = 0; i < count; i++) {
         const char *name = names[i]->d_name;
-        int inner = *under == '\0' && strcmp(name, TEMPLATES) == 0 ? openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+        int inner = *under == '\0' && strcmp(name, TEMPLATES) == 0
+                        ? openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                        : -1;
         if (inner >= 0) {
             rc = rc == 0 ? copy_all(c, inner, TEMPLATES "/", err) : rc;
             (void)close(inner);
@@ -284,7 +295,8 @@ int origin_keep(const char *folder, const char *kept, struct dt_text *notes, str
     char *whole = dt_format("%s.tmp", kept);
     struct copy c = {.from = folder, .to = whole, .with_config = true, .notes = notes};
     int rc = 0;
-    if (dt_file_remove_tree(whole, err) != 0 || dt_file_mkdirs(whole, err) != 0 || copy(&c, err) != 0 || dt_file_remove_tree(kept, err) != 0) {
+    if (dt_file_remove_tree(whole, err) != 0 || dt_file_mkdirs(whole, err) != 0 || copy(&c, err) != 0 ||
+        dt_file_remove_tree(kept, err) != 0) {
         rc = -1;
     } else if (rename(whole, kept) != 0) {
         rc = dt_fail_errno(err, "%s", kept);

@@ -1,6 +1,7 @@
-/* The reader of safetensors files: a scanner for just the JSON that such a header may be (objects of strings, arrays of whole
- * numbers), then the checks of names, sizes and coverage. Whatever is not understood is an error with the byte it is at.
- * The writer is in safetensors_write.c. */
+/* The reader of safetensors files: a scanner for just the JSON that such a header may be
+ * (objects of strings, arrays of whole numbers), then the checks of names, sizes and coverage.
+ * Whatever is not understood is an error with the byte it is at. The writer is in
+ * safetensors_write.c. */
 #include "worker/checkpoints/safetensors.h"
 
 #include "base/arena.h"
@@ -46,9 +47,10 @@ struct scanner {
 static const struct {
     const char *name;
     int bits;
-} dtypes[] = {{"F64", 64},    {"I64", 64},        {"U64", 64},        {"C64", 64},    {"F32", 32},    {"I32", 32}, {"U32", 32},    {"F16", 16},
-              {"BF16", 16},   {"I16", 16},        {"U16", 16},        {"I8", 8},      {"U8", 8},      {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8},
-              {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
+} dtypes[] = {{"F64", 64},        {"I64", 64},    {"U64", 64},    {"C64", 64},    {"F32", 32},    {"I32", 32},
+              {"U32", 32},        {"F16", 16},    {"BF16", 16},   {"I16", 16},    {"U16", 16},    {"I8", 8},
+              {"U8", 8},          {"BOOL", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
+              {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4}};
 
 static int dtype_bits(const char *name)
 {
@@ -62,7 +64,8 @@ static int dtype_bits(const char *name)
 
 static int bad(struct scanner *s, const char *what)
 {
-    return dt_fail(s->err, DT_INVALID, "%s: not a safetensors file: header byte %lld: %s", s->file->path, (long long)(s->at - s->begin), what);
+    return dt_fail(s->err, DT_INVALID, "%s: not a safetensors file: header byte %lld: %s", s->file->path,
+                   (long long)(s->at - s->begin), what);
 }
 
 static void skip_space(struct scanner *s)
@@ -136,7 +139,10 @@ static int hex4(struct scanner *s, uint32_t *out)
     *out = 0;
     for (int i = 0; i < 4; i++, s->at++) {
         unsigned char c = s->at < s->end ? *s->at : 0;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
         if (digit < 0) {
             return bad(s, "expected four hex digits");
         }
@@ -294,8 +300,9 @@ static int measure(struct scanner *s, struct st_tensor *t, const struct place *p
         return bad(s, "the shape is too large, or not a whole number of bytes");
     }
     if (place->begin > place->end || place->end - place->begin != bits / 8) {
-        return dt_fail(s->err, DT_INVALID, "%s: tensor %s: data_offsets [%lld, %lld] do not fit dtype and shape (%lld bytes)", s->file->path, t->name,
-                       (long long)place->begin, (long long)place->end, (long long)(bits / 8));
+        return dt_fail(s->err, DT_INVALID,
+                       "%s: tensor %s: data_offsets [%lld, %lld] do not fit dtype and shape (%lld bytes)",
+                       s->file->path, t->name, (long long)place->begin, (long long)place->end, (long long)(bits / 8));
     }
     t->size_bytes = (size_t)(bits / 8);
     return 0;
@@ -307,7 +314,10 @@ static int tensor_field(struct scanner *s, struct st_tensor *t, struct place *pl
         return -1;
     }
     const char *key = dt_text_str(&s->text);
-    unsigned bit = strcmp(key, "dtype") == 0 ? 1u : strcmp(key, "shape") == 0 ? 2u : strcmp(key, "data_offsets") == 0 ? 4u : 0u;
+    unsigned bit = strcmp(key, "dtype") == 0          ? 1u
+                   : strcmp(key, "shape") == 0        ? 2u
+                   : strcmp(key, "data_offsets") == 0 ? 4u
+                                                      : 0u;
     if (bit == 0 || (*seen & bit) != 0) {
         return bad(s, bit == 0 ? "unknown key of a tensor" : "a key of a tensor twice");
     }
@@ -437,18 +447,20 @@ static int check(struct st_file *f, const unsigned char *data, size_t size, stru
         const struct place *p = &f->places[i];
         struct st_tensor *t = &f->tensors[p->tensor];
         if (p->begin != at) {
-            return dt_fail(err, DT_INVALID, "%s: tensor %s: data begins at byte %lld, expected %lld (a hole or an overlap)", f->path, t->name,
-                           (long long)p->begin, (long long)at);
+            return dt_fail(err, DT_INVALID,
+                           "%s: tensor %s: data begins at byte %lld, expected %lld (a hole or an overlap)", f->path,
+                           t->name, (long long)p->begin, (long long)at);
         }
         if (p->end > (int64_t)size) {
-            return dt_fail(err, DT_INVALID, "%s: tensor %s ends at data byte %lld but the file has %zu: cut short?", f->path, t->name,
-                           (long long)p->end, size);
+            return dt_fail(err, DT_INVALID, "%s: tensor %s ends at data byte %lld but the file has %zu: cut short?",
+                           f->path, t->name, (long long)p->end, size);
         }
         t->data = data + p->begin;
         at = p->end;
     }
     if (at != (int64_t)size) {
-        return dt_fail(err, DT_INVALID, "%s: %lld bytes after the last tensor", f->path, (long long)((int64_t)size - at));
+        return dt_fail(err, DT_INVALID, "%s: %lld bytes after the last tensor", f->path,
+                       (long long)((int64_t)size - at));
     }
     return 0;
 }
@@ -457,13 +469,15 @@ static int parse(struct st_file *f, const unsigned char *bytes, size_t size, str
 {
     uint64_t n = 0;
     if (size < 8) {
-        return dt_fail(err, DT_INVALID, "%s: not a safetensors file: %zu bytes are too short for a header", f->path, size);
+        return dt_fail(err, DT_INVALID, "%s: not a safetensors file: %zu bytes are too short for a header", f->path,
+                       size);
     }
     for (int i = 7; i >= 0; i--) {
         n = n << 8 | bytes[i];
     }
     if (n > ST_HEADER_MAX || n > size - 8) {
-        return dt_fail(err, DT_INVALID, "%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu", f->path,
+        return dt_fail(err, DT_INVALID,
+                       "%s: not a safetensors file, or cut short: header of %llu bytes in a file of %zu", f->path,
                        (unsigned long long)n, size);
     }
     struct scanner s = {.at = bytes + 8, .begin = bytes + 8, .end = bytes + 8 + n, .file = f, .err = err};
@@ -499,7 +513,8 @@ int st_open(struct st_file **out, const char *path, struct dt_error *err)
     }
     if (!S_ISREG(info.st_mode) || info.st_size == 0) {
         (void)close(fd);
-        return dt_fail(err, DT_INVALID, "%s: %s", path, S_ISREG(info.st_mode) ? "the file is empty" : "not a regular file");
+        return dt_fail(err, DT_INVALID, "%s: %s", path,
+                       S_ISREG(info.st_mode) ? "the file is empty" : "not a regular file");
     }
     size_t size = (size_t)info.st_size;
     void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -1,8 +1,9 @@
 /* safetensors files: a strict reader over a read-only mapping, and a writer that streams.
  *
- * File: 8 bytes little-endian header length n (at most 100,000,000), n bytes of JSON {name: {"dtype", "shape", "data_offsets"}},
- * then the data. The reader accepts a file only when the tensors, in offset order, cover the data exactly, without holes or
- * overlap, names are unique, and every size is that of its shape. Values are not looked at. */
+ * File: 8 bytes little-endian header length n (at most 100,000,000), n bytes of JSON {name:
+ * {"dtype", "shape", "data_offsets"}}, then the data. The reader accepts a file only when the
+ * tensors, in offset order, cover the data exactly, without holes or overlap, names are unique,
+ * and every size is that of its shape. Values are not looked at. */
 #ifndef DT_WORKER_CHECKPOINTS_SAFETENSORS_H
 #define DT_WORKER_CHECKPOINTS_SAFETENSORS_H
 
@@ -25,7 +26,8 @@ struct st_tensor {
 };
 
 struct st_file;
-/* Opens and checks a file. Every problem is DT_INVALID (DT_NOT_FOUND, DT_IO for the file itself), with the path. */
+/* Opens and checks a file. Every problem is DT_INVALID (DT_NOT_FOUND, DT_IO for the file
+ * itself), with the path. */
 int st_open(struct st_file **out, const char *path, struct dt_error *err);
 /* The same over bytes in memory, which must live until st_close; `path` is for messages. */
 int st_open_memory(struct st_file **out, const void *bytes, size_t size, const char *path, struct dt_error *err);
@@ -39,11 +41,15 @@ const struct st_tensor *st_at(const struct st_file *f, int i);
 const struct st_tensor *st_find(const struct st_file *f, const char *name);
 /* A value of __metadata__, or null. */
 const char *st_metadata(const struct st_file *f, const char *key);
-/* Elements [first, first + count) as float or double; from F32, F64, BF16, F16. DT_INVALID for another type or range. */
-int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out, struct dt_error *err);
-int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out, struct dt_error *err);
+/* Elements [first, first + count) as float or double; from F32, F64, BF16, F16. DT_INVALID for
+ * another type or range. */
+int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out,
+                struct dt_error *err);
+int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out,
+                struct dt_error *err);
 
-struct st_entry { /* what a writer will write; names unique, strings and shapes are copied by st_writer_open */
+struct st_entry { /* what a writer will write; names unique, strings and shapes are copied by
+                   * st_writer_open */
     const char *name;
     enum dt_dtype type;
     int dims;
@@ -51,13 +57,14 @@ struct st_entry { /* what a writer will write; names unique, strings and shapes 
 };
 
 struct st_writer;
-/* Begins PATH.tmp-PID with the header of `count` tensors, data in the order given. `metadata`: key, value, key, value, ..., null; null means
- * {"format": "pt"} alone. */
-int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata,
-                   struct dt_error *err);
+/* Begins PATH.tmp-PID with the header of `count` tensors, data in the order given. `metadata`:
+ * key, value, key, value, ..., null; null means {"format": "pt"} alone. */
+int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count,
+                   const char *const *metadata, struct dt_error *err);
 /* The next bytes of the data: pieces of any size, all tensors one after the other. */
 int st_writer_data(struct st_writer *w, const void *bytes, size_t size, struct dt_error *err);
-/* Ends the file: checks that all data came, fsync, rename to PATH, fsync of the folder. Frees w in any case; on an error nothing is left. */
+/* Ends the file: checks that all data came, fsync, rename to PATH, fsync of the folder. Frees w
+ * in any case; on an error nothing is left. */
 int st_writer_close(struct st_writer *w, struct dt_error *err);
 /* Gives up: removes what was written, frees w. Null is harmless. */
 void st_writer_abort(struct st_writer *w);

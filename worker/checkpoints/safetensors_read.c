@@ -1,5 +1,6 @@
-/* Values out of safetensors files: elements converted to float, double or int64. Data may be unaligned, so every element is
- * copied out before it is looked at; pages are touched only where elements are asked for. */
+/* Values out of safetensors files: elements converted to float, double or int64. Data may be
+ * unaligned, so every element is copied out before it is looked at; pages are touched only where
+ * elements are asked for. */
 #include "worker/checkpoints/safetensors.h"
 
 #include <math.h>
@@ -9,7 +10,9 @@
 static double from_f16(uint16_t h)
 {
     int exponent = h >> 10 & 31, fraction = h & 1023;
-    double v = exponent == 31 ? (fraction != 0 ? NAN : INFINITY) : exponent == 0 ? ldexp(fraction, -24) : ldexp(1024 + fraction, exponent - 25);
+    double v = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
+               : exponent == 0 ? ldexp(fraction, -24)
+                               : ldexp(1024 + fraction, exponent - 25);
     return (h & 0x8000) != 0 ? -v : v;
 }
 
@@ -21,11 +24,12 @@ static float from_bf16(uint16_t h)
     return v;
 }
 
-static int check_range(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, struct dt_error *err)
+static int check_range(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count,
+                       struct dt_error *err)
 {
     if (first < 0 || count < 0 || first > t->numel || count > t->numel - first) {
-        return dt_fail(err, DT_INVALID, "%s: tensor %s: elements [%lld, %lld) of %lld", st_path(f), t->name, (long long)first,
-                       (long long)(first + count), (long long)t->numel);
+        return dt_fail(err, DT_INVALID, "%s: tensor %s: elements [%lld, %lld) of %lld", st_path(f), t->name,
+                       (long long)first, (long long)(first + count), (long long)t->numel);
     }
     return 0;
 }
@@ -61,7 +65,8 @@ static double real_at(enum dt_dtype type, const char *p)
     }
 }
 
-int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out, struct dt_error *err)
+int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out,
+                struct dt_error *err)
 {
     if (check_range(f, t, first, count, err) != 0) {
         return -1;
@@ -77,7 +82,8 @@ int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t firs
     return 0;
 }
 
-int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out, struct dt_error *err)
+int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out,
+                struct dt_error *err)
 {
     if (check_range(f, t, first, count, err) != 0) {
         return -1;

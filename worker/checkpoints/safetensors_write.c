@@ -1,5 +1,5 @@
-/* The writer of safetensors files: header first, then the data as it comes, into PATH.tmp-PID; the name appears when the file
- * is complete and on disk. */
+/* The writer of safetensors files: header first, then the data as it comes, into PATH.tmp-PID;
+ * the name appears when the file is complete and on disk. */
 #include "worker/checkpoints/safetensors.h"
 
 #include "base/file.h"
@@ -17,8 +17,8 @@ struct st_writer {
 };
 
 /* The JSON header; total: bytes of data. */
-static int put_header(struct dt_text *out, const char *path, const struct st_entry *entries, int count, const char *const *metadata, int64_t *total,
-                      struct dt_error *err)
+static int put_header(struct dt_text *out, const char *path, const struct st_entry *entries, int count,
+                      const char *const *metadata, int64_t *total, struct dt_error *err)
 {
     static const char *const plain[] = {"format", "pt", NULL};
     dt_text_puts(out, "{\"__metadata__\":{");
@@ -57,11 +57,13 @@ static int put_header(struct dt_text *out, const char *path, const struct st_ent
         dt_text_puts(out, " ");
     }
     *total = at;
-    return out->size <= ST_HEADER_MAX ? 0 : dt_fail(err, DT_INVALID, "%s: header of %zu bytes is above the format's limit", path, out->size);
+    return out->size <= ST_HEADER_MAX
+               ? 0
+               : dt_fail(err, DT_INVALID, "%s: header of %zu bytes is above the format's limit", path, out->size);
 }
 
-int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count, const char *const *metadata,
-                   struct dt_error *err)
+int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count,
+                   const char *const *metadata, struct dt_error *err)
 {
     struct st_writer *w = dt_alloc(sizeof *w);
     w->path = dt_strdup(path);
@@ -109,14 +111,17 @@ int st_writer_data(struct st_writer *w, const void *bytes, size_t size, struct d
 static char *folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    return slash == NULL ? dt_strdup(".") : slash == path ? dt_strdup("/") : dt_format("%.*s", (int)(slash - path), path);
+    return slash == NULL   ? dt_strdup(".")
+           : slash == path ? dt_strdup("/")
+                           : dt_format("%.*s", (int)(slash - path), path);
 }
 
 int st_writer_close(struct st_writer *w, struct dt_error *err)
 {
     int rc = 0;
     if (w->written != w->total) {
-        rc = dt_fail(err, DT_INTERNAL, "%s: %lld of %lld bytes of data written", w->path, (long long)w->written, (long long)w->total);
+        rc = dt_fail(err, DT_INTERNAL, "%s: %lld of %lld bytes of data written", w->path, (long long)w->written,
+                     (long long)w->total);
     } else if (fsync(w->fd) != 0) {
         rc = dt_fail_errno(err, "%s: fsync", w->temporary);
     }

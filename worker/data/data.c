@@ -1,5 +1,5 @@
-/* Training data: finds the format of the files behind a glob, and fills micro-batches by global position. The formats are in
- * data/, the order of samples in sampler.c. */
+/* Training data: finds the format of the files behind a glob, and fills micro-batches by global
+ * position. The formats are in data/, the order of samples in sampler.c. */
 #include "worker/data/data.h"
 
 #include "base/text.h"
@@ -33,8 +33,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The pattern with its longest part that exists as it stands, whole names at a time, made literal: in "sets[1]/train-?.bin" the
- * folder may be one of that name. The caller frees. */
+/* The pattern with its longest part that exists as it stands, whole names at a time, made
+ * literal: in "sets[1]/train-?.bin" the folder may be one of that name. The caller frees. */
 static char *keep_existing(const char *pattern)
 {
     struct stat st;
@@ -67,7 +67,9 @@ int data_files_open(struct data_files *f, const char *pattern, struct dt_error *
     free(searched);
     if (result == GLOB_NOMATCH) {
         return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize%s", pattern,
-                       strpbrk(pattern, "*?[") != NULL ? " (a *, ? or [ that is part of a name is written with \\ before it)" : "");
+                       strpbrk(pattern, "*?[") != NULL
+                           ? " (a *, ? or [ that is part of a name is written with \\ before it)"
+                           : "");
     }
     if (result != 0) {
         return dt_fail(err, DT_IO, "%s: cannot be searched", pattern);
@@ -83,11 +85,13 @@ int data_files_open(struct data_files *f, const char *pattern, struct dt_error *
     globfree(&found);
     if (f->count == 0) {
         data_files_close(f);
-        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin", pattern, pattern)
+        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin",
+                                     pattern, pattern)
                            : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
     }
     if (f->count > DATA_FILES_MAX) {
-        (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count, DATA_FILES_MAX);
+        (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count,
+                      DATA_FILES_MAX);
         data_files_close(f);
         return -1;
     }
@@ -113,17 +117,21 @@ static const struct data_ops *find_row(const char *glob, const char *format, str
         return NULL;
     }
     if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
-        (void)dt_fail(err, DT_INVALID, "%s: is not a regular file; give token shards (dtdata tokenize makes them) or safetensors files",
+        (void)dt_fail(err, DT_INVALID,
+                      "%s: is not a regular file; give token shards (dtdata tokenize makes them) or safetensors files",
                       files.paths[0]);
         data_files_close(&files);
         return NULL;
     }
     for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {
-        bool this_one = strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
+        bool this_one =
+            strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
         found = this_one ? rows[i] : NULL;
     }
     if (found == NULL && strcmp(format, "auto") == 0) {
-        (void)dt_fail(err, DT_INVALID, "%s: neither a token shard nor a safetensors file; make shards with dtdata tokenize", files.paths[0]);
+        (void)dt_fail(err, DT_INVALID,
+                      "%s: neither a token shard nor a safetensors file; make shards with dtdata tokenize",
+                      files.paths[0]);
     } else if (found == NULL) {
         (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
     }
@@ -140,7 +148,8 @@ static void clear(struct data_source *s)
     *s = (struct data_source){0};
 }
 
-int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err)
+int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length,
+              struct dt_error *err)
 {
     const struct data_ops *ops = find_row(glob, format, err);
     if (ops == NULL) {
@@ -165,7 +174,8 @@ void data_close(struct data_source *s)
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
 {
     s->files = dt_realloc(s->files, (size_t)(s->file_count + 1) * sizeof *s->files);
-    s->files[s->file_count++] = (struct data_file){.name = dt_strdup(data_base_name(path)), .count = count, .hash = hash};
+    s->files[s->file_count++] =
+        (struct data_file){.name = dt_strdup(data_base_name(path)), .count = count, .hash = hash};
 }
 
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what)
@@ -210,21 +220,22 @@ static bool differ(const char *a, const char *b)
     return a != NULL && b != NULL && *a != 0 && *b != 0 && strcmp(a, b) != 0;
 }
 
-int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err)
+int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
+               struct dt_error *err)
 {
     if (differ(job->tokenizer, train->tokenizer)) {
-        return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again", job->tokenizer, job->train,
-                       train->tokenizer);
+        return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
+                       job->tokenizer, job->train, train->tokenizer);
     }
     if (val != NULL && differ(train->tokenizer, val->tokenizer)) {
-        return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val, val->tokenizer, job->train,
-                       train->tokenizer);
+        return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
+                       val->tokenizer, job->train, train->tokenizer);
     }
     return 0;
 }
 
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
-                   int32_t *ids, int32_t *labels)
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                   int ranks, int64_t batch_size, int32_t *ids, int32_t *labels)
 {
     int64_t length = s->sequence_length, counted = 0;
     for (int64_t b = 0; b < batch_size; b++) {
@@ -245,7 +256,8 @@ int64_t data_batch(const struct data_source *s, const struct sampler *order, int
     return counted;
 }
 
-bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size)
+bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                int ranks, int64_t batch_size)
 {
     bool blank = s->blank_count > 0;
     for (int64_t b = 0; b < batch_size && blank; b++) {
@@ -255,7 +267,8 @@ bool data_blank(const struct data_source *s, const struct sampler *order, int64_
     return blank;
 }
 
-int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count)
+int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                    int ranks, int64_t count)
 {
     for (int64_t position = first + rank; count > 0 && position < order->sample_count; position += ranks, count--) {
         s->ops->expect(s, sampler_at(order, epoch, position));
@@ -266,7 +279,8 @@ int64_t data_expect(const struct data_source *s, const struct sampler *order, in
 void data_expect_bytes(const void *at, size_t size)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)at / page * page;
-    for (uintptr_t end = (uintptr_t)at + size; begin < end; begin += EXPECT_BYTES) { /* of more at once the kernel would bring a part */
+    /* of more at once the kernel would bring a part */
+    for (uintptr_t end = (uintptr_t)at + size; begin < end; begin += EXPECT_BYTES) {
         (void)madvise((void *)begin, end - begin < EXPECT_BYTES ? end - begin : EXPECT_BYTES, MADV_WILLNEED);
     }
 }

@@ -1,4 +1,5 @@
-/* Batches by global sample index. A source knows its samples; the sampler says which sample a rank takes. */
+/* Batches by global sample index. A source knows its samples; the sampler says which sample a
+ * rank takes. */
 #ifndef DT_WORKER_DATA_DATA_H
 #define DT_WORKER_DATA_DATA_H
 
@@ -8,7 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DATA_FILES_MAX = 1 << 18 }; /* of a source; their list has room in each checkpoint's manifest */
+enum {
+    DATA_FILES_MAX = 1 << 18
+}; /* of a source; their list has room in each checkpoint's
+    * manifest */
 
 struct data_source;
 struct data_ops {
@@ -17,7 +21,8 @@ struct data_ops {
     bool (*recognise)(const char *path);
     /* Opens all files of a glob (sorted). sequence_length: T wanted. */
     int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
-    /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what comes after ids[t]), -100: ignored. */
+    /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what
+     * comes after ids[t]), -100: ignored. */
     void (*read)(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels);
     /* None of sample i's labels is a target. Null: each has some. */
     bool (*blank)(const struct data_source *s, int64_t sample);
@@ -35,30 +40,39 @@ struct data_file { /* what is in a file, whatever it is called */
 struct data_source {
     const struct data_ops *ops;
     int64_t sample_count, sequence_length;
-    int64_t vocabulary; /* smallest vocabulary that holds every id (from the shard's JSON, or measured) */
+    int64_t vocabulary; /* smallest vocabulary that holds every id (from the shard's JSON, or
+                         * measured) */
     int64_t token_count;
     char tokenizer[64];     /* name in the shards' JSON ("bytes"), or "" */
     int64_t blank_count;    /* samples without any target */
-    const char *blank_path; /* where the first of them is: file and row, from 1; null: there is none */
+    const char *blank_path; /* where the first of them is: file and row, from 1; null: there is
+                             * none */
     int64_t blank_row;
     uint64_t hash;           /* over names, sizes and content hashes of the files */
-    struct data_file *files; /* in their order: by them it is told whether it is the same data (data_differ) */
+    struct data_file *files; /* in their order: by them it is told whether it is the same data
+                              * (data_differ) */
     int file_count;
     void *state;
 };
 
-/* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other tokenizer, too short for one sequence, id >= vocabulary). */
-int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length, struct dt_error *err);
+/* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other
+ * tokenizer, too short for one sequence, id >= vocabulary). */
+int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length,
+              struct dt_error *err);
 void data_close(struct data_source *s);
-/* True when `s` is not what `was` lists: says the first file that is new, changed or gone ("train-00002.bin is new"). A rename is no difference. */
+/* True when `s` is not what `was` lists: says the first file that is new, changed or gone
+ * ("train-00002.bin is new"). A rename is no difference. */
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what);
 /* Of the contents in their order: equal where data_differ says nothing. */
 uint64_t data_content(const struct data_source *s);
-/* Checks that span sources: data.train, data.val (null: there is none) and data.tokenizer must mean one tokenizer. Sources that do not know theirs pass. */
-int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val, struct dt_error *err);
+/* Checks that span sources: data.train, data.val (null: there is none) and data.tokenizer must
+ * mean one tokenizer. Sources that do not know theirs pass. */
+int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
+               struct dt_error *err);
 
-/* The order of samples: a permutation per (seed, epoch), computed by index in O(1) memory (counter-based, e.g. a Feistel network
- * with cycle walking), identity when not shuffled. Global consumption position g (0-based since the start of the run) -> sample. The last, incomplete
+/* The order of samples: a permutation per (seed, epoch), computed by index in O(1) memory
+ * (counter-based, e.g. a Feistel network with cycle walking), identity when not shuffled. Global
+ * consumption position g (0-based since the start of the run) -> sample. The last, incomplete
  * global batch of an epoch is dropped only by whoever asks (see sampler_steps_per_epoch). */
 struct sampler {
     int64_t sample_count;
@@ -67,15 +81,20 @@ struct sampler {
 };
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
-/* Fills one micro-batch for a rank: samples at positions first + b * ranks + rank for b in 0..batch_size-1 of the epoch (rank r takes r, r+N, ...).
- * A position >= sample_count gives a row of ignored labels (evaluation's ragged end). Returns the number of labels that are not -100. */
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size,
-                   int32_t *ids, int32_t *labels);
+/* Fills one micro-batch for a rank: samples at positions first + b * ranks + rank for b in
+ * 0..batch_size-1 of the epoch (rank r takes r, r+N, ...). A position >= sample_count gives a
+ * row of ignored labels (evaluation's ragged end). Returns the number of labels that are not
+ * -100. */
+int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                   int ranks, int64_t batch_size, int32_t *ids, int32_t *labels);
 
 /* Would data_batch find no label but -100? At once where each sample has targets. */
-bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t batch_size);
+bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                int ranks, int64_t batch_size);
 
-/* The rank's samples at positions from `first` on, `count` of them or as many as the epoch has, will be read soon. Returns how many the epoch has not. */
-int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank, int ranks, int64_t count);
+/* The rank's samples at positions from `first` on, `count` of them or as many as the epoch has,
+ * will be read soon. Returns how many the epoch has not. */
+int64_t data_expect(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                    int ranks, int64_t count);
 
 #endif

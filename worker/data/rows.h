@@ -10,7 +10,8 @@ struct data_files {
     char **paths; /* sorted bytewise */
     size_t count;
 };
-/* The files that a path or glob means; FILE.bin.json beside FILE.bin is left out. No match is an error. */
+/* The files that a path or glob means; FILE.bin.json beside FILE.bin is left out. No match is an
+ * error. */
 int data_files_open(struct data_files *f, const char *glob, struct dt_error *err);
 void data_files_close(struct data_files *f);
 /* For `expect`: bytes of a mapped file. */

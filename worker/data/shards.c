@@ -1,4 +1,5 @@
-/* Reading token shards. Every number of the header is checked against the size of the file before an id is touched. */
+/* Reading token shards. Every number of the header is checked against the size of the file
+ * before an id is touched. */
 #include "worker/data/shards.h"
 
 #include "base/file.h"
@@ -23,7 +24,8 @@ bool shard_recognise(const char *path)
 {
     int32_t magic = 0;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool known = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic && (magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32);
+    bool known = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+                 (magic == SHARD_MAGIC_U16 || magic == SHARD_MAGIC_U32);
     if (fd >= 0) {
         (void)close(fd);
     }
@@ -43,8 +45,8 @@ static int map_file(struct shard *s, struct dt_error *err)
         goto fail;
     }
     if (st.st_size < SHARD_HEADER_BYTES) {
-        (void)dt_fail(err, DT_INVALID, "%s: %lld bytes, shorter than the header of a token shard (%d)", s->path, (long long)st.st_size,
-                      SHARD_HEADER_BYTES);
+        (void)dt_fail(err, DT_INVALID, "%s: %lld bytes, shorter than the header of a token shard (%d)", s->path,
+                      (long long)st.st_size, SHARD_HEADER_BYTES);
         goto fail;
     }
     s->map_bytes = (size_t)st.st_size;
@@ -68,14 +70,16 @@ static int read_header(struct shard *s, struct dt_error *err)
     int32_t header[3];
     memcpy(header, s->map, sizeof header);
     if (header[0] != SHARD_MAGIC_U16 && header[0] != SHARD_MAGIC_U32) {
-        return dt_fail(err, DT_INVALID, "%s: begins with %" PRId32 ", not with %d or %d: not a token shard; make one with dtdata tokenize", s->path,
-                       header[0], SHARD_MAGIC_U16, SHARD_MAGIC_U32);
+        return dt_fail(err, DT_INVALID,
+                       "%s: begins with %" PRId32
+                       ", not with %d or %d: not a token shard; make one with dtdata tokenize",
+                       s->path, header[0], SHARD_MAGIC_U16, SHARD_MAGIC_U32);
     }
     s->width = header[0] == SHARD_MAGIC_U16 ? 2 : 4;
     int32_t version = s->width == 2 ? 1 : 7;
     if (header[1] != version) {
-        return dt_fail(err, DT_INVALID, "%s: version %" PRId32 " of magic %" PRId32 "; we read version %" PRId32, s->path, header[1], header[0],
-                       version);
+        return dt_fail(err, DT_INVALID, "%s: version %" PRId32 " of magic %" PRId32 "; we read version %" PRId32,
+                       s->path, header[1], header[0], version);
     }
     if (header[2] <= 0) {
         return dt_fail(err, DT_INVALID, "%s: holds no tokens (its header says %" PRId32 ")", s->path, header[2]);
@@ -83,8 +87,9 @@ static int read_header(struct shard *s, struct dt_error *err)
     s->token_count = header[2];
     int64_t bytes = SHARD_HEADER_BYTES + s->token_count * s->width;
     if (bytes != (int64_t)s->map_bytes) {
-        return dt_fail(err, DT_INVALID, "%s: %zu bytes, but %" PRId64 " tokens need %" PRId64 ": cut short or damaged; make it again", s->path,
-                       s->map_bytes, s->token_count, bytes);
+        return dt_fail(err, DT_INVALID,
+                       "%s: %zu bytes, but %" PRId64 " tokens need %" PRId64 ": cut short or damaged; make it again",
+                       s->path, s->map_bytes, s->token_count, bytes);
     }
     s->tokens = (const char *)s->map + SHARD_HEADER_BYTES;
     return 0;
@@ -97,24 +102,28 @@ static int64_t number_of(const cJSON *tree, const char *key, int64_t missing)
     if (v == NULL) {
         return missing;
     }
-    bool whole =
-        cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble <= 9007199254740992.0 && v->valuedouble == (double)(int64_t)v->valuedouble;
+    bool whole = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble <= 9007199254740992.0 &&
+                 v->valuedouble == (double)(int64_t)v->valuedouble;
     return whole ? (int64_t)v->valuedouble : -2;
 }
 
 static int take_info(struct shard *s, const cJSON *tree, const char *path, struct dt_error *err)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(tree, "tokenizer"), *hash = cJSON_GetObjectItemCaseSensitive(tree, "xxh3");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(tree, "tokenizer"),
+                *hash = cJSON_GetObjectItemCaseSensitive(tree, "xxh3");
     int64_t tokens = number_of(tree, "tokens", -1);
     s->info.vocabulary = number_of(tree, "vocabulary", 0);
     s->info.max_id = number_of(tree, "max_id", -1);
     s->info.source_count = number_of(tree, "source_count", 0);
-    if (!cJSON_IsObject(tree) || tokens == -2 || s->info.vocabulary == -2 || s->info.max_id == -2 || s->info.source_count == -2 ||
+    if (!cJSON_IsObject(tree) || tokens == -2 || s->info.vocabulary == -2 || s->info.max_id == -2 ||
+        s->info.source_count == -2 ||
         (name != NULL && (!cJSON_IsString(name) || strlen(name->valuestring) >= sizeof s->info.tokenizer))) {
-        return dt_fail(err, DT_INVALID, "%s: not what dtdata writes beside a shard; remove it, or make the shard again", path);
+        return dt_fail(err, DT_INVALID, "%s: not what dtdata writes beside a shard; remove it, or make the shard again",
+                       path);
     }
     if (tokens >= 0 && tokens != s->token_count) {
-        return dt_fail(err, DT_INVALID, "%s: says %" PRId64 " tokens, the shard has %" PRId64 "; make both again", path, tokens, s->token_count);
+        return dt_fail(err, DT_INVALID, "%s: says %" PRId64 " tokens, the shard has %" PRId64 "; make both again", path,
+                       tokens, s->token_count);
     }
     if (name != NULL) {
         (void)snprintf(s->info.tokenizer, sizeof s->info.tokenizer, "%s", name->valuestring);
@@ -129,8 +138,8 @@ static int take_info(struct shard *s, const cJSON *tree, const char *path, struc
         }
     }
     if (s->info.vocabulary > 0 && s->info.max_id >= s->info.vocabulary) {
-        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64, path, s->info.max_id,
-                       s->info.vocabulary);
+        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64, path,
+                       s->info.max_id, s->info.vocabulary);
     }
     return 0;
 }

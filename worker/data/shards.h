@@ -1,5 +1,6 @@
-/* Token shards as llm.c has them: 256 int32 of header, then the ids; beside FILE.bin lies FILE.bin.json with what the header does not
- * say (tokenizer, vocabulary, hash). Reading by mapping; writing so that either all shards of a run appear or none. */
+/* Token shards as llm.c has them: 256 int32 of header, then the ids; beside FILE.bin lies
+ * FILE.bin.json with what the header does not say (tokenizer, vocabulary, hash). Reading by
+ * mapping; writing so that either all shards of a run appear or none. */
 #ifndef DT_WORKER_DATA_SHARDS_H
 #define DT_WORKER_DATA_SHARDS_H
 
@@ -33,8 +34,9 @@ struct shard {
 
 /* True when the file begins with one of the magic numbers. */
 bool shard_recognise(const char *path);
-/* Maps a shard and reads the JSON beside it. Refused: another magic or version, a size that is not that of the header, no tokens, a JSON
- * that is malformed or speaks of another number of tokens. */
+/* Maps a shard and reads the JSON beside it. Refused: another magic or version, a size that is
+ * not that of the header, no tokens, a JSON that is malformed or speaks of another number of
+ * tokens. */
 int shard_open(struct shard *s, const char *path, struct dt_error *err);
 void shard_close(struct shard *s);
 /* Id number i. */
@@ -46,18 +48,19 @@ static inline uint32_t shard_id(const struct shard *s, int64_t i)
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash);
 
 struct shard_writer;
-/* Begins PREFIX-00000.bin, ... in `dir` (made when missing), uint16 ids, at most shard_tokens per file (1 to 2^31 - 1). Until shard_writer_commit
- * the files have other names. Refuses to add to shards that are there, unless `overwrite`. */
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary, int64_t shard_tokens,
-                      bool overwrite, struct dt_error *err);
+/* Begins PREFIX-00000.bin, ... in `dir` (made when missing), uint16 ids, at most shard_tokens
+ * per file (1 to 2^31 - 1). Until shard_writer_commit the files have other names. Refuses to add
+ * to shards that are there, unless `overwrite`. */
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer,
+                      int64_t vocabulary, int64_t shard_tokens, bool overwrite, struct dt_error *err);
 /* Says that the ids that follow come from this file. */
 void shard_writer_source(struct shard_writer *w, const char *name);
 /* Appends ids; each must be below the vocabulary. */
 int shard_writer_add(struct shard_writer *w, const uint16_t *ids, size_t count, struct dt_error *err);
 /* Completes all files on disk, still under their other names. */
 int shard_writer_finish(struct shard_writer *w, struct dt_error *err);
-/* After finish: gives the files their names and removes shards of an earlier run beyond them. On an error none of this run's shards is left,
- * and those of the earlier run are as they were. */
+/* After finish: gives the files their names and removes shards of an earlier run beyond them. On
+ * an error none of this run's shards is left, and those of the earlier run are as they were. */
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err);
 int64_t shard_writer_tokens(const struct shard_writer *w);
 int shard_writer_shards(const struct shard_writer *w);

@@ -1,5 +1,5 @@
-/* Writing token shards: PREFIX-NNNNN.bin.tmp-PID while they grow, renamed all together at the end. A full disk or a signal leaves
- * the folder as it was. */
+/* Writing token shards: PREFIX-NNNNN.bin.tmp-PID while they grow, renamed all together at the
+ * end. A full disk or a signal leaves the folder as it was. */
 #include "worker/data/shards.h"
 
 #include "base/file.h"
@@ -47,8 +47,8 @@ static char *temporary_path(const struct shard_writer *w, int shard, const char 
     return path;
 }
 
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer, int64_t vocabulary, int64_t shard_tokens,
-                      bool overwrite, struct dt_error *err)
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer,
+                      int64_t vocabulary, int64_t shard_tokens, bool overwrite, struct dt_error *err)
 {
     if (dt_file_mkdirs(dir, err) != 0) {
         return -1;
@@ -64,7 +64,8 @@ int shard_writer_open(struct shard_writer **out, const char *dir, const char *pr
     char *first = path_of(w, 0, "");
     bool there = dt_file_exists(first);
     if (there && !overwrite) {
-        (void)dt_fail(err, DT_INVALID, "%s: is there already; choose another folder with -o, or give --overwrite", first);
+        (void)dt_fail(err, DT_INVALID, "%s: is there already; choose another folder with -o, or give --overwrite",
+                      first);
     }
     free(first);
     if (there && !overwrite) {
@@ -103,9 +104,12 @@ static int write_info(struct shard_writer *w, struct dt_error *err)
     dt_text_init(&t);
     dt_text_puts(&t, "{\n  \"tokenizer\": ");
     dt_text_json(&t, w->tokenizer, strlen(w->tokenizer));
-    dt_text_printf(&t, ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"max_id\": %d,\n  \"xxh3\": \"%016" PRIx64 "\",\n",
+    dt_text_printf(&t,
+                   ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64
+                   ",\n  \"max_id\": %d,\n  \"xxh3\": \"%016" PRIx64 "\",\n",
                    w->vocabulary, w->count, w->max_id, (uint64_t)XXH3_64bits_digest(w->hash));
-    dt_text_printf(&t, "  \"source_count\": %" PRId64 ",\n  \"sources\": [%s\n  ]\n}\n", w->source_count, dt_text_str(&w->sources));
+    dt_text_printf(&t, "  \"source_count\": %" PRId64 ",\n  \"sources\": [%s\n  ]\n}\n", w->source_count,
+                   dt_text_str(&w->sources));
     int result = dt_file_write(path, t.data, t.size, err);
     dt_text_clear(&t);
     free(path);
@@ -117,7 +121,8 @@ static int write_info(struct shard_writer *w, struct dt_error *err)
 static int flush(struct shard_writer *w, struct dt_error *err)
 {
     char *path = temporary_path(w, w->shards - 1, "");
-    int result = w->buffered == 0 ? 0 : dt_file_write_all(w->fd, w->buffer, w->buffered * sizeof w->buffer[0], path, err);
+    int result =
+        w->buffered == 0 ? 0 : dt_file_write_all(w->fd, w->buffer, w->buffered * sizeof w->buffer[0], path, err);
     (void)XXH3_64bits_update(w->hash, w->buffer, w->buffered * sizeof w->buffer[0]);
     w->buffered = 0;
     free(path);
@@ -161,7 +166,8 @@ int shard_writer_add(struct shard_writer *w, const uint16_t *ids, size_t count, 
             return -1;
         }
         if (ids[i] >= w->vocabulary) {
-            return dt_fail(err, DT_INVALID, "%s: id %u does not fit into the vocabulary of %" PRId64, w->dir, ids[i], w->vocabulary);
+            return dt_fail(err, DT_INVALID, "%s: id %u does not fit into the vocabulary of %" PRId64, w->dir, ids[i],
+                           w->vocabulary);
         }
         w->max_id = ids[i] > w->max_id ? ids[i] : w->max_id;
         w->buffer[w->buffered++] = ids[i];
@@ -212,9 +218,11 @@ static char *aside_path(const struct shard_writer *w, int shard, const char *suf
     return path;
 }
 
-static const char *const commit_order[] = {".json", ""}; /* who sees the shard finds its description */
+static const char *const commit_order[] = {".json", ""}; /* who sees the shard finds its
+                                                          * description */
 
-/* Puts the earlier run's file aside and ours in its place. On an error the earlier one is where it was. */
+/* Puts the earlier run's file aside and ours in its place. On an error the earlier one is where
+ * it was. */
 static int replace_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
 {
     char *path = path_of(w, shard, suffix), *aside = aside_path(w, shard, suffix);
@@ -227,7 +235,8 @@ static int replace_one(struct shard_writer *w, int shard, const char *suffix, st
     return result;
 }
 
-/* After `count` files were replaced: ours go, and the earlier ones come back; or, once all is done, those go. */
+/* After `count` files were replaced: ours go, and the earlier ones come back; or, once all is
+ * done, those go. */
 static void settle_replaced(struct shard_writer *w, int count, bool done)
 {
     for (int i = 0; i < count; i++) {

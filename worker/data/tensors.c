@@ -1,6 +1,7 @@
-/* Data from safetensors files: `input_ids` (..., T) as int64 or int32, optional `labels` of the same shape with -100 for what is
- * not judged. All leading dimensions together count the samples, in file order. Labels are shifted here: position t is judged
- * against labels[t + 1], the last one against nothing. */
+/* Data from safetensors files: `input_ids` (..., T) as int64 or int32, optional `labels` of the
+ * same shape with -100 for what is not judged. All leading dimensions together count the
+ * samples, in file order. Labels are shifted here: position t is judged against labels[t + 1],
+ * the last one against nothing. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/checkpoints/safetensors.h"
@@ -83,7 +84,8 @@ static int check_values(const struct st_tensor *x, bool ignored, const char *pat
     for (int64_t i = 0; i < x->numel; i++) {
         int64_t v = value(x, i);
         if ((v < 0 && !(ignored && v == -100)) || v > 16777215) {
-            return dt_fail(err, DT_INVALID, "%s: %s: %" PRId64 " at element %" PRId64 " is no token id", path, x->name, v, i);
+            return dt_fail(err, DT_INVALID, "%s: %s: %" PRId64 " at element %" PRId64 " is no token id", path, x->name,
+                           v, i);
         }
         *max = v > *max ? v : *max;
     }
@@ -118,7 +120,8 @@ static void note_blank(struct data_source *s, struct batch_file *f, int64_t leng
     }
 }
 
-static int open_file(struct data_source *s, struct batch_file *f, const char *path, int64_t sequence_length, int64_t *max, struct dt_error *err)
+static int open_file(struct data_source *s, struct batch_file *f, const char *path, int64_t sequence_length,
+                     int64_t *max, struct dt_error *err)
 {
     if (st_open(&f->file, path, err) != 0) {
         return -1;
@@ -130,14 +133,17 @@ static int open_file(struct data_source *s, struct batch_file *f, const char *pa
     }
     int64_t length = f->ids->shape[f->ids->dims - 1];
     if (length != sequence_length) {
-        return dt_fail(err, DT_INVALID, "%s: rows of %" PRId64 " tokens, but data.sequence_length is %" PRId64 "; set it to %" PRId64, path, length,
-                       sequence_length, length);
+        return dt_fail(err, DT_INVALID,
+                       "%s: rows of %" PRId64 " tokens, but data.sequence_length is %" PRId64 "; set it to %" PRId64,
+                       path, length, sequence_length, length);
     }
     if (st_find(f->file, "attention_mask") != NULL) {
         const struct st_tensor *mask = st_find(f->file, "attention_mask");
         for (int64_t i = 0; i < mask->numel; i++) {
             if (!integers(mask) || value(mask, i) != 1) {
-                return dt_fail(err, DT_INVALID, "%s: attention_mask: masked tokens are not there yet; pad with labels of -100 and drop it", path);
+                return dt_fail(
+                    err, DT_INVALID,
+                    "%s: attention_mask: masked tokens are not there yet; pad with labels of -100 and drop it", path);
             }
         }
     }

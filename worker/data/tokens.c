@@ -1,6 +1,7 @@
-/* Data from token shards. The shards of a glob, in the order of their names, are one stream of tokens, as the writer made them:
- * sample i is tokens [i*T, i*T + T] of that stream, the last of them only as label, and may reach over the end of a shard into
- * the next one. So samples do not depend on how the stream was cut into files. (count - 1) / T samples; the rest is left over. */
+/* Data from token shards. The shards of a glob, in the order of their names, are one stream of
+ * tokens, as the writer made them: sample i is tokens [i*T, i*T + T] of that stream, the last of
+ * them only as label, and may reach over the end of a shard into the next one. So samples do not
+ * depend on how the stream was cut into files. (count - 1) / T samples; the rest is left over. */
 #include "base/log.h"
 #include "base/text.h"
 #include "worker/data/rows.h"
@@ -11,7 +12,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MEASURE_BYTES ((size_t)1 << 30) /* up to here every id is looked at when opening, whatever the JSON says */
+#define MEASURE_BYTES                                                                                                  \
+    ((size_t)1 << 30) /* up to here every id is looked at when opening,
+                       * whatever the JSON says */
 
 enum { VOCABULARY_MAX = 1 << 24 }; /* as model.vocab_size */
 
@@ -40,7 +43,8 @@ static void close_tokens(struct data_source *s)
     s->state = NULL;
 }
 
-/* Largest id and hash: measured, or taken from the JSON where the data is too much to read at every start. */
+/* Largest id and hash: measured, or taken from the JSON where the data is too much to read at
+ * every start. */
 static int know_content(struct shard *sh, bool measure, struct dt_error *err)
 {
     if (!measure && sh->has_info && sh->info.max_id >= 0 && sh->info.max_id < VOCABULARY_MAX && sh->info.has_hash) {
@@ -50,19 +54,22 @@ static int know_content(struct shard *sh, bool measure, struct dt_error *err)
     uint64_t hash = 0;
     shard_measure(sh, &max_id, &hash);
     if (sh->info.has_hash && sh->info.hash != hash) {
-        return dt_fail(err, DT_INVALID, "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again", sh->path,
-                       hash, sh->info.hash);
+        return dt_fail(err, DT_INVALID,
+                       "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again",
+                       sh->path, hash, sh->info.hash);
     }
     sh->info.max_id = max_id;
     sh->info.hash = hash;
     sh->info.has_hash = true;
     if (max_id >= VOCABULARY_MAX) {
-        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " is beyond any vocabulary (%d): damaged; make it again", sh->path, max_id,
-                       VOCABULARY_MAX);
+        return dt_fail(err, DT_INVALID,
+                       "%s: largest id %" PRId64 " is beyond any vocabulary (%d): damaged; make it again", sh->path,
+                       max_id, VOCABULARY_MAX);
     }
     if (sh->info.vocabulary > 0 && max_id >= sh->info.vocabulary) {
-        return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again", sh->path, max_id,
-                       sh->info.vocabulary);
+        return dt_fail(err, DT_INVALID,
+                       "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64 "; make it again",
+                       sh->path, max_id, sh->info.vocabulary);
     }
     return 0;
 }
@@ -77,7 +84,8 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
                        s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
-    int64_t vocabulary = sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
+    int64_t vocabulary =
+        sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
     s->vocabulary = vocabulary > s->vocabulary ? vocabulary : s->vocabulary;
     t->firsts[i] = s->token_count;
     s->token_count += sh->token_count;
@@ -126,8 +134,9 @@ static int open_tokens(struct data_source *s, const char *glob, int64_t sequence
         s->hash = hash_all(t);
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
-                             "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64 " (and the label after it)", glob,
-                             s->token_count, sequence_length);
+                             "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64
+                             " (and the label after it)",
+                             glob, s->token_count, sequence_length);
         }
     }
     data_files_close(&files);
@@ -159,7 +168,8 @@ static void read_tokens(const struct data_source *s, int64_t sample, int32_t *id
             i++;
         }
         uint32_t id = shard_id(&t->shards[i], p - t->firsts[i]);
-        bool known = id < (uint64_t)s->vocabulary; /* a JSON that was trusted may be wrong; never pass such an id on */
+        bool known = id < (uint64_t)s->vocabulary; /* a JSON that was trusted may be wrong; never
+                                                    * pass such an id on */
         bad = bad || !known;
         if (k < length) {
             ids[k] = known ? (int32_t)id : 0;
@@ -169,8 +179,8 @@ static void read_tokens(const struct data_source *s, int64_t sample, int32_t *id
         }
     }
     if (bad) {
-        dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored", t->shards[i].path,
-               s->vocabulary, sample);
+        dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored",
+               t->shards[i].path, s->vocabulary, sample);
     }
 }
 
@@ -185,5 +195,9 @@ static void expect_tokens(const struct data_source *s, int64_t sample)
     }
 }
 
-const struct data_ops data_tokens = {
-    .name = "tokens", .recognise = recognise, .open = open_tokens, .read = read_tokens, .expect = expect_tokens, .close = close_tokens};
+const struct data_ops data_tokens = {.name = "tokens",
+                                     .recognise = recognise,
+                                     .open = open_tokens,
+                                     .read = read_tokens,
+                                     .expect = expect_tokens,
+                                     .close = close_tokens};

@@ -1,5 +1,6 @@
-/* Words of the all_reduce: [norm limbs][loss limbs][valid][stop][one per rank: losses that are not finite][riders of each rank, if any]. The norm's are added to from
- * the step's first reduction on; what the host says goes behind them. */
+/* Words of the all_reduce: [norm limbs][loss limbs][valid][stop][one per rank: losses that are
+ * not finite][riders of each rank, if any]. The norm's are added to from the step's first
+ * reduction on; what the host says goes behind them. */
 #include "worker/engine/clip.h"
 
 #include "kernels/exact.h"
@@ -31,14 +32,16 @@ void clip_open(struct clip *c, const struct plan *p)
     c->words = plan_at(p, c->piece_words);
     c->divisors = plan_at(p, c->piece_local);
     c->factor = (double *)(void *)(c->divisors + c->micro_steps);
-    int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard), words = word_count(c->strategy, true);
+    int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard),
+            words = word_count(c->strategy, true);
     for (int i = 0; i < 2; i++) {
         c->turns[i].said = said + i * (words + c->micro_steps);
         c->turns[i].heard = heard + i * words;
     }
 }
 
-/* What this rank's host knows, and zeros for what kernels add to. The stream has read what was said two turns before: the host has waited for that one. */
+/* What this rank's host knows, and zeros for what kernels add to. The stream has read what was
+ * said two turns before: the host has waited for that one. */
 static void say(struct clip *c, const struct clip_input *in)
 {
     const struct strategy *s = c->strategy;
@@ -54,7 +57,8 @@ static void say(struct clip *c, const struct clip_input *in)
     }
     x->said[AT_STOP] = in->stop;
     if (in->riders != NULL) {
-        memcpy(x->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders, CLIP_RIDERS * sizeof *in->riders);
+        memcpy(x->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders,
+               CLIP_RIDERS * sizeof *in->riders);
     }
     dt_stream_copy(stream, c->words + AT_LOSS, x->said + AT_LOSS, (size_t)(words - AT_LOSS) * sizeof *x->said);
     dt_stream_copy(stream, c->divisors, x->said + words, (size_t)in->micro_steps * sizeof *x->said);
@@ -82,8 +86,13 @@ static void sum_over_ranks(struct clip *c)
         dt_event_wait(s->demand, w->communication);
         int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, w->communication, "step sums", NULL);
         dt_comm_start(w->comm,
-                      &(struct dt_collective){
-                          .kind = DT_ALL_REDUCE, .op = DT_SUM, .name = "step sums", .in = c->words, .out = c->words, .count = words, .type = DT_I64},
+                      &(struct dt_collective){.kind = DT_ALL_REDUCE,
+                                              .op = DT_SUM,
+                                              .name = "step sums",
+                                              .in = c->words,
+                                              .out = c->words,
+                                              .count = words,
+                                              .type = DT_I64},
                       w->communication);
         timeline_end(s->timeline, span, w->communication);
         strategy_land(s);
@@ -94,7 +103,8 @@ static void sum_over_ranks(struct clip *c)
 void clip_begin(struct clip *c)
 {
     struct world *w = c->strategy->world;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = c->words + AT_NORM, .count = DT_EXACT_LIMBS, .type = DT_I64});
+    w->device->kernels->fill(w->compute,
+                             &(struct dt_fill_args){.x = c->words + AT_NORM, .count = DT_EXACT_LIMBS, .type = DT_I64});
 }
 
 void clip_add(struct clip *c, struct unit_range units)
@@ -105,8 +115,9 @@ void clip_add(struct clip *c, struct unit_range units)
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
         const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->sum_type);
-        s->world->device->kernels->norm_sum(strategy_sums(s),
-                                            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
+        s->world->device->kernels->norm_sum(
+            strategy_sums(s),
+            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
     }
 }
 
@@ -116,11 +127,12 @@ int clip_start(struct clip *c, const struct clip_input *input)
     say(c, input);
     sum_over_ranks(c);
     w->device->kernels->norm_finish(
-        w->compute, &(struct dt_norm_finish_args){.factor = c->factor,
-                                                  .limbs = c->words + AT_NORM,
-                                                  .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
-                                                  .scale = 1.0 / ranks_and_micro_steps(c, input),
-                                                  .max_norm = input->max_norm});
+        w->compute, &(struct dt_norm_finish_args){
+                        .factor = c->factor,
+                        .limbs = c->words + AT_NORM,
+                        .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
+                        .scale = 1.0 / ranks_and_micro_steps(c, input),
+                        .max_norm = input->max_norm});
     return c->turn;
 }
 

@@ -1,4 +1,5 @@
-/* Asked in a thread of its own, which is left behind when the driver hangs; whoever is last frees what both know. */
+/* Asked in a thread of its own, which is left behind when the driver hangs; whoever is last
+ * frees what both know. */
 #include "worker/engine/gpu_blame.h"
 
 #include "base/clock.h"
@@ -38,9 +39,11 @@ static void add_users(struct blame *b, struct dt_nvml *n, struct dt_nvml_gpu *gp
     for (int i = 0; i < count && i < 4; i++) {
         size = strlen(b->text);
         if (users[i].pid != getpid()) {
-            (void)snprintf(b->text + size, sizeof b->text - size, "%s pid %lld%s%s%s%s%s", named++ == 0 ? "; it is used by" : ",",
-                           (long long)users[i].pid, users[i].name[0] != '\0' ? " (" : "", users[i].name, users[i].name[0] != '\0' ? ")" : "",
-                           users[i].bytes > 0 ? " " : "", users[i].bytes > 0 ? dt_text_bytes((double)users[i].bytes, bytes, sizeof bytes) : "");
+            (void)snprintf(b->text + size, sizeof b->text - size, "%s pid %lld%s%s%s%s%s",
+                           named++ == 0 ? "; it is used by" : ",", (long long)users[i].pid,
+                           users[i].name[0] != '\0' ? " (" : "", users[i].name, users[i].name[0] != '\0' ? ")" : "",
+                           users[i].bytes > 0 ? " " : "",
+                           users[i].bytes > 0 ? dt_text_bytes((double)users[i].bytes, bytes, sizeof bytes) : "");
         }
     }
 }
@@ -57,7 +60,8 @@ static void *ask(void *argument)
             if (gpu == NULL || dt_nvml_health(n, gpu, &err) != 0) {
                 const char *cause = strchr(err.text, ':');
                 size_t size = strlen(own.text);
-                (void)snprintf(own.text + size, sizeof own.text - size, "; GPU %d of this host (nvidia-smi's number) is %s", i,
+                (void)snprintf(own.text + size, sizeof own.text - size,
+                               "; GPU %d of this host (nvidia-smi's number) is %s", i,
                                cause != NULL ? cause + 2 : "lost");
             } else {
                 double total = (double)dt_nvml_value(n, gpu, DT_NVML_MEMORY_TOTAL);

@@ -4,9 +4,11 @@
 
 #include "base/error.h"
 
-/* Adds to err which GPU of this host is lost, and who uses the one with that bus address (null: nobody is asked about). Asks for two seconds at most. */
+/* Adds to err which GPU of this host is lost, and who uses the one with that bus address (null:
+ * nobody is asked about). Asks for two seconds at most. */
 void gpu_blame(const char *bus, struct dt_error *err);
-/* Bytes of the largest GPU of this host, before any is open; -1: not known. Asks for two seconds at most. */
+/* Bytes of the largest GPU of this host, before any is open; -1: not known. Asks for two seconds
+ * at most. */
 double gpu_most_total(void);
 
 #endif

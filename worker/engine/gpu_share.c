@@ -45,8 +45,8 @@ static int collect(struct dt_store *store, const char *key, int size, struct dt_
     return rc;
 }
 
-static int exchange(struct dt_store *store, const char *key, int rank, int size, const struct dt_text *own, struct dt_text *table,
-                    struct dt_error *err)
+static int exchange(struct dt_store *store, const char *key, int rank, int size, const struct dt_text *own,
+                    struct dt_text *table, struct dt_error *err)
 {
     char own_key[KEY_BYTES];
     (void)snprintf(own_key, sizeof own_key, "%s/%d", key, rank);
@@ -119,13 +119,15 @@ static int find_unseen(const struct line *lines, int rank, int size, const struc
     return unseen;
 }
 
-static int look(struct gpu_share *out, const char *table, int rank, int size, const struct dt_device *device, struct dt_error *err)
+static int look(struct gpu_share *out, const char *table, int rank, int size, const struct dt_device *device,
+                struct dt_error *err)
 {
     struct line *lines = dt_alloc((size_t)size * sizeof *lines);
     int rc = 0;
     for (int r = 0; r < size && rc == 0; r++) {
         int used = 0;
-        if (sscanf(table, "%63s %63s %31s%n", lines[r].machine, lines[r].uuid, lines[r].bus, &used) != 3 || table[used] != '\n') {
+        if (sscanf(table, "%63s %63s %31s%n", lines[r].machine, lines[r].uuid, lines[r].bus, &used) != 3 ||
+            table[used] != '\n') {
             rc = dt_fail(err, DT_INVALID, "the store's table of GPUs does not name that of rank %d", r);
         }
         table += used + 1;
@@ -138,8 +140,8 @@ static int look(struct gpu_share *out, const char *table, int rank, int size, co
     return rc;
 }
 
-int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct dt_page *page, int rank, int size, const struct dt_device *device,
-                   struct dt_error *err)
+int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct dt_page *page, int rank, int size,
+                   const struct dt_device *device, struct dt_error *err)
 {
     *out = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
     struct dt_device_place place;
@@ -155,7 +157,8 @@ int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct d
     dt_text_printf(&own, "%s %s %s", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-");
     (void)snprintf(key, sizeof key, "gpu/%u", page->round);
     int rc = exchange(store, key, rank, size, &own, &table, err);
-    rc = rc == 0 ? look(out, dt_text_str(&table), rank, size, device, err) : dt_wrap(err, "waiting for all ranks to open their GPUs");
+    rc = rc == 0 ? look(out, dt_text_str(&table), rank, size, device, err)
+                 : dt_wrap(err, "waiting for all ranks to open their GPUs");
     dt_text_clear(&table);
     dt_text_clear(&own);
     return rc;

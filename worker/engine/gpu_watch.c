@@ -1,4 +1,5 @@
-/* The thread and who watches share one struct; the last of them frees it, so a thread that hangs in the driver is left behind. */
+/* The thread and who watches share one struct; the last of them frees it, so a thread that hangs
+ * in the driver is left behind. */
 #include "worker/engine/gpu_watch.h"
 
 #include "base/clock.h"
@@ -103,7 +104,8 @@ static struct gpu_sample take_sample(struct gpu_watch *w, struct dt_nvml *n, str
     return s;
 }
 
-/* A GPU that heat or lack of power holds back sets the pace for all ranks: said when it lasts, and not more often than now and then. */
+/* A GPU that heat or lack of power holds back sets the pace for all ranks: said when it lasts,
+ * and not more often than now and then. */
 static void tell_throttle(const struct gpu_watch *w, const struct gpu_sample *s, struct throttle *t)
 {
     char why[160];
@@ -115,8 +117,8 @@ static void tell_throttle(const struct gpu_watch *w, const struct gpu_sample *s,
     t->since_s = t->since_s > 0 ? t->since_s : now_s;
     if (now_s - t->since_s >= THROTTLE_S && (t->said_s == 0 || now_s - t->said_s >= THROTTLE_AGAIN_S)) {
         t->said_s = now_s;
-        dt_log(DT_LOG_WARN, "gpu", "%s: slowed down by %s for %.0f s: %.0f of %.0f MHz, %.0f C", w->name, why, now_s - t->since_s, s->clock_mhz,
-               s->clock_max_mhz, s->temperature);
+        dt_log(DT_LOG_WARN, "gpu", "%s: slowed down by %s for %.0f s: %.0f of %.0f MHz, %.0f C", w->name, why,
+               now_s - t->since_s, s->clock_mhz, s->clock_max_mhz, s->temperature);
     }
 }
 
@@ -126,7 +128,8 @@ static void describe(int xid, char *out, size_t out_bytes)
     if (xid == 0) {
         (void)snprintf(out, out_bytes, "%s", text);
     } else {
-        (void)snprintf(out, out_bytes, "Xid %d%s%s%s", xid, text != NULL ? " (" : "", text != NULL ? text : "", text != NULL ? ")" : "");
+        (void)snprintf(out, out_bytes, "Xid %d%s%s%s", xid, text != NULL ? " (" : "", text != NULL ? text : "",
+                       text != NULL ? ")" : "");
     }
 }
 
@@ -138,7 +141,8 @@ static void end(const struct gpu_watch *w, const char *what, const char *advice)
     }
 }
 
-/* Of a GPU that MIG cut, what hit a neighbour is none of ours. An error of memory whose part is not said may be a neighbour's: if ours used it, an Xid tells. */
+/* Of a GPU that MIG cut, what hit a neighbour is none of ours. An error of memory whose part is
+ * not said may be a neighbour's: if ours used it, an Xid tells. */
 static void take_event(struct gpu_watch *w, const struct dt_nvml_event *e, enum dt_nvml_whose whose)
 {
     char what[128];
@@ -186,7 +190,8 @@ static bool stopped(struct gpu_watch *w)
     return stop;
 }
 
-/* Where the driver tells of no errors, the time until the next sample passes here. False: closed. */
+/* Where the driver tells of no errors, the time until the next sample passes here. False:
+ * closed. */
 static bool pause_for(struct gpu_watch *w, double seconds)
 {
     struct timespec until = dt_timespec(dt_now_s() + seconds);
@@ -240,7 +245,8 @@ static void *watch(void *argument)
             next_s = now_s + SAMPLE_S;
         }
         double left_s = next_s - dt_now_s() > 0.01 ? next_s - dt_now_s() : 0.01;
-        int rc = events ? dt_nvml_wait(n, left_s < 0.1 ? left_s : 0.1, &e) : 0; /* short waits: whoever closes has not to wait */
+        /* short waits: whoever closes has not to wait */
+        int rc = events ? dt_nvml_wait(n, left_s < 0.1 ? left_s : 0.1, &e) : 0;
         if (rc > 0) {
             take_event(w, &e, dt_nvml_event_whose(n, gpu, &e));
         } else if (rc < 0) { /* no more of them; or the GPU is lost: that is asked at once */
@@ -302,7 +308,8 @@ bool gpu_watch_sample(struct gpu_watch *w, struct gpu_sample *out)
     return there;
 }
 
-/* Waits for an error that the thread hears of, or for its first sample where that is enough: until the time is over or the thread has left. Under the lock. */
+/* Waits for an error that the thread hears of, or for its first sample where that is enough:
+ * until the time is over or the thread has left. Under the lock. */
 static void wait_for_word(struct gpu_watch *w, bool sample_is_enough, double seconds)
 {
     struct timespec until = dt_timespec(dt_now_s() + seconds);
@@ -329,8 +336,8 @@ void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err, bool patient)
     (void)pthread_mutex_unlock(&w->lock);
     numbered = numbered || serial[0] == '\0';
     size_t size = strlen(err->text);
-    (void)snprintf(err->text + size, sizeof err->text - size, "%s%s%s%s", numbered ? "" : "; serial number ", numbered ? "" : serial,
-                   recent ? "; the driver says: " : "", recent ? what : "");
+    (void)snprintf(err->text + size, sizeof err->text - size, "%s%s%s%s", numbered ? "" : "; serial number ",
+                   numbered ? "" : serial, recent ? "; the driver says: " : "", recent ? what : "");
 }
 
 void gpu_watch_close(struct gpu_watch *w)

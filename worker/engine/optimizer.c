@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* Calls with elements [first, first + count) of the unit: appends them, cut to the owned part, to the ranges. */
+/* Calls with elements [first, first + count) of the unit: appends them, cut to the owned part,
+ * to the ranges. */
 static void add(struct optimizer *o, int unit, int64_t first, int64_t end, bool decay)
 {
     int64_t owned_first, owned_count;
@@ -18,7 +19,8 @@ static void add(struct optimizer *o, int unit, int64_t first, int64_t end, bool 
         last->count = end - last->first;
         return;
     }
-    o->ranges[o->range_count++] = (struct optimizer_range){.unit = unit, .first = first, .count = end - first, .decay = decay};
+    o->ranges[o->range_count++] =
+        (struct optimizer_range){.unit = unit, .first = first, .count = end - first, .decay = decay};
 }
 
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p)
@@ -41,7 +43,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
         strategy_owned(s, u, &first, &count);
         o->unit_first[u] = o->total;
         o->total += count;
-        const struct tensor *previous = NULL; /* a tensor's range reaches to the next one's start: the gap stays zero either way */
+        const struct tensor *previous = NULL; /* a tensor's range reaches to the next one's
+                                               * start: the gap stays zero either way */
         for (int t = 0; t < c->tensor_count; t++) {
             if (c->tensors[t].unit != u) {
                 continue;
@@ -58,7 +61,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     size_t moment_bytes = (size_t)o->total * dt_dtype_size(o->moment_type);
     o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
     o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
-    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? (size_t)o->total * dt_dtype_size(s->real) : 0);
+    o->piece_w =
+        plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? (size_t)o->total * dt_dtype_size(s->real) : 0);
 }
 
 void optimizer_open(struct optimizer *o, const struct plan *p)

@@ -1,5 +1,5 @@
-/* Adds pieces up, allocates the blocks, and knows how much memory this host would still give. What the pieces are for
- * is known to those who add them: strategy, optimizer, clip, trainer. */
+/* Adds pieces up, allocates the blocks, and knows how much memory this host would still give.
+ * What the pieces are for is known to those who add them: strategy, optimizer, clip, trainer. */
 #include "worker/engine/plan.h"
 
 #include "base/cgroup.h"
@@ -66,13 +66,16 @@ int plan_add(struct plan *p, enum plan_purpose purpose, enum plan_memory memory,
 int plan_open(struct plan *p, struct world *w, struct dt_error *err)
 {
     p->device = w->device;
-    if (p->size_bytes[PLAN_LOCAL] > 0 && dt_device_alloc(w->device, DT_MEMORY_DEVICE, p->size_bytes[PLAN_LOCAL], &p->base[PLAN_LOCAL], err) != 0) {
+    if (p->size_bytes[PLAN_LOCAL] > 0 &&
+        dt_device_alloc(w->device, DT_MEMORY_DEVICE, p->size_bytes[PLAN_LOCAL], &p->base[PLAN_LOCAL], err) != 0) {
         return dt_wrap(err, "memory of the plan (%zu bytes)", p->size_bytes[PLAN_LOCAL]);
     }
-    if (p->size_bytes[PLAN_PINNED] > 0 && dt_device_alloc(w->device, DT_MEMORY_PINNED, p->size_bytes[PLAN_PINNED], &p->base[PLAN_PINNED], err) != 0) {
+    if (p->size_bytes[PLAN_PINNED] > 0 &&
+        dt_device_alloc(w->device, DT_MEMORY_PINNED, p->size_bytes[PLAN_PINNED], &p->base[PLAN_PINNED], err) != 0) {
         return dt_wrap(err, "pinned memory of the plan (%zu bytes)", p->size_bytes[PLAN_PINNED]);
     }
-    if (p->size_bytes[PLAN_PEERS] > 0 && dt_comm_alloc(w->comm, p->size_bytes[PLAN_PEERS], &p->base[PLAN_PEERS], err) != 0) {
+    if (p->size_bytes[PLAN_PEERS] > 0 &&
+        dt_comm_alloc(w->comm, p->size_bytes[PLAN_PEERS], &p->base[PLAN_PEERS], err) != 0) {
         return dt_wrap(err, "memory of the plan that peers reach (%zu bytes)", p->size_bytes[PLAN_PEERS]);
     }
     for (int i = 0; i < p->piece_count; i++) {
@@ -81,7 +84,8 @@ int plan_open(struct plan *p, struct world *w, struct dt_error *err)
             dt_guard(w->compute, (char *)p->base[piece->memory] + piece->offset + piece->size_bytes, GAP_BYTES);
         }
     }
-    return dt_stream_finish(w->compute, FINISH_S, err); /* whoever clears the plan at once need not wait */
+    return dt_stream_finish(w->compute, FINISH_S, err); /* whoever clears the plan at once need
+                                                         * not wait */
 }
 
 void *plan_at(const struct plan *p, int piece)
@@ -131,8 +135,8 @@ static double file_number(const char *path, const char *key)
     return value;
 }
 
-/* The least that is left in our control group and in those around it; infinite without a limit. Pages of files count as used in a group, but
- * the kernel takes the idle ones back. */
+/* The least that is left in our control group and in those around it; infinite without a limit.
+ * Pages of files count as used in a group, but the kernel takes the idle ones back. */
 static double group_room(void)
 {
     struct dt_cgroup folders[DT_CGROUP_MAX];

@@ -1,7 +1,9 @@
-/* The plan: every byte of a rank's training memory by purpose, added up before anything is allocated, then allocated once.
- * Whoever needs memory adds pieces while planning and asks for their addresses when the plan is open. Three blocks: what peers reach
- * (collectives use it where it is), what only this rank's device uses, and pinned host memory for what goes to the device and comes back. Pieces are 4096-byte aligned when large, with 256 unused
- * bytes after each, marked by dt_guard. */
+/* The plan: every byte of a rank's training memory by purpose, added up before anything is
+ * allocated, then allocated once. Whoever needs memory adds pieces while planning and asks for
+ * their addresses when the plan is open. Three blocks: what peers reach (collectives use it
+ * where it is), what only this rank's device uses, and pinned host memory for what goes to the
+ * device and comes back. Pieces are 4096-byte aligned when large, with 256 unused bytes after
+ * each, marked by dt_guard. */
 #ifndef DT_WORKER_ENGINE_PLAN_H
 #define DT_WORKER_ENGINE_PLAN_H
 
@@ -22,7 +24,8 @@ enum plan_purpose {
     PLAN_COMMUNICATION,
     PLAN_BATCH,
     PLAN_SCRATCH,
-    PLAN_STAGING, /* host memory that the device copies from and to; all other purposes are the device's */
+    PLAN_STAGING, /* host memory that the device copies from and to; all other purposes are the
+                   * device's */
     PLAN_PURPOSE_COUNT
 };
 enum plan_memory { PLAN_LOCAL, PLAN_PEERS, PLAN_PINNED, PLAN_MEMORY_COUNT };
@@ -53,8 +56,9 @@ void plan_clear(struct plan *p);
 size_t plan_total(const struct plan *p);
 const char *plan_purpose_name(enum plan_purpose purpose); /* "weights", "gather_slots" */
 
-/* Bytes this process could still get: the least of MemAvailable, what the control groups leave, and RLIMIT_AS (which counts one
- * process, so it is multiplied by `local_ranks` to compare alike). `what` names the limit, for messages; out_bytes >= 32. */
+/* Bytes this process could still get: the least of MemAvailable, what the control groups leave,
+ * and RLIMIT_AS (which counts one process, so it is multiplied by `local_ranks` to compare
+ * alike). `what` names the limit, for messages; out_bytes >= 32. */
 double plan_available(int local_ranks, char *what, size_t what_bytes);
 
 #endif

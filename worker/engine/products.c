@@ -1,4 +1,5 @@
-/* The products and attention of a job, found by a walk over the chain with kernels that do nothing but write down what is asked of them. */
+/* The products and attention of a job, found by a walk over the chain with kernels that do
+ * nothing but write down what is asked of them. */
 #include "worker/engine/products.h"
 
 #include "base/clock.h"
@@ -18,8 +19,9 @@ struct collector {
 static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
 {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
-           a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type && a->c_type == b->c_type &&
-           (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue && a->grad_type == b->grad_type && a->busy_sms == b->busy_sms;
+           a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type &&
+           a->c_type == b->c_type && (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue &&
+           a->grad_type == b->grad_type && a->busy_sms == b->busy_sms;
 }
 
 /* An array with room for one more. */
@@ -56,9 +58,10 @@ static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
     return true;
 }
 
-#define SAME_ATTENTION(a, b)                                                                                                                         \
-    ((a)->batch == (b)->batch && (a)->positions == (b)->positions && (a)->heads == (b)->heads && (a)->kv_heads == (b)->kv_heads &&                   \
-     (a)->head_size == (b)->head_size && (a)->scale == (b)->scale && (a)->causal == (b)->causal && (a)->type == (b)->type)
+#define SAME_ATTENTION(a, b)                                                                                           \
+    ((a)->batch == (b)->batch && (a)->positions == (b)->positions && (a)->heads == (b)->heads &&                       \
+     (a)->kv_heads == (b)->kv_heads && (a)->head_size == (b)->head_size && (a)->scale == (b)->scale &&                 \
+     (a)->causal == (b)->causal && (a)->type == (b)->type)
 
 static void collect_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
@@ -81,15 +84,16 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
             return;
         }
     }
-    p->attention_backward = grown(p->attention_backward, p->attention_backward_count, &p->attention_backward_capacity, sizeof *a);
+    p->attention_backward =
+        grown(p->attention_backward, p->attention_backward_count, &p->attention_backward_capacity, sizeof *a);
     p->attention_backward[p->attention_backward_count++] = *a;
 }
 
-#define SKIP(kernel)                                                                                                                                 \
-    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                                               \
-    {                                                                                                                                                \
-        (void)s;                                                                                                                                     \
-        (void)a;                                                                                                                                     \
+#define SKIP(kernel)                                                                                                   \
+    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                 \
+    {                                                                                                                  \
+        (void)s;                                                                                                       \
+        (void)a;                                                                                                       \
     }
 SKIP(fill)
 SKIP(cast)
@@ -136,18 +140,23 @@ static void *nowhere(int at)
     return (void *)((uintptr_t)(at + 1) << 40);
 }
 
-void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type, const struct products_beside *beside)
+void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type,
+                  const struct products_beside *beside)
 {
     static const struct products_beside nothing;
     beside = beside != NULL ? beside : &nothing;
     struct collector collector = {.to = to};
-    struct batch batch = {
-        .ids = nowhere(0), .labels = nowhere(1), .batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length, .valid_count = 1};
+    struct batch batch = {.ids = nowhere(0),
+                          .labels = nowhere(1),
+                          .batch_size = c->spec.batch_size,
+                          .sequence_length = c->spec.sequence_length,
+                          .valid_count = 1};
     static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
     for (size_t phase = 0; phase < sizeof phases / sizeof phases[0]; phase++) {
         for (int i = 0; i < c->block_count; i++) {
             const struct block *b = &c->blocks[i];
-            bool first = i == 0, last = i + 1 == c->block_count, forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
+            bool first = i == 0, last = i + 1 == c->block_count,
+                 forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
             struct pass p = {.phase = phases[phase],
                              .stream = &collector.stream,
                              .kernels = &collecting,
@@ -205,8 +214,8 @@ static int choose(struct trainer *t, const struct products *all, struct dt_error
     if (why.status != DT_OK) {
         metrics_say(&t->metrics, "train: products are not measured: %s", why.text);
     } else if (measured > 0) {
-        metrics_say(&t->metrics, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured, all->count,
-                    dt_now_s() - begin_s);
+        metrics_say(&t->metrics, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured,
+                    all->count, dt_now_s() - begin_s);
     }
     return 0;
 }
@@ -226,7 +235,10 @@ static int choose_together(struct trainer *t, const struct products *all, struct
     int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
     /* rank 0 too: what its file says of other products nobody else has */
     if (rc == 0 && !plans->take(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
-        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans", t->rank);
+        metrics_log(
+            &t->metrics,
+            "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans",
+            t->rank);
     }
     dt_text_clear(&text);
     return rc;
@@ -245,7 +257,8 @@ static int choose_attention(struct trainer *t, const struct dt_attention_list *a
     if (why.status != DT_OK) {
         metrics_say(&t->metrics, "train: attention is not measured: %s", why.text);
     } else if (measured > 0) {
-        metrics_say(&t->metrics, "train: attention measured in %.1f s, once for this kind of GPU", dt_now_s() - begin_s);
+        metrics_say(&t->metrics, "train: attention measured in %.1f s, once for this kind of GPU",
+                    dt_now_s() - begin_s);
     }
     return 0;
 }
@@ -254,7 +267,8 @@ static int choose_attention_together(struct trainer *t, const struct products *o
 {
     struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
-    const struct dt_attention_list all = {of->attention, of->attention_count, of->attention_backward, of->attention_backward_count};
+    const struct dt_attention_list all = {of->attention, of->attention_count, of->attention_backward,
+                                          of->attention_backward_count};
     struct dt_text text;
     struct dt_error failure;
     dt_text_init(&text);
@@ -263,8 +277,12 @@ static int choose_attention_together(struct trainer *t, const struct products *o
         plans->tell_attention(w->device, &all, &text);
     }
     int rc = trainer_share(t, "train/attention", &text, failed ? &failure : NULL, INFINITY, err);
-    if (rc == 0 && text.size > 0 && !plans->take_attention(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
-        metrics_log(&t->metrics, "train: rank %d has another GPU, driver or cuDNN than rank 0: attention is computed by its own plans", t->rank);
+    if (rc == 0 && text.size > 0 &&
+        !plans->take_attention(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
+        metrics_log(
+            &t->metrics,
+            "train: rank %d has another GPU, driver or cuDNN than rank 0: attention is computed by its own plans",
+            t->rank);
     }
     dt_text_clear(&text);
     return rc;
@@ -295,7 +313,8 @@ static int make_ready(struct trainer *t, const struct products *all, struct dt_e
         tick(w);
     }
     if (all->attention_count > 0) {
-        metrics_log(&t->metrics, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward, dt_now_s() - begin_s);
+        metrics_log(&t->metrics, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward,
+                    dt_now_s() - begin_s);
     }
     return 0;
 }
@@ -308,7 +327,8 @@ static void collect_all(const struct trainer *t, struct products *all)
         bool first = i % 2 == 0, last = i / 2 == 0;
         struct products_beside beside;
         for (int phase = PASS_FORWARD; phase <= PASS_EVAL; phase++) {
-            beside.blocks[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, false, first, last);
+            beside.blocks[phase] =
+                strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, false, first, last);
             beside.last[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, true, first, last);
         }
         if ((first && last) || t->micro_steps > 1) {

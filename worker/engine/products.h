@@ -1,12 +1,14 @@
-/* Which products and attention a job computes, and how: devices that have a choice of products measure it at the start of a run, on rank 0 for all ranks, and so
- * with attention, whose plans each rank makes for itself. */
+/* Which products and attention a job computes, and how: devices that have a choice of products
+ * measure it at the start of a run, on rank 0 for all ranks, and so with attention, whose plans
+ * each rank makes for itself. */
 #ifndef DT_WORKER_ENGINE_PRODUCTS_H
 #define DT_WORKER_ENGINE_PRODUCTS_H
 
 #include "worker/model/chain.h"
 
 struct products {
-    struct dt_matmul_args *each; /* different from each other; their pointers are no memory, but aligned as in training */
+    struct dt_matmul_args *each; /* different from each other; their pointers are no memory, but
+                                  * aligned as in training */
     int count, capacity;
     struct dt_attention_args *attention; /* the same of these */
     int attention_count, attention_capacity;
@@ -19,8 +21,10 @@ struct products_beside {
     int blocks[PASS_EVAL + 1], last[PASS_EVAL + 1];
 };
 
-/* Adds those of a chain's passes that are not there yet. to: zeros at first. grad_type: as in struct pass. beside: null: nothing computes or talks meanwhile. */
-void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type, const struct products_beside *beside);
+/* Adds those of a chain's passes that are not there yet. to: zeros at first. grad_type: as in
+ * struct pass. beside: null: nothing computes or talks meanwhile. */
+void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type,
+                  const struct products_beside *beside);
 void products_clear(struct products *p);
 
 #endif

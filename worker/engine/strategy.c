@@ -6,17 +6,24 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONNECT_BYTES ((size_t)32 << 20) /* so large that a library takes its ways for large collectives, too */
+#define CONNECT_BYTES                                                                                                  \
+    ((size_t)32 << 20) /* so large that a library takes its ways for large
+                        * collectives, too */
 
 static const struct strategy_row rows[] = {
-    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "one rank; nothing travels"},
-    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "everything whole; gradients are all-reduced"},
+    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false,
+     "one rank; nothing travels"},
+    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false,
+     "everything whole; gradients are all-reduced"},
     {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
     {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
     {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, "optimizer state sliced"},
-    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "optimizer state and gradients sliced"},
-    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
-    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, "everything sliced"},
+    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+     "optimizer state and gradients sliced"},
+    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+     "everything sliced"},
+    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+     "everything sliced"},
     {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true,
      "everything sliced, weights kept from forward to backward"},
     {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false,
@@ -78,7 +85,8 @@ const struct strategy_row *strategy_find(const char *name, int size, struct dt_e
             continue;
         }
         if (!aliases[i].row) {
-            dt_fail(err, DT_INVALID, "training.strategy: %s: offloading is not there yet; use zero3, or more ranks", name);
+            dt_fail(err, DT_INVALID, "training.strategy: %s: offloading is not there yet; use zero3, or more ranks",
+                    name);
             return NULL;
         }
         row = find_row(aliases[i].row);
@@ -89,8 +97,8 @@ const struct strategy_row *strategy_find(const char *name, int size, struct dt_e
             names[i] = i < ROW_COUNT ? rows[i].name : aliases[i - ROW_COUNT].name;
         }
         const char *nearest = dt_text_nearest(name, names, ROW_COUNT + ALIAS_COUNT);
-        dt_fail(err, DT_INVALID, "training.strategy: %s: unknown strategy; %s%s%s", name, nearest ? "did you mean " : "see train --list-strategies",
-                nearest ? nearest : "", nearest ? "?" : "");
+        dt_fail(err, DT_INVALID, "training.strategy: %s: unknown strategy; %s%s%s", name,
+                nearest ? "did you mean " : "see train --list-strategies", nearest ? nearest : "", nearest ? "?" : "");
         return NULL;
     }
     if (size > 1 && row == &rows[0]) {
@@ -104,8 +112,8 @@ void strategy_list(struct dt_text *out)
 {
     for (int i = 0; i < ROW_COUNT; i++) {
         const struct strategy_row *r = &rows[i];
-        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced %s\n", r->name, r->help, r->weights->name,
-                       r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
+        dt_text_printf(out, "%s\n    %s\n    weights %s, gradients %s, optimizer %s; reduced %s\n", r->name, r->help,
+                       r->weights->name, r->grads->name, r->optimizer == PART_WHOLE ? "whole" : "sliced",
                        r->reduce == REDUCE_BOUNDARY ? "once a step" : "every micro-step");
         struct dt_text names;
         dt_text_init(&names);
@@ -128,7 +136,8 @@ void strategy_list(struct dt_text *out)
     }
 }
 
-int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out, struct dt_error *err)
+int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out,
+                    struct dt_error *err)
 {
     int64_t replicas = job->fsdp.device_mesh[0], shards = job->fsdp.device_mesh[1];
     if (row->group == GROUP_WORLD || size == 1) {
@@ -141,20 +150,22 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
     }
     if (shards < 1 || replicas < 1 || shards * replicas != size) {
         return dt_fail(err, DT_INVALID,
-                       "fsdp.device_mesh: [%lld, %lld] is %lld ranks: the world has %d; use [replicas, shards] with replicas * shards = %d",
+                       "fsdp.device_mesh: [%lld, %lld] is %lld ranks: the world has %d; use [replicas, shards] with "
+                       "replicas * shards = %d",
                        (long long)replicas, (long long)shards, (long long)(replicas * shards), size, size);
     }
     *out = (int)shards;
     return 0;
 }
 
-int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
-                  struct dt_error *err)
+int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
+                  int rank, int size, int shards, struct dt_error *err)
 {
     memset(s, 0, sizeof *s);
     dt_arena_init(&s->arena);
     if (size % shards != 0 || chain->shards != shards) {
-        return dt_fail(err, DT_INTERNAL, "strategy %s: %d ranks, %d shards, chain built for %d", row->name, size, shards, chain->shards);
+        return dt_fail(err, DT_INTERNAL, "strategy %s: %d ranks, %d shards, chain built for %d", row->name, size,
+                       shards, chain->shards);
     }
     s->row = row;
     s->chain = chain;
@@ -174,15 +185,17 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->grads = row->grads;
     s->optimizer = row->optimizer;
     s->keep_after_forward = row->keep_after_forward;
-    s->reduce_every =
-        job->training.accumulate_sync == SYNC_AUTO ? row->reduce == REDUCE_EVERY_MICRO_STEP : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
+    s->reduce_every = job->training.accumulate_sync == SYNC_AUTO
+                          ? row->reduce == REDUCE_EVERY_MICRO_STEP
+                          : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
     if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
         s->weights = &weights_whole;
         s->optimizer = PART_WHOLE;
         s->reduce_every = s->keep_after_forward = false;
     }
     s->grads = s->reduce_every ? &grads_sliced : &grads_whole;
-    /* With one micro-step both are the same sums, so whole gradients that are kept anyway need no slots beside them. */
+    /* With one micro-step both are the same sums, so whole gradients that are kept anyway need
+     * no slots beside them. */
     if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
         s->grads = &grads_whole;
     }
@@ -213,12 +226,14 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
     if (s->alone) {
         return 0;
     }
-    if (s->weights == &weights_sliced && world_part_gathers(w, err) != 0) { /* others gather when nothing is reduced */
+    /* others gather when nothing is reduced */
+    if (s->weights == &weights_sliced && world_part_gathers(w, err) != 0) {
         return -1;
     }
     bool apart = world_gathers_apart(w);
     unsigned of_shards = apart ? 1u << DT_REDUCE_SCATTER : slices;
-    if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) { /* the step's sums are a few words */
+    /* the step's sums are a few words */
+    if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) {
         return -1;
     }
     if (sliced && dt_comm_connect(w->shard, one ? of_shards | sums : of_shards, bytes, w->communication, err) != 0) {
@@ -319,13 +334,15 @@ void strategy_land(struct strategy *s)
     }
     dt_event_record(s->landed, s->world->communication);
     dt_event_wait(s->landed, s->world->compute);
-    if (world_gathers_apart(s->world)) { /* the optimizer writes what they read, also those that nobody waited for */
+    if (world_gathers_apart(s->world)) { /* the optimizer writes what they read, also those that
+                                          * nobody waited for */
         dt_event_record(s->gathered, s->world->gathering);
         dt_event_wait(s->gathered, s->world->compute);
     }
 }
 
-/* Weights on their way during a pass: those that the optimizer's slices make anew, or units that arrive ahead of their use. */
+/* Weights on their way during a pass: those that the optimizer's slices make anew, or units that
+ * arrive ahead of their use. */
 static bool gathers_beside(const struct strategy *s, enum pass_phase phase, bool first_micro_step)
 {
     bool backward = phase == PASS_BACKWARD, eval = phase == PASS_EVAL;
@@ -337,14 +354,17 @@ static bool gathers_beside(const struct strategy *s, enum pass_phase phase, bool
     return ahead && !kept;
 }
 
-int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block, bool first_micro_step,
-                      bool last_micro_step)
+int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block,
+                      bool first_micro_step, bool last_micro_step)
 {
     int gathers = gathers_beside(s, phase, first_micro_step) ? dt_comm_sms(w->shard, DT_ALL_GATHER) : 0;
-    bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step); /* backward begins with the last block */
+    /* backward begins with the last block */
+    bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step);
     int reductions = reduces ? dt_comm_sms(w->comm, DT_ALL_REDUCE) : 0;
-    bool apart = world_may_part_gathers(w);                                            /* products are measured before they are */
-    return apart ? gathers + reductions : gathers > reductions ? gathers : reductions; /* on one stream one at a time */
+    /* products are measured before they are */
+    bool apart = world_may_part_gathers(w);
+    /* on one stream one at a time */
+    return apart ? gathers + reductions : gathers > reductions ? gathers : reductions;
 }
 
 void strategy_note(struct strategy *s, char what, int unit)
@@ -361,16 +381,21 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
     struct dt_stream *stream = s->world->gathering;
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
     dt_comm_start(s->world->gather,
-                  &(struct dt_collective){.kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type}, stream);
+                  &(struct dt_collective){
+                      .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type},
+                  stream);
     timeline_end(s->timeline, span, stream);
 }
 
-void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
-                    const char *name)
+void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
+                    const void *in, void *out, int64_t count, const char *name)
 {
     struct dt_stream *stream = s->world->communication;
     int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, stream, name, s->chain->units[unit].name);
-    dt_comm_start(c, &(struct dt_collective){.kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type}, stream);
+    dt_comm_start(c,
+                  &(struct dt_collective){
+                      .kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type},
+                  stream);
     timeline_end(s->timeline, span, stream);
 }
 
@@ -397,7 +422,8 @@ static bool same_layout(const struct chain *c, int a, int b)
 }
 
 /* Assigns slots to units and adds their memory. */
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type)
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
+                enum dt_dtype type)
 {
     const struct chain *c = s->chain;
     int units = c->unit_count;
@@ -439,7 +465,8 @@ int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct
     char *base = plan_at(p, x->piece);
     for (int i = 0; i < x->count; i++) {
         x->slot[i].data = base + (size_t)x->first[i] * x->type_size;
-        if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 || dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
+        if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 ||
+            dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
             return -1;
         }
     }

@@ -1,18 +1,21 @@
-/* Strategies: where weights, gradients and optimizer state live, and what travels when. A strategy is a row; weights and gradients
- * are placed independently by one of two files each (placements/), and a row joins them. The trainer walks the chain and calls
- * the placements' fetch/get/drop/reduce; it never asks which strategy it is.
+/* Strategies: where weights, gradients and optimizer state live, and what travels when. A
+ * strategy is a row; weights and gradients are placed independently by one of two files each
+ * (placements/), and a row joins them. The trainer walks the chain and calls the placements'
+ * fetch/get/drop/reduce; it never asks which strategy it is.
  *
  *   fetch: start bringing weights in      get: the compute stream waits for this unit only     drop: compute is done with them
  *   gathering     | gather 0 | gather 1 |                  | gather 0 ...
  *   communication |                               | reduce 1 |            on one stream with the gathers where two are not safe (world_part_gathers)
  *   compute       |          | block 0  | block 1 ...
  *
- * Sizes: a unit of n elements is cut into `shards` equal slices; rank r of a shard group holds elements [r n/S, (r+1) n/S).
- * "Owned" is what this rank's optimizer updates (whole or the slice); "share" is always the slice: what this rank adds to the norm
- * and writes into checkpoints, so that every element counts once.
+ * Sizes: a unit of n elements is cut into `shards` equal slices; rank r of a shard group holds
+ * elements [r n/S, (r+1) n/S). "Owned" is what this rank's optimizer updates (whole or the
+ * slice); "share" is always the slice: what this rank adds to the norm and writes into
+ * checkpoints, so that every element counts once.
  *
- * In BF16 the placements hold weights as BF16, and the optimizer has the F32 masters of what it owns. Backward writes gradients in the type in which
- * they are reduced, wherever nothing is added to them before that; sums over micro-steps are F32. */
+ * In BF16 the placements hold weights as BF16, and the optimizer has the F32 masters of what it
+ * owns. Backward writes gradients in the type in which they are reduced, wherever nothing is
+ * added to them before that; sums over micro-steps are F32. */
 #ifndef DT_WORKER_ENGINE_STRATEGY_H
 #define DT_WORKER_ENGINE_STRATEGY_H
 
@@ -38,9 +41,11 @@ struct weights_ops {
     int (*open)(struct strategy *s, const struct plan *p, struct dt_error *err);
     void (*fetch)(struct strategy *s, int unit); /* start bringing them in; harmless twice */
     const void *(*get)(struct strategy *s, int unit);
-    void (*drop)(struct strategy *s, int unit);   /* the slot may be used again; harmless when it is not there */
+    void (*drop)(struct strategy *s, int unit);   /* the slot may be used again; harmless when it
+                                                   * is not there */
     void *(*slice)(struct strategy *s, int unit); /* what this rank's optimizer updates */
-    void (*publish)(struct strategy *s);          /* the update is enqueued on the compute stream: let the others have it */
+    void (*publish)(struct strategy *s);          /* the update is enqueued on the compute
+                                                   * stream: let the others have it */
     void (*close)(struct strategy *s);
 };
 
@@ -48,11 +53,14 @@ struct grads_ops {
     const char *name;
     void (*plan)(struct strategy *s, struct plan *p);
     int (*open)(struct strategy *s, const struct plan *p, struct dt_error *err);
-    /* Where backward writes, and whether it adds. The first micro-step overwrites; blocks that share a unit know who adds (block.h). */
+    /* Where backward writes, and whether it adds. The first micro-step overwrites; blocks that
+     * share a unit know who adds (block.h). */
     void *(*get)(struct strategy *s, int unit, int64_t micro_step, bool *accumulate);
-    /* Backward has completed the unit. Returns the units whose sums over ranks and micro-steps are done with this, in the order of strategy_sums' stream. */
+    /* Backward has completed the unit. Returns the units whose sums over ranks and micro-steps
+     * are done with this, in the order of strategy_sums' stream. */
     struct unit_range (*reduce)(struct strategy *s, int unit, bool last_micro_step);
-    void *(*slice)(struct strategy *s, int unit); /* reduced sums of the owned elements, valid after strategy_land */
+    void *(*slice)(struct strategy *s, int unit); /* reduced sums of the owned elements, valid
+                                                   * after strategy_land */
     void (*close)(struct strategy *s);
 };
 
@@ -63,7 +71,8 @@ enum reduce_at { REDUCE_BOUNDARY, REDUCE_EVERY_MICRO_STEP };
 struct strategy_row {
     const char *name;
     const struct weights_ops *weights;
-    const struct grads_ops *grads; /* how gradients rest between micro-steps; accumulate_sync may choose the other one */
+    const struct grads_ops *grads; /* how gradients rest between micro-steps; accumulate_sync may
+                                    * choose the other one */
     enum part optimizer;
     enum group group; /* GROUP_NODE: slices within a shard group, replicas across (hybrid) */
     enum reduce_at reduce;
@@ -75,7 +84,8 @@ struct strategy_alias {
     const char *name, *row; /* row null: not there yet */
 };
 
-/* What a strategy was asked to do, in the order in which it was asked: G gather, F and B compute, R reduce, P publish, D drop. */
+/* What a strategy was asked to do, in the order in which it was asked: G gather, F and B
+ * compute, R reduce, P publish, D drop. */
 struct strategy_trace {
     int count;
     struct {
@@ -88,11 +98,13 @@ struct slot {
     void *data;
     int unit;   /* whose data is inside (or on its way); -1: nobody's */
     int first;  /* number of the first unit assigned to it; -1 none */
-    bool mixed; /* units of different layouts share it: gaps of one are data of another, so gradients are cleared before each use */
+    bool mixed; /* units of different layouts share it: gaps of one are data of another, so
+                 * gradients are cleared before each use */
     struct dt_event *filled, *freed;
 };
 
-struct slots { /* shared units have one of their own, all others alternate between two; or each its own */
+struct slots { /* shared units have one of their own, all others alternate between two; or each
+                * its own */
     struct slot *slot;
     int count;
     int *of;        /* slot of each unit */
@@ -116,8 +128,10 @@ struct strategy {
     bool alone;         /* one rank: no collective is ever issued */
     enum dt_dtype type; /* of weights as they are gathered and computed with */
     size_t type_size;
-    enum dt_dtype real;                           /* of masters, moments, and sums over micro-steps: F32 where type is BF16 */
-    enum dt_dtype grad_type, wire_type, sum_type; /* of gradients: as backward writes them, while they are reduced, as slice gives them */
+    enum dt_dtype real;                           /* of masters, moments, and sums over
+                                                   * micro-steps: F32 where type is BF16 */
+    enum dt_dtype grad_type, wire_type, sum_type; /* of gradients: as backward writes them, while
+                                                   * they are reduced, as slice gives them */
     int64_t total;                                /* elements of all units */
     int64_t *unit_first;                          /* elements before each unit */
     struct dt_arena arena;
@@ -126,9 +140,11 @@ struct strategy {
 
     /* placements' own */
     int weights_piece, grads_piece, wire_piece;
-    char *weights_base, *grads_base, *wire_base; /* wire_base: grads_whole, where gradients of another type are while they travel */
+    char *weights_base, *grads_base, *wire_base; /* wire_base: grads_whole, where gradients of
+                                                  * another type are while they travel */
     struct slots gather, gradient;
-    double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel together */
+    double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel
+                              * together */
     int *bucket_of;          /* per unit */
     struct bucket {
         int first, count, ready; /* units; how many are complete in this step */
@@ -139,20 +155,24 @@ struct strategy {
     int64_t micro_step;
 };
 
-/* Finds a row by name or alias for a world of `size` ranks ("auto": ddp, or single_device when alone). DT_INVALID with the nearest name, or
- * saying that it is not there yet. */
+/* Finds a row by name or alias for a world of `size` ranks ("auto": ddp, or single_device when
+ * alone). DT_INVALID with the nearest name, or saying that it is not there yet. */
 const struct strategy_row *strategy_find(const char *name, int size, struct dt_error *err);
 /* Table of all rows and aliases, as people read it. */
 void strategy_list(struct dt_text *out);
-/* Ranks in a shard group for this job: size, or the columns of fsdp.device_mesh (default: ranks per host) for hybrid rows. */
-int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out, struct dt_error *err);
+/* Ranks in a shard group for this job: size, or the columns of fsdp.device_mesh (default: ranks
+ * per host) for hybrid rows. */
+int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out,
+                    struct dt_error *err);
 
 /* Prepares sizes; s->chain must be built for `shards`. rank: of this process. Needs no world. */
-int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain, int rank, int size, int shards,
-                  struct dt_error *err);
+int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
+                  int rank, int size, int shards, struct dt_error *err);
 void strategy_plan(struct strategy *s, struct plan *p);
-/* All ranks, before strategy_open: where the strategy gathers weights between its reductions, gathers get a communicator and a stream of their own if they may
- * (world_part_gathers); and the communicators of w make what they need for the collectives that this strategy will ask for (dt_comm_connect). */
+/* All ranks, before strategy_open: where the strategy gathers weights between its reductions,
+ * gathers get a communicator and a stream of their own if they may (world_part_gathers); and the
+ * communicators of w make what they need for the collectives that this strategy will ask for
+ * (dt_comm_connect). */
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err);
 /* Takes its part of an open plan; opens events. */
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err);
@@ -161,7 +181,8 @@ void strategy_close(struct strategy *s);
 /* Elements [first, first + count) of the unit that the optimizer updates here / that count here. */
 void strategy_owned(const struct strategy *s, int unit, int64_t *first, int64_t *count);
 void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t *count);
-/* Elements of the unit's weights that stay here between uses (whole or slice), and where they are. */
+/* Elements of the unit's weights that stay here between uses (whole or slice), and where they
+ * are. */
 void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
 /* True on the ranks whose shares count (all but the further replicas of hybrid rows). */
 bool strategy_counts(const struct strategy *s);
@@ -170,20 +191,23 @@ struct dt_stream *strategy_sums(const struct strategy *s);
 /* The compute stream waits for all reductions and gathers. */
 void strategy_land(struct strategy *s);
 
-/* Multiprocessors that collectives of this strategy may take at most while this call of a block computes; 0: none, or nothing bounds them. Those count that run
- * beside such passes as a rule, not the last of a micro-step, which reach into the next one's forward. A function of the job and of w's communicators alone, so
- * the same in each step; s need not be open. PASS_RECOMPUTE: what its PASS_FORWARD had. */
-int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block, bool first_micro_step,
-                      bool last_micro_step);
+/* Multiprocessors that collectives of this strategy may take at most while this call of a block
+ * computes; 0: none, or nothing bounds them. Those count that run beside such passes as a rule,
+ * not the last of a micro-step, which reach into the next one's forward. A function of the job
+ * and of w's communicators alone, so the same in each step; s need not be open. PASS_RECOMPUTE:
+ * what its PASS_FORWARD had. */
+int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block,
+                      bool first_micro_step, bool last_micro_step);
 
 /* For placements. */
 void strategy_note(struct strategy *s, char what, int unit);
 /* Brings the `count` elements that each rank has of a unit together, on the gathering stream. */
 void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name);
 /* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
-void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type, const void *in, void *out, int64_t count,
-                    const char *name);
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each, enum dt_dtype type);
+void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
+                    const void *in, void *out, int64_t count, const char *name);
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
+                enum dt_dtype type);
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err);
 void slots_close(struct slots *x);
 

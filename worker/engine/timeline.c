@@ -18,7 +18,8 @@ struct span {
 
 struct timeline {
     struct world *world;
-    int64_t first, steps, step; /* step: what is put in belongs to it; 0: to none of the timeline's */
+    int64_t first, steps, step; /* step: what is put in belongs to it; 0: to none of the
+                                 * timeline's */
     bool over;
     struct dt_timer *origin;
     double began_us; /* origin, since 1970 */
@@ -46,7 +47,8 @@ static const char *name_of(enum timeline_lane lane)
 int timeline_open(struct timeline **out, struct world *w, int64_t first, int64_t steps, int spans, struct dt_error *err)
 {
     struct timeline *t = dt_alloc(sizeof *t);
-    *t = (struct timeline){.world = w, .first = first, .steps = steps, .most = spans, .spans = dt_alloc((size_t)spans * sizeof *t->spans)};
+    *t = (struct timeline){
+        .world = w, .first = first, .steps = steps, .most = spans, .spans = dt_alloc((size_t)spans * sizeof *t->spans)};
     int rc = dt_timer_open(w->device, &t->origin, err);
     for (int i = 0; i < spans && rc == 0; i++) { /* all of them now: steps make nothing */
         rc = dt_timer_open(w->device, &t->spans[i].timer, err);
@@ -116,7 +118,8 @@ bool timeline_over(struct timeline *t, int64_t done)
 
 static void put_name(struct dt_text *out, const char *what, int rank, int lane, const char *name)
 {
-    dt_text_printf(out, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", what, rank, lane, name);
+    dt_text_printf(out, "{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", what,
+                   rank, lane, name);
 }
 
 int timeline_write(struct timeline *t, const char *path, struct dt_error *err)
@@ -134,14 +137,18 @@ int timeline_write(struct timeline *t, const char *path, struct dt_error *err)
     for (int i = 0; i < t->count; i++) {
         const struct span *x = &t->spans[i];
         double begin_s, after_s;
-        if (!dt_timer_since(t->spans[0].timer, t->origin, &begin_s) || !dt_timer_since(x->timer, t->spans[0].timer, &after_s)) {
+        if (!dt_timer_since(t->spans[0].timer, t->origin, &begin_s) ||
+            !dt_timer_since(x->timer, t->spans[0].timer, &after_s)) {
             missing++;
             continue;
         }
-        begin_s += after_s; /* devices tell long times less exactly than short ones: what is inexact is the same for all */
-        dt_text_printf(&out, "{\"name\":\"%s%s%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"step\":%lld}},\n", x->what,
-                       x->of != NULL ? " " : "", x->of != NULL ? x->of : "", rank, (int)x->lane, t->began_us + begin_s * 1e6,
-                       dt_timer_s(x->timer) * 1e6, (long long)x->step);
+        begin_s += after_s; /* devices tell long times less exactly than short ones: what is
+                             * inexact is the same for all */
+        dt_text_printf(&out,
+                       "{\"name\":\"%s%s%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{"
+                       "\"step\":%lld}},\n",
+                       x->what, x->of != NULL ? " " : "", x->of != NULL ? x->of : "", rank, (int)x->lane,
+                       t->began_us + begin_s * 1e6, dt_timer_s(x->timer) * 1e6, (long long)x->step);
     }
     dt_text_printf(&out, "{\"name\":\"missing\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"count\":%d}}\n]}\n", rank, missing);
     int rc = dt_file_write(path, out.data, out.size, err);

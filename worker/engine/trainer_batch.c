@@ -1,11 +1,14 @@
-/* Batches: where a step's micro-steps take their samples, and their way to the device. Where a device has memory of its own, the next step's are read while
- * this one computes, and a stream of their own copies them: two sets of buffers, used in turn, and nobody waits but for what is not there yet.
+/* Batches: where a step's micro-steps take their samples, and their way to the device. Where a
+ * device has memory of its own, the next step's are read while this one computes, and a stream
+ * of their own copies them: two sets of buffers, used in turn, and nobody waits but for what is
+ * not there yet.
  *
  *   host      | step 0 | read 1 | step 1 | read 2 | ...        (puts work in, and reads)
  *   copy      | 0 |      | 1 |             | 2: when step 0 has used its own |
  *   compute       | step 0            | step 1             | step 2
  *
- * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that waits for the disk, the kernel is told what the next steps read. */
+ * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that
+ * waits for the disk, the kernel is told what the next steps read. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -13,7 +16,8 @@
 #include <sys/resource.h>
 
 #define NOW 0.0
-/* Steps that are asked for ahead; for how many steps, after reading had to wait for the disk, at first and at most. */
+/* Steps that are asked for ahead; for how many steps, after reading had to wait for the disk, at
+ * first and at most. */
 enum { EXPECTED_STEPS = 2, COLD_STEPS = 64, COLD_MOST = 1 << 20 };
 
 int trainer_batch_open(struct trainer *t, struct dt_error *err)
@@ -32,7 +36,8 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
         f->device = device + i * of_step;
         f->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->valid);
         f->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->batches);
-        for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by side */
+        for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by
+                                                        * side */
             f->batches[j] = (struct batch){.ids = f->device + 2 * j * elements,
                                            .labels = f->device + (2 * j + 1) * elements,
                                            .batch_size = m->batch_size,
@@ -69,8 +74,9 @@ void trainer_batch_restart(struct trainer *t)
     t->cold_span = COLD_STEPS;
 }
 
-/* Decides where the next step's micro-steps take their samples; returns how many there are. The rest of an epoch that fills no
- * micro-batch of all ranks is left out; what is left of a step at its end is up to partial_accumulation. */
+/* Decides where the next step's micro-steps take their samples; returns how many there are. The
+ * rest of an epoch that fills no micro-batch of all ranks is left out; what is left of a step at
+ * its end is up to partial_accumulation. */
 static int64_t place_micro_steps(struct trainer *t)
 {
     enum partial_accumulation partial = t->job->training.partial_accumulation;
@@ -98,13 +104,14 @@ static int64_t place_micro_steps(struct trainer *t)
 }
 
 /* The loader fills host memory, one copy in stream order brings ids and labels to the device. */
-static void read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from, const struct sampler *order,
-                       const struct trainer_micro *at, int64_t j, struct dt_stream *stream)
+static void read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from,
+                       const struct sampler *order, const struct trainer_micro *at, int64_t j, struct dt_stream *stream)
 {
     struct batch *b = &f->batches[j];
     int64_t elements = b->batch_size * b->sequence_length;
     int32_t *ids = f->host + 2 * j * elements, *labels = ids + elements;
-    b->valid_count = f->valid[j] = data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
+    b->valid_count = f->valid[j] =
+        data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
     int span = timeline_begin(t->timeline, t->copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream, "batch", NULL);
     dt_stream_copy(stream, f->device + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
     timeline_end(t->timeline, span, stream);
@@ -116,11 +123,13 @@ static long disk_reads(void)
     return getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_majflt : 0;
 }
 
-/* Of the next steps: what memory has not got of them is on its way when they are read, all of it at once, not page by page. */
+/* Of the next steps: what memory has not got of them is on its way when they are read, all of it
+ * at once, not page by page. */
 static void expect_next(struct trainer *t)
 {
     int64_t samples = t->job->training.batch_size_per_gpu * t->micro_steps;
-    int64_t left = data_expect(&t->train, &t->order, t->read_epoch, t->read_position, t->rank, t->size, EXPECTED_STEPS * samples);
+    int64_t left =
+        data_expect(&t->train, &t->order, t->read_epoch, t->read_position, t->rank, t->size, EXPECTED_STEPS * samples);
     (void)data_expect(&t->train, &t->order, t->read_epoch + 1, 0, t->rank, t->size, left);
 }
 
@@ -132,7 +141,8 @@ static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
     for (int64_t j = 0; j < f->count && t->train.blank_count > 0; j++) {
         for (int r = 0; r < t->size; r++, micro_batches++) {
             const struct trainer_micro *at = &t->micro[j];
-            if (data_blank(&t->train, &t->order, at->epoch, at->position, r, t->size, t->job->training.batch_size_per_gpu)) {
+            if (data_blank(&t->train, &t->order, at->epoch, at->position, r, t->size,
+                           t->job->training.batch_size_per_gpu)) {
                 f->blank_rank = f->blank_rank < 0 || r < f->blank_rank ? r : f->blank_rank;
                 blank++;
             }
@@ -147,7 +157,8 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     struct dt_stream *stream = t->copy != NULL ? t->copy : t->world->compute;
     double begin_s = dt_now_s();
     if (t->copy != NULL) {
-        if (trainer_wait(t, f->copied, "batch", err) != 0) { /* the last one left the host's buffer long ago */
+        if (trainer_wait(t, f->copied, "batch", err) != 0) { /* the last one left the host's
+                                                              * buffer long ago */
             return -1;
         }
         dt_event_wait(f->used, t->copy);
@@ -164,7 +175,8 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
         dt_event_record(f->copied, t->copy);
     }
     if (disk_reads() > before && t->cold < t->cold_span) {
-        /* What was asked for waits for nothing, so it would be forgotten again and again: longer each time. */
+        /* What was asked for waits for nothing, so it would be forgotten again and again: longer
+         * each time. */
         t->cold = t->cold_span;
         t->cold_span *= t->cold_span < COLD_MOST ? 2 : 1;
     } else if (t->cold > 0) {
@@ -206,7 +218,8 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
     if (fill(t, f, err) != 0) {
         return -1;
     }
-    if (dt_event_sync(busy, NOW, &ignored) != 0) { /* the device had work all the time: nobody waited for the batch */
+    if (dt_event_sync(busy, NOW, &ignored) != 0) { /* the device had work all the time: nobody
+                                                    * waited for the batch */
         f->data_s = 0;
     }
     return 0;
@@ -214,7 +227,8 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
 
 struct batch *trainer_batch_eval(struct trainer *t, int64_t i)
 {
-    struct trainer_feed *f = &t->feeds[(t->begun + 1) % 2]; /* the other one may hold the next step's already */
+    struct trainer_feed *f = &t->feeds[(t->begun + 1) % 2]; /* the other one may hold the next
+                                                             * step's already */
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
     read_batch(t, f, &t->val, &t->val_order, &(struct trainer_micro){.position = i * samples}, 0, t->world->compute);
     return &f->batches[0];

@@ -1,13 +1,16 @@
-/* Calls of blocks as graphs: the kernels of one call of a layer (forward, computing again, backward, evaluation) go into the compute stream as a whole, which costs
- * the host one launch in place of about ten or twenty. Only these kernels: collectives, events, marks of progress and whatever else a step puts in stays outside, so
- * graphs know no strategy.
+/* Calls of blocks as graphs: the kernels of one call of a layer (forward, computing again,
+ * backward, evaluation) go into the compute stream as a whole, which costs the host one launch
+ * in place of about ten or twenty. Only these kernels: collectives, events, marks of progress
+ * and whatever else a step puts in stays outside, so graphs know no strategy.
  *
- * A graph stands for the arguments that it was taken down with, so it is found by all that a call depends on (`struct call`): another address, size or flag is
- * another call. Layers have the same ones in each step: units keep their slots, and a layer is given no ids. A call that comes for the first time runs
- * directly, as plans are made and code is loaded then; the second time it is taken down. What a block has beyond CALLS of them runs directly for good.
+ * A graph stands for the arguments that it was taken down with, so it is found by all that a
+ * call depends on (`struct call`): another address, size or flag is another call. Layers have
+ * the same ones in each step: units keep their slots, and a layer is given no ids. A call that
+ * comes for the first time runs directly, as plans are made and code is loaded then; the second
+ * time it is taken down. What a block has beyond CALLS of them runs directly for good.
  *
- * `auto` measures: after a few steps without graphs, turns of TURN_STEPS steps with and without them, and the faster way stays. Bits are the same either way, so
- * each rank decides by itself. */
+ * `auto` measures: after a few steps without graphs, turns of TURN_STEPS steps with and without
+ * them, and the faster way stays. Bits are the same either way, so each rank decides by itself. */
 #include "worker/run/trainer.h"
 
 #include "base/bench.h"
@@ -17,19 +20,23 @@
 #include <string.h>
 
 enum {
-    CALLS = 8,      /* evaluation; forward, recompute and backward that adds, beside collectives or not; backward that overwrites */
+    CALLS = 8,      /* evaluation; forward, recompute and backward that adds, beside collectives
+                     * or not; backward that overwrites */
     LAUNCHES = 100, /* more than these calls of a layer make together */
     TURN_STEPS = 4,
     TURNS = 6,    /* half of them with graphs */
     TIMES = TURNS /* of either kind: two steps of each turn count */
 };
-#define LAUNCH_BYTES 0x1p16 /* of device memory: what drivers before 12.4 take for a kernel in a graph, newer ones take less */
+#define LAUNCH_BYTES                                                                                                   \
+    0x1p16 /* of device memory: what drivers before 12.4 take for a kernel in a
+            * graph, newer ones take less */
 
 struct call {
     enum pass_phase phase;
     enum dt_dtype grad_type;
     bool accumulate;
-    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *again, *scratch;
+    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *again,
+        *scratch;
     const void *ids, *labels, *logits, *loss_sum;
     int64_t batch_size, sequence_length, logits_row, busy_sms;
     double loss_scale;
@@ -128,7 +135,8 @@ static struct call call_of(const struct pass *p)
     return c;
 }
 
-/* Where the call's graph is or will be; null when it comes for the first time, or there is no room for it. */
+/* Where the call's graph is or will be; null when it comes for the first time, or there is no
+ * room for it. */
 static struct dt_graph **find(struct trainer_graphs *g, int block, const struct call *c)
 {
     for (int k = 0; k < g->count[block]; k++) {
@@ -204,21 +212,24 @@ void trainer_graph_begin(struct trainer *t)
 static void decide(struct trainer *t)
 {
     struct trainer_graphs *g = t->graphs;
-    double without_s = dt_bench_median(g->times[0], g->time_count[0]), with_s = dt_bench_median(g->times[1], g->time_count[1]);
+    double without_s = dt_bench_median(g->times[0], g->time_count[0]),
+           with_s = dt_bench_median(g->times[1], g->time_count[1]);
     char fields[160];
     g->measuring = false;
     g->on = with_s < without_s;
     if (!g->on) {
         forget(t);
     }
-    metrics_say(&t->metrics, "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)", g->on ? "on" : "off",
-                with_s * 1e3, without_s * 1e3);
-    snprintf(fields, sizeof fields, "\"on\": %s, \"with_s\": %.6g, \"without_s\": %.6g, \"step\": %lld, \"round\": %d", g->on ? "true" : "false",
-             with_s, without_s, (long long)t->step, t->world->round);
+    metrics_say(&t->metrics,
+                "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)",
+                g->on ? "on" : "off", with_s * 1e3, without_s * 1e3);
+    snprintf(fields, sizeof fields, "\"on\": %s, \"with_s\": %.6g, \"without_s\": %.6g, \"step\": %lld, \"round\": %d",
+             g->on ? "true" : "false", with_s, without_s, (long long)t->step, t->world->round);
     metrics_event(&t->metrics, "cuda_graphs", fields);
 }
 
-/* While a step is waited for, the next one is put in: those count whose neighbours are of their kind. */
+/* While a step is waited for, the next one is put in: those count whose neighbours are of their
+ * kind. */
 void trainer_graph_timed(struct trainer *t, int64_t step, double step_s)
 {
     struct trainer_graphs *g = t->graphs;

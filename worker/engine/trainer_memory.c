@@ -1,5 +1,6 @@
-/* Does the job fit, and if not, what is to change? On a CPU it is the host's memory that its ranks share; on a GPU the GPU's, beside what CUDA's context and
- * libraries take, which is measured when everything but the plan is there, and beside what others hold. */
+/* Does the job fit, and if not, what is to change? On a CPU it is the host's memory that its
+ * ranks share; on a GPU the GPU's, beside what CUDA's context and libraries take, which is
+ * measured when everything but the plan is there, and beside what others hold. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -14,7 +15,9 @@
 #define SPARE_LEAST_BYTES 0x8p20
 #define SPARE_SHARE (1.0 / 128)
 #define CONTEXT_MOST_BYTES 0x2p30 /* more than CUDA and its libraries ever take for themselves */
-#define HELD_WAIT_S 50.0          /* for the memory of programs that have ended: the driver takes a while to give it back */
+#define HELD_WAIT_S                                                                                                    \
+    50.0 /* for the memory of programs that have ended: the driver takes
+          * a while to give it back */
 #define HELD_ASK_S 0.25
 #define HELD_SAY_S 10.0
 
@@ -26,10 +29,12 @@ static double needed(const struct plan *p, bool on_device)
 
 /* ---- what to change when it does not fit ---- */
 
-/* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed where these do not help. */
+/* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed
+ * where these do not help. */
 enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7, CHANGE_MOMENTS = 8 };
 
-/* The least that is computed again beyond what the job does, in all layers; beyond RECOMPUTE_BLOCK: it does all. */
+/* The least that is computed again beyond what the job does, in all layers; beyond
+ * RECOMPUTE_BLOCK: it does all. */
 static enum recompute next_level(const struct job *job)
 {
     const struct job_recompute *r = &job->recompute;
@@ -55,10 +60,11 @@ static void put_level(const struct job_recompute *r, enum recompute level, struc
     }
 }
 
-/* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so. Batches become `divisor` times smaller, and
- * micro-steps as many times more; `level` is computed again. `out`: the changes as they are written. */
-static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, enum recompute level, int size, int local_size,
-                            struct dt_text *out)
+/* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so.
+ * Batches become `divisor` times smaller, and micro-steps as many times more; `level` is
+ * computed again. `out`: the changes as they are written. */
+static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, enum recompute level,
+                            int size, int local_size, struct dt_text *out)
 {
     struct job job = *t->job;
     struct trainer other;
@@ -74,23 +80,27 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
     if (changes & CHANGE_BATCH) {
         job.training.gradient_accumulation_steps *= divisor;
         job.training.batch_size_per_gpu /= divisor;
-        dt_text_printf(out, "%straining.batch_size_per_gpu=%lld, training.gradient_accumulation_steps=%lld", out->size > 0 ? ", " : "",
-                       (long long)job.training.batch_size_per_gpu, (long long)job.training.gradient_accumulation_steps);
+        dt_text_printf(out, "%straining.batch_size_per_gpu=%lld, training.gradient_accumulation_steps=%lld",
+                       out->size > 0 ? ", " : "", (long long)job.training.batch_size_per_gpu,
+                       (long long)job.training.gradient_accumulation_steps);
     }
     if (changes & CHANGE_MOMENTS) {
         job.precision.moments = DT_BF16;
         dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
     }
     struct dt_error err;
-    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
-                       ? needed(&other.plan, on_device)
-                       : INFINITY;
+    double bytes =
+        trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
+            ? needed(&other.plan, on_device)
+            : INFINITY;
     trainer_close(&other);
     return bytes;
 }
 
-/* The same with the largest batch and the least recomputing that make all `holders` of them fit into `have`; more than `have` when nothing does. */
-static double fitting_bytes(const struct trainer *t, bool on_device, int changes, int local_size, int holders, double have, struct dt_text *out)
+/* The same with the largest batch and the least recomputing that make all `holders` of them fit
+ * into `have`; more than `have` when nothing does. */
+static double fitting_bytes(const struct trainer *t, bool on_device, int changes, int local_size, int holders,
+                            double have, struct dt_text *out)
 {
     int64_t batch = t->job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
     double need = INFINITY;
@@ -106,9 +116,11 @@ static double fitting_bytes(const struct trainer *t, bool on_device, int changes
     return need;
 }
 
-/* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the job fit, each with what it then needs; otherwise how far all of
- * them together get, and on how many hosts that would fit. */
-static void add_advice(const struct trainer *t, bool on_device, int local_size, int holders, double have, struct dt_text *out)
+/* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the
+ * job fit, each with what it then needs; otherwise how far all of them together get, and on how
+ * many hosts that would fit. */
+static void add_advice(const struct trainer *t, bool on_device, int local_size, int holders, double have,
+                       struct dt_text *out)
 {
     const struct job *job = t->job;
     int open = 0, found = 0;
@@ -125,26 +137,32 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
             }
             double need = fitting_bytes(t, on_device, changes, local_size, holders, have, &what);
             if (need <= have) {
-                dt_text_printf(out, "%s%s (%s)", found++ ? " or " : "fits with ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+                dt_text_printf(out, "%s%s (%s)", found++ ? " or " : "fits with ", dt_text_str(&what),
+                               dt_text_bytes(need, bytes, sizeof bytes));
             }
         }
     }
     if (found == 0) {
-        double need = open
-                          ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK, t->size, local_size, &what) * holders
-                          : INFINITY;
+        double need = open ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK,
+                                           t->size, local_size, &what) *
+                                 holders
+                           : INFINITY;
         if (isfinite(need)) {
-            dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+            dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what),
+                           dt_text_bytes(need, bytes, sizeof bytes));
         }
         if (job->precision.moments == DT_F32) {
             need = fitting_bytes(t, on_device, open | CHANGE_MOMENTS, local_size, holders, have, &what);
             if (need <= have) {
-                dt_text_printf(out, "a new run fits with %s (%s); or ", dt_text_str(&what), dt_text_bytes(need, bytes, sizeof bytes));
+                dt_text_printf(out, "a new run fits with %s (%s); or ", dt_text_str(&what),
+                               dt_text_bytes(need, bytes, sizeof bytes));
             }
         }
         dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
         for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) * holders <= have) {
+            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) *
+                    holders <=
+                have) {
                 dt_text_printf(out, ", or %d hosts like this one and %s", hosts, dt_text_str(&what));
                 break;
             }
@@ -167,7 +185,8 @@ static void add_parts(const struct trainer *t, bool on_device, int holders, stru
     }
 }
 
-static int does_not_fit(const struct trainer *t, bool on_device, int local_size, int holders, double have, const char *what, struct dt_error *err)
+static int does_not_fit(const struct trainer *t, bool on_device, int local_size, int holders, double have,
+                        const char *what, struct dt_error *err)
 {
     char need_text[32], have_text[32], who[64];
     struct dt_text parts, advice;
@@ -175,11 +194,12 @@ static int does_not_fit(const struct trainer *t, bool on_device, int local_size,
     dt_text_init(&advice);
     add_parts(t, on_device, holders, &parts);
     add_advice(t, on_device, local_size, holders, have, &advice);
-    (void)snprintf(who, sizeof who, "%d rank%s on this %s %s", holders, holders == 1 ? "" : "s", on_device ? "GPU" : "host",
-                   holders == 1 ? "needs" : "need");
+    (void)snprintf(who, sizeof who, "%d rank%s on this %s %s", holders, holders == 1 ? "" : "s",
+                   on_device ? "GPU" : "host", holders == 1 ? "needs" : "need");
     (void)dt_fail(err, DT_NO_MEMORY, "plan: %s %s (%s), %s is %s; %s", who,
-                  dt_text_bytes(needed(&t->plan, on_device) * holders, need_text, sizeof need_text), dt_text_str(&parts), what,
-                  dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text), dt_text_str(&advice));
+                  dt_text_bytes(needed(&t->plan, on_device) * holders, need_text, sizeof need_text),
+                  dt_text_str(&parts), what, dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text),
+                  dt_text_str(&advice));
     dt_text_clear(&parts);
     dt_text_clear(&advice);
     return -1;
@@ -188,11 +208,14 @@ static int does_not_fit(const struct trainer *t, bool on_device, int local_size,
 int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err)
 {
     char what[64];
-    if (device != NULL && !device->host_memory) { /* trainer_open does, when the device's libraries have taken theirs */
+    if (device != NULL && !device->host_memory) { /* trainer_open does, when the device's
+                                                   * libraries have taken theirs */
         return 0;
     }
     double have = plan_available(local_size, what, sizeof what);
-    return needed(&t->plan, false) * local_size <= have ? 0 : does_not_fit(t, false, local_size, local_size, have, what, err);
+    return needed(&t->plan, false) * local_size <= have
+               ? 0
+               : does_not_fit(t, false, local_size, local_size, have, what, err);
 }
 
 int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err)
@@ -203,8 +226,9 @@ int trainer_check_total(const struct trainer *t, double total_bytes, int local_s
 
 /* ---- on a device that is open ---- */
 
-/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs, after this check: its
- * code, memory for its threads. NCCL's buffers are there already (strategy_connect). */
+/* Of each rank, for what CUDA and its libraries take when a kernel or a collective first runs,
+ * after this check: its code, memory for its threads. NCCL's buffers are there already
+ * (strategy_connect). */
 static double spare_bytes(double total_bytes)
 {
     return fmax(SPARE_LEAST_BYTES, total_bytes * SPARE_SHARE);
@@ -217,7 +241,8 @@ static double others_bytes(const struct world *w)
     return gpu_watch_sample(w->gpu, &s) && s.others_bytes > 0 ? s.others_bytes : 0;
 }
 
-/* Waits while memory is held by nobody who is known, which the driver gives back when it gets to it. False: it does not. */
+/* Waits while memory is held by nobody who is known, which the driver gives back when it gets to
+ * it. False: it does not. */
 static bool wait_for_memory(const struct world *w, const char *name, double need)
 {
     size_t free_bytes = 0, total_bytes = 0;
@@ -252,10 +277,12 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
     t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
     double connected = fmin(t->connected_bytes, t->context_bytes);
-    double own = connected + fmin(t->context_bytes - connected, CONTEXT_MOST_BYTES); /* the rest is others', though nobody told us so */
+    /* the rest is others', though nobody told us so */
+    double own = connected + fmin(t->context_bytes - connected, CONTEXT_MOST_BYTES);
     double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
     double spare = spare_bytes((double)total_bytes);
-    double need = needed(&t->plan, true) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;
+    double need = needed(&t->plan, true) + graphs + spare,
+           room = (double)total_bytes - own - (graphs + spare) * sharers;
     if (needed(&t->plan, true) * sharers > room) {
         return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
     }
@@ -264,7 +291,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     }
     char need_text[32], free_text[32];
     (void)dt_fail(err, DT_IO, "memory: %s: the plan needs %s, free are %s, the rest is held by others", place.name,
-                  dt_text_bytes(need, need_text, sizeof need_text), dt_text_bytes((double)free_bytes, free_text, sizeof free_text));
+                  dt_text_bytes(need, need_text, sizeof need_text),
+                  dt_text_bytes((double)free_bytes, free_text, sizeof free_text));
     size_t size = strlen(err->text);
     gpu_blame(place.bus, err);
     if (err->text[size] != '\0' || !wait_for_memory(w, place.name, need)) {

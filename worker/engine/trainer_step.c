@@ -1,12 +1,15 @@
-/* One optimizer step: read trainer_begin first. It walks the chain once forward and once backward per micro-step and asks the strategy for
- * weights and gradients; where they are and what travels is the strategy's business. Nothing in it allocates.
+/* One optimizer step: read trainer_begin first. It walks the chain once forward and once
+ * backward per micro-step and asks the strategy for weights and gradients; where they are and
+ * what travels is the strategy's business. Nothing in it allocates.
  *
  *   communication                                           | reduce 2, its norm | reduce 1, its norm | ...| sums |
  *   gathering       gather 1 | gather 2 | ...               | gather 0 |                               the same stream where two are not safe
  *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
  *
- * The host waits once a step. For a device with memory of its own it has put the next step in by then, and that one's batches are on their way: what a step came
- * to is known one step late, while the device goes on. Before whatever needs a step's state (a save, an evaluation, the end) nothing more is put in. */
+ * The host waits once a step. For a device with memory of its own it has put the next step in by
+ * then, and that one's batches are on their way: what a step came to is known one step late,
+ * while the device goes on. Before whatever needs a step's state (a save, an evaluation, the
+ * end) nothing more is put in. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -14,7 +17,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Between two looks of the host that waits. A device's peers are looked after by a thread (collectives/watch.h), and this is how soon the host hears of it. */
+/* Between two looks of the host that waits. A device's peers are looked after by a thread
+ * (collectives/watch.h), and this is how soon the host hears of it. */
 #define WAIT_SLICE_S 0.25
 #define WAIT_SLICE_DEVICE_S 0.02
 /* A mark in one number that a double holds: which one, micro-step, phase. */
@@ -43,7 +47,8 @@ static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-/* What the device wrote last, at whatever time. Nothing is concluded from it, so the thread sanitizer, which would ask for an order, does not watch. */
+/* What the device wrote last, at whatever time. Nothing is concluded from it, so the thread
+ * sanitizer, which would ask for an order, does not watch. */
 __attribute__((no_sanitize("thread"))) static int64_t last_mark(const struct trainer *t)
 {
     return __atomic_load_n(t->progress, __ATOMIC_RELAXED);
@@ -54,12 +59,14 @@ static void look_at_marks(struct trainer *t)
     int64_t number = last_mark(t);
     if (number != t->progress_seen) {
         t->progress_seen = number;
-        show_mark(&(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
+        show_mark(
+            &(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
     }
 }
 
-/* A device with memory of its own would wait for a host function: it writes a number, which the host shows when it looks. The host may be far ahead, and sit in a
- * launch for most of a step: it looks here too, and puts nothing more in when a peer was lost. */
+/* A device with memory of its own would wait for a host function: it writes a number, which the
+ * host shows when it looks. The host may be far ahead, and sit in a launch for most of a step:
+ * it looks here too, and puts nothing more in when a peer was lost. */
 static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
 {
     struct world *w = t->world;
@@ -70,7 +77,8 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
         return;
     }
     int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
+    w->device->kernels->fill(
+        w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
     look_at_marks(t);
     if (dt_comm_stopped(w->comm, &why) != 0) {
         t->lost = true;
@@ -93,10 +101,12 @@ static int poll_peers(struct world *w, struct dt_error *err)
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err)
 {
     struct world *w = t->world;
-    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0; /* of many ranks the agent finds the silent one */
+    /* of many ranks the agent finds the silent one */
+    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0;
     double slice_s = w->device->host_memory ? WAIT_SLICE_S : WAIT_SLICE_DEVICE_S;
     while (dt_event_sync(event, slice_s, err) != 0) {
-        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) { /* why it failed, not that time went by */
+        /* why it failed, not that time went by */
+        if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) {
             return -1;
         }
         look_at_marks(t);
@@ -107,11 +117,13 @@ int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, st
             return dt_fail(err, DT_STOPPED, "rank %d: %s: told to stop, the round is over", t->rank, what);
         }
         if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
-            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what, limit_s);
+            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what,
+                           limit_s);
         }
     }
     look_at_marks(t);
-    /* A stream on a device is let go when a peer is lost: then it ran dry, and what it computed is nothing. */
+    /* A stream on a device is let go when a peer is lost: then it ran dry, and what it computed
+     * is nothing. */
     return w->device->host_memory ? 0 : poll_peers(w, err);
 }
 
@@ -131,10 +143,12 @@ struct micro {
 
 static int busy_sms(const struct trainer *t, enum pass_phase phase, int block, struct micro micro)
 {
-    return strategy_busy_sms(&t->strategy, t->world, phase, block + 1 == t->chain.block_count, micro.step == 0, micro.step + 1 == micro.count);
+    return strategy_busy_sms(&t->strategy, t->world, phase, block + 1 == t->chain.block_count, micro.step == 0,
+                             micro.step + 1 == micro.count);
 }
 
-static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch, struct micro micro)
+static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch,
+                            struct micro micro)
 {
     return (struct pass){
         .phase = phase,
@@ -152,12 +166,14 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
 
 static void run_block(struct trainer *t, const struct block *b, const struct pass *p, const char *what)
 {
-    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, p->stream, what, b->layer >= 0 ? t->chain.units[b->unit].name : b->ops->name);
+    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, p->stream, what,
+                              b->layer >= 0 ? t->chain.units[b->unit].name : b->ops->name);
     trainer_run_block(t, b, p);
     timeline_end(t->timeline, span, p->stream);
 }
 
-/* Where a block's residual goes: one pair of buffers serves all blocks, each overwrites what it has read, but for those that keep theirs. */
+/* Where a block's residual goes: one pair of buffers serves all blocks, each overwrites what it
+ * has read, but for those that keep theirs. */
 static void *residual_of(const struct trainer *t, int block)
 {
     return t->chain.blocks[block].residual_saved ? t->saved[block] : t->residual;
@@ -171,7 +187,8 @@ static void set_input(const struct trainer *t, struct pass *p, int block)
 }
 
 /* Runs all blocks, but in training not the last: its work is in backward. */
-static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, struct micro micro, double *loss_sum)
+static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, struct micro micro,
+                    double *loss_sum)
 {
     struct strategy *s = &t->strategy;
     const struct weights_ops *weights = s->weights;
@@ -241,7 +258,8 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
         }
         if (i == c->units[b->unit].first_use) {
             clip_add(&t->clip, s->grads->reduce(s, b->unit, last_micro_step));
-            /* Kept weights stay for the next micro-step unless gradients travel at each one anyway. */
+            /* Kept weights stay for the next micro-step unless gradients travel at each one
+             * anyway. */
             if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
                 weights->drop(s, b->unit);
             }
@@ -271,7 +289,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->blank_rank = f->blank_rank;
     const struct batch_split now = trainer_split(t);
     bool last = t->begun + 1 >= t->total_steps;
-    t->begun_samples = p->samples = horizon_after(&t->horizon, &t->job->training, t->begun_samples, &now, p->epoch, p->position, last);
+    t->begun_samples = p->samples =
+        horizon_after(&t->horizon, &t->job->training, t->begun_samples, &now, p->epoch, p->position, last);
     p->riders = t->pace_due;
     t->pace_due = false;
     trainer_graph_begin(t);
@@ -300,7 +319,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = clip_start(&t->clip, &sums);
     timeline_end(t->timeline, span, w->compute);
-    if (!p->blank) { /* or weight decay and old moments would move weights of which the step says nothing */
+    if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
+                      * nothing */
         span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
         optimizer_step(&t->optimizer, p->rate, t->clip.factor);
         timeline_end(t->timeline, span, w->compute);
@@ -318,12 +338,15 @@ static void say_blank(struct trainer *t, const struct trainer_pending *p)
 {
     bool local_mean = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
     if (p->blank && t->blank_steps++ == 0) {
-        metrics_say(&t->metrics, "train: step %lld: no row of its batch has a target: the weights stay as they are, in all such steps",
-                    (long long)t->step);
+        metrics_say(
+            &t->metrics,
+            "train: step %lld: no row of its batch has a target: the weights stay as they are, in all such steps",
+            (long long)t->step);
     } else if (!p->blank && p->blank_rank >= 0 && local_mean && !t->blank_rank_said) {
         t->blank_rank_said = true;
         metrics_say(&t->metrics,
-                    "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean (training.loss_normalization "
+                    "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean "
+                    "(training.loss_normalization "
                     "local_mean); write global_tokens for the mean over targets",
                     (long long)t->step, p->blank_rank);
     }
@@ -340,16 +363,21 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     }
     const struct clip_result *r = clip_read(&t->clip, p->turn);
     if (r->bad_rank >= 0) {
-        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data", r->bad_rank,
-                       (long long)t->step + 1);
+        return dt_fail(err, DT_INVALID,
+                       "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data",
+                       r->bad_rank, (long long)t->step + 1);
     }
     if (!r->norm_finite) {
-        return dt_fail(err, DT_INVALID, "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
-                       (long long)t->step + 1);
+        return dt_fail(
+            err, DT_INVALID,
+            "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
+            (long long)t->step + 1);
     }
     if (p->blank && r->valid_count > 0) {
-        return dt_fail(err, DT_INVALID, "rank %d: step %lld: data.train has no targets here, and on another rank it has; give all the same files",
-                       t->rank, (long long)t->step + 1);
+        return dt_fail(
+            err, DT_INVALID,
+            "rank %d: step %lld: data.train has no targets here, and on another rank it has; give all the same files",
+            t->rank, (long long)t->step + 1);
     }
     t->step++;
     t->epoch = p->epoch;
@@ -388,11 +416,13 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         valid += batch->valid_count;
         mark(t, DT_PHASE_EVAL, i);
         forward(t, PASS_EVAL, batch, (struct micro){0, 1}, t->loss_sum);
-        /* The sums so far, of all ranks: the last are the result. With them travels the wish to stop, or a stop would wait for the end
-         * of a long evaluation. The next batch lies where this one does, so the host waits. */
-        turn = clip_start_sum(
-            &t->clip, &(struct clip_input){
-                          .loss_sum = t->loss_sum, .valid_count = &valid, .micro_steps = 1, .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
+        /* The sums so far, of all ranks: the last are the result. With them travels the wish to
+         * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
+         * this one does, so the host waits. */
+        turn = clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum,
+                                                             .valid_count = &valid,
+                                                             .micro_steps = 1,
+                                                             .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
         dt_event_record(t->done, w->compute);
         if (trainer_wait(t, t->done, "evaluation", err) != 0) {
             return -1;

@@ -36,7 +36,8 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* A driver is here: its control device. Asking the driver itself would cost each start on the CPU the loading of it. */
+/* A driver is here: its control device. Asking the driver itself would cost each start on the
+ * CPU the loading of it. */
 static bool driver_is_here(void)
 {
     return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
@@ -46,7 +47,9 @@ const char *world_device_name(const char *wanted)
 {
     const char *given = getenv("DTRUN_DEVICE");
     if (wanted == NULL || strcmp(wanted, "auto") == 0) {
-        wanted = given != NULL && given[0] != '\0' ? given : driver_is_here() && dt_device_known("cuda") ? "cuda" : "cpu";
+        wanted = given != NULL && given[0] != '\0'             ? given
+                 : driver_is_here() && dt_device_known("cuda") ? "cuda"
+                                                               : "cpu";
     }
     return strcmp(wanted, "gpu") == 0 ? "cuda" : wanted;
 }
@@ -58,7 +61,8 @@ static const char *by_variable(const char *list, char *out, size_t out_bytes)
     out[0] = '\0';
     if (list != NULL) {
         dt_gpu_visible(list, NULL, -1, &seen);
-        (void)snprintf(out, out_bytes, " visible (CUDA_VISIBLE_DEVICES=%.100s%s%.150s)", list, seen.problem[0] != '\0' ? ": " : "", seen.problem);
+        (void)snprintf(out, out_bytes, " visible (CUDA_VISIBLE_DEVICES=%.100s%s%.150s)", list,
+                       seen.problem[0] != '\0' ? ": " : "", seen.problem);
     }
     return out;
 }
@@ -74,17 +78,22 @@ static int too_few(int ranks, int count, struct dt_error *err)
     char variable[320], advice[128] = "";
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     if (lists_parts(list)) {
-        (void)snprintf(advice, sizeof advice, "a process sees one part of a GPU: give each rank its own with --virtual_local_rank, or ");
+        (void)snprintf(advice, sizeof advice,
+                       "a process sees one part of a GPU: give each rank its own with --virtual_local_rank, or ");
     } else if (count > 0) {
-        (void)snprintf(advice, sizeof advice, "start fewer (--nproc_per_node=%d), let ranks share one with training.share_gpu=true, or ", count);
+        (void)snprintf(advice, sizeof advice,
+                       "start fewer (--nproc_per_node=%d), let ranks share one with training.share_gpu=true, or ",
+                       count);
     } else if (list != NULL) {
         (void)snprintf(advice, sizeof advice, "correct or unset that, or ");
     }
-    return dt_fail(err, DT_INVALID, "training.device: %d rank%s on this host and %d GPU%s%s; %suse training.device=cpu", ranks, ranks == 1 ? "" : "s",
-                   count, count == 1 ? "" : "s", by_variable(list, variable, sizeof variable), advice);
+    return dt_fail(err, DT_INVALID, "training.device: %d rank%s on this host and %d GPU%s%s; %suse training.device=cpu",
+                   ranks, ranks == 1 ? "" : "s", count, count == 1 ? "" : "s",
+                   by_variable(list, variable, sizeof variable), advice);
 }
 
-/* GPUs by their files, where they have some: asking the driver takes seconds when it has to wake up. -1: not known so. */
+/* GPUs by their files, where they have some: asking the driver takes seconds when it has to wake
+ * up. -1: not known so. */
 static int count_files(void)
 {
     int count = 0;
@@ -115,7 +124,8 @@ int world_check_device(const struct world_options *o, int local_size, const char
 }
 
 /* Name and index of this rank's device: of several GPUs the one of its number. */
-static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index, struct dt_error *err)
+static int choose_device(const struct world *w, const struct world_options *o, const char **name, int *index,
+                         struct dt_error *err)
 {
     *index = 0;
     *name = world_device_name(o->device);
@@ -147,24 +157,28 @@ static int look_at_gpus(struct world *w, const struct world_options *o, struct d
     if (gpu_share_look(&w->gpus, w->store, w->page, w->rank, w->size, w->device, err) != 0) {
         return -1;
     }
-    return w->gpus.first < 0 || o->share_gpu ? 0
-                                             : dt_fail(err, DT_INVALID,
-                                                       "training.device: ranks %d and %d compute on one GPU (bus %s); give each its own "
-                                                       "(CUDA_VISIBLE_DEVICES, --nproc_per_node), or let "
-                                                       "ranks share one with training.share_gpu=true",
-                                                       w->gpus.first, w->gpus.second, w->gpus.bus);
+    return w->gpus.first < 0 || o->share_gpu
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "training.device: ranks %d and %d compute on one GPU (bus %s); give each its own "
+                         "(CUDA_VISIBLE_DEVICES, --nproc_per_node), or let "
+                         "ranks share one with training.share_gpu=true",
+                         w->gpus.first, w->gpus.second, w->gpus.bus);
 }
 
 /* Can GPUs read each other's memory? Only those of one host that each rank sees. */
 static int check_peer(const struct world *w, bool here, struct dt_error *err)
 {
     if (!here) {
-        return dt_fail(err, DT_INVALID, "training.collectives: peer is for GPUs of one host, and there are %d hosts; use nccl", w->node_count);
+        return dt_fail(err, DT_INVALID,
+                       "training.collectives: peer is for GPUs of one host, and there are %d hosts; use nccl",
+                       w->node_count);
     }
     return w->gpus.unseen < 0
                ? 0
                : dt_fail(err, DT_INVALID,
-                         "training.collectives: with peer ranks read each other's memory, and rank %d does not see the GPU of rank %d; leave out "
+                         "training.collectives: with peer ranks read each other's memory, and rank %d does not see the "
+                         "GPU of rank %d; leave out "
                          "--virtual_local_rank, or what else gives each rank a list of its own, or use nccl",
                          w->rank, w->gpus.unseen);
 }
@@ -172,20 +186,24 @@ static int check_peer(const struct world *w, bool here, struct dt_error *err)
 static int check_nccl(const struct world *w, bool here, bool deterministic, struct dt_error *err)
 {
     if (deterministic) {
-        return dt_fail(err, DT_INVALID, "training.deterministic: NCCL, which GPUs %s use, sums in an order of its own; set it to false, or use %s",
-                       here ? "with training.collectives=nccl" : "of several hosts", here ? "training.collectives=peer" : "GPUs of one host");
+        return dt_fail(
+            err, DT_INVALID,
+            "training.deterministic: NCCL, which GPUs %s use, sums in an order of its own; set it to false, or use %s",
+            here ? "with training.collectives=nccl" : "of several hosts",
+            here ? "training.collectives=peer" : "GPUs of one host");
     }
-    return w->gpus.first < 0
-               ? 0
-               : dt_fail(
-                     err, DT_INVALID,
-                     "training.collectives: nccl needs a GPU for each rank, and ranks %d and %d share one (bus %s); start fewer (--nproc_per_node)%s",
-                     w->gpus.first, w->gpus.second, w->gpus.bus, here ? ", or use peer" : "");
+    return w->gpus.first < 0 ? 0
+                             : dt_fail(err, DT_INVALID,
+                                       "training.collectives: nccl needs a GPU for each rank, and ranks %d and %d "
+                                       "share one (bus %s); start fewer (--nproc_per_node)%s",
+                                       w->gpus.first, w->gpus.second, w->gpus.bus, here ? ", or use peer" : "");
 }
 
-/* What GPUs talk by: null where there is nothing to choose. NCCL refuses ranks that share a GPU, and sums in an order of its own. All ranks of a host find the
- * same; of several hosts there is only NCCL, and whoever has none is named when the communicator is opened. */
-static int choose_collectives(const struct world *w, const struct world_options *o, const char **backend, struct dt_error *err)
+/* What GPUs talk by: null where there is nothing to choose. NCCL refuses ranks that share a GPU,
+ * and sums in an order of its own. All ranks of a host find the same; of several hosts there is
+ * only NCCL, and whoever has none is named when the communicator is opened. */
+static int choose_collectives(const struct world *w, const struct world_options *o, const char **backend,
+                              struct dt_error *err)
 {
     const char *wanted = o->collectives != NULL ? o->collectives : "auto";
     bool here = w->node_count <= 1 && o->host == NULL, shared = w->gpus.first >= 0;
@@ -198,7 +216,9 @@ static int choose_collectives(const struct world *w, const struct world_options 
         bool nccl = !here || (!shared && !o->deterministic && dt_nccl_load(&why) != NULL);
         wanted = nccl ? "nccl" : "peer";
         if (!nccl && !shared && !o->deterministic && w->rank == 0) {
-            dt_log(DT_LOG_WARN, "train", "%s; %d GPUs of this host read each other's memory instead (training.collectives=peer)", why.text, w->size);
+            dt_log(DT_LOG_WARN, "train",
+                   "%s; %d GPUs of this host read each other's memory instead (training.collectives=peer)", why.text,
+                   w->size);
         }
     }
     *backend = wanted;
@@ -208,7 +228,8 @@ static int choose_collectives(const struct world *w, const struct world_options 
 /* Device, streams, communicators; rank, sizes, page and store are there. */
 static int open_inside(struct world *w, const struct world_options *o, struct dt_error *err)
 {
-    int sharers = 1; /* ranks that run on our cores; fewer than on this host when the launcher bound us to some of them */
+    int sharers = 1; /* ranks that run on our cores; fewer than on this host when the launcher
+                      * bound us to some of them */
     if (env_int("DTRUN_CPU_SHARERS", w->local_size, &sharers, err) != 0) {
         return -1;
     }
@@ -217,7 +238,8 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     if (w->threads < 1) {
         w->threads = 1;
     }
-    struct dt_device_options device = {.thread_count = w->threads, .local_rank_count = sharers, .deterministic = o->deterministic};
+    struct dt_device_options device = {
+        .thread_count = w->threads, .local_rank_count = sharers, .deterministic = o->deterministic};
     const char *name = NULL;
     if (choose_device(w, o, &name, &device.index, err) != 0) {
         return -1;
@@ -234,7 +256,8 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         return -1;
     }
     w->communication = w->compute;
-    if (w->size > 1 && w->device->options.streams == DT_STREAMS_THREAD && dt_stream_open(w->device, 1, &w->communication, err) != 0) {
+    if (w->size > 1 && w->device->options.streams == DT_STREAMS_THREAD &&
+        dt_stream_open(w->device, 1, &w->communication, err) != 0) {
         w->communication = w->compute;
         return -1;
     }
@@ -243,10 +266,16 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         return -1;
     }
     double timeout_s = o->collective_timeout_s > 0 ? o->collective_timeout_s : FOR_EVER_S;
-    struct dt_comm_options comm = {.rank = w->rank, .size = w->size, .store = w->store, .page = w->page, .device = w->device, .timeout_s = timeout_s};
+    struct dt_comm_options comm = {.rank = w->rank,
+                                   .size = w->size,
+                                   .store = w->store,
+                                   .page = w->page,
+                                   .device = w->device,
+                                   .timeout_s = timeout_s};
     char host[32];
     (void)snprintf(host, sizeof host, "%d", w->node_rank);
-    comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL; /* what one agent runs is a host */
+    /* what one agent runs is a host */
+    comm.host = o->host ? o->host : w->node_count > 1 ? host : NULL;
     comm.sm_limit = o->collective_sms;
     if (choose_collectives(w, o, &comm.backend, err) != 0 || dt_comm_open(&w->comm, &comm, err) != 0) {
         return -1;
@@ -286,21 +315,25 @@ static int read_hosts(struct world *w, const char *text, struct dt_error *err)
     dt_text_clear(&sizes);
     return ranks == w->size
                ? 0
-               : dt_fail(err, DT_INVALID, "DTRUN_HOST_OF_RANK=%.60s: does not say the hosts of %d ranks; start through dtrun", text, w->size);
+               : dt_fail(err, DT_INVALID,
+                         "DTRUN_HOST_OF_RANK=%.60s: does not say the hosts of %d ranks; start through dtrun", text,
+                         w->size);
 }
 
 int world_open(struct world *w, const struct world_options *o, struct dt_error *err)
 {
     memset(w, 0, sizeof *w);
     w->page_fd = -1;
-    if (dt_page_attach(&w->page, err) != 0 || env_int("WORLD_SIZE", 1, &w->size, err) != 0 || env_int("RANK", 0, &w->rank, err) != 0 ||
-        env_int("LOCAL_RANK", 0, &w->local_rank, err) != 0) {
+    if (dt_page_attach(&w->page, err) != 0 || env_int("WORLD_SIZE", 1, &w->size, err) != 0 ||
+        env_int("RANK", 0, &w->rank, err) != 0 || env_int("LOCAL_RANK", 0, &w->local_rank, err) != 0) {
         return -1;
     }
     if (w->size < 1 || w->rank >= w->size) {
-        return dt_fail(err, DT_INVALID, "RANK %d, WORLD_SIZE %d: a rank is below the world size; start through dtrun", w->rank, w->size);
+        return dt_fail(err, DT_INVALID, "RANK %d, WORLD_SIZE %d: a rank is below the world size; start through dtrun",
+                       w->rank, w->size);
     }
-    if (env_int("LOCAL_WORLD_SIZE", w->size, &w->local_size, err) != 0 || env_int("GROUP_RANK", 0, &w->node_rank, err) != 0) {
+    if (env_int("LOCAL_WORLD_SIZE", w->size, &w->local_size, err) != 0 ||
+        env_int("GROUP_RANK", 0, &w->node_rank, err) != 0) {
         return -1;
     }
     w->local_size = w->local_size < 1 ? 1 : w->local_size;
@@ -328,7 +361,8 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
             return -1;
         }
         if (!host || port == 0) {
-            return dt_fail(err, DT_INVALID, "WORLD_SIZE %d: MASTER_ADDR or MASTER_PORT is not set; start through dtrun", w->size);
+            return dt_fail(err, DT_INVALID, "WORLD_SIZE %d: MASTER_ADDR or MASTER_PORT is not set; start through dtrun",
+                           w->size);
         }
         if (dt_store_open(&w->store, host, port, STORE_TIMEOUT_S, w->page, err) != 0) {
             return dt_wrap(err, "rank %d", w->rank);
@@ -341,10 +375,17 @@ int world_open(struct world *w, const struct world_options *o, struct dt_error *
     return 0;
 }
 
-int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err)
+int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size,
+                      struct dt_error *err)
 {
     memset(w, 0, sizeof *w);
-    *w = (struct world){.rank = rank, .size = size, .local_rank = rank, .local_size = size, .node_count = 1, .run_id = "test", .page_fd = -1};
+    *w = (struct world){.rank = rank,
+                        .size = size,
+                        .local_rank = rank,
+                        .local_size = size,
+                        .node_count = 1,
+                        .run_id = "test",
+                        .page_fd = -1};
     w->store = store;
     if (dt_page_create(&w->page, &w->page_fd, 0, err) != 0) {
         return -1;
@@ -403,7 +444,8 @@ bool world_gathers_apart(const struct world *w)
 int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX])
 {
     int count = 0;
-    struct dt_comm *const all[] = {w->gather != w->shard ? w->gather : NULL, w->shard != w->comm ? w->shard : NULL, w->replica, w->comm};
+    struct dt_comm *const all[] = {w->gather != w->shard ? w->gather : NULL, w->shard != w->comm ? w->shard : NULL,
+                                   w->replica, w->comm};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i] != NULL) {
             out[count++] = all[i];

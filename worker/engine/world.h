@@ -1,4 +1,5 @@
-/* Where this worker is: rank and sizes from the environment, store, device, streams, communicators, the page. */
+/* Where this worker is: rank and sizes from the environment, store, device, streams,
+ * communicators, the page. */
 #ifndef DT_WORKER_ENGINE_WORLD_H
 #define DT_WORKER_ENGINE_WORLD_H
 
@@ -17,52 +18,70 @@ struct world {
     int rank, size, local_rank, local_size, node_rank, node_count;
     int round; /* 0 for a lone worker */
     const char *run_id;
-    char launch[33];        /* which launch of that name: the same for all its ranks and rounds, and no other has it; "": not known */
+    char launch[33];        /* which launch of that name: the same for all its ranks and rounds,
+                             * and no other has it; "": not known */
     struct dt_page *page;   /* never null */
     struct dt_store *store; /* null for a lone rank */
     struct dt_device *device;
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
-    struct dt_stream *gathering;               /* of collectives of `gather`; communication unless world_part_gathers made one */
+    struct dt_stream *gathering;               /* of collectives of `gather`; communication
+                                                * unless world_part_gathers made one */
     struct gpu_share gpus;                     /* who computes where, of several ranks on GPUs */
     struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
-    struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise shard = comm, replica = null */
-    struct dt_comm *gather;                    /* for gathers of weights: the ranks of shard; shard itself unless world_part_gathers made another */
-    char uneven[256];                          /* how many ranks each host has, "3,1", when they have different numbers; "": alike, or not known */
+    struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise
+                                                * shard = comm, replica = null */
+    struct dt_comm *gather;                    /* for gathers of weights: the ranks of shard;
+                                                * shard itself unless world_part_gathers made
+                                                * another */
+    char uneven[256];                          /* how many ranks each host has, "3,1", when they
+                                                * have different numbers; "": alike, or not known */
     int threads;                               /* of the pool in this process */
     int page_fd;                               /* of a page made here, or -1 */
     bool agent;                                /* the page is an agent's */
-    bool told;                                 /* why this rank fails was said already, by rank 0 for all */
-    bool failed;                               /* set before world_close when a collective may still be running: it is aborted first */
-    atomic_int exit_code;                      /* what the process ends with already, whoever tells it to end; 0: nothing has failed */
+    bool told;                                 /* why this rank fails was said already, by rank 0
+                                                * for all */
+    bool failed;                               /* set before world_close when a collective may
+                                                * still be running: it is aborted first */
+    atomic_int exit_code;                      /* what the process ends with already, whoever
+                                                * tells it to end; 0: nothing has failed */
 };
 
 struct world_options {
-    const char *device;          /* as training.device; in tests any name that dt_device_open knows; null: "auto" */
+    const char *device;          /* as training.device; in tests any name that dt_device_open
+                                  * knows; null: "auto" */
     bool share_gpu;              /* several ranks may compute on one GPU */
     const char *collectives;     /* as training.collectives; null: "auto" */
-    int collective_sms;          /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
+    int collective_sms;          /* nccl: multiprocessors that a collective may take; 0: as NCCL
+                                  * chooses */
     bool deterministic;          /* sums over ranks in one order, and as struct dt_device_options */
     double collective_timeout_s; /* 0: none */
     int threads;                 /* 0: cores this process may use / local ranks */
-    const char *host;            /* where this rank is, for world_open_thread; null: all on one host */
+    const char *host;            /* where this rank is, for world_open_thread; null: all on one
+                                  * host */
     int shards;                  /* size of a shard group; 0 or world size: no split */
 };
 
-/* Before anything is started, without asking a driver: the device that ranks will compute on, and whether there are enough for those of this host as far as
- * files and variables tell. *name: "cpu", "cuda". */
+/* Before anything is started, without asking a driver: the device that ranks will compute on,
+ * and whether there are enough for those of this host as far as files and variables tell. *name:
+ * "cpu", "cuda". */
 int world_check_device(const struct world_options *o, int local_size, const char **name, struct dt_error *err);
-/* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page, connects to the store, opens device and
- * communicators. Every wait has a deadline; err names for whom. */
+/* Reads RANK, WORLD_SIZE, ... (a lone worker without them is rank 0 of 1), attaches the page,
+ * connects to the store, opens device and communicators. Every wait has a deadline; err names
+ * for whom. */
 int world_open(struct world *w, const struct world_options *o, struct dt_error *err);
-/* Tests: rank `rank` of `size` threads of one process over a local store (see dt_store_open_local). Closed by world_close as well. */
-int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size, struct dt_error *err);
-/* The device that training.device means here: "auto" (or null) is DTRUN_DEVICE where that is set, otherwise "cuda" where there is a driver. Opens nothing. */
+/* Tests: rank `rank` of `size` threads of one process over a local store (see
+ * dt_store_open_local). Closed by world_close as well. */
+int world_open_thread(struct world *w, const struct world_options *o, struct dt_store *store, int rank, int size,
+                      struct dt_error *err);
+/* The device that training.device means here: "auto" (or null) is DTRUN_DEVICE where that is
+ * set, otherwise "cuda" where there is a driver. Opens nothing. */
 const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
-/* Gathers of weights no longer wait behind reductions of gradients: a communicator and a stream of their own, where backend and device allow two at once
- * (dt_comm_beside); otherwise nothing changes. All ranks call it alike, after the last world_split. */
+/* Gathers of weights no longer wait behind reductions of gradients: a communicator and a stream
+ * of their own, where backend and device allow two at once (dt_comm_beside); otherwise nothing
+ * changes. All ranks call it alike, after the last world_split. */
 int world_part_gathers(struct world *w, struct dt_error *err);
 /* Are they so? Then what a stream has done says nothing of the other one. */
 bool world_gathers_apart(const struct world *w);
@@ -74,9 +93,11 @@ int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX]);
 /* Aborts them all; nobody waits in a stream afterwards. */
 void world_abort(struct world *w);
 void world_close(struct world *w);
-/* Adds to the error what is known of it besides: of a GPU that failed, its serial number and what the driver tells; patient: also what it tells a moment later. */
+/* Adds to the error what is known of it besides: of a GPU that failed, its serial number and
+ * what the driver tells; patient: also what it tells a moment later. */
 void world_explain(struct world *w, struct dt_error *err, bool patient);
-/* Leaves on the page why this rank fails. True: the agent says so, in its cause line, and nobody else needs to. It does not after a wish to stop. */
+/* Leaves on the page why this rank fails. True: the agent says so, in its cause line, and nobody
+ * else needs to. It does not after a wish to stop. */
 bool world_tell_cause(struct world *w, const struct dt_error *why);
 
 #endif

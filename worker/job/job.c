@@ -1,5 +1,6 @@
-/* The job file: reads it through the tables of job_fields.c, fills in what depends on other keys, and makes the checks that
- * span keys. Whether files exist and the model fits is for those who open them. */
+/* The job file: reads it through the tables of job_fields.c, fills in what depends on other
+ * keys, and makes the checks that span keys. Whether files exist and the model fits is for those
+ * who open them. */
 #include "worker/job/job.h"
 
 #include "base/config.h"
@@ -29,10 +30,12 @@ static void check_model(struct job *job, struct dt_config *c)
     const struct job_model *m = &job->model;
     if (m->n_embd % m->n_head != 0) {
         dt_config_problem(c, dt_config_where(c, "model.n_head") != NULL ? "model.n_head" : "model.n_embd",
-                          "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple", m->n_embd, m->n_head);
+                          "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple",
+                          m->n_embd, m->n_head);
     }
     if (m->n_embd > 0 && m->vocab_size > ((int64_t)1 << 40) / m->n_embd) {
-        dt_config_problem(c, "model.vocab_size", "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size,
+        dt_config_problem(c, "model.vocab_size",
+                          "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size,
                           m->n_embd);
     }
 }
@@ -43,7 +46,8 @@ static void check_data(struct job *job, struct dt_config *c)
         job->data.sequence_length = job->model.n_positions;
         dt_config_derived(c, "data.sequence_length", "model.n_positions");
     } else if (job->data.sequence_length > job->model.n_positions) {
-        dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it",
+        dt_config_problem(c, "data.sequence_length",
+                          "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it",
                           job->data.sequence_length, job->model.n_positions, dt_config_source(c, "model.n_positions"));
     }
 }
@@ -66,7 +70,8 @@ static void check_length(struct job *job, struct dt_config *c)
                           dt_config_source(c, "training.warmup_steps"));
     }
     if (t->max_steps > 0 && t->warmup_steps > t->max_steps) {
-        dt_config_problem(c, "training.warmup_steps", "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
+        dt_config_problem(c, "training.warmup_steps",
+                          "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
     if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
@@ -81,7 +86,8 @@ static bool is_key(const char *path)
 {
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         size_t size = strlen(s->name);
-        for (const struct dt_field *f = s->fields; strncmp(path, s->name, size) == 0 && path[size] == '.' && f->key != NULL; f++) {
+        for (const struct dt_field *f = s->fields;
+             strncmp(path, s->name, size) == 0 && path[size] == '.' && f->key != NULL; f++) {
             if (strcmp(f->key, path + size + 1) == 0) {
                 return true;
             }
@@ -97,15 +103,16 @@ static void check_accept(struct job *job, struct dt_config *c)
     dt_text_init(&all);
     for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
         size_t size = strcspn(p, ",");
-        const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name), *nearest = job_accept_nearest(name);
+        const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name),
+                   *nearest = job_accept_nearest(name);
         if (key != NULL) {
             dt_text_printf(&all, "%s%s", all.size > 0 ? "," : "", key);
         } else if (is_key(name)) {
             dt_config_problem(c, "checkpointing.accept", "%s may always differ from a checkpoint's; remove it", name);
         } else {
             dt_config_problem(c, "checkpointing.accept", "%s: is no key that a checkpoint is compared by%s%s%s", name,
-                              nearest != NULL ? "; did you mean " : "; see dtrun-train(1)", nearest != NULL ? nearest : "",
-                              nearest != NULL ? "?" : "");
+                              nearest != NULL ? "; did you mean " : "; see dtrun-train(1)",
+                              nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
         }
         p += size;
     }
@@ -130,15 +137,17 @@ static bool starts_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* The name of the row behind an alias that spells it out: "deepspeed_stage_3" and "zero_stage_3" are "zero3", "fsdp_no_shard" is "no_shard". */
+/* The name of the row behind an alias that spells it out: "deepspeed_stage_3" and "zero_stage_3"
+ * are "zero3", "fsdp_no_shard" is "no_shard". */
 static const char *row_name(struct dt_arena *arena, const char *name)
 {
     const char *stage = strstr(name, "_stage_");
     return stage != NULL ? dt_arena_printf(arena, "zero%s", stage + 7) : starts_with(name, "fsdp_") ? name + 5 : name;
 }
 
-/* The strategy has one owner: training.strategy, fsdp.sharding_strategy or zero_optimization.stage. Afterwards training.strategy holds
- * what either of the blocks says. A family name (fsdp, deepspeed) leaves the choice to its block. */
+/* The strategy has one owner: training.strategy, fsdp.sharding_strategy or
+ * zero_optimization.stage. Afterwards training.strategy holds what either of the blocks says. A
+ * family name (fsdp, deepspeed) leaves the choice to its block. */
 static void check_strategy(struct job *job, struct dt_config *c)
 {
     const char *strategy = job->training.strategy, *from = NULL, *block = NULL;
@@ -160,7 +169,8 @@ static void check_strategy(struct job *job, struct dt_config *c)
         family = family || strcmp(strategy, "deepspeed") == 0;
     }
     if (block != NULL && !family && strcmp(row_name(&job->arena, strategy), block) != 0) {
-        dt_config_problem(c, from, "training.strategy is %s (%s); say it in one place", strategy, dt_config_source(c, "training.strategy"));
+        dt_config_problem(c, from, "training.strategy is %s (%s); say it in one place", strategy,
+                          dt_config_source(c, "training.strategy"));
         return;
     }
     if (block != NULL) {
@@ -169,8 +179,9 @@ static void check_strategy(struct job *job, struct dt_config *c)
     }
     strategy = row_name(&job->arena, job->training.strategy);
     if (job->fsdp.device_mesh[0] != 0 && !starts_with(strategy, "hybrid_shard")) {
-        dt_config_problem(c, "fsdp.device_mesh", "only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is %s (%s); remove it", strategy,
-                          dt_config_source(c, "training.strategy"));
+        dt_config_problem(c, "fsdp.device_mesh",
+                          "only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is %s (%s); remove it",
+                          strategy, dt_config_source(c, "training.strategy"));
     }
 }
 
@@ -185,8 +196,9 @@ struct precision_word {
     bool given, bf16;
 };
 
-/* The precision has one owner as well: training.precision, mixed_precision.param_dtype or bf16.enabled. A block that is switched off says nothing.
- * Afterwards training.precision holds what they say, in Lightning's words. The type of AdamW's moments is a choice of its own. */
+/* The precision has one owner as well: training.precision, mixed_precision.param_dtype or
+ * bf16.enabled. A block that is switched off says nothing. Afterwards training.precision holds
+ * what they say, in Lightning's words. The type of AdamW's moments is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
     const struct job_mixed *m = &job->mixed;
@@ -201,8 +213,8 @@ static void check_precision(struct job *job, struct dt_config *c)
     job->precision.moments = half_moments ? DT_BF16 : DT_F32;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (words[i].given && owner != NULL && words[i].bf16 != owner->bf16) {
-            dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key, owner->bf16 ? "bf16" : "fp32",
-                              dt_config_source(c, owner->key));
+            dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key,
+                              owner->bf16 ? "bf16" : "fp32", dt_config_source(c, owner->key));
             return;
         }
         owner = owner == NULL && words[i].given ? &words[i] : owner;
@@ -213,14 +225,17 @@ static void check_precision(struct job *job, struct dt_config *c)
         dt_config_derived(c, "training.precision", owner->key);
     }
     job->precision.compute = bf16 ? DT_BF16 : DT_F32;
-    job->precision.reduce = m->reduce_dtype == NULL ? job->precision.compute : is_bf16(m->reduce_dtype) ? DT_BF16 : DT_F32;
+    job->precision.reduce = m->reduce_dtype == NULL    ? job->precision.compute
+                            : is_bf16(m->reduce_dtype) ? DT_BF16
+                                                       : DT_F32;
     if (!bf16 && job->precision.reduce == DT_BF16) {
         dt_config_problem(c, "mixed_precision.reduce_dtype",
                           "bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it");
     }
 }
 
-/* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" -> "a/b". Where ".." leads is up to links. */
+/* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" ->
+ * "a/b". Where ".." leads is up to links. */
 static const char *plain_path(struct dt_arena *arena, const char *path)
 {
     char *out = dt_arena_strdup(arena, path), *to = out;
@@ -288,7 +303,8 @@ static void write_text(struct job *job)
     job->text = t.data;
 }
 
-/* One word of a row, from a column on: further left when it would not end within 79, in the next line when that place is taken. */
+/* One word of a row, from a column on: further left when it would not end within 79, in the next
+ * line when that place is taken. */
 static void put_cell(struct dt_text *out, size_t *used, size_t column, const char *text)
 {
     enum { WIDTH = 79, INDENT = 4 };
@@ -304,7 +320,8 @@ static void put_cell(struct dt_text *out, size_t *used, size_t column, const cha
     *used = column + size;
 }
 
-/* Key, value and source of each value, in three columns of a terminal of 80. There is one file: where its path is too long, its name will do. */
+/* Key, value and source of each value, in three columns of a terminal of 80. There is one file:
+ * where its path is too long, its name will do. */
 static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
 {
     enum { VALUE = 38, SOURCE = 58, SOURCE_BYTES = 79 - SOURCE };
@@ -329,7 +346,8 @@ static void print_sources(struct job *job, const struct dt_config *c, struct dt_
     }
 }
 
-/* A check across keys would blame the wrong one where a default stands in for a bad value, so it asks for good sections. */
+/* A check across keys would blame the wrong one where a default stands in for a bad value, so it
+ * asks for good sections. */
 static void check_sections(struct job *job, struct dt_config *c, const bool *good)
 {
     if (good[JOB_MODEL]) {
@@ -352,7 +370,8 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
 }
 
-static int open_job(struct job *job, const struct job_arguments *args, struct dt_text *sources, struct dt_text *problems, struct dt_error *err)
+static int open_job(struct job *job, const struct job_arguments *args, struct dt_text *sources,
+                    struct dt_text *problems, struct dt_error *err)
 {
     struct dt_config *c = NULL;
     *job = (struct job){0};
@@ -362,8 +381,8 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     job->fresh = args->fresh;
     struct stat st;
     bool folder = stat(job->path, &st) == 0 && S_ISDIR(st.st_mode);
-    bool bad =
-        (folder ? dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path) : dt_config_open(&c, job->path, &job->arena, err)) != 0;
+    bool bad = (folder ? dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path)
+                       : dt_config_open(&c, job->path, &job->arena, err)) != 0;
     for (int i = 0; !bad && i < args->set_count; i++) {
         bad = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err) != 0;
     }
@@ -379,7 +398,8 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     dt_config_hints(c, job_hints);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
-        good[i] = dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
+        good[i] =
+            dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
     }
     fill_folders(job, c);
     good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
@@ -407,7 +427,8 @@ void job_close(struct job *job)
     *job = (struct job){0};
 }
 
-int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err)
+int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,
+                     struct dt_error *err)
 {
     struct job job;
     struct dt_text sources;
@@ -423,7 +444,8 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
 
 void job_schema(struct dt_text *out)
 {
-    dt_text_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"job of train\",\n  \"type\": \"object\",\n"
+    dt_text_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"job of "
+                      "train\",\n  \"type\": \"object\",\n"
                       "  \"additionalProperties\": false,\n  \"required\": [\"data\"],\n  \"properties\": {\n");
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         bool required = false;
@@ -431,7 +453,8 @@ void job_schema(struct dt_text *out)
             struct dt_text fields;
             dt_text_init(&fields);
             dt_config_schema(s->fields, 4, &fields);
-            dt_text_add(out, dt_text_str(&fields), fields.size - 1); /* without the newline: sections follow */
+            /* without the newline: sections follow */
+            dt_text_add(out, dt_text_str(&fields), fields.size - 1);
             dt_text_clear(&fields);
             continue;
         }

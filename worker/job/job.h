@@ -1,4 +1,5 @@
-/* A training job: what job.json says, every value filled in and checked. Nothing after job.c looks at the file again. */
+/* A training job: what job.json says, every value filled in and checked. Nothing after job.c
+ * looks at the file again. */
 #ifndef DT_WORKER_JOB_JOB_H
 #define DT_WORKER_JOB_JOB_H
 
@@ -12,9 +13,12 @@
 #include <stdint.h>
 
 enum loss_normalization { LOSS_LOCAL_MEAN, LOSS_GLOBAL_TOKENS };
-enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY }; /* auto: the strategy row's own */
-enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };             /* fsdp.backward_prefetch */
-enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };                  /* auto: as is measured to be faster */
+/* auto: the strategy row's own */
+enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY };
+/* fsdp.backward_prefetch */
+enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
+/* auto: as is measured to be faster */
+enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -26,9 +30,12 @@ struct job {
     const char *output_dir; /* runs/NAME by default */
     bool fresh;             /* --fresh: begin anew in a new folder */
     struct job_model {
-        const char *name;                                                  /* "gpt2"; from the folder's config.json when `load` is given */
-        const char *load;                                                  /* Hugging Face folder, or null */
-        int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner; /* n_inner 0: 4 * n_embd */
+        /* "gpt2"; from the folder's config.json when `load` is given */
+        const char *name;
+        /* Hugging Face folder, or null */
+        const char *load;
+        /* n_inner 0: 4 * n_embd */
+        int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner;
         double layer_norm_epsilon, initializer_range;
         double attn_pdrop, embd_pdrop, resid_pdrop; /* not computed with */
     } model;
@@ -56,7 +63,8 @@ struct job {
         const char *device;                          /* "auto", "cpu", "cuda", "gpu" */
         bool share_gpu;                              /* several ranks may compute on one GPU */
         const char *collectives;                     /* "auto", "nccl", "peer": between GPUs */
-        int64_t collective_sms;                      /* nccl: multiprocessors that a collective may take; 0: as NCCL chooses */
+        int64_t collective_sms;                      /* nccl: multiprocessors that a collective
+                                                      * may take; 0: as NCCL chooses */
         enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
@@ -81,7 +89,8 @@ struct job {
         bool enabled;
     } bf16;
     struct job_mixed {                                         /* FSDP's */
-        const char *param_dtype, *reduce_dtype, *buffer_dtype; /* null: as training.precision; as param_dtype; any */
+        const char *param_dtype, *reduce_dtype, *buffer_dtype; /* null: as training.precision; as
+                                                                * param_dtype; any */
     } mixed;
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
@@ -92,7 +101,8 @@ struct job {
         int64_t save_every_n_steps; /* 0: only at the end */
         int64_t keep_last_n;        /* 0: all */
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
-        const char *accept;         /* "training.learning_rate,data.train": full keys of job_compare.c; or null */
+        const char *accept;         /* "training.learning_rate,data.train": full keys of
+                                     * job_compare.c; or null */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
     } checkpointing;
@@ -101,29 +111,36 @@ struct job {
         int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
     } logging;
 
-    struct job_precision {             /* what training.precision, mixed_precision and bf16 say together, and training.optimizer_state_dtype */
-        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients; gradients on the wire */
+    struct job_precision {             /* what training.precision, mixed_precision and bf16 say
+                                        * together, and training.optimizer_state_dtype */
+        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
+                                        * gradients on the wire */
         enum dt_dtype moments;         /* F32 or BF16: AdamW's */
     } precision;
 
     struct dt_arena arena; /* owns all strings */
-    char *text;            /* the whole job as JSON, every value filled in; what goes to output_dir/job.json */
+    char *text;            /* the whole job as JSON, every value filled in; what goes to
+                            * output_dir/job.json */
 };
 
 struct job_arguments {             /* the command line of `train` */
     const char *path;              /* job.json */
     const char *const *set;        /* "training.seed=7", in order */
-    const char *const *set_option; /* null, or as many: "--seed" when that option said it, else null */
+    const char *const *set_option; /* null, or as many: "--seed" when that option said it, else
+                                    * null */
     int set_count;
     bool fresh;
 };
 
-/* Reads, fills in and checks a job. All problems are reported at once, one per line in `problems` (initialised text), each
- * `file:line:column: key: cause; do this`; err then says how many. 0 or -1. */
+/* Reads, fills in and checks a job. All problems are reported at once, one per line in
+ * `problems` (initialised text), each `file:line:column: key: cause; do this`; err then says how
+ * many. 0 or -1. */
 int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
 void job_close(struct job *job);
-/* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands alone in its line). */
-int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems, struct dt_error *err);
+/* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands
+ * alone in its line). */
+int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,
+                     struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
 /* job_compare.c */
@@ -131,8 +148,10 @@ void job_schema(struct dt_text *out);
 enum job_key_kind {
     JOB_KEY_TENSORS, /* another value, other tensors: never */
     JOB_KEY_TOKENS,  /* the tensors fit and mean something else: never */
-    JOB_KEY_DATA,    /* other samples, or another order: when checkpointing.accept names it, from sample 0 of epoch 0 on */
-    JOB_KEY_NUMBER,  /* of schedule, optimizer or loss: when checkpointing.accept names it, from the next step on */
+    JOB_KEY_DATA,    /* other samples, or another order: when checkpointing.accept names it, from
+                      * sample 0 of epoch 0 on */
+    JOB_KEY_NUMBER,  /* of schedule, optimizer or loss: when checkpointing.accept names it, from
+                      * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
 enum { JOB_KEYS_MAX = 29 };
@@ -148,10 +167,13 @@ struct job_changes {
     int count;
     char data[320]; /* of JOB_DATA_KEY: how they differ, cut short */
 };
-/* Compares two saved jobs (JSON as in `text`). other_data: how the data differ from those of the checkpoint; null: they are the same. 0 with all that differs
- * and may; DT_INVALID with what differs and may not, both values of the first, and the ways on. */
-int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out, struct dt_error *err);
-/* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that may be meant, or null. */
+/* Compares two saved jobs (JSON as in `text`). other_data: how the data differ from those of the
+ * checkpoint; null: they are the same. 0 with all that differs and may; DT_INVALID with what
+ * differs and may not, both values of the first, and the ways on. */
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
+                struct dt_error *err);
+/* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that
+ * may be meant, or null. */
 const char *job_accept_key(const char *name);
 const char *job_accept_nearest(const char *name);
 /* Puts what a saved job says of training into *out. Strings are in the arena. */

@@ -1,5 +1,6 @@
-/* What of a job may differ from the job of a checkpoint that is gone on from: one row per key that counts. Strategy, world size, batch split and where the data
- * lie are not among them: nothing of the training depends on them. */
+/* What of a job may differ from the job of a checkpoint that is gone on from: one row per key
+ * that counts. Strategy, world size, batch split and where the data lie are not among them:
+ * nothing of the training depends on them. */
 #include "worker/job/job.h"
 
 #include "base/config_value.h"
@@ -56,7 +57,8 @@ static const char *short_name(const char *path)
 const char *job_accept_key(const char *name)
 {
     for (int i = 0; i < JOB_KEYS_MAX; i++) {
-        if (keys[i].kind != JOB_KEY_LENGTH && (strcmp(keys[i].path, name) == 0 || strcmp(short_name(keys[i].path), name) == 0)) {
+        if (keys[i].kind != JOB_KEY_LENGTH &&
+            (strcmp(keys[i].path, name) == 0 || strcmp(short_name(keys[i].path), name) == 0)) {
             return keys[i].path;
         }
     }
@@ -105,7 +107,8 @@ static void show(const cJSON *value, char *out, size_t out_bytes)
 }
 
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */
-static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is, const char *other_data, struct job_change *out)
+static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is, const char *other_data,
+                    struct job_change *out)
 {
     *out = (struct job_change){.key = key->path, .kind = key->kind};
     if (strcmp(key->path, JOB_DATA_KEY) == 0) { /* where they lie says nothing */
@@ -126,8 +129,8 @@ static bool never(enum job_key_kind kind)
 }
 
 /* What is in the way, and all ways on. */
-static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept, const char *other_data,
-                  struct dt_error *err)
+static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept,
+                  const char *other_data, struct dt_error *err)
 {
     const struct job_change *first = &refused->list[0];
     bool data = strcmp(first->key, JOB_DATA_KEY) == 0, order = false;
@@ -152,12 +155,16 @@ static int refuse(const struct job_changes *refused, const struct job_changes *t
             order |= taken->list[i].kind == JOB_KEY_DATA;
         }
     }
-    const char *back = data ? "bring the old data back" : "go back to the old value", *anew = "begin anew with --fresh or another output_dir";
+    const char *back = data ? "bring the old data back" : "go back to the old value",
+               *anew = "begin anew with --fresh or another output_dir";
     if (never(first->kind)) {
-        (void)dt_fail(err, DT_INVALID, "%s; %s, or %s%s%s", dt_text_str(&what), back, anew, first->kind == JOB_KEY_TOKENS ? JOB_WEIGHTS_ALONE : "",
-                      accepts(accept, first->key) ? "; it cannot be accepted, the saved tensors are of the old value" : "");
+        (void)dt_fail(err, DT_INVALID, "%s; %s, or %s%s%s", dt_text_str(&what), back, anew,
+                      first->kind == JOB_KEY_TOKENS ? JOB_WEIGHTS_ALONE : "",
+                      accepts(accept, first->key) ? "; it cannot be accepted, the saved tensors are of the old value"
+                                                  : "");
     } else {
-        (void)dt_fail(err, DT_INVALID, "%s; %s, keep the optimizer's state and go on%s with --accept %s (checkpointing.accept), or %s",
+        (void)dt_fail(err, DT_INVALID,
+                      "%s; %s, keep the optimizer's state and go on%s with --accept %s (checkpointing.accept), or %s",
                       dt_text_str(&what), back, order ? " from the first sample" : "", dt_text_str(&names), anew);
     }
     dt_text_clear(&names);
@@ -165,7 +172,8 @@ static int refuse(const struct job_changes *refused, const struct job_changes *t
     return -1;
 }
 
-int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out, struct dt_error *err)
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
+                struct dt_error *err)
 {
     struct job_changes refused = {.count = 0};
     cJSON *b = NULL, *a = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, err);

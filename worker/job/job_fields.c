@@ -1,10 +1,13 @@
-/* One row per key of the job file: JSON text of the default, one line of help, where it goes, what is allowed. The reader, the
- * printed configuration, the saved job and the JSON Schema all come from these tables. */
+/* One row per key of the job file: JSON text of the default, one line of help, where it goes,
+ * what is allowed. The reader, the printed configuration, the saved job and the JSON Schema all
+ * come from these tables. */
 #include "worker/job/job_fields.h"
 
 #include <stddef.h>
 
-#define STEPS 1e12               /* a microsecond each, and the run takes eleven days: nobody wants more */
+#define STEPS                                                                                                          \
+    1e12                         /* a microsecond each, and the run takes eleven days: nobody
+                                  * wants more */
 #define EPOCHS 1e6               /* times 9e12 samples: the sum still is an int64_t */
 #define LARGE 1e30               /* still a float */
 #define EXACT 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
@@ -36,42 +39,53 @@ static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
-static const struct dt_rule format = {.type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
-static const struct dt_rule model_name = {.type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
-static const struct dt_rule strategy = {
-    .type = DT_RULE_CHOICE,
-    .list = "train --list-strategies",
-    .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
-               "parameters_true",
-    .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
-             "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
+static const struct dt_rule format = {
+    .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
+static const struct dt_rule model_name = {
+    .type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
+static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
+                                        .list = "train --list-strategies",
+                                        .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+                                                   "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+                                                   "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+                                                   "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+                                                   "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+                                                   "stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
+                                                   "parameters_true",
+                                        .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+                                                 "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+                                                 "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
 static const struct dt_rule sharding = {
-    .type = DT_RULE_CHOICE, .null = true, .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
-static const struct dt_rule scheduler = {
     .type = DT_RULE_CHOICE,
-    .choices = "constant|constant_with_warmup|linear|cosine",
-    .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
+    .null = true,
+    .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
+static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
+                                         .choices = "constant|constant_with_warmup|linear|cosine",
+                                         .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|"
+                                                  "plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
-static const struct dt_rule precision = {.type = DT_RULE_CHOICE,
-                                         .choices = "32-true|32|fp32|bf16-mixed|bf16",
-                                         .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
-static const struct dt_rule element = {.type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
-static const struct dt_rule state_element = {.type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
+static const struct dt_rule precision = {
+    .type = DT_RULE_CHOICE,
+    .choices = "32-true|32|fp32|bf16-mixed|bf16",
+    .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
+static const struct dt_rule element = {
+    .type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
+static const struct dt_rule state_element = {
+    .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
-static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS, .later = "attention|full|selective"};
+static const struct dt_rule level = {
+    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS, .later = "attention|full|selective"};
 
 static const struct dt_field top_fields[] = {
-    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null", offsetof(struct job, output_dir),
-     &string_or_null},
+    {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null",
+     offsetof(struct job, output_dir), &string_or_null},
     {0},
 };
 
@@ -87,9 +101,11 @@ static const struct dt_field model_fields[] = {
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
     {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
     {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
-    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop), &fraction},
+    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
+     &fraction},
     {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
-    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop), &fraction},
+    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
+     &fraction},
     {0},
 };
 #undef AT
@@ -112,7 +128,8 @@ static const struct dt_field training_fields[] = {
     {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
     {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
     {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
-    {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type), &scheduler},
+    {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type),
+     &scheduler},
     {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
@@ -122,30 +139,39 @@ static const struct dt_field training_fields[] = {
     {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(adam_epsilon), &above_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
-    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps), &steps},
+    {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
+     &steps},
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
-    {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens", AT(loss_normalization), &normalization},
+    {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens",
+     AT(loss_normalization), &normalization},
     {"deterministic", "false",
-     "on GPUs products are computed as the library proposes first, not as was measured once, attention by kernels of ours, and "
+     "on GPUs products are computed as the library proposes first, not as was measured once, attention by kernels of "
+     "ours, and "
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
     {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
-    {"collectives", "\"auto\"", "how GPUs reach each other; auto: nccl where each rank has a GPU and NCCL is here, otherwise peer (one host)",
+    {"collectives", "\"auto\"",
+     "how GPUs reach each other; auto: nccl where each rank has a GPU and NCCL is here, otherwise peer (one host)",
      AT(collectives), &collectives},
     {"collective_sms", "0",
-     "multiprocessors that a collective by nccl may take, products beside it are planned for the others; 0: as NCCL chooses, products for all",
+     "multiprocessors that a collective by nccl may take, products beside it are planned for the others; 0: as NCCL "
+     "chooses, products for all",
      AT(collective_sms), &multiprocessors},
-    {"cuda_graphs", "\"auto\"", "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
+    {"cuda_graphs", "\"auto\"",
+     "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
      AT(cuda_graphs), &graphs},
-    {"precision", "\"32-true\"", "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
+    {"precision", "\"32-true\"",
+     "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
-    {"optimizer_state_dtype", "\"fp32\"", "of AdamW's moments; bf16: half the memory, rounded stochastically, for fp32 masters",
-     AT(optimizer_state_dtype), &state_element},
+    {"optimizer_state_dtype", "\"fp32\"",
+     "of AdamW's moments; bf16: half the memory, rounded stochastically, for fp32 masters", AT(optimizer_state_dtype),
+     &state_element},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
-    {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch", AT(partial_accumulation), &partial},
+    {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch",
+     AT(partial_accumulation), &partial},
     {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
     {0},
 };
@@ -153,53 +179,68 @@ static const struct dt_field training_fields[] = {
 #define AT(member) offsetof(struct job_fsdp, member)
 static const struct dt_field fsdp_fields[] = {
     {"sharding_strategy", "null", "as training.strategy, in FSDP's words", AT(sharding_strategy), &sharding},
-    {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null", AT(device_mesh), &mesh},
-    {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched", AT(backward_prefetch), &prefetch},
+    {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
+     AT(device_mesh), &mesh},
+    {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
+     AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
-    {"limit_all_gathers", "true", "as in FSDP jobs; gathers have two slots whatever it says", AT(limit_all_gathers), &boolean},
+    {"limit_all_gathers", "true", "as in FSDP jobs; gathers have two slots whatever it says", AT(limit_all_gathers),
+     &boolean},
     {0},
 };
 #undef AT
 static const struct dt_field ddp_fields[] = {
-    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first", offsetof(struct job_ddp, bucket_cap_mb), &bucket},
+    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first",
+     offsetof(struct job_ddp, bucket_cap_mb), &bucket},
     {0},
 };
 static const struct dt_field zero_fields[] = {
-    {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage), &stage},
+    {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage),
+     &stage},
     {0},
 };
 static const struct dt_field mixed_fields[] = {
-    {"param_dtype", "null", "bf16 or fp32: as training.precision, in FSDP's words", offsetof(struct job_mixed, param_dtype), &element},
-    {"reduce_dtype", "null", "of gradients while they are reduced; as param_dtype when null", offsetof(struct job_mixed, reduce_dtype), &element},
-    {"buffer_dtype", "null", "as in FSDP jobs; these models have no buffers", offsetof(struct job_mixed, buffer_dtype), &element},
+    {"param_dtype", "null", "bf16 or fp32: as training.precision, in FSDP's words",
+     offsetof(struct job_mixed, param_dtype), &element},
+    {"reduce_dtype", "null", "of gradients while they are reduced; as param_dtype when null",
+     offsetof(struct job_mixed, reduce_dtype), &element},
+    {"buffer_dtype", "null", "as in FSDP jobs; these models have no buffers", offsetof(struct job_mixed, buffer_dtype),
+     &element},
     {0},
 };
 static const struct dt_field bf16_fields[] = {
-    {"enabled", "false", "as training.precision bf16-mixed, in DeepSpeed's words", offsetof(struct job_bf16, enabled), &boolean},
+    {"enabled", "false", "as training.precision bf16-mixed, in DeepSpeed's words", offsetof(struct job_bf16, enabled),
+     &boolean},
     {0},
 };
 static const struct dt_field recompute_fields[] = {
-    {"enabled", "false", "compute activations again in backward instead of keeping them", offsetof(struct job_recompute, enabled), &boolean},
-    {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers), &layers},
-    {"level", "\"block\"", "what is computed again; cheap (norms and the activation) while not enabled", offsetof(struct job_recompute, level),
-     &level},
+    {"enabled", "false", "compute activations again in backward instead of keeping them",
+     offsetof(struct job_recompute, enabled), &boolean},
+    {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers),
+     &layers},
+    {"level", "\"block\"", "what is computed again; cheap (norms and the activation) while not enabled",
+     offsetof(struct job_recompute, level), &level},
     {0},
 };
 #define AT(member) offsetof(struct job_checkpointing, member)
 static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
-    {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run", AT(resume), &string},
-    {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept", AT(accept), &names_or_null},
+    {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run",
+     AT(resume), &string},
+    {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept",
+     AT(accept), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},
 };
 #undef AT
 static const struct dt_field logging_fields[] = {
-    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps), &interval},
+    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps),
+     &interval},
     {"timeline_steps", "null",
-     "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for Perfetto",
+     "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for "
+     "Perfetto",
      offsetof(struct job_logging, timeline_steps), &pair},
     {0},
 };
@@ -214,8 +255,10 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_ZERO] = {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
     [JOB_BF16] = {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
-    [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields, offsetof(struct job, recompute)},
-    [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields, offsetof(struct job, checkpointing)},
+    [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields,
+                       offsetof(struct job, recompute)},
+    [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields,
+                           offsetof(struct job, checkpointing)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
     [JOB_SECTION_COUNT] = {0},
 };
@@ -237,7 +280,8 @@ const struct dt_config_hint job_hints[] = {
     {"bf16.immediate_grad_update", LATER},
     {"bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"},
     {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"},
-    {"bf16.bf16_optimizer_states", "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"},
+    {"bf16.bf16_optimizer_states",
+     "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"},
     {"mixed_precision.keep_low_precision_grads", LATER},
     {"mixed_precision.cast_forward_inputs", LATER},
     {"mixed_precision.cast_root_forward_inputs", LATER},
@@ -254,7 +298,8 @@ const struct dt_config_hint job_hints[] = {
     {"curriculum_learning", LATER},
     {"compression_training", LATER},
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
-    {"optimizer", "DeepSpeed's block is not there yet; write training.learning_rate, weight_decay, adam_beta1, adam_beta2, adam_epsilon"},
+    {"optimizer", "DeepSpeed's block is not there yet; write training.learning_rate, weight_decay, adam_beta1, "
+                  "adam_beta2, adam_epsilon"},
     {"scheduler", "DeepSpeed's block is not there yet; write training.lr_scheduler_type, warmup_steps, min_lr_ratio"},
     {"train_batch_size", "not there yet; write training.batch_size_per_gpu and gradient_accumulation_steps"},
     {"train_micro_batch_size_per_gpu", "DeepSpeed's name; here it is training.batch_size_per_gpu"},

@@ -1,4 +1,5 @@
-/* The tables of the job file: which keys there are, their defaults and limits. Read by job.c alone. */
+/* The tables of the job file: which keys there are, their defaults and limits. Read by job.c
+ * alone. */
 #ifndef DT_WORKER_JOB_JOB_FIELDS_H
 #define DT_WORKER_JOB_JOB_FIELDS_H
 
@@ -26,7 +27,9 @@ enum {
     JOB_LOGGING,
     JOB_SECTION_COUNT
 };
-extern const struct job_section job_sections[JOB_SECTION_COUNT + 1]; /* by the enum; ends with a null name */
-extern const struct dt_config_hint job_hints[];                      /* keys of other systems, and those that come later */
+/* by the enum; ends with a null name */
+extern const struct job_section job_sections[JOB_SECTION_COUNT + 1];
+/* keys of other systems, and those that come later */
+extern const struct dt_config_hint job_hints[];
 
 #endif

@@ -1,4 +1,5 @@
-/* config.json of a Hugging Face folder -> struct job_model. A dimension that stands in both files must agree. */
+/* config.json of a Hugging Face folder -> struct job_model. A dimension that stands in both
+ * files must agree. */
 #include "worker/job/job_model.h"
 
 #include "base/config_value.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 /* One dimension of the folder's file into the job. */
-static int take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct job_model *loaded, const char *file)
+static int take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct job_model *loaded,
+                const char *file)
 {
     char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
     struct dt_text ours, theirs;
@@ -21,7 +23,8 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
     bool differs = strcmp(dt_text_str(&ours), dt_text_str(&theirs)) != 0;
     int bad = 0;
     if (differs && dt_config_where(c, path) != NULL) {
-        dt_config_problem(c, path, "is %s, but %s says %s; remove it here", dt_text_str(&ours), file, dt_text_str(&theirs));
+        dt_config_problem(c, path, "is %s, but %s says %s; remove it here", dt_text_str(&ours), file,
+                          dt_text_str(&theirs));
         bad = 1;
     } else if (dt_config_where(c, path) == NULL) {
         size_t size = f->rule->type == DT_RULE_NUMBER ? sizeof(double) : sizeof(int64_t);
@@ -33,7 +36,8 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
     return bad;
 }
 
-/* The folder to read. Where it is gone, a run that goes on has kept what it needs of it; whoever begins anew will miss the weights. */
+/* The folder to read. Where it is gone, a run that goes on has kept what it needs of it; whoever
+ * begins anew will miss the weights. */
 static const char *folder_of(const struct job *job, struct dt_arena *arena)
 {
     const char *kept = dt_arena_printf(arena, "%s/" ORIGIN_FOLDER, job->checkpointing.checkpoint_dir);
@@ -64,7 +68,8 @@ static int load(struct job *job, struct dt_config *c)
                                      .resid_pdrop = spec.resid_pdrop};
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         for (const struct dt_field *f = s->fields; strcmp(s->name, "model") == 0 && f->key != NULL; f++) {
-            bad += f->rule->type == DT_RULE_INTEGER || f->rule->type == DT_RULE_NUMBER ? take(job, c, f, &loaded, file) : 0;
+            bad += f->rule->type == DT_RULE_INTEGER || f->rule->type == DT_RULE_NUMBER ? take(job, c, f, &loaded, file)
+                                                                                       : 0;
         }
     }
     if (job->model.name == NULL) {

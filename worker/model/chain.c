@@ -1,6 +1,7 @@
-/* Builds chains: names of tensors become places in flat units. Knows nothing of what blocks compute; the table of models says
- * which blocks there are. Offsets are given out when the last block was declared, so a unit that several blocks share (tied
- * embeddings and the final norm) is laid out in registration order like any other. */
+/* Builds chains: names of tensors become places in flat units. Knows nothing of what blocks
+ * compute; the table of models says which blocks there are. Offsets are given out when the last
+ * block was declared, so a unit that several blocks share (tied embeddings and the final norm)
+ * is laid out in registration order like any other. */
 #include "worker/model/chain.h"
 
 #include <assert.h>
@@ -34,7 +35,8 @@ int chain_unit(struct chain *c, const char *name)
     return c->unit_count++;
 }
 
-/* Where in by_name a tensor of that name is, or would be. Models of a thousand layers have 12 000 names, and a plan that does not fit is tried in some sixty ways. */
+/* Where in by_name a tensor of that name is, or would be. Models of a thousand layers have 12
+ * 000 names, and a plan that does not fit is tried in some sixty ways. */
 static int place_of(const struct chain *c, const char *name)
 {
     size_t at = (size_t)XXH3_64bits(name, strlen(name)) & ((size_t)c->place_count - 1);
@@ -73,14 +75,16 @@ static void check_tied(struct block *b, const struct tensor *t, const int64_t *s
         return;
     }
     if (t->unit != b->unit) {
-        (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s is used in unit %s and in unit %s; put both uses in one unit", c->spec.name,
-                      t->name, c->units[t->unit].name, c->units[b->unit].name);
+        (void)dt_fail(&c->problem, DT_INTERNAL,
+                      "model %s: tied tensor %s is used in unit %s and in unit %s; put both uses in one unit",
+                      c->spec.name, t->name, c->units[t->unit].name, c->units[b->unit].name);
     } else if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
         (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s has two shapes", c->spec.name, t->name);
     }
 }
 
-int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init, double init_std)
+int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init,
+                 double init_std)
 {
     struct chain *c = b->chain;
     assert(b->tensor_count < BLOCK_TENSORS_MAX && dims >= 1 && dims <= TENSOR_DIMS_MAX);
@@ -119,7 +123,8 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
 {
     c->blocks = grow(c->blocks, c->block_count, sizeof *c->blocks);
     struct block *b = &c->blocks[c->block_count];
-    *b = (struct block){.ops = ops, .chain = c, .spec = &c->spec, .index = c->block_count, .layer = layer, .unit = unit};
+    *b =
+        (struct block){.ops = ops, .chain = c, .spec = &c->spec, .index = c->block_count, .layer = layer, .unit = unit};
     bool chosen = layer >= 0 && layer % (c->spec.recompute_every > 0 ? c->spec.recompute_every : 1) == 0;
     b->recompute = chosen ? c->spec.recompute : RECOMPUTE_CHEAP;
     c->block_count++;
@@ -155,30 +160,37 @@ static void mark_adds(struct chain *c)
 static int check_size(const char *name, int64_t value, int64_t most, struct dt_error *err)
 {
     if (value < 1 || value > most) {
-        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between 1 and %lld", name, (long long)value, (long long)most);
+        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between 1 and %lld", name, (long long)value,
+                       (long long)most);
     }
     return 0;
 }
 
-/* Bounds that keep every product below 2^63; what makes sense for one model only is checked by its blocks. */
+/* Bounds that keep every product below 2^63; what makes sense for one model only is checked by
+ * its blocks. */
 static int check_spec(const struct model_spec *m, struct dt_error *err)
 {
     const int64_t most = 1 << 24;
     if (check_size("n_layer", m->layers, 100000, err) != 0 || check_size("n_head", m->heads, most, err) != 0 ||
         check_size("n_embd", m->channels, most, err) != 0 || check_size("n_positions", m->positions, most, err) != 0 ||
         check_size("vocab_size", m->vocabulary, 1 << 30, err) != 0 || check_size("n_inner", m->inner, most, err) != 0 ||
-        check_size("batch size", m->batch_size, 1 << 20, err) != 0 || check_size("sequence length", m->sequence_length, most, err) != 0) {
+        check_size("batch size", m->batch_size, 1 << 20, err) != 0 ||
+        check_size("sequence length", m->sequence_length, most, err) != 0) {
         return -1;
     }
     if (m->channels % m->heads != 0) {
-        return dt_fail(err, DT_INVALID, "model: n_embd %lld is not a multiple of n_head %lld", (long long)m->channels, (long long)m->heads);
+        return dt_fail(err, DT_INVALID, "model: n_embd %lld is not a multiple of n_head %lld", (long long)m->channels,
+                       (long long)m->heads);
     }
     if (m->sequence_length > m->positions) {
-        return dt_fail(err, DT_INVALID, "model: sequence length %lld is more than n_positions %lld; shorten sequences or raise n_positions",
-                       (long long)m->sequence_length, (long long)m->positions);
+        return dt_fail(
+            err, DT_INVALID,
+            "model: sequence length %lld is more than n_positions %lld; shorten sequences or raise n_positions",
+            (long long)m->sequence_length, (long long)m->positions);
     }
     if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {
-        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)", dt_dtype_name(m->type));
+        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)",
+                       dt_dtype_name(m->type));
     }
     return 0;
 }
@@ -190,7 +202,8 @@ int chain_open(struct chain *c, const struct model_spec *spec, int shards, struc
     dt_arena_init(&c->arena);
     const struct model_ops *ops = spec->name != NULL ? model_find(spec->name) : NULL;
     if (ops == NULL) {
-        return dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s", spec->name != NULL ? spec->name : "", model_names());
+        return dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s",
+                       spec->name != NULL ? spec->name : "", model_names());
     }
     c->spec.name = ops->name;
     if (check_spec(spec, err) != 0) {

@@ -1,6 +1,7 @@
-/* The chain: an ordered list of blocks and the flat units that hold their parameters. A unit is one buffer of one dtype; each
- * tensor starts at a multiple of 64 elements in registration order, the whole is padded to shards * 64 elements, so every rank of a
- * shard group owns an equal slice and blocks of 64 never straddle two ranks (strategies.md 2.2). */
+/* The chain: an ordered list of blocks and the flat units that hold their parameters. A unit is
+ * one buffer of one dtype; each tensor starts at a multiple of 64 elements in registration
+ * order, the whole is padded to shards * 64 elements, so every rank of a shard group owns an
+ * equal slice and blocks of 64 never straddle two ranks (strategies.md 2.2). */
 #ifndef DT_WORKER_MODEL_CHAIN_H
 #define DT_WORKER_MODEL_CHAIN_H
 
@@ -15,7 +16,8 @@ struct unit {
     int tensor_count;        /* tensors in it; their unit member says which */
     int64_t used;            /* elements up to the end of the last tensor */
     int64_t numel;           /* padded to shards * 64 */
-    int first_use, last_use; /* block indices; a unit used by several blocks is shared (tied weights) */
+    int first_use, last_use; /* block indices; a unit used by several blocks is shared (tied
+                              * weights) */
     bool shared;
 };
 
@@ -27,41 +29,51 @@ struct chain {
     int unit_count;
     struct tensor *tensors; /* in registration order over all units */
     int tensor_count;
-    int *by_name, place_count; /* of tensors + 1, at a hash of their names or the next free place; a power of two, at most half of them taken */
+    int *by_name, place_count; /* of tensors + 1, at a hash of their names or the next free
+                                * place; a power of two, at most half of them taken */
     int64_t parameter_count;   /* logical, without padding; tied counted once */
     int shards;                /* what units are padded for */
     struct dt_arena arena;
     struct dt_error problem; /* the first thing that blocks or models declared wrongly */
 };
 
-/* Builds the chain of a model: looks the name up in the table of models (model.c). shards >= 1. Sizes that no model can have are
- * DT_INVALID. Blocks point into c: it may not move. close is harmless on a zeroed or half-open chain. */
+/* Builds the chain of a model: looks the name up in the table of models (model.c). shards >= 1.
+ * Sizes that no model can have are DT_INVALID. Blocks point into c: it may not move. close is
+ * harmless on a zeroed or half-open chain. */
 int chain_open(struct chain *c, const struct model_spec *spec, int shards, struct dt_error *err);
 void chain_close(struct chain *c);
 
 /* For models: opens a unit (returns its index), adds a block whose tensors go to that unit. */
 int chain_unit(struct chain *c, const char *name);
 int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer, struct dt_error *err);
-/* For blocks: declares a tensor by name; the same name twice is one tensor (tied). Returns its place in b->tensors. A tensor that was
- * declared with another shape or in another unit makes chain_open fail. */
-int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init, double init_std);
+/* For blocks: declares a tensor by name; the same name twice is one tensor (tied). Returns its
+ * place in b->tensors. A tensor that was declared with another shape or in another unit makes
+ * chain_open fail. */
+int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init,
+                 double init_std);
 /* Pointer to tensor number i of block b inside a flat unit buffer of element type `type`. */
 void *block_at(const struct block *b, const void *flat, int i, enum dt_dtype type);
 
-/* Initial values of the logical elements [first, first + count) of tensor t (by counter: a function of seed, tensor name and element alone), as double. */
+/* Initial values of the logical elements [first, first + count) of tensor t (by counter: a
+ * function of seed, tensor name and element alone), as double. */
 void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out);
-/* Fills elements [first, first+count) of unit u (padding: zero) into `out` of type `type` (DT_F32 or DT_F64). */
-void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out);
+/* Fills elements [first, first+count) of unit u (padding: zero) into `out` of type `type`
+ * (DT_F32 or DT_F64). */
+void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type,
+               void *out);
 
 struct model_ops {
     const char *name;                                    /* "gpt2" */
-    const char *architecture;                            /* the class that Hugging Face's library makes of an exported folder */
+    const char *architecture;                            /* the class that Hugging Face's library
+                                                          * makes of an exported folder */
     int (*build)(struct chain *c, struct dt_error *err); /* c->spec is set */
-    /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for a name to be ignored (buffers). */
+    /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for
+     * a name to be ignored (buffers). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
     /* Sizes from a parsed config.json; DT_INVALID for settings this model does not have. */
     int (*read_config)(const struct cJSON *config, struct model_spec *spec, struct dt_error *err);
-    void (*write_config)(const struct model_spec *spec, struct dt_text *out); /* config.json of the exported folder, where none came in */
+    /* config.json of the exported folder, where none came in */
+    void (*write_config)(const struct model_spec *spec, struct dt_text *out);
 };
 /* Model by name ("gpt2", also config.json's model_type); null when there is none. */
 const struct model_ops *model_find(const char *name);

@@ -1,4 +1,5 @@
-/* Lines out. All text goes through one buffer that is reused, so a logged step allocates nothing once it has grown. */
+/* Lines out. All text goes through one buffer that is reused, so a logged step allocates nothing
+ * once it has grown. */
 #include "worker/run/metrics.h"
 
 #include "base/clock.h"
@@ -111,7 +112,8 @@ static void add_time(struct dt_text *t)
     dt_text_printf(t, "\"time\": \"%s\"", when);
 }
 
-/* Bytes of a line that fit the terminal as it is now: one that wraps could not be replaced. The line is ASCII. */
+/* Bytes of a line that fit the terminal as it is now: one that wraps could not be replaced. The
+ * line is ASCII. */
 static int fitting(const struct dt_text *line)
 {
     struct winsize w;
@@ -126,7 +128,8 @@ static void show(struct metrics *m, bool stay)
         return;
     }
     if (m->terminal) {
-        dprintf(STDERR_FILENO, "\r\033[K%.*s%s", stay ? (int)m->line.size : fitting(&m->line), dt_text_str(&m->line), stay ? "\n" : "");
+        dprintf(STDERR_FILENO, "\r\033[K%.*s%s", stay ? (int)m->line.size : fitting(&m->line), dt_text_str(&m->line),
+                stay ? "\n" : "");
         m->line_open = !stay;
     } else {
         dprintf(STDERR_FILENO, "%s\n", dt_text_str(&m->line));
@@ -295,7 +298,8 @@ int metrics_cut(struct metrics *m, int64_t step, bool *evaluated, struct dt_erro
     }
     int fd = dt_file_open_own(m->path, O_RDONLY, err);
     if (fd < 0) {
-        return err->status == DT_INVALID ? 0 : -1; /* not ours to read; the first line that it does not take says so */
+        return err->status == DT_INVALID ? 0 : -1; /* not ours to read; the first line that it
+                                                    * does not take says so */
     }
     FILE *f = fdopen(fd, "r");
     if (!f) {

@@ -1,4 +1,5 @@
-/* The medians are taken per block, so a step that is longer for all (longer sequences, a busy machine) makes nobody slow. */
+/* The medians are taken per block, so a step that is longer for all (longer sequences, a busy
+ * machine) makes nobody slow. */
 #include "worker/run/pace.h"
 
 #include "base/text.h"
@@ -125,7 +126,8 @@ static bool is_slow(const struct look *x)
 {
     double own = x->own_s - x->worst_own_s, measure = x->median_s - x->worst_median_s, lost = own - measure;
     double steps = PACE_BLOCK * (PACE_BLOCKS - 1);
-    return own >= SLOW_RATIO * measure && lost >= SLOW_S * steps && lost >= SLOW_SHARE * x->total_s * (PACE_BLOCKS - 1) / PACE_BLOCKS;
+    return own >= SLOW_RATIO * measure && lost >= SLOW_S * steps &&
+           lost >= SLOW_SHARE * x->total_s * (PACE_BLOCKS - 1) / PACE_BLOCKS;
 }
 
 static bool is_calm(const struct look *x)
@@ -144,7 +146,9 @@ static double mean_s(const struct pace_judge *j, int rank, int phase)
 
 static void describe(struct pace_judge *j, const struct look *x, int rank, struct pace_news *out)
 {
-    *out = (struct pace_news){.rank = rank, .own_s = x->own_s / (PACE_BLOCK * PACE_BLOCKS), .median_own_s = x->median_s / (PACE_BLOCK * PACE_BLOCKS)};
+    *out = (struct pace_news){.rank = rank,
+                              .own_s = x->own_s / (PACE_BLOCK * PACE_BLOCKS),
+                              .median_own_s = x->median_s / (PACE_BLOCK * PACE_BLOCKS)};
     for (int phase = 0; phase < PACE_PHASES; phase++) {
         for (int r = 0; r < j->size; r++) {
             j->scratch[r] = mean_s(j, r, phase);
@@ -152,7 +156,8 @@ static void describe(struct pace_judge *j, const struct look *x, int rank, struc
         out->mean_s[phase] = j->scratch[rank];
         out->median_s[phase] = median(j);
     }
-    double data_s = out->mean_s[PACE_DATA] - out->median_s[PACE_DATA], compute_s = out->mean_s[PACE_COMPUTE] - out->median_s[PACE_COMPUTE];
+    double data_s = out->mean_s[PACE_DATA] - out->median_s[PACE_DATA],
+           compute_s = out->mean_s[PACE_COMPUTE] - out->median_s[PACE_COMPUTE];
     out->phase = data_s > compute_s ? PACE_DATA : PACE_COMPUTE;
     out->ratio = out->mean_s[out->phase] / out->median_s[out->phase];
 }
@@ -176,7 +181,8 @@ static bool judge(struct pace_judge *j, int rank, double now_s, struct pace_news
         if (s->slow && !is_news(s, out, now_s)) {
             return false;
         }
-        *s = (struct pace_state){.slow = true, .phase = out->phase, .ratio = out->own_s / out->median_own_s, .said_s = now_s};
+        *s = (struct pace_state){
+            .slow = true, .phase = out->phase, .ratio = out->own_s / out->median_own_s, .said_s = now_s};
         return true;
     }
     s->calm = is_calm(&x) ? s->calm + 1 : 0;

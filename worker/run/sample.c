@@ -1,5 +1,6 @@
-/* Runs the chain's forward on the last T tokens for each new one: the same blocks as in training, no second copy of the model
- * and no cache, so a few hundred tokens of a small model take a second or two. */
+/* Runs the chain's forward on the last T tokens for each new one: the same blocks as in
+ * training, no second copy of the model and no cache, so a few hundred tokens of a small model
+ * take a second or two. */
 #include "worker/run/sample.h"
 
 #include "kernels/device.h"
@@ -40,11 +41,13 @@ static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct
         result = model->read_config(config, spec, err);
     }
     if (result == 0) {
-        spec->sequence_length =
-            cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions ? (int64_t)t->valuedouble : spec->positions;
+        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions
+                                    ? (int64_t)t->valuedouble
+                                    : spec->positions;
         if (spec->vocabulary > 256) {
             result =
-                dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet", (long long)spec->vocabulary);
+                dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
+                        (long long)spec->vocabulary);
         }
     }
     cJSON_Delete(job);
@@ -57,13 +60,15 @@ static size_t round_up(size_t size_bytes)
     return (size_bytes + 63) / 64 * 64;
 }
 
-static int open_state(struct sampler_state *s, struct checkpoint *c, const struct model_spec *spec, struct dt_error *err)
+static int open_state(struct sampler_state *s, struct checkpoint *c, const struct model_spec *spec,
+                      struct dt_error *err)
 {
     if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0 ||
         chain_open(&s->chain, spec, 1, err) != 0) {
         return -1;
     }
-    size_t pair = round_up((size_t)(spec->sequence_length * spec->channels) * sizeof(float)), kept = 0, saved = 0, scratch = 0, weights = 0;
+    size_t pair = round_up((size_t)(spec->sequence_length * spec->channels) * sizeof(float)), kept = 0, saved = 0,
+           scratch = 0, weights = 0;
     for (int i = 0; i < s->chain.block_count; i++) {
         const struct block *b = &s->chain.blocks[i];
         kept = b->kept_bytes > kept ? b->kept_bytes : kept;
@@ -73,7 +78,8 @@ static int open_state(struct sampler_state *s, struct checkpoint *c, const struc
     for (int u = 0; u < s->chain.unit_count; u++) {
         weights += round_up((size_t)s->chain.units[u].numel * sizeof(float));
     }
-    size_t ids = round_up((size_t)spec->sequence_length * sizeof(int32_t)), logits = round_up((size_t)spec->vocabulary * sizeof(float));
+    size_t ids = round_up((size_t)spec->sequence_length * sizeof(int32_t)),
+           logits = round_up((size_t)spec->vocabulary * sizeof(float));
     s->memory_bytes = weights + 4 * pair + round_up(kept) + round_up(saved) + round_up(scratch) + 2 * ids + logits;
     if (dt_device_alloc(&s->device, DT_MEMORY_DEVICE, s->memory_bytes, &s->memory, err) != 0) {
         return -1;
@@ -183,15 +189,16 @@ int sample_text(struct checkpoint *c, const struct sample_options *options, stru
     }
     for (size_t i = start; i < out->size; i++) {
         if ((uint8_t)out->data[i] >= spec.vocabulary) {
-            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)out->data[i],
-                           (long long)spec.vocabulary);
+            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens",
+                           (uint8_t)out->data[i], (long long)spec.vocabulary);
         }
     }
     struct sampler_state s = {0};
     uint64_t random = options->seed * 2 + 1;
     int result = open_state(&s, c, &spec, err);
     for (int i = 0; result == 0 && i < options->token_count; i++) {
-        int64_t length = (int64_t)(out->size - start), count = length < spec.sequence_length ? length : spec.sequence_length;
+        int64_t length = (int64_t)(out->size - start),
+                count = length < spec.sequence_length ? length : spec.sequence_length;
         result = forward(&s, (const uint8_t *)out->data + out->size - count, count, err);
         if (result == 0) {
             char byte = (char)pick(s.logits, spec.vocabulary, options->temperature, &random);

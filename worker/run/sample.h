@@ -12,7 +12,8 @@ struct sample_options {
     uint64_t seed;
 };
 
-/* Appends the prompt and token_count more bytes to out. The checkpoint's model must be one over bytes (vocabulary of 256 at most). */
+/* Appends the prompt and token_count more bytes to out. The checkpoint's model must be one over
+ * bytes (vocabulary of 256 at most). */
 int sample_text(struct checkpoint *c, const struct sample_options *options, struct dt_text *out, struct dt_error *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* One function per schedule: the factor on the learning rate; a row each in the table. Warm-up comes first and is common. */
+/* One function per schedule: the factor on the learning rate; a row each in the table. Warm-up
+ * comes first and is common. */
 #include "worker/run/schedule.h"
 
 #include "base/text.h"
@@ -6,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-typedef double decay_fn(double progress, double left); /* shares of the steps after warm-up: done, to come */
+typedef double decay_fn(double progress, double left); /* shares of the steps after warm-up:
+                                                        * done, to come */
 
 static double stay(double progress, double left)
 {
@@ -24,7 +26,8 @@ static double linear(double progress, double left)
 static double cosine(double progress, double left)
 {
     (void)left;
-    return fmax(0, 0.5 * (1 + cos(acos(-1) * fmin(1, progress)))); /* beyond the end it would come back up */
+    /* beyond the end it would come back up */
+    return fmax(0, 0.5 * (1 + cos(acos(-1) * fmin(1, progress))));
 }
 
 static const struct row {
@@ -60,7 +63,8 @@ int schedule_check(const struct schedule *s, struct dt_error *err)
     }
     const char *nearest = dt_text_nearest(s->type, names, ROW_COUNT);
     return dt_fail(err, DT_INVALID, "training.lr_scheduler_type: %s: unknown schedule; %s%s", s->type,
-                   nearest ? "did you mean " : "use constant, constant_with_warmup, linear or cosine", nearest ? nearest : "");
+                   nearest ? "did you mean " : "use constant, constant_with_warmup, linear or cosine",
+                   nearest ? nearest : "");
 }
 
 double schedule_rate_at(const struct schedule *s, double step)

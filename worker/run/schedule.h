@@ -1,5 +1,6 @@
-/* Learning rates: a pure function of the place in the run, with the formulas of Hugging Face's get_*_schedule functions. Steps are those of the batch that the
- * run began with (horizon.h); a run whose batch has changed since may stand between two of them. */
+/* Learning rates: a pure function of the place in the run, with the formulas of Hugging Face's
+ * get_*_schedule functions. Steps are those of the batch that the run began with (horizon.h); a
+ * run whose batch has changed since may stand between two of them. */
 #ifndef DT_WORKER_RUN_SCHEDULE_H
 #define DT_WORKER_RUN_SCHEDULE_H
 
@@ -15,7 +16,8 @@ struct schedule {
 
 /* DT_INVALID with the nearest name for an unknown type. */
 int schedule_check(const struct schedule *s, struct dt_error *err);
-/* The rate in force during optimizer step `step` = 0, 1, ... With warm-up the first step runs at 0. */
+/* The rate in force during optimizer step `step` = 0, 1, ... With warm-up the first step runs at
+ * 0. */
 double schedule_rate(const struct schedule *s, int64_t step);
 /* The rate when `steps` steps, and a part of one, are done. */
 double schedule_rate_at(const struct schedule *s, double steps);

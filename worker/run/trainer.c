@@ -14,9 +14,12 @@
 #define START_LIMIT_S 600.0
 #define FOR_EVER_S 1e9
 #define STEP_LIMIT_S 60.0
-#define OWN_WORD_S 1.0 /* a lone rank looks at its clock itself and says where it is: the agent, who looks too, leaves it the first word */
+#define OWN_WORD_S                                                                                                     \
+    1.0 /* a lone rank looks at its clock itself and says where it is: the agent,
+         * who looks too, leaves it the first word */
 
-/* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the longest step so far. */
+/* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the
+ * longest step so far. */
 static void set_pulse_limit(struct trainer *t, double at_least_s)
 {
     double limit_s = t->job->training.step_timeout_s;
@@ -33,8 +36,9 @@ static void set_pulse_limit(struct trainer *t, double at_least_s)
 #define PEAK_SIDE 384
 #define PEAK_MEASURE_S 0.01
 
-/* FLOP/s of this rank's device in products of the weights' type, what "mfu" is a share of: as its maker states them, otherwise, of a CPU, those of a square product,
- * the best of a few ms. NaN: not known. */
+/* FLOP/s of this rank's device in products of the weights' type, what "mfu" is a share of: as
+ * its maker states them, otherwise, of a CPU, those of a square product, the best of a few ms.
+ * NaN: not known. */
 static double peak_of(struct trainer *t)
 {
     struct world *w = t->world;
@@ -65,12 +69,13 @@ static double peak_of(struct trainer *t)
     return 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / best_s;
 }
 
-/* Of a step's forward and backward, computing again not counted: 6 per weight that a product uses (the token embedding is the head), and the
- * causal half of attention. */
+/* Of a step's forward and backward, computing again not counted: 6 per weight that a product
+ * uses (the token embedding is the head), and the causal half of attention. */
 static double flops_per_token(const struct chain *c)
 {
     const struct model_spec *m = &c->spec;
-    return 6.0 * (double)(c->parameter_count - m->positions * m->channels) + 6.0 * (double)(m->layers * m->channels * m->sequence_length);
+    return 6.0 * (double)(c->parameter_count - m->positions * m->channels) +
+           6.0 * (double)(m->layers * m->channels * m->sequence_length);
 }
 
 static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
@@ -118,7 +123,8 @@ static bool due(int64_t step, int64_t interval)
 static void add_room(struct trainer *t, struct dt_error *err)
 {
     char need[32], left[32] = "an unknown number of bytes";
-    double free_bytes = dt_file_free_bytes(t->job->checkpointing.checkpoint_dir); /* after the try was removed */
+    /* after the try was removed */
+    double free_bytes = dt_file_free_bytes(t->job->checkpointing.checkpoint_dir);
     dt_text_bytes(trainer_checkpoint_bytes(t), need, sizeof need);
     if (free_bytes >= 0) {
         dt_text_bytes(free_bytes, left, sizeof left);
@@ -134,8 +140,9 @@ void trainer_say_cause(struct trainer *t, const struct dt_error *why)
     t->world->told = true;
 }
 
-/* Saves. What the disk refuses costs a warning, and training goes on to the next interval; the last save has none after it, so it is tried
- * twice, and then the run ends as one that fails the same way again: the checkpoint before is where it continues. */
+/* Saves. What the disk refuses costs a warning, and training goes on to the next interval; the
+ * last save has none after it, so it is tried twice, and then the run ends as one that fails the
+ * same way again: the checkpoint before is where it continues. */
 static int save(struct trainer *t, bool last, struct dt_error *err)
 {
     dt_page_phase(t->world->page, DT_PHASE_SAVE);
@@ -159,12 +166,14 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
         add_room(t, err);
     }
     if (!last) {
-        metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval", err->text);
+        metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval",
+                    err->text);
         return 0;
     }
     char words[128] = "; put that right, and the same command continues from the beginning";
     if (before >= 0) {
-        snprintf(words, sizeof words, "; put that right, and the same command continues at step %lld", (long long)before);
+        snprintf(words, sizeof words, "; put that right, and the same command continues at step %lld",
+                 (long long)before);
     }
     trainer_add_words(err, words);
     err->status = DT_INVALID;
@@ -172,7 +181,8 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     struct dt_text said;
     dt_text_init(&said);
     (void)trainer_share(t, "train/told", &said, NULL, TOLD_S,
-                        &(struct dt_error){0}); /* fails when the end of rank 0 was seen first: it has said it */
+                        &(struct dt_error){0}); /* fails when the end of rank 0 was seen first:
+                                                 * it has said it */
     dt_text_clear(&said);
     return -1;
 }
@@ -181,12 +191,13 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
 static void compare_memory(struct trainer *t, double measured_bytes)
 {
     char fields[96];
-    snprintf(fields, sizeof fields, "\"planned_bytes\": %.0f, \"measured_bytes\": %.0f, \"round\": %d", trainer_planned_bytes(t), measured_bytes,
-             t->world->round);
+    snprintf(fields, sizeof fields, "\"planned_bytes\": %.0f, \"measured_bytes\": %.0f, \"round\": %d",
+             trainer_planned_bytes(t), measured_bytes, t->world->round);
     metrics_event(&t->metrics, "memory", fields);
 }
 
-/* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here begins with it. */
+/* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here
+ * begins with it. */
 static int evaluate(struct trainer *t, const struct metrics_step *m, struct dt_error *err)
 {
     double loss;
@@ -210,10 +221,13 @@ static void say_blank_rows(struct trainer *t)
     for (int i = 0; i < 1 + t->has_val && t->world->round <= 1; i++) {
         const struct data_source *s = sources[i];
         if (s->blank_count == s->sample_count) {
-            metrics_say(&t->metrics, "train: data.val: %s: none of the labels is a target, so it gives no val_loss", s->blank_path);
+            metrics_say(&t->metrics, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",
+                        s->blank_path);
         } else if (s->blank_count > 0) {
-            metrics_say(&t->metrics, "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
-                        i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count, (long long)s->blank_row, s->blank_path);
+            metrics_say(&t->metrics,
+                        "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
+                        i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count,
+                        (long long)s->blank_row, s->blank_path);
         }
     }
 }
@@ -238,9 +252,13 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     if (steps[0] == 0 || t->step >= steps[0] + steps[1] - 1) {
         return 0;
     }
-    /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in two groups; a batch. Then sums, update, publish. */
-    double spans = (double)steps[1] * ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 3);
-    int rc = timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
+    /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
+     * two groups; a batch. Then sums, update, publish. */
+    double spans =
+        (double)steps[1] *
+        ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 3);
+    int rc =
+        timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
     t->strategy.timeline = t->timeline;
     return rc;
 }
@@ -272,7 +290,8 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     trainer_pace_open(t);
     trainer_batch_restart(t);
     for (;;) {
-        bool held = t->stop_wanted || t->begun >= t->total_steps || (t->begun > t->step && needs_state(t, t->begun, files));
+        bool held =
+            t->stop_wanted || t->begun >= t->total_steps || (t->begun > t->step && needs_state(t, t->begun, files));
         if (!held && t->begun - t->step <= t->ahead) {
             if (trainer_begin(t, err) != 0) {
                 return -1;
@@ -326,32 +345,37 @@ static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt
     return 0;
 }
 
-/* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different sizes each would have another idea of the groups. */
+/* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different
+ * sizes each would have another idea of the groups. */
 static int check_hosts(const struct world *w, const struct job *job, struct dt_error *err)
 {
     const struct strategy_row *row = strategy_find(job->training.strategy, w->size, err);
     if (row == NULL) {
         return -1;
     }
-    if (row->group == GROUP_NODE && job->fsdp.device_mesh[0] == 0 && job->fsdp.device_mesh[1] == 0 && w->uneven[0] != '\0') {
-        return dt_fail(
-            err, DT_INVALID,
-            "fsdp.device_mesh: not given, and the hosts have %s ranks: a shard group per host needs as many on each; give [replicas, shards]",
-            w->uneven);
+    if (row->group == GROUP_NODE && job->fsdp.device_mesh[0] == 0 && job->fsdp.device_mesh[1] == 0 &&
+        w->uneven[0] != '\0') {
+        return dt_fail(err, DT_INVALID,
+                       "fsdp.device_mesh: not given, and the hosts have %s ranks: a shard group per host needs as many "
+                       "on each; give [replicas, shards]",
+                       w->uneven);
     }
     return 0;
 }
 
-/* The first rank that ends is the cause of the round's end, and may be the verdict: whoever only heard of it leaves that to the one it heard of. */
+/* The first rank that ends is the cause of the round's end, and may be the verdict: whoever only
+ * heard of it leaves that to the one it heard of. */
 static void let_the_cause_end(struct world *w)
 {
-    for (double until_s = dt_now_s() + HEARD_S; atomic_load(&w->page->order) != DT_ORDER_ABORT && dt_now_s() < until_s;) {
+    for (double until_s = dt_now_s() + HEARD_S;
+         atomic_load(&w->page->order) != DT_ORDER_ABORT && dt_now_s() < until_s;) {
         dt_page_pulse(w->page);
         dt_sleep_s(0.01);
     }
 }
 
-int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code, struct dt_error *err)
+int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code,
+                struct dt_error *err)
 {
     static const struct trainer_hooks none;
     hooks = hooks ? hooks : &none;
@@ -361,11 +385,13 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         return -1;
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, !w->device->host_memory, err) != 0 ||
-        trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken already */
+        trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken
+                                                             * already */
         goto out;
     }
     metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, hooks->quiet);
-    metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(), w->round);
+    metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(),
+                w->round);
     if (trainer_products(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
         goto out;
     }
@@ -379,7 +405,8 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         trainer_check_disk(&t);
     }
     bool evaluated;
-    if (metrics_cut(&t.metrics, t.step, &evaluated, err) != 0 || (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
+    if (metrics_cut(&t.metrics, t.step, &evaluated, err) != 0 ||
+        (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
     t.eval_due = !evaluated && (found || t.total_steps == 0) && eval_falls_on(&t, t.step);
@@ -391,13 +418,14 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
         goto out;
     }
     if (t.finished_before && horizon_is_done(&t.horizon, &job->training)) {
-        metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir, (long long)t.step);
+        metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
+                    (long long)t.step);
     } else if (t.finished_before) {
-        metrics_say(
-            &t.metrics,
-            "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on all ranks: it ends here; a smaller "
-            "batch or fewer ranks would train it",
-            job->output_dir, (long long)t.step, (long long)trainer_split(&t).micro_batch);
+        metrics_say(&t.metrics,
+                    "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on "
+                    "all ranks: it ends here; a smaller "
+                    "batch or fewer ranks would train it",
+                    job->output_dir, (long long)t.step, (long long)trainer_split(&t).micro_batch);
     } else if ((!hooks->no_files && open_timeline(&t, err) != 0) || train(&t, hooks, err) != 0) {
         goto out;
     }
@@ -408,7 +436,8 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     }
     if (!t.finished_before) {
         metrics_say(&t.metrics,
-                    *exit_code == DT_EXIT_DONE ? "train: done at step %lld" : "train: stopped at step %lld, saved; the same command continues",
+                    *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
+                                               : "train: stopped at step %lld, saved; the same command continues",
                     (long long)t.step);
     }
     if (trainer_settle(&t, "end", err) != 0) {
@@ -424,7 +453,9 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
 out:
     if (rc != 0) {
         w->failed = true;
-        atomic_store(&w->exit_code, trainer_exit_code(err)); /* its peers may be gone, and it be told to end, before it has closed what follows */
+        atomic_store(&w->exit_code, trainer_exit_code(err)); /* its peers may be gone, and it be
+                                                              * told to end, before it has closed
+                                                              * what follows */
         world_explain(w, err, false);
         (void)world_tell_cause(w, err);
         if (!w->told) {
@@ -452,7 +483,8 @@ int trainer_exit_code(const struct dt_error *err)
     case DT_IO:
     case DT_FULL:
         return DT_EXIT_TEMPORARY;
-    case DT_IN_USE: /* as the look before the start would have found, had the other begun a moment earlier */
+    case DT_IN_USE: /* as the look before the start would have found, had the other begun a
+                     * moment earlier */
     case DT_USAGE:
         return DT_EXIT_USAGE;
     default:

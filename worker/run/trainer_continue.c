@@ -1,4 +1,5 @@
-/* Going on from a checkpoint with other numbers: what may differ from the job that saved it, where the run stands then, and what is said of it. */
+/* Going on from a checkpoint with other numbers: what may differ from the job that saved it,
+ * where the run stands then, and what is said of it. */
 #include "worker/run/trainer.h"
 
 #include <stdio.h>
@@ -14,19 +15,21 @@ static void compare_data(const struct trainer *t, const struct checkpoint_state 
     }
 }
 
-int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path, struct job_changes *changes,
-                        struct dt_error *err)
+int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *state, const char *path,
+                        struct job_changes *changes, struct dt_error *err)
 {
     struct dt_text data;
     dt_text_init(&data);
     compare_data(t, state, &data);
     bool known = state->job != NULL && t->job->text != NULL;
-    int rc = job_compare(known ? state->job : "{}", known ? t->job->text : "{}", t->job->checkpointing.accept, data.data, changes, err);
+    int rc = job_compare(known ? state->job : "{}", known ? t->job->text : "{}", t->job->checkpointing.accept,
+                         data.data, changes, err);
     dt_text_clear(&data);
     const char *was = state->tokenizer != NULL ? state->tokenizer : "", *is = t->train.tokenizer;
     if (rc == 0 && *was != 0 && *is != 0 && strcmp(was, is) != 0) { /* data that were accepted */
         rc = dt_fail(err, DT_INVALID,
-                     "data.train: tokenizer %s, and %s when it was saved; make the data with that one, or begin anew with --fresh or another "
+                     "data.train: tokenizer %s, and %s when it was saved; make the data with that one, or begin anew "
+                     "with --fresh or another "
                      "output_dir" JOB_WEIGHTS_ALONE,
                      is, was);
     }
@@ -43,14 +46,16 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->tokens = state->tokens;
     const struct batch_split last = {was.batch_size_per_gpu * state->ranks, was.gradient_accumulation_steps};
     bool known = state->horizon.of.micro_batch > 0;
-    t->horizon = known ? state->horizon : horizon_guess(&was, &last, t->train.sample_count, t->step, t->epoch, t->position);
+    t->horizon =
+        known ? state->horizon : horizon_guess(&was, &last, t->train.sample_count, t->step, t->epoch, t->position);
     struct schedule before = horizon_schedule(&t->horizon, &was);
     t->rate_before = horizon_rate(&t->horizon, &before, t->horizon.samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
             horizon_count_anew(&t->horizon, &was, &t->job->training, &last, t->epoch, t->position);
         }
-        if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from their beginning */
+        if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from
+                                                      * their beginning */
             t->epoch = t->position = 0;
             t->horizon.base = t->horizon.samples;
         }
@@ -88,7 +93,8 @@ static void say_change(struct trainer *t, const struct job_change *change, const
     if (rate != t->rate_before) {
         dt_text_printf(&what, " (learning rate %.3g -> %.3g)", t->rate_before, rate);
     }
-    dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->step, t->rate_before, rate);
+    dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->step, t->rate_before,
+                   rate);
     metrics_say(&t->metrics, "train: %s", dt_text_str(&what));
     if (t->step < t->total_steps) { /* of a finished run nothing changes */
         metrics_event(&t->metrics, "change", dt_text_str(&fields));
@@ -106,7 +112,8 @@ void trainer_say_changes(struct trainer *t, const struct job_changes *changes)
     }
     if (batch != first_batch && t->step < t->total_steps) {
         metrics_say(&t->metrics,
-                    "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the learning rate follows the samples",
+                    "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the "
+                    "learning rate follows the samples",
                     (long long)batch, (long long)first_batch, (long long)t->total_steps);
     }
 }

@@ -1,5 +1,5 @@
-/* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by trainer_open, and printed by
- * trainer_print_plan. */
+/* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by
+ * trainer_open, and printed by trainer_print_plan. */
 #include "worker/run/trainer.h"
 
 #include "base/log.h"
@@ -16,7 +16,8 @@ static size_t pair_bytes(const struct trainer *t)
     return (size_t)(m->batch_size * m->sequence_length * m->channels) * dt_dtype_size(m->type);
 }
 
-/* Activations: what each block keeps and saves, one buffer for what they make again, scratch of the largest. */
+/* Activations: what each block keeps and saves, one buffer for what they make again, scratch of
+ * the largest. */
 static void plan_activations(struct trainer *t)
 {
     const struct chain *c = &t->chain;
@@ -38,7 +39,8 @@ static void plan_activations(struct trainer *t)
     t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, scratch);
     t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
     size_t batch = (size_t)(t->micro_steps * c->spec.batch_size * c->spec.sequence_length) * sizeof(int32_t);
-    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * 2 * batch); /* ids and labels, this step's and the next one's */
+    /* ids and labels, this step's and the next one's */
+    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * 2 * batch);
     t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * 2 * batch);
     t->piece_progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->progress);
 }
@@ -66,7 +68,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
     }
     if (t->train.blank_count == t->train.sample_count) {
         return dt_fail(err, DT_INVALID,
-                       "data.train: %s: none of the labels is a target: there is nothing to learn; give labels other than -100 behind the first "
+                       "data.train: %s: none of the labels is a target: there is nothing to learn; give labels other "
+                       "than -100 behind the first "
                        "of a row",
                        t->train.blank_path);
     }
@@ -82,12 +85,14 @@ static int open_data(struct trainer *t, struct dt_error *err)
     const struct data_source *sources[] = {&t->train, &t->val};
     for (int i = 0; i < 1 + t->has_val; i++) {
         if (sources[i]->vocabulary > job->model.vocab_size) {
-            return dt_fail(err, DT_INVALID, "model.vocab_size: %lld: data.%s has ids up to %lld; raise it to %lld or more",
+            return dt_fail(err, DT_INVALID,
+                           "model.vocab_size: %lld: data.%s has ids up to %lld; raise it to %lld or more",
                            (long long)job->model.vocab_size, i ? "val" : "train", (long long)sources[i]->vocabulary - 1,
                            (long long)sources[i]->vocabulary);
         }
     }
-    t->order = (struct sampler){.sample_count = t->train.sample_count, .seed = (uint64_t)job->training.seed, .shuffle = job->data.shuffle};
+    t->order = (struct sampler){
+        .sample_count = t->train.sample_count, .seed = (uint64_t)job->training.seed, .shuffle = job->data.shuffle};
     t->val_order = (struct sampler){.sample_count = t->val.sample_count};
     int64_t micro = job->training.batch_size_per_gpu * t->size, need = micro;
     if (job->training.partial_accumulation == PARTIAL_DROP) {
@@ -95,15 +100,16 @@ static int open_data(struct trainer *t, struct dt_error *err)
     }
     if (t->train.sample_count < need) {
         return dt_fail(err, DT_INVALID,
-                       "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or less of these",
+                       "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give "
+                       "more data or less of these",
                        (long long)t->train.sample_count, (long long)t->train.sequence_length, (long long)t->size,
                        (long long)job->training.batch_size_per_gpu, (long long)need);
     }
     return 0;
 }
 
-int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type, bool own_memory,
-                    struct dt_error *err)
+int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type,
+                    bool own_memory, struct dt_error *err)
 {
     memset(t, 0, sizeof *t);
     t->hold = -1;
@@ -116,7 +122,9 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
     if (type == DT_F64 && job->precision.moments == DT_BF16) {
-        return dt_fail(err, DT_INVALID, "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; write fp32");
+        return dt_fail(err, DT_INVALID,
+                       "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; "
+                       "write fp32");
     }
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 || open_data(t, err) != 0) {
@@ -170,8 +178,11 @@ static void print_json(const struct trainer *t, const char *device, int local_si
     dt_text_puts(out, "{\"output_dir\": ");
     dt_text_json(out, job->output_dir, strlen(job->output_dir));
     dt_text_printf(out, ", \"device\": \"%s\"", device);
-    dt_text_printf(out, ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, \"total_steps\": %lld",
-                   t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count, (long long)t->total_steps);
+    dt_text_printf(out,
+                   ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, "
+                   "\"total_steps\": %lld",
+                   t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count,
+                   (long long)t->total_steps);
     dt_text_printf(out, ", \"precision\": \"%s\"", t->chain.spec.type == DT_BF16 ? "bf16-mixed" : "32-true");
     dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {", (long long)t->train.sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
@@ -179,7 +190,8 @@ static void print_json(const struct trainer *t, const char *device, int local_si
         dt_text_printf(out, "%s\"%s\": %zu", i ? ", " : "", plan_purpose_name((enum plan_purpose)i), t->plan.bytes[i]);
     }
     char what[64];
-    dt_text_printf(out, "}, \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->plan), plan_available(local_size, what, sizeof what));
+    dt_text_printf(out, "}, \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->plan),
+                   plan_available(local_size, what, sizeof what));
 }
 
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out)
@@ -190,12 +202,13 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     }
     const struct job *job = t->job;
     char text[32], other[32], what[64];
-    dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name, (long long)t->chain.parameter_count,
-                   t->chain.unit_count,
+    dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
+                   (long long)t->chain.parameter_count, t->chain.unit_count,
                    t->chain.spec.type != DT_BF16      ? ""
                    : t->strategy.wire_type == DT_BF16 ? ", bf16"
                                                       : ", bf16, reduced as fp32");
-    dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count, (long long)t->train.sequence_length);
+    dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count,
+                   (long long)t->train.sequence_length);
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
     if (t->strategy.replicas > 1) {
         dt_text_printf(out, " (%d replicas of %d shards)", t->strategy.replicas, t->shards);
@@ -203,9 +216,10 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     if (gradients_made_whole(t)) {
         dt_text_puts(out, "\n           gradients whole until the last micro-step: accumulate_sync boundary");
     }
-    dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\n", (long long)t->total_steps,
-                   (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size), (long long)job->training.batch_size_per_gpu,
-                   (long long)t->micro_steps, t->micro_steps == 1 ? "" : "s");
+    dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\n",
+                   (long long)t->total_steps, (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size),
+                   (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps,
+                   t->micro_steps == 1 ? "" : "s");
     dt_text_printf(out, "output     %s\n\nbytes of one rank\n", job->output_dir);
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
         dt_text_printf(out, "    %-16s %18zu   %10s\n", plan_purpose_name((enum plan_purpose)i), t->plan.bytes[i],
@@ -214,14 +228,14 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     size_t total = plan_total(&t->plan);
     dt_text_printf(out, "    %-16s %18zu   %10s\n", "total", total, dt_text_bytes((double)total, text, sizeof text));
     if (strcmp(device, "cuda") == 0) {
-        dt_text_printf(
-            out,
-            "\na GPU holds all but staging, beside what CUDA's context, libraries and graphs take there; staging is pinned memory of the host\n");
+        dt_text_printf(out, "\na GPU holds all but staging, beside what CUDA's context, libraries and graphs take "
+                            "there; staging is pinned memory of the host\n");
         return;
     }
     double have = plan_available(local_size, what, sizeof what);
     dt_text_printf(out, "\n%d rank%s on this host: %s; %s: %s\n", local_size, local_size == 1 ? "" : "s",
-                   dt_text_bytes((double)total * local_size, text, sizeof text), what, dt_text_bytes(have, other, sizeof other));
+                   dt_text_bytes((double)total * local_size, text, sizeof text), what,
+                   dt_text_bytes(have, other, sizeof other));
 }
 
 /* Before the plan is compared with what is free: the memory that collectives take is known then. */
@@ -247,7 +261,8 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         trainer_check_device(t, w, err) != 0) {
         return -1;
     }
-    if (plan_open(&t->plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->plan, err) != 0 || dt_event_open(w->device, &t->done, err) != 0) {
+    if (plan_open(&t->plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->plan, err) != 0 ||
+        dt_event_open(w->device, &t->done, err) != 0) {
         return -1;
     }
     optimizer_open(&t->optimizer, &t->plan);
@@ -277,7 +292,9 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         }
     }
     if (gradients_made_whole(t)) {
-        metrics_say(&t->metrics, "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); every_micro_step keeps a share",
+        metrics_say(&t->metrics,
+                    "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); "
+                    "every_micro_step keeps a share",
                     dt_text_bytes((double)t->plan.bytes[PLAN_GRADIENTS], bytes, sizeof bytes));
     }
     atomic_store(&w->page->step, 0);
@@ -286,7 +303,8 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
 
 void trainer_close(struct trainer *t)
 {
-    if (t->world && t->world->failed) { /* frees streams that wait for peers, so that events can be closed */
+    if (t->world && t->world->failed) { /* frees streams that wait for peers, so that events can
+                                         * be closed */
         world_abort(t->world);
     }
     if (t->world && t->world->failed && t->world->compute) {

@@ -1,4 +1,5 @@
-/* What an exported folder holds beside the weights: found where the run begins, kept for its end. */
+/* What an exported folder holds beside the weights: found where the run begins, kept for its
+ * end. */
 #include "worker/run/trainer.h"
 
 #include "base/file.h"
@@ -38,13 +39,16 @@ void trainer_set_config(struct trainer *t, const char *text)
     t->model_config = dt_strdup(text);
 }
 
-/* config.json has the job's probabilities. One that is the same stays as it is written, and one of 0 may be missing. */
+/* config.json has the job's probabilities. One that is the same stays as it is written, and one
+ * of 0 may be missing. */
 static void put_dropout(struct trainer *t)
 {
     const struct {
         const char *key;
         double value;
-    } all[] = {{"attn_pdrop", t->job->model.attn_pdrop}, {"embd_pdrop", t->job->model.embd_pdrop}, {"resid_pdrop", t->job->model.resid_pdrop}};
+    } all[] = {{"attn_pdrop", t->job->model.attn_pdrop},
+               {"embd_pdrop", t->job->model.embd_pdrop},
+               {"resid_pdrop", t->job->model.resid_pdrop}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct dt_text out;
         dt_text_init(&out);
@@ -54,7 +58,8 @@ static void put_dropout(struct trainer *t)
     }
 }
 
-/* Probabilities above 0, as they are written: any of the names that the library's models give them, but for that of a head which is not there. */
+/* Probabilities above 0, as they are written: any of the names that the library's models give
+ * them, but for that of a head which is not there. */
 static void say_dropout(struct trainer *t)
 {
     struct dt_scan_span key, value;
@@ -64,12 +69,15 @@ static void say_dropout(struct trainer *t)
     while (dt_scan_member(t->model_config, strlen(t->model_config), &at, &key, &value)) {
         if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0 &&
             memmem(key.at, key.size, "summary", strlen("summary")) == NULL) {
-            dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size, value.at);
+            dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size,
+                           value.at);
         }
     }
     if (found.size > 0) {
-        metrics_say(&t->metrics, "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
-                    dt_text_str(&found));
+        metrics_say(
+            &t->metrics,
+            "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
+            dt_text_str(&found));
     }
     dt_text_clear(&found);
 }
@@ -93,7 +101,8 @@ static int keep(struct trainer *t, const char *from, const char *own, struct dt_
     return rc == 0 ? 0 : dt_wrap(err, "model.load");
 }
 
-/* A run that goes on has the origin of the checkpoint. Where that one has none: of model.load, or what is there stays. */
+/* A run that goes on has the origin of the checkpoint. Where that one has none: of model.load,
+ * or what is there stays. */
 static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
 {
     const char *load = t->job->model.load;
@@ -135,7 +144,9 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     }
     if (rc == 0 && t->world->round <= 1) {
         if (found && load != NULL && !dt_file_exists(load)) {
-            metrics_say(&t->metrics, "train: model.load: %s: is not there; not needed, since the run goes on from its own weights", load);
+            metrics_say(&t->metrics,
+                        "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
+                        load);
         }
         say_dropout(t);
     }

@@ -1,5 +1,6 @@
-/* The straggler report: what the judge of pace.h finds is said by rank 0, with the host and process that it is about. Where a rank is, it has
- * told the store once; nobody asks before there is something to say. */
+/* The straggler report: what the judge of pace.h finds is said by rank 0, with the host and
+ * process that it is about. Where a rank is, it has told the store once; nobody asks before
+ * there is something to say. */
 #include "base/clock.h"
 #include "base/text.h"
 #include "worker/run/trainer.h"
@@ -158,8 +159,8 @@ static void record(struct trainer *t, const struct pace_news *n, const struct pl
 {
     struct dt_text fields;
     dt_text_init(&fields);
-    dt_text_printf(&fields, "\"step\": %lld, \"round\": %d, \"rank\": %d, \"local_rank\": %d, \"pid\": %d, \"host\": ", (long long)t->step,
-                   t->world->round, n->rank, p->local_rank, p->pid);
+    dt_text_printf(&fields, "\"step\": %lld, \"round\": %d, \"rank\": %d, \"local_rank\": %d, \"pid\": %d, \"host\": ",
+                   (long long)t->step, t->world->round, n->rank, p->local_rank, p->pid);
     dt_text_json(&fields, p->host, strlen(p->host));
     if (!n->over) {
         dt_text_printf(&fields, ", \"phase\": \"%s\"", pace_phase_name(n->phase));
@@ -191,12 +192,14 @@ void trainer_pace(struct trainer *t, const int64_t *table)
             if (++i < count) {
                 next = place_of(t, news[i].rank);
             }
-        } while (i < count && news[i].rank == news[i - 1].rank + 1 && news[i].over == news[from].over && strcmp(next.host, p.host) == 0);
+        } while (i < count && news[i].rank == news[i - 1].rank + 1 && news[i].over == news[from].over &&
+                 strcmp(next.host, p.host) == 0);
         if (++lines <= LINES) {
             say(t, &news[worst], &shown, news[from].rank, news[i - 1].rank);
         }
     }
     if (lines > LINES) {
-        metrics_say(&t->metrics, "train: and %d more slow ranks or groups of ranks; they are in events.jsonl", lines - LINES);
+        metrics_say(&t->metrics, "train: and %d more slow ranks or groups of ranks; they are in events.jsonl",
+                    lines - LINES);
     }
 }

@@ -1,6 +1,8 @@
-/* Where a run begins: anew, or from a checkpoint that all ranks agree on. Rank 0 proposes the newest one, every rank compares its part of the
- * checksums, and one that is damaged makes way for the one before. Ranks talk through the store, and show a pulse while they wait: how long reading
- * takes is up to disk and model, so whoever stands still is found by its agent and not by a deadline of the others. */
+/* Where a run begins: anew, or from a checkpoint that all ranks agree on. Rank 0 proposes the
+ * newest one, every rank compares its part of the checksums, and one that is damaged makes way
+ * for the one before. Ranks talk through the store, and show a pulse while they wait: how long
+ * reading takes is up to disk and model, so whoever stands still is found by its agent and not
+ * by a deadline of the others. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -15,7 +17,9 @@
 #define FOR_EVER_S 1e9
 #define WAIT_SLICE_S 1.0
 #define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
-#define FREE_WAIT_S 1.5  /* for a job that was just killed; a start that cannot be is refused within 2 s */
+#define FREE_WAIT_S                                                                                                    \
+    1.5 /* for a job that was just killed; a start that cannot be is refused
+         * within 2 s */
 #define NOTES_SHOWN 5
 
 /* ---- agreement ---- */
@@ -44,8 +48,8 @@ static int rank_named(const char *text)
     return sscanf(text, "rank %d:%n", &rank, &size) == 1 && size > 0 ? rank : -1;
 }
 
-/* Words of a rank on another host, with which all end: they say whose they are, so that its agent, and no other, names the cause. On one host the agent hears
- * all ranks itself. */
+/* Words of a rank on another host, with which all end: they say whose they are, so that its
+ * agent, and no other, names the cause. On one host the agent hears all ranks itself. */
 static void mark_heard(const struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
@@ -75,8 +79,10 @@ bool trainer_only_heard(const struct dt_error *err)
     return rank_named(err->text) >= 0 && strstr(err->text, " (noticed by rank ") != NULL;
 }
 
-/* On the wire a value follows '=', an error '!' and its status: neither can be taken for the other, whatever a path is called. */
-int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure, double timeout_s, struct dt_error *err)
+/* On the wire a value follows '=', an error '!' and its status: neither can be taken for the
+ * other, whatever a path is called. */
+int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure,
+                  double timeout_s, struct dt_error *err)
 {
     struct dt_text sent;
     dt_text_init(&sent);
@@ -115,7 +121,9 @@ void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure)
 int trainer_hear(const char *said, struct dt_error *err)
 {
     const char *cause = said[0] == '!' ? strchr(said, ' ') : NULL;
-    return said[0] != '!' ? 0 : dt_fail(err, dt_status_of(strtol(said + 1, NULL, 10)), "%s", cause != NULL ? cause + 1 : said);
+    return said[0] != '!'
+               ? 0
+               : dt_fail(err, dt_status_of(strtol(said + 1, NULL, 10)), "%s", cause != NULL ? cause + 1 : said);
 }
 
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
@@ -150,7 +158,8 @@ static void search_clear(struct search *s)
     course_clear(&s->course);
 }
 
-/* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there is none. */
+/* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there
+ * is none. */
 static int64_t step_in(const char *resume)
 {
     const char *slash = strrchr(resume, '/'), *digits = slash ? slash + 1 : resume;
@@ -161,7 +170,8 @@ static int64_t step_in(const char *resume)
     return *digits && strspn(digits, "0123456789") == strlen(digits) ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What is not there is told with what is. */
+/* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What
+ * is not there is told with what is. */
 static int find_named(struct search *s, const char *dir, const char *resume, struct dt_error *err)
 {
     int64_t step = strchr(resume, '/') == NULL ? step_in(resume) : -1;
@@ -173,10 +183,13 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
     if (dt_file_exists(s->path)) {
         return checkpoint_looks_whole(s->path)
                    ? 0
-                   : dt_fail(err, DT_INVALID, "checkpointing.resume: %s: is no checkpoint (it holds no manifest.json); name a folder step-N",
-                             s->path);
+                   : dt_fail(
+                         err, DT_INVALID,
+                         "checkpointing.resume: %s: is no checkpoint (it holds no manifest.json); name a folder step-N",
+                         s->path);
     }
-    /* The nearest of a sorted list lie side by side: from the first that is not newer, one each way at a time. */
+    /* The nearest of a sorted list lie side by side: from the first that is not newer, one each
+     * way at a time. */
     struct dt_text near;
     dt_text_init(&near);
     int64_t wanted = step_in(resume);
@@ -190,7 +203,8 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
         dt_text_printf(&near, "%s%lld", shown ? ", " : "", (long long)s->steps[newer ? before-- : after++]);
     }
     dt_fail(err, DT_INVALID, "checkpointing.resume: %s: no such checkpoint; %s%s%s%s", s->path, dir,
-            near.size > 0 ? " has the nearest at steps " : " holds none", dt_text_str(&near), near.size > 0 ? "" : "; begin with resume auto");
+            near.size > 0 ? " has the nearest at steps " : " holds none", dt_text_str(&near),
+            near.size > 0 ? "" : "; begin with resume auto");
     dt_text_clear(&near);
     return -1;
 }
@@ -225,33 +239,42 @@ static const char *run_id_of(const struct trainer *t)
 static int hold_folder(struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
-    return t->hold >= 0 ? 0 : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round, HOLD_WAIT_S, &t->hold, err);
+    return t->hold >= 0 ? 0
+                        : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
+                                          HOLD_WAIT_S, &t->hold, err);
 }
 
-/* Looks what is in the folder. What the job says about the beginning is done once per launch; then, and when the same name is given again,
- * the run goes on from its own saves. */
+/* Looks what is in the folder. What the job says about the beginning is done once per launch;
+ * then, and when the same name is given again, the run goes on from its own saves. */
 static int begin_search(struct trainer *t, struct search *s, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     const char *resume = job->resume ? job->resume : "auto", *dir = job->checkpoint_dir;
     bool names = is_name(resume) && !t->job->fresh, first_round = t->world->round <= 1;
     course_read(&s->course, dir);
-    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 && strcmp(s->course.launch, t->world->launch) == 0;
+    bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 &&
+                       strcmp(s->course.launch, t->world->launch) == 0;
     bool begun = same_launch && !first_round;
     if (first_round && same_launch && course_write(dir, NULL, "", s->course.from, err) != 0) {
-        return -1; /* launches that cannot be told apart: the beginning of one that was here is not ours */
+        return -1; /* launches that cannot be told apart: the beginning of one that was here is
+                    * not ours */
     }
     s->anew = !begun && (t->job->fresh || strcmp(resume, "never") == 0);
     if (s->anew) {
-        char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir), *model = dt_format("%s/model", t->job->output_dir);
-        int rc = course_set_aside(dir, err) != 0 || course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0 ? -1 : 0;
+        char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir),
+             *model = dt_format("%s/model", t->job->output_dir);
+        int rc =
+            course_set_aside(dir, err) != 0 || course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0
+                ? -1
+                : 0;
         free(model);
         free(metrics);
         if (rc != 0) {
             return -1;
         }
     }
-    if (dt_file_mkdirs(dir, err) != 0 || checkpoint_claim(dir, t->world->run_id, t->world->launch, t->world->round, err) != 0 ||
+    if (dt_file_mkdirs(dir, err) != 0 ||
+        checkpoint_claim(dir, t->world->run_id, t->world->launch, t->world->round, err) != 0 ||
         (!s->anew && checkpoint_steps(dir, &s->steps, &s->count, err) != 0)) {
         return -1;
     }
@@ -265,7 +288,8 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
 static void pass_over(struct trainer *t, struct search *s, const char *why)
 {
     if (++s->skipped <= NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %s; %s", why, s->next < s->count ? "the one before is tried" : "there is none before it");
+        metrics_say(&t->metrics, "train: %s; %s", why,
+                    s->next < s->count ? "the one before is tried" : "there is none before it");
     }
 }
 
@@ -294,16 +318,19 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
     if (s->named && !s->failed && out->size == 0) {
         dt_text_puts(out, s->path);
     }
-    if (!s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost is for people to say */
+    if (!s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost
+                                                          * is for people to say */
         s->failed = true;
-        (void)dt_fail(&s->why, DT_INVALID,
-                      "%s: none of its checkpoints is whole; dtckpt verify %s names what is damaged; bring one back, or begin "
-                      "anew with --fresh",
-                      job->checkpoint_dir, job->checkpoint_dir);
+        (void)dt_fail(
+            &s->why, DT_INVALID,
+            "%s: none of its checkpoints is whole; dtckpt verify %s names what is damaged; bring one back, or begin "
+            "anew with --fresh",
+            job->checkpoint_dir, job->checkpoint_dir);
     }
 }
 
-/* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later rounds need not begin again. */
+/* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later
+ * rounds need not begin again. */
 static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
@@ -312,11 +339,14 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
-        metrics_say(&t->metrics, "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside (step-N.old-1)",
+        metrics_say(&t->metrics,
+                    "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
+                    "(step-N.old-1)",
                     job->checkpoint_dir, (long long)first);
     } else if (left > 1) {
         metrics_say(&t->metrics,
-                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: set aside (step-N.old-1)",
+                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: "
+                    "set aside (step-N.old-1)",
                     job->checkpoint_dir, left, (long long)first, (long long)last);
     }
     return left < 0 ? -1
@@ -380,7 +410,8 @@ static void say_for(struct trainer *t, int who, struct dt_error *why)
     trainer_say_cause(t, &said);
 }
 
-/* Which checkpoint rank 0 proposes. The words hold no path that is used: each rank makes it of its own job. */
+/* Which checkpoint rank 0 proposes. The words hold no path that is used: each rank makes it of
+ * its own job. */
 static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
 {
     int64_t step = step_in(path);
@@ -407,13 +438,15 @@ static int hear_path(const struct trainer *t, const char *said, struct dt_text *
         dt_text_puts(path, job->resume);
     } else if (said[0] != '\0') {
         return dt_fail(err, DT_INVALID,
-                       "rank %d: rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all hosts the same job", t->rank,
-                       said, job->resume != NULL ? job->resume : "auto");
+                       "rank %d: rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all "
+                       "hosts the same job",
+                       t->rank, said, job->resume != NULL ? job->resume : "auto");
     }
     return 0;
 }
 
-/* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all of it is sound. */
+/* One proposal: *path becomes what all ranks look at (empty: nothing is left), *good whether all
+ * of it is sound. */
 static int try_one(struct trainer *t, struct search *s, int try, struct dt_text *path, bool *good, struct dt_error *err)
 {
     char key[64];
@@ -459,8 +492,8 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     return rc;
 }
 
-/* Rank 0 learns that all have what they continue from. loaded: what came of it here. Only then is anything renamed: whoever cannot read it ends the run as
- * the last one left it. */
+/* Rank 0 learns that all have what they continue from. loaded: what came of it here. Only then
+ * is anything renamed: whoever cannot read it ends the run as the last one left it. */
 static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
 {
     char key[64];
@@ -475,7 +508,8 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
     if (t->rank > 0) {
         struct dt_error why;
         snprintf(key, sizeof key, "train/loaded/%d", t->rank);
-        rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded : -1;
+        rc = dt_store_set(t->world->store, key, dt_text_str(&word), word.size, loaded == 0 ? err : &why) == 0 ? loaded
+                                                                                                              : -1;
     } else if (loaded == 0) {
         rc = trainer_hear_all(t, "train/loaded", &word, &who, err);
         if (rc != 0 && who > 0) {
@@ -510,8 +544,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         }
     }
     if (s.skipped > NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %d more were passed over; dtckpt verify %s names them all", s.skipped - NOTES_SHOWN,
-                    t->job->checkpointing.checkpoint_dir);
+        metrics_say(&t->metrics, "train: %d more were passed over; dtckpt verify %s names them all",
+                    s.skipped - NOTES_SHOWN, t->job->checkpointing.checkpoint_dir);
     }
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
@@ -520,10 +554,12 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         rc = settle_course(t, &s, *found ? path.data : NULL, err);
     }
     if (rc == 0 && !*found && s.skipped > 0) {
-        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew", t->job->checkpointing.checkpoint_dir);
+        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew",
+                    t->job->checkpointing.checkpoint_dir);
     }
     if (rc == 0 && *found && s.name_last && !s.named && t->world->round <= 1) {
-        metrics_say(&t->metrics, "train: began from %s and goes on from its own saves; another output_dir begins there once more",
+        metrics_say(&t->metrics,
+                    "train: began from %s and goes on from its own saves; another output_dir begins there once more",
                     t->job->checkpointing.resume);
     }
     if (rc == 0 && *found) {
@@ -550,7 +586,8 @@ static int check_one(struct trainer *t, const struct checkpoint *c, const char *
     return 0;
 }
 
-/* The first of a run's own checkpoints that looks whole from outside, as a start would find it; *seen: there is one. */
+/* The first of a run's own checkpoints that looks whole from outside, as a start would find it;
+ * *seen: there is one. */
 static int check_own(struct trainer *t, const struct search *s, bool *seen, struct dt_error *err)
 {
     int rc = 0;
@@ -582,7 +619,8 @@ static int check_named(struct trainer *t, struct search *s, struct dt_error *err
 int trainer_check_free(const struct job *job, struct dt_error *err)
 {
     const char *run_id = getenv("TORCHELASTIC_RUN_ID"), *hosts = getenv("GROUP_WORLD_SIZE");
-    bool more_hosts = hosts != NULL && atoi(hosts) > 1; /* a host that comes late finds its own job there */
+    bool more_hosts = hosts != NULL && atoi(hosts) > 1; /* a host that comes late finds its own
+                                                         * job there */
     return checkpoint_check_free(job->checkpointing.checkpoint_dir, more_hosts ? run_id : NULL, FREE_WAIT_S, err);
 }
 

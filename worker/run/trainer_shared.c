@@ -1,6 +1,7 @@
-/* Do all hosts see one folder of checkpoints, and the same data? Rank 0 puts a file with a name that nobody can guess there, and the others look for it:
- * slices that lie in another folder of the same name would be missing from every checkpoint. With the name it sends hashes of its data. Jobs on one host ask
- * nothing. */
+/* Do all hosts see one folder of checkpoints, and the same data? Rank 0 puts a file with a name
+ * that nobody can guess there, and the others look for it: slices that lie in another folder of
+ * the same name would be missing from every checkpoint. With the name it sends hashes of its
+ * data. Jobs on one host ask nothing. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -20,7 +21,8 @@
 #define MARK ".seen-from-all-hosts-"
 #define DATA_BYTES 33 /* two hashes in hexadecimal digits */
 
-/* Where the mark lies: in the folder of checkpoints if there is one, otherwise beside it. The caller frees. */
+/* Where the mark lies: in the folder of checkpoints if there is one, otherwise beside it. The
+ * caller frees. */
 static char *place_of(const char *dir, bool inside)
 {
     char *place = dt_strdup(dir);
@@ -51,7 +53,8 @@ static void hash_data(const struct trainer *t, char out[DATA_BYTES])
                    (unsigned long long)(t->has_val ? data_content(&t->val) : 0));
 }
 
-/* Rank 0: makes the mark, and says "in NAME HOST DATA" or "by NAME HOST DATA". Nothing when there can be no file: whatever is written next says why. */
+/* Rank 0: makes the mark, and says "in NAME HOST DATA" or "by NAME HOST DATA". Nothing when
+ * there can be no file: whatever is written next says why. */
 static char *make_mark(const char *dir, const char *data, struct dt_text *out)
 {
     bool inside = dt_file_exists(dir);
@@ -68,13 +71,15 @@ static char *make_mark(const char *dir, const char *data, struct dt_text *out)
     return path;
 }
 
-/* Opened, not listed: a file server is asked about a name that it has not been asked about before. What is there and cannot be opened is there. */
+/* Opened, not listed: a file server is asked about a name that it has not been asked about
+ * before. What is there and cannot be opened is there. */
 static bool sees(struct trainer *t, const char *place, const char *name)
 {
     char *path = dt_format("%s/%s", place, name);
     bool seen = false;
     for (double until_s = dt_now_s() + SEEN_S;;) {
-        int folder = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        int folder = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+            fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
         seen = fd >= 0 || (errno != ENOENT && errno != ENOTDIR && errno != ESTALE);
         if (fd >= 0) {
             (void)close(fd);
@@ -120,19 +125,24 @@ static void look(struct trainer *t, const char *said, struct dt_text *out)
     char *place = place_of(dir, strcmp(kind, "in") == 0);
     if (strcmp(ours, theirs) != 0) {
         bool train = strncmp(ours, theirs, DATA_BYTES / 2) != 0;
-        (void)dt_fail(&why, DT_USAGE, "data.%s: %s holds other data on host %s (rank %d) than on host %s (rank 0); give all hosts the same files",
-                      train ? "train" : "val",
-                      train                   ? job->data.train
-                      : job->data.val != NULL ? job->data.val
-                                              : "none",
-                      here, t->rank, there);
+        (void)dt_fail(
+            &why, DT_USAGE,
+            "data.%s: %s holds other data on host %s (rank %d) than on host %s (rank 0); give all hosts the same files",
+            train ? "train" : "val",
+            train                   ? job->data.train
+            : job->data.val != NULL ? job->data.val
+                                    : "none",
+            here, t->rank, there);
         trainer_tell_failure(out, &why);
     } else if (sees(t, place, name)) {
         dt_text_puts(out, "ok");
     } else {
         bool below = strncmp(dir, job->output_dir, strlen(job->output_dir)) == 0;
-        (void)dt_fail(&why, DT_USAGE, "%s: %s is another folder on host %s (rank %d) than on host %s (rank 0); it must be shared between the hosts",
-                      below ? "output_dir" : "checkpointing.checkpoint_dir", below ? job->output_dir : dir, here, t->rank, there);
+        (void)dt_fail(&why, DT_USAGE,
+                      "%s: %s is another folder on host %s (rank %d) than on host %s (rank 0); it must be shared "
+                      "between the hosts",
+                      below ? "output_dir" : "checkpointing.checkpoint_dir", below ? job->output_dir : dir, here,
+                      t->rank, there);
         trainer_tell_failure(out, &why);
     }
     free(place);

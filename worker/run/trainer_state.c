@@ -1,6 +1,7 @@
-/* Weights at the beginning, checkpoints in between, the output folder. Everything is expressed in logical elements of named
- * tensors, so any strategy and world size reads what any other wrote: a rank loads exactly what it keeps. Ranks agree through the
- * store; no collective is needed, so a save cannot hang in one. */
+/* Weights at the beginning, checkpoints in between, the output folder. Everything is expressed
+ * in logical elements of named tensors, so any strategy and world size reads what any other
+ * wrote: a rank loads exactly what it keeps. Ranks agree through the store; no collective is
+ * needed, so a save cannot hang in one. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -28,17 +29,19 @@ static void pulse(void *page)
 
 /* ---- weights ---- */
 
-/* Brings values in host memory to device address `to`, as `type`. They may lie in the window for it. */
-static int put(struct stage *stage, void *to, enum dt_dtype type, const void *values, enum dt_dtype from, int64_t count, struct dt_error *err)
+/* Brings values in host memory to device address `to`, as `type`. They may lie in the window for
+ * it. */
+static int put(struct stage *stage, void *to, enum dt_dtype type, const void *values, enum dt_dtype from, int64_t count,
+               struct dt_error *err)
 {
     dt_cpu_cast(&(struct dt_cast_args){stage_window(stage, to), values, count, type, from});
     return stage_put(stage, to, (size_t)count * dt_dtype_size(type), err);
 }
 
-/* Brings weights [first, first + count) of unit u, all of them resident, to where they are computed with, and to the masters of those that are
- * updated here. */
-static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t first, int64_t count, const void *values, enum dt_dtype from,
-                       struct dt_error *err)
+/* Brings weights [first, first + count) of unit u, all of them resident, to where they are
+ * computed with, and to the masters of those that are updated here. */
+static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t first, int64_t count, const void *values,
+                       enum dt_dtype from, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
     int64_t resident, owned, unused;
@@ -48,16 +51,20 @@ static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t fi
     }
     int64_t owned_count;
     strategy_owned(s, u, &owned, &owned_count);
-    int64_t begin = first > owned ? first : owned, end = first + count < owned + owned_count ? first + count : owned + owned_count;
+    int64_t begin = first > owned ? first : owned,
+            end = first + count < owned + owned_count ? first + count : owned + owned_count;
     if (s->type == s->real || begin >= end) {
         return 0;
     }
     char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
-    return put(stage, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err);
+    return put(stage, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from,
+               end - begin, err);
 }
 
-/* Initial or given weights of what is resident of unit u, piece by piece: made where they stay, or in `room` (STAGE_BYTES) if they are rounded then. */
-static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, void *room, struct dt_error *err)
+/* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
+ * or in `room` (STAGE_BYTES) if they are rounded then. */
+static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, void *room,
+                     struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
     int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(s->real));
@@ -117,8 +124,10 @@ struct reading {
     float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
 };
 
-/* Reads one span of a moment into elements of type `type` at device address base + at, to the nearest: what was saved is what is there again. */
-static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type, struct dt_error *err)
+/* Reads one span of a moment into elements of type `type` at device address base + at, to the
+ * nearest: what was saved is what is there again. */
+static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type,
+                       struct dt_error *err)
 {
     size_t size = dt_dtype_size(type);
     const struct tensor *x = s->tensor;
@@ -170,8 +179,9 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (cut(x, owned_first, owned_count, &span) && (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
-                                                        read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
+        if (cut(x, owned_first, owned_count, &span) &&
+            (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
+             read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
             return -1;
         }
     }
@@ -231,7 +241,8 @@ struct saving_typed {
 };
 _Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= STAGE_BYTES, "a piece goes through the window at once");
 
-static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err)
+static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out,
+                      struct dt_error *err)
 {
     const struct saving_typed *typed = context;
     struct saving *x = typed->saving;
@@ -250,7 +261,8 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     return 0;
 }
 
-/* This rank's shares of all tensors, three purposes each; returns how many. Readers of weights and of moments: null where they lie in host memory as they are written. */
+/* This rank's shares of all tensors, three purposes each; returns how many. Readers of weights
+ * and of moments: null where they lie in host memory as they are written. */
 static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *weights,
                        const struct checkpoint_reader *moments)
 {
@@ -269,7 +281,8 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         }
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
         size_t moment = optimizer_moment(o, x->unit, at);
-        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real), o->m + moment, o->v + moment};
+        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real),
+                              o->m + moment, o->v + moment};
         for (int k = 0; k < 3; k++) {
             struct checkpoint_slice *y = &out[n++];
             *y = (struct checkpoint_slice){.name = x->name,
@@ -286,8 +299,10 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
     return n;
 }
 
-/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
-static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry, struct dt_error *err)
+/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
+ * to be tried again later. */
+static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
+                        struct dt_error *err)
 {
     struct saving saving = {.t = t};
     struct saving_typed typed[2] = {{&saving, t->strategy.real}, {&saving, t->optimizer.moment_type}};
@@ -303,7 +318,8 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     saving.failed = rc != 0;
     saving.floats = typed[1].type != DT_F32 ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count, entry, err);
+        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count,
+                                     entry, err);
     }
     stage_close(&saving.stage);
     free(saving.floats);
@@ -354,7 +370,8 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
     return rc;
 }
 
-/* What stands in the way of a save, or was moved away under it, may be as it was at the next one. */
+/* What stands in the way of a save, or was moved away under it, may be as it was at the next
+ * one. */
 static void soften(struct dt_error *why)
 {
     why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;
@@ -404,7 +421,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         if (refused) {
             soften(&why);
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
-        } else { /* complete, whether or not the others live to hear of it: the next round begins there */
+        } else { /* complete, whether or not the others live to hear of it: the next round begins
+                  * there */
             atomic_store(&t->world->page->saved_step, t->step);
         }
     } else {
@@ -422,8 +440,8 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         atomic_store(&t->world->page->saved_step, t->step);
         atomic_store(&t->world->page->save_s, dt_now_s() - begin_s);
         char fields[96];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step, dt_now_s() - begin_s,
-                 t->world->round);
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step,
+                 dt_now_s() - begin_s, t->world->round);
         metrics_event(&t->metrics, "save", fields);
     }
     dt_page_pulse(t->world->page);
@@ -436,12 +454,14 @@ int trainer_save(struct trainer *t, struct dt_error *err)
 
 double trainer_checkpoint_bytes(const struct trainer *t)
 {
-    double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte in the manifest */
+    double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte
+                                                   * in the manifest */
     double data = 3.0 * sizeof(float) * (double)t->chain.parameter_count;
     return data * (1 + sums) + header * 3 * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
-/* Days of work may lie in what is set aside, so it stays; each start says what that costs and how to be rid of it. */
+/* Days of work may lie in what is set aside, so it stays; each start says what that costs and
+ * how to be rid of it. */
 static double say_aside(struct trainer *t)
 {
     struct dt_text remove;
@@ -452,9 +472,11 @@ static double say_aside(struct trainer *t)
     int count = course_aside(t->job->checkpointing.checkpoint_dir, model, &bytes, &remove);
     free(model);
     if (count > 0 && t->world->round <= 1) {
-        metrics_say(&t->metrics, "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
-                    t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are", count == 1 ? "s" : "",
-                    dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
+        metrics_say(
+            &t->metrics,
+            "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
+            t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
+            count == 1 ? "s" : "", dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
     }
     dt_text_clear(&remove);
     return bytes;
@@ -467,7 +489,8 @@ void trainer_check_disk(struct trainer *t)
         return;
     }
     double aside_bytes = say_aside(t);
-    int64_t left = t->total_steps - t->step, every = job->save_every_n_steps, saves = every > 0 ? (left + every - 1) / every : left > 0;
+    int64_t left = t->total_steps - t->step, every = job->save_every_n_steps,
+            saves = every > 0 ? (left + every - 1) / every : left > 0;
     int64_t *steps = NULL;
     int there = 0;
     double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
@@ -489,13 +512,16 @@ void trainer_check_disk(struct trainer *t)
     double one = trainer_checkpoint_bytes(t), need = one * (double)saves;
     char one_text[32], need_text[32], free_text[32], aside_text[32], aside[64] = "";
     if (aside_bytes > 0) {
-        (void)snprintf(aside, sizeof aside, " (%s set aside)", dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
+        (void)snprintf(aside, sizeof aside, " (%s set aside)",
+                       dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
     }
     if (need > free_bytes) {
         metrics_say(&t->metrics,
-                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower checkpointing.keep_last_n",
-                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside, (long long)saves, saves == 1 ? "" : "s",
-                    dt_text_bytes(one, one_text, sizeof one_text), saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
+                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower "
+                    "checkpointing.keep_last_n",
+                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside,
+                    (long long)saves, saves == 1 ? "" : "s", dt_text_bytes(one, one_text, sizeof one_text),
+                    saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
     }
 }
 
@@ -518,8 +544,10 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     }
     if (rc == 0) {
         metrics_event(&t->metrics, "export", "");
-    } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the same disk */
-        (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)", t->saved_path);
+    } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the
+                                             * same disk */
+        (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)",
+                      t->saved_path);
         err->status = DT_INVALID;
     } else {
         (void)dt_wrap(err, "export of the model");
@@ -542,10 +570,12 @@ static void write_env(const struct trainer *t, struct dt_text *out)
     dt_text_printf(out, "{\n  \"version\": \"%s\",\n  \"time\": \"%s\",\n  \"host\": ", DT_VERSION, when);
     dt_text_json(out, host, strlen(host));
     dt_text_printf(out,
-                   ",\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"round\": %d,\n  \"device\": \"%s\",\n  \"kernels\": \"%s\",\n  \"threads\": %d,\n",
-                   t->size, t->world->node_count, t->world->round, t->world->device->ops->name, t->world->device->kernels->name, t->world->threads);
-    dt_text_printf(out, "  \"job_hash\": \"%016llx\",\n  \"data_hash\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, strlen(text)),
-                   (unsigned long long)t->train.hash);
+                   ",\n  \"ranks\": %d,\n  \"nodes\": %d,\n  \"round\": %d,\n  \"device\": \"%s\",\n  \"kernels\": "
+                   "\"%s\",\n  \"threads\": %d,\n",
+                   t->size, t->world->node_count, t->world->round, t->world->device->ops->name,
+                   t->world->device->kernels->name, t->world->threads);
+    dt_text_printf(out, "  \"job_hash\": \"%016llx\",\n  \"data_hash\": \"%016llx\"\n}\n",
+                   (unsigned long long)XXH3_64bits(text, strlen(text)), (unsigned long long)t->train.hash);
 }
 
 int trainer_write_folder(struct trainer *t, struct dt_error *err)

@@ -1,7 +1,8 @@
-/* Causal attention by tiles of queries. One part is one batch entry and kv head; of the scores only a tile (queries, T) exists.
- * Backward computes a tile again from the saved log-sum-exp; tiles go from the last to the first, so that the first one done
- * reaches every key and overwrites dk and dv, and the others add. Of BF16 tensors a head at a time becomes floats in work memory; what is
- * computed there is rounded once. */
+/* Causal attention by tiles of queries. One part is one batch entry and kv head; of the scores
+ * only a tile (queries, T) exists. Backward computes a tile again from the saved log-sum-exp;
+ * tiles go from the last to the first, so that the first one done reaches every key and
+ * overwrites dk and dv, and the others add. Of BF16 tensors a head at a time becomes floats in
+ * work memory; what is computed there is rounded once. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -11,12 +12,14 @@
 struct shape {
     int64_t positions, heads, kv_heads, group, head_size;
     int64_t qkv_stride, out_stride; /* of the tensors */
-    int64_t q_step, o_step;         /* between positions of what a tile works with: the same, or head_size */
+    int64_t q_step, o_step;         /* between positions of what a tile works with: the same, or
+                                     * head_size */
     float scale;
     bool causal, half;
 };
 
-static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale, bool causal, enum dt_dtype type)
+static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale,
+                             bool causal, enum dt_dtype type)
 {
     struct shape x = {.positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
     x.kv_heads = kv_heads != 0 ? kv_heads : heads;
@@ -30,7 +33,8 @@ static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads,
     return x;
 }
 
-/* A head's rows of a tensor as the tile wants them: where they lie, or converted into `room` (positions, head_size). */
+/* A head's rows of a tensor as the tile wants them: where they lie, or converted into `room`
+ * (positions, head_size). */
 static const float *fetch_head(const struct shape *x, float *room, const void *tensor, int64_t at, int64_t stride)
 {
     if (!x->half) {
@@ -62,15 +66,20 @@ static int64_t keys_of(const struct shape *x, int64_t begin, int64_t rows)
 }
 
 /* c (m, n) = a b, b packed with `stride` rows of which k are used */
-static void product(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t stride, int64_t m, int64_t n, int64_t k)
+static void product(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t stride, int64_t m,
+                    int64_t n, int64_t k)
 {
-    ISA(dt_gemm_packed)(&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .ldc = ldc}, b, stride);
+    ISA(dt_gemm_packed)
+    (&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .ldc = ldc}, b, stride);
 }
 
 /* c (m, n) [+]= a^T b, a stored (k, m) */
-static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n, int64_t k, bool add)
+static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n,
+                           int64_t k, bool add)
 {
-    ISA(dt_gemm_packed)(&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = 1, .a_col = lda, .ldc = ldc, .accumulate = add}, b, k);
+    ISA(dt_gemm_packed)
+    (&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = 1, .a_col = lda, .ldc = ldc, .accumulate = add},
+     b, k);
 }
 
 /* x becomes e^(scale x - shift) in [0, valid) and 0 in [valid, n). Returns the sum. */
@@ -106,7 +115,8 @@ static float max_row(const float *x, int64_t n)
 }
 
 /* k turned and v are packed */
-static void forward_tile(const struct shape *x, const float *q, const float *k, const float *v, float *out, float *lse, int64_t begin, float *scores)
+static void forward_tile(const struct shape *x, const float *q, const float *k, const float *v, float *out, float *lse,
+                         int64_t begin, float *scores)
 {
     int64_t rows = min64(FORWARD_TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size;
     float factor[FORWARD_TILE];
@@ -183,7 +193,8 @@ static float delta_of(const float *x, const float *y, int64_t n)
 }
 
 /* p (rows, keys): probabilities; ds (rows, keys): gradients of the scores before scaling */
-static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds, float *tile)
+static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds,
+                          float *tile)
 {
     int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->q_step;
     const float *q = h->q + begin * S, *dout = h->dout + begin * x->o_step;
@@ -220,7 +231,8 @@ static void attention_backward_part(void *context, int64_t part)
     int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE) + (x->half ? 6 * T * D : 0);
     float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
     float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D,
-          *tile = packed_k + DT_PACKED(D) * T, *room = tile + DT_PACKED(D) * TILE; /* room for q, out, dout, dq, dk, dv */
+          *tile = packed_k + DT_PACKED(D) * T,
+          *room = tile + DT_PACKED(D) * TILE; /* room for q, out, dout, dq, dk, dv */
     const float *k = fetch_head(x, room, a->qkv, k_at, S);
     ISA(dt_gemm_pack)(turned_k, k, 1, x->q_step, T, D);
     ISA(dt_gemm_pack)(packed_k, k, x->q_step, 1, D, T);

@@ -1,4 +1,5 @@
-/* scale, add, activations, column sums. Elements are cut into parts of fixed length; a tail does what full vectors do. */
+/* scale, add, activations, column sums. Elements are cut into parts of fixed length; a tail does
+ * what full vectors do. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -80,7 +81,8 @@ DT_ISA_KERNEL(add)
 
 /* ---- activations ---- */
 
-/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form with one exponential. */
+/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form with one
+ * exponential. */
 INLINE vec gelu_sigmoid(vec x)
 {
     vec u = x * vec_fma(x * x, vec_all(2 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
@@ -105,7 +107,8 @@ INLINE vec slope(enum dt_activation kind, vec x)
     switch (kind) {
     case DT_ACT_GELU:
         s = gelu_sigmoid(x);
-        t = vec_fma(x * x, vec_all(6 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE)); /* (2 u)' */
+        /* (2 u)' */
+        t = vec_fma(x * x, vec_all(6 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
         return vec_fma(x * t, s * (1.0F - s), s);
     case DT_ACT_RELU:
         return vec_pick(x > 0, vec_all(1), vec_all(0));
@@ -115,8 +118,10 @@ INLINE vec slope(enum dt_activation kind, vec x)
     }
 }
 
-/* BF16 becomes floats block by block: one loop with the conversions in it keeps fewer elements under way, and takes a third longer. */
-INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
+/* BF16 becomes floats block by block: one loop with the conversions in it keeps fewer elements
+ * under way, and takes a third longer. */
+INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind,
+                     enum dt_dtype type)
 {
     float room[BLOCK];
     for (int64_t at = begin; at < end; at += BLOCK) {
@@ -135,13 +140,15 @@ INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t 
     }
 }
 
-INLINE void activate_backward(const struct dt_activation_backward_args *a, int64_t begin, int64_t end, enum dt_activation kind, enum dt_dtype type)
+INLINE void activate_backward(const struct dt_activation_backward_args *a, int64_t begin, int64_t end,
+                              enum dt_activation kind, enum dt_dtype type)
 {
     float room[2][BLOCK];
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t n = min64(BLOCK, end - at);
         float *dx = type == DT_BF16 ? room[0] : (float *)a->dx + at;
-        const float *dy = type == DT_BF16 ? room[0] : (const float *)a->dy + at, *x = type == DT_BF16 ? room[1] : (const float *)a->x + at;
+        const float *dy = type == DT_BF16 ? room[0] : (const float *)a->dy + at,
+                    *x = type == DT_BF16 ? room[1] : (const float *)a->x + at;
         if (type == DT_BF16) {
             vec_fetch(room[0], a->dy, at, n, type);
             vec_fetch(room[1], a->x, at, n, type);
@@ -156,23 +163,23 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
 }
 
 /* Calls f(a, begin, end, kind, type) with both as constants. */
-#define FOR_KIND(f, type)                                                                                                                            \
-    switch (a->kind) {                                                                                                                               \
-    case DT_ACT_GELU:                                                                                                                                \
-        f(a, begin, end, DT_ACT_GELU, type);                                                                                                         \
-        break;                                                                                                                                       \
-    case DT_ACT_RELU:                                                                                                                                \
-        f(a, begin, end, DT_ACT_RELU, type);                                                                                                         \
-        break;                                                                                                                                       \
-    case DT_ACT_TANH:                                                                                                                                \
-        f(a, begin, end, DT_ACT_TANH, type);                                                                                                         \
-        break;                                                                                                                                       \
+#define FOR_KIND(f, type)                                                                                              \
+    switch (a->kind) {                                                                                                 \
+    case DT_ACT_GELU:                                                                                                  \
+        f(a, begin, end, DT_ACT_GELU, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_RELU:                                                                                                  \
+        f(a, begin, end, DT_ACT_RELU, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_TANH:                                                                                                  \
+        f(a, begin, end, DT_ACT_TANH, type);                                                                           \
+        break;                                                                                                         \
     }
-#define FOR_KIND_AND_TYPE(f)                                                                                                                         \
-    if (a->type == DT_BF16) {                                                                                                                        \
-        FOR_KIND(f, DT_BF16)                                                                                                                         \
-    } else {                                                                                                                                         \
-        FOR_KIND(f, DT_F32)                                                                                                                          \
+#define FOR_KIND_AND_TYPE(f)                                                                                           \
+    if (a->type == DT_BF16) {                                                                                          \
+        FOR_KIND(f, DT_BF16)                                                                                           \
+    } else {                                                                                                           \
+        FOR_KIND(f, DT_F32)                                                                                            \
     }
 
 static void activation_part(void *context, int64_t part)
@@ -193,7 +200,8 @@ DT_ISA_KERNEL(activation)
 /* ---- column sums ---- */
 
 /* Columns [from, from + n), at most COLUMNS: rows are summed in blocks, the blocks in order. */
-INLINE void sum_columns(const struct dt_column_sum_args *a, int64_t from, int64_t n, enum dt_dtype type, enum dt_dtype grad)
+INLINE void sum_columns(const struct dt_column_sum_args *a, int64_t from, int64_t n, enum dt_dtype type,
+                        enum dt_dtype grad)
 {
     int64_t cols = a->col_count;
     vec total[COLUMNS / VEC];

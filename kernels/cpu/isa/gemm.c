@@ -1,6 +1,7 @@
-/* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows; a tile of ROWS x PANEL sums
- * stays in registers while it walks down a panel. A is read where it lies when its rows are contiguous, and packed otherwise.
- * Each element is summed over l in order within blocks of KC, the blocks in order: no cut of m and n changes a bit. */
+/* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows;
+ * a tile of ROWS x PANEL sums stays in registers while it walks down a panel. A is read where it
+ * lies when its rows are contiguous, and packed otherwise. Each element is summed over l in
+ * order within blocks of KC, the blocks in order: no cut of m and n changes a bit. */
 #include "kernels/cpu/isa/isa.h"
 
 #if VEC == 16
@@ -27,8 +28,10 @@ struct finish {
     int cols; /* valid columns of the tile */
 };
 
-/* rows x width vectors of sums over kc; a element (i, l) at a[i * a_row + l * a_col], b packed: PANEL floats per l. */
-INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row, int64_t a_col, const float *b, const struct finish *f)
+/* rows x width vectors of sums over kc; a element (i, l) at a[i * a_row + l * a_col], b packed:
+ * PANEL floats per l. */
+INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                 const struct finish *f)
 {
     vec sum[ROWS][WIDTH];
 #pragma GCC unroll 8
@@ -90,16 +93,17 @@ INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row,
     }
 }
 
-#define TILE(rows, width)                                                                                                                            \
-    static __attribute__((noinline)) void tile_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b, const struct finish *f)   \
-    {                                                                                                                                                \
-        tile(rows, width, kc, a, a_row, 1, b, f);                                                                                                    \
-    }                                                                                                                                                \
-    static __attribute__((noinline)) void tile_packed_##rows##_##width(int64_t kc, const float *a, int64_t a_row, const float *b,                    \
-                                                                       const struct finish *f)                                                       \
-    {                                                                                                                                                \
-        (void)a_row;                                                                                                                                 \
-        tile(rows, width, kc, a, 1, ROWS, b, f);                                                                                                     \
+#define TILE(rows, width)                                                                                              \
+    static __attribute__((noinline)) void tile_##rows##_##width(int64_t kc, const float *a, int64_t a_row,             \
+                                                                const float *b, const struct finish *f)                \
+    {                                                                                                                  \
+        tile(rows, width, kc, a, a_row, 1, b, f);                                                                      \
+    }                                                                                                                  \
+    static __attribute__((noinline)) void tile_packed_##rows##_##width(int64_t kc, const float *a, int64_t a_row,      \
+                                                                       const float *b, const struct finish *f)         \
+    {                                                                                                                  \
+        (void)a_row;                                                                                                   \
+        tile(rows, width, kc, a, 1, ROWS, b, f);                                                                       \
     }
 #define TILES(width) TILE(1, width) TILE(2, width) TILE(4, width)
 TILES(1)
@@ -194,7 +198,8 @@ static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc
 }
 
 /* One block of c: m rows, one panel. a as packed or as it lies. */
-static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const float *a, int64_t a_row, const float *b, struct finish f)
+static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const float *a, int64_t a_row, const float *b,
+                       struct finish f)
 {
     int64_t i = 0;
     for (int log = ROWS == 8 ? 3 : 2; log >= 0; log--) {
@@ -208,9 +213,10 @@ static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const floa
     }
 }
 
-/* Rows [i, i + mc) of c, columns [j0, j0 + nc), one block of kc; panel p of b begins at b + p * PANEL * stride. */
-static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int64_t kc, int64_t j0, int64_t nc, const float *b, int64_t stride,
-                  float *packed_a)
+/* Rows [i, i + mc) of c, columns [j0, j0 + nc), one block of kc; panel p of b begins at b + p *
+ * PANEL * stride. */
+static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int64_t kc, int64_t j0, int64_t nc,
+                  const float *b, int64_t stride, float *packed_a)
 {
     bool pack = g->a_col != 1;
     const float *a = g->a + i * g->a_row + l * g->a_col;
@@ -220,7 +226,8 @@ static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int
     }
     for (int64_t j = 0; j < nc; j += PANEL) {
         int64_t cols = min64(PANEL, nc - j);
-        struct finish f = {.c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
+        struct finish f = {
+            .c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
         f.bias = g->bias != NULL && l == 0 ? g->bias + j0 + j : NULL;
         panel_rows(pack, mc, (int)((cols + VEC - 1) / VEC), kc, a, g->a_row, b + j * stride, f);
     }
@@ -236,13 +243,15 @@ static int64_t block_of_k(int64_t k)
 void ISA(dt_gemm)(const struct dt_gemm *g)
 {
     int64_t step = block_of_k(g->k);
-    int64_t width = (PACKED_MAX / (g->k > 0 ? g->k : 1) / PANEL + 1) * PANEL, most = min64(width, (g->n + PANEL - 1) / PANEL * PANEL);
+    int64_t width = (PACKED_MAX / (g->k > 0 ? g->k : 1) / PANEL + 1) * PANEL,
+            most = min64(width, (g->n + PANEL - 1) / PANEL * PANEL);
     float *packed_a = dt_cpu_work(DT_WORK_MATMUL, (size_t)(step * (MC + ROWS) + g->k * most) * sizeof(float));
     float *packed_b = packed_a + step * (MC + ROWS);
     for (int64_t j = 0; j < g->n; j += width) {
         int64_t nc = min64(width, g->n - j), padded = (nc + PANEL - 1) / PANEL * PANEL;
         for (int64_t l = 0; l < g->k; l += step) {
-            pack_b(packed_b + l * padded, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc, min64(step, g->k - l));
+            pack_b(packed_b + l * padded, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc,
+                   min64(step, g->k - l));
         }
         for (int64_t i = 0; i < g->m; i += MC) {
             for (int64_t l = 0; l < g->k; l += step) {

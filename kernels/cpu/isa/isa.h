@@ -1,4 +1,5 @@
-/* What the files compiled once per instruction set share: the rows of their table, and products of tiles. */
+/* What the files compiled once per instruction set share: the rows of their table, and products
+ * of tiles. */
 #ifndef DT_KERNELS_CPU_ISA_ISA_H
 #define DT_KERNELS_CPU_ISA_ISA_H
 
@@ -14,8 +15,9 @@ extern const struct dt_cpu_half ISA(dt_cpu_half);
 /* In one thread, each element independent of how m and n were cut. */
 void ISA(dt_gemm)(const struct dt_gemm *g);
 
-/* For products that share their b: packs it once, k rows in one block; `to` holds DT_PACKED(n) * k floats. The product may then
- * use fewer columns (from the first on) and fewer rows than were packed; stride is the k it was packed with. */
+/* For products that share their b: packs it once, k rows in one block; `to` holds DT_PACKED(n) *
+ * k floats. The product may then use fewer columns (from the first on) and fewer rows than were
+ * packed; stride is the k it was packed with. */
 #define DT_PACKED(n) (((n) + 47) / 48 * 48)
 void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);
@@ -39,19 +41,20 @@ DT_ISA_ROW(sgd)
 DT_ISA_ROW(norm_sum)
 void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count);
 
-/* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does not take. */
-#define DT_ISA_ROW_OF(kernel, takes)                                                                                                                 \
-    static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                                                   \
-    {                                                                                                                                                \
-        struct dt_##kernel##_args *a = args;                                                                                                         \
-        if (!(takes)) {                                                                                                                              \
-            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));                                               \
-        }                                                                                                                                            \
-        return kernel##_now(dt_cpu_pool(s), a, err);                                                                                                 \
-    }                                                                                                                                                \
-    void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a)                                                                  \
-    {                                                                                                                                                \
-        dt_stream_call(s, run_##kernel, a, sizeof *a);                                                                                               \
+/* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does
+ * not take. */
+#define DT_ISA_ROW_OF(kernel, takes)                                                                                   \
+    static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                     \
+    {                                                                                                                  \
+        struct dt_##kernel##_args *a = args;                                                                           \
+        if (!(takes)) {                                                                                                \
+            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));                 \
+        }                                                                                                              \
+        return kernel##_now(dt_cpu_pool(s), a, err);                                                                   \
+    }                                                                                                                  \
+    void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a)                                    \
+    {                                                                                                                  \
+        dt_stream_call(s, run_##kernel, a, sizeof *a);                                                                 \
     }
 #define DT_ISA_KERNEL(kernel) DT_ISA_ROW_OF(kernel, a->type == DT_F32 || a->type == DT_BF16)
 #define DT_ISA_KERNEL_F32(kernel) DT_ISA_ROW_OF(kernel, a->type == DT_F32)

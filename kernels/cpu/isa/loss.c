@@ -1,4 +1,5 @@
-/* Softmax cross entropy, loss and gradient in place; embeddings. One part is one row, or a stripe of columns. */
+/* Softmax cross entropy, loss and gradient in place; embeddings. One part is one row, or a
+ * stripe of columns. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/pool.h"
@@ -39,7 +40,8 @@ static float row_exp(float *x, int64_t n, float max, bool keep)
     return vec_sum(sum);
 }
 
-/* BF16 logits become floats in work memory first, and their gradient is rounded once on the way back. */
+/* BF16 logits become floats in work memory first, and their gradient is rounded once on the way
+ * back. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
 {
     int64_t n = a->col_count, at = row * (a->ld != 0 ? a->ld : n);
@@ -105,8 +107,9 @@ INLINE void embed_row(const struct dt_embedding_args *a, int64_t row, enum dt_dt
 {
     int64_t cols = a->col_count, token = a->ids[row] * cols, position = row % a->position_count * cols;
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec_put(a->out, row * cols + j, vec_get(a->tokens, token + j, cols - j, type) + vec_get(a->positions, position + j, cols - j, type), cols - j,
-                type);
+        vec_put(a->out, row * cols + j,
+                vec_get(a->tokens, token + j, cols - j, type) + vec_get(a->positions, position + j, cols - j, type),
+                cols - j, type);
     }
 }
 
@@ -202,7 +205,8 @@ static int embedding_backward_now(struct dt_pool *pool, struct dt_embedding_back
 }
 DT_ISA_KERNEL(embedding_backward)
 
-INLINE void position_rows(const struct dt_position_backward_args *a, int64_t begin, int64_t end, enum dt_dtype type, enum dt_dtype grad)
+INLINE void position_rows(const struct dt_position_backward_args *a, int64_t begin, int64_t end, enum dt_dtype type,
+                          enum dt_dtype grad)
 {
     int64_t cols = a->col_count;
     for (int64_t t = begin; t < end; t++) {
@@ -211,7 +215,8 @@ INLINE void position_rows(const struct dt_position_backward_args *a, int64_t beg
             for (int64_t row = t; row < a->row_count && t < a->position_count; row += a->position_count) {
                 sum += vec_get(a->dy, row * cols + j, cols - j, type);
             }
-            vec_put(a->dpositions, t * cols + j, a->accumulate ? vec_get(a->dpositions, t * cols + j, cols - j, grad) + sum : sum, cols - j, grad);
+            vec_put(a->dpositions, t * cols + j,
+                    a->accumulate ? vec_get(a->dpositions, t * cols + j, cols - j, grad) + sum : sum, cols - j, grad);
         }
     }
 }

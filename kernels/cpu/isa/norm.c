@@ -1,5 +1,6 @@
-/* LayerNorm forward (with the residual sum) and backward. Rows are cut into blocks; the sums of gamma and beta go over blocks
- * of rows in order, so with one thread both happen while a block is in the cache, and with several the bits are the same. */
+/* LayerNorm forward (with the residual sum) and backward. Rows are cut into blocks; the sums of
+ * gamma and beta go over blocks of rows in order, so with one thread both happen while a block
+ * is in the cache, and with several the bits are the same. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -41,7 +42,8 @@ INLINE void forward_row(const struct dt_layernorm_args *a, int64_t row, enum dt_
     float rstd = 1.0F / sqrtf(vec_sum(squares) / (float)cols + (float)a->eps);
     for (j = 0; j < cols; j += VEC) {
         vec h = (vec_get(x, at + j, cols - j, type) - mean) * rstd;
-        vec_put(y, at + j, vec_fma(h, vec_get(gamma, j, cols - j, type), vec_get(beta, j, cols - j, type)), cols - j, type);
+        vec_put(y, at + j, vec_fma(h, vec_get(gamma, j, cols - j, type), vec_get(beta, j, cols - j, type)), cols - j,
+                type);
     }
     ((float *)a->mean)[row] = mean;
     ((float *)a->rstd)[row] = rstd;
@@ -67,7 +69,8 @@ static int layernorm_now(struct dt_pool *pool, struct dt_layernorm_args *a, stru
 }
 DT_ISA_KERNEL(layernorm)
 
-/* dx = rstd (g - mean(g) - h mean(g h)) + what came from above; g = dy gamma, h = (x - mean) rstd */
+/* dx = rstd (g - mean(g) - h mean(g h)) + what came from above; g = dy gamma, h = (x - mean)
+ * rstd */
 INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row, enum dt_dtype type)
 {
     int64_t cols = a->col_count, at = row * cols;
@@ -76,7 +79,8 @@ INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row
     float mean = ((const float *)a->mean)[row], rstd = ((const float *)a->rstd)[row];
     vec sum = {0}, dot = {0};
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec g = vec_get(dy, at + j, cols - j, type) * vec_get(gamma, j, cols - j, type); /* 0 behind the end */
+        /* 0 behind the end */
+        vec g = vec_get(dy, at + j, cols - j, type) * vec_get(gamma, j, cols - j, type);
         sum += g;
         dot = vec_fma(g, (vec_get(x, at + j, cols - j, type) - mean) * rstd, dot);
     }
@@ -96,7 +100,8 @@ struct backward {
 };
 
 /* Adds rows [begin, end), one block, to columns [from, to) of dgamma and dbeta. */
-INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t from, int64_t to, enum dt_dtype type)
+INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t from, int64_t to,
+                        enum dt_dtype type)
 {
     const struct dt_layernorm_backward_args *a = c->args;
     int64_t cols = a->col_count;

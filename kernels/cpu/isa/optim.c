@@ -1,5 +1,6 @@
-/* Optimizers over slices, and the exact sum of squares. Each element's update is the same operations in a full vector and in a
- * tail, so that no result depends on where a slice begins or ends. */
+/* Optimizers over slices, and the exact sum of squares. Each element's update is the same
+ * operations in a full vector and in a tail, so that no result depends on where a slice begins
+ * or ends. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/exact.h"
@@ -133,7 +134,8 @@ static int sgd_now(struct dt_pool *pool, struct dt_sgd_args *a, struct dt_error 
 }
 DT_ISA_KERNEL_F32(sgd)
 
-/* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in the twin. */
+/* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
+ * the twin. */
 typedef double lanes __attribute__((vector_size(64)));
 typedef float half_lanes __attribute__((vector_size(32)));
 

@@ -1,4 +1,5 @@
-/* Vectors of the instruction set a file is compiled for: width, fused multiply-add, and names made unique per set. */
+/* Vectors of the instruction set a file is compiled for: width, fused multiply-add, and names
+ * made unique per set. */
 #ifndef DT_KERNELS_CPU_ISA_VEC_H
 #define DT_KERNELS_CPU_ISA_VEC_H
 
@@ -57,7 +58,8 @@ INLINE void vec_store(float *p, vec v)
     memcpy(p, &v, sizeof v);
 }
 
-/* The first n elements, n <= VEC; zeros behind them. Tails then do what full vectors do, so no result depends on its place. */
+/* The first n elements, n <= VEC; zeros behind them. Tails then do what full vectors do, so no
+ * result depends on its place. */
 INLINE vec vec_load_n(const float *p, int64_t n)
 {
     if (n >= VEC) {
@@ -108,7 +110,8 @@ INLINE hvec vec_to_half(vec v)
     uvec rounded = bits + 0x7fff + (bits >> 16 & 1);
 #if defined(__AVX512F__)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
-    return (hvec)_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32((__m512i)rounded, nan, _mm512_set1_epi32(0x7fc00000)), 16));
+    return (hvec)_mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(_mm512_mask_mov_epi32((__m512i)rounded, nan, _mm512_set1_epi32(0x7fc00000)), 16));
 #else
     uvec nan = (uvec)(v != v);
     return __builtin_convertvector(((nan & 0x7fc00000) | (~nan & rounded)) >> 16, hvec);
@@ -144,7 +147,8 @@ INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
 #endif
 }
 
-/* Elements i to i + n (at most VEC) of a tensor of F32 or BF16. Functions that take `type` are inlined with a constant. */
+/* Elements i to i + n (at most VEC) of a tensor of F32 or BF16. Functions that take `type` are
+ * inlined with a constant. */
 INLINE vec vec_get(const void *x, int64_t i, int64_t n, enum dt_dtype type)
 {
     return type == DT_BF16 ? vec_load_half_n((const uint16_t *)x + i, n) : vec_load_n((const float *)x + i, n);
@@ -171,7 +175,8 @@ INLINE vec vec_rounded(vec v, enum dt_dtype type)
     return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
 }
 
-/* Rounded stochastically to what BF16 holds: `random` (below 2^16 each) goes to what is cut off. A nan stays one. */
+/* Rounded stochastically to what BF16 holds: `random` (below 2^16 each) goes to what is cut off.
+ * A nan stays one. */
 INLINE vec vec_stochastic(vec v, uvec random)
 {
     return vec_pick(v == v, (vec)(((uvec)v + random) & 0xffff0000), v);
@@ -251,8 +256,8 @@ INLINE vec vec_sqrt(vec v)
 #endif
 }
 
-/* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, n into the exponent. Below -87.3 it is about 1e-38, above
- * 88.3 it stays at 2e38; nan stays nan. */
+/* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, n into the exponent. Below
+ * -87.3 it is about 1e-38, above 88.3 it stays at 2e38; nan stays nan. */
 INLINE vec vec_exp(vec x)
 {
     const vec magic = vec_all(0x1.8p23F); /* adding it rounds to an integer */

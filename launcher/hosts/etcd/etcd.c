@@ -1,5 +1,6 @@
-/* libcurl says which sockets to watch and when to be called (multi_socket_action); libuv does. A call is: a token if there is a user, then the
- * request; the answer is looked at strictly, and an error names the endpoint with the server's words. */
+/* libcurl says which sockets to watch and when to be called (multi_socket_action); libuv does. A
+ * call is: a token if there is a user, then the request; the answer is looked at strictly, and
+ * an error names the endpoint with the server's words. */
 #include "launcher/hosts/etcd/etcd.h"
 
 #include "base/file.h"
@@ -70,7 +71,9 @@ static int load_curl(struct dt_error *err)
     if (missing != NULL) {
         return dt_fail(err, DT_INVALID, "etcd-v3: libcurl has no %s", missing);
     }
-    return curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : dt_fail(err, DT_INTERNAL, "etcd-v3: libcurl does not start");
+    return curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK
+               ? 0
+               : dt_fail(err, DT_INTERNAL, "etcd-v3: libcurl does not start");
 }
 
 struct watch { /* a socket of libcurl's */
@@ -132,7 +135,8 @@ static const cJSON *member_of(const cJSON *object, const char *snake, const char
     return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(object, camel);
 }
 
-/* 64-bit numbers come as strings; what is zero is left out, and so counts what is no whole number that a double holds. */
+/* 64-bit numbers come as strings; what is zero is left out, and so counts what is no whole
+ * number that a double holds. */
 static int64_t number_of(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -149,7 +153,8 @@ static bool from_base64(const char *text, struct dt_text *out)
 {
     size_t length = strlen(text), size = 0;
     char *bytes = dt_alloc(length + 1);
-    bool good = sodium_base642bin((unsigned char *)bytes, length, text, length, NULL, &size, NULL, sodium_base64_VARIANT_ORIGINAL) == 0;
+    bool good = sodium_base642bin((unsigned char *)bytes, length, text, length, NULL, &size, NULL,
+                                  sodium_base64_VARIANT_ORIGINAL) == 0;
     if (good) {
         dt_text_add(out, bytes, size);
     }
@@ -167,7 +172,8 @@ static bool read_value(const cJSON *response, struct etcd_value *value)
     const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(kv, "value");
     value->found = true;
     value->revision = number_of(kv, "mod_revision");
-    return value->revision > 0 && (bytes == NULL || (cJSON_IsString(bytes) && from_base64(bytes->valuestring, &value->bytes)));
+    return value->revision > 0 &&
+           (bytes == NULL || (cJSON_IsString(bytes) && from_base64(bytes->valuestring, &value->bytes)));
 }
 
 static bool read_result(const struct etcd *e, const cJSON *json, struct etcd_result *r)
@@ -193,7 +199,14 @@ static bool read_result(const struct etcd *e, const cJSON *json, struct etcd_res
 }
 
 /* gRPC's codes, which the gateway passes on. */
-enum { CODE_INVALID = 3, CODE_DENIED = 7, CODE_EXHAUSTED = 8, CODE_FAILED = 9, CODE_NOT_THERE = 12, CODE_UNAUTHENTICATED = 16 };
+enum {
+    CODE_INVALID = 3,
+    CODE_DENIED = 7,
+    CODE_EXHAUSTED = 8,
+    CODE_FAILED = 9,
+    CODE_NOT_THERE = 12,
+    CODE_UNAUTHENTICATED = 16
+};
 
 /* In the server's words, or null. */
 static const char *words_of(const cJSON *json)
@@ -203,12 +216,14 @@ static const char *words_of(const cJSON *json)
     return cJSON_IsString(said) ? said->valuestring : NULL;
 }
 
-/* Tokens grow old with time, and with each change of a user or a role (etcd's ErrInvalidAuthToken and ErrAuthOldRevision). */
+/* Tokens grow old with time, and with each change of a user or a role (etcd's
+ * ErrInvalidAuthToken and ErrAuthOldRevision). */
 static bool is_token_old(const cJSON *json)
 {
     const char *said = words_of(json);
     int64_t code = number_of(json, "code");
-    return code == CODE_UNAUTHENTICATED || (code == CODE_INVALID && said != NULL && strstr(said, "revision of auth store is old") != NULL);
+    return code == CODE_UNAUTHENTICATED ||
+           (code == CODE_INVALID && said != NULL && strstr(said, "revision of auth store is old") != NULL);
 }
 
 static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, struct dt_error *err)
@@ -220,10 +235,13 @@ static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, 
     int port = o->endpoints[e->endpoint].port;
     if (said == NULL) {
         int shown = (int)strcspn(dt_text_str(&e->answer), "\r\n");
-        return dt_fail(err, http == 404 ? DT_INVALID : DT_IO, "etcd %s port %d: HTTP status %ld: %.*s%s", host, port, http, shown < 200 ? shown : 200,
-                       dt_text_str(&e->answer), http == 404 ? "; nothing serves etcd's version 3 at /v3: etcd 3.4 or newer is needed there" : "");
+        return dt_fail(err, http == 404 ? DT_INVALID : DT_IO, "etcd %s port %d: HTTP status %ld: %.*s%s", host, port,
+                       http, shown < 200 ? shown : 200, dt_text_str(&e->answer),
+                       http == 404 ? "; nothing serves etcd's version 3 at /v3: etcd 3.4 or newer is needed there"
+                                   : "");
     }
-    bool stays = code == CODE_INVALID || code == CODE_DENIED || code == CODE_FAILED || code == CODE_NOT_THERE || code == CODE_UNAUTHENTICATED;
+    bool stays = code == CODE_INVALID || code == CODE_DENIED || code == CODE_FAILED || code == CODE_NOT_THERE ||
+                 code == CODE_UNAUTHENTICATED;
     const char *hint = e->name == NULL && (code == CODE_INVALID || code == CODE_UNAUTHENTICATED)
                            ? "; name and password come from --rdzv_conf=user_file=FILE"
                        : code == CODE_EXHAUSTED ? "; compact and defragment it, then disarm its alarm"
@@ -233,13 +251,14 @@ static int fail_with_answer(const struct etcd *e, long http, const cJSON *json, 
 
 static int fail_with_curl(const struct etcd *e, CURLcode code, struct dt_error *err)
 {
-    bool stays = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE;
+    bool stays =
+        code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE;
     return dt_fail(err,
                    stays                              ? DT_INVALID
                    : code == CURLE_OPERATION_TIMEDOUT ? DT_TIMEOUT
                                                       : DT_IO,
-                   "etcd %s port %d: %.200s", e->options.endpoints[e->endpoint].host, e->options.endpoints[e->endpoint].port,
-                   curl.easy_strerror(code));
+                   "etcd %s port %d: %.200s", e->options.endpoints[e->endpoint].host,
+                   e->options.endpoints[e->endpoint].port, curl.easy_strerror(code));
 }
 
 /* ---- one request ---- */
@@ -257,8 +276,9 @@ static void take_token(struct etcd *e, const cJSON *json)
 {
     struct dt_error err;
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(json, "token");
-    if (!cJSON_IsString(token) ||
-        !dt_text_is_harmless(token->valuestring, strlen(token->valuestring), false)) { /* it becomes a line of our requests */
+    if (!cJSON_IsString(token) || !dt_text_is_harmless(token->valuestring, strlen(token->valuestring),
+                                                       /* it becomes a line of our requests */
+                                                       false)) {
         (void)dt_fail(&err, DT_IO, "etcd %s: no token in its answer", e->options.endpoints[e->endpoint].host);
         finish(e, NULL, &err);
         return;
@@ -291,8 +311,9 @@ static void on_answer(struct etcd *e, CURLcode code)
     } else if (e->asking_token) {
         take_token(e, json);
     } else if (json == NULL || !read_result(e, json, &result)) {
-        (void)dt_fail(&err, DT_INVALID, "etcd %s port %d: its answer is none of etcd's: %.100s", e->options.endpoints[e->endpoint].host,
-                      e->options.endpoints[e->endpoint].port, dt_text_str(&e->answer));
+        (void)dt_fail(&err, DT_INVALID, "etcd %s port %d: its answer is none of etcd's: %.100s",
+                      e->options.endpoints[e->endpoint].host, e->options.endpoints[e->endpoint].port,
+                      dt_text_str(&e->answer));
         finish(e, NULL, &err);
     } else {
         finish(e, &result, NULL);
@@ -377,7 +398,8 @@ static int want_socket(CURL *easy, curl_socket_t fd, int what, void *user, void 
         e->handles++;
         (void)curl.multi_assign(e->multi, fd, w);
     }
-    return uv_poll_start(&w->poll, (what & CURL_POLL_IN ? UV_READABLE : 0) | (what & CURL_POLL_OUT ? UV_WRITABLE : 0), on_poll);
+    return uv_poll_start(&w->poll, (what & CURL_POLL_IN ? UV_READABLE : 0) | (what & CURL_POLL_OUT ? UV_WRITABLE : 0),
+                         on_poll);
 }
 
 static int want_timer(CURLM *multi, long wait_ms, void *user)
@@ -412,8 +434,8 @@ static void send_request(struct etcd *e)
     const char *host = o->endpoints[e->endpoint].host;
     bool bare = strchr(host, ':') != NULL;
     e->asking_token = e->name != NULL && e->token == NULL;
-    char *url = dt_format("%s://%s%s%s:%d%s", o->tls ? "https" : "http", bare ? "[" : "", host, bare ? "]" : "", o->endpoints[e->endpoint].port,
-                          e->asking_token ? auth_path : e->path);
+    char *url = dt_format("%s://%s%s%s:%d%s", o->tls ? "https" : "http", bare ? "[" : "", host, bare ? "]" : "",
+                          o->endpoints[e->endpoint].port, e->asking_token ? auth_path : e->path);
     dt_text_reset(&e->answer);
     dt_text_reset(&e->sent);
     if (e->asking_token) {
@@ -497,7 +519,8 @@ void etcd_txn(struct etcd *e, const struct etcd_txn *txn, etcd_done *done, void 
     for (int i = 0; i < txn->key_count; i++) {
         const struct etcd_key *k = &txn->keys[i];
         if (k->compare) {
-            dt_text_printf(&e->body, "%s{\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"%lld\",", comma, (long long)k->revision);
+            dt_text_printf(&e->body, "%s{\"target\":\"MOD\",\"result\":\"EQUAL\",\"modRevision\":\"%lld\",", comma,
+                           (long long)k->revision);
             add_key(&e->body, k);
             dt_text_puts(&e->body, "}");
             comma = ",";
@@ -531,13 +554,14 @@ static int read_user(struct etcd *e, struct dt_error *err)
         return -1;
     }
     if ((st.st_mode & 077) != 0) {
-        return dt_fail(err, DT_INVALID, "user_file: %s: mode %04o lets others read the password; run: chmod 600 %s", path,
-                       (unsigned)(st.st_mode & 07777), path);
+        return dt_fail(err, DT_INVALID, "user_file: %s: mode %04o lets others read the password; run: chmod 600 %s",
+                       path, (unsigned)(st.st_mode & 07777), path);
     }
     dt_text_init(&text);
     int result = dt_file_read(path, 4096, &text, err);
     if (result == 0) {
-        const char *other, *line = dt_text_str(&text) + dt_text_mark(text.data, text.size, &other), *colon = strchr(line, ':');
+        const char *other, *line = dt_text_str(&text) + dt_text_mark(text.data, text.size, &other),
+                           *colon = strchr(line, ':');
         size_t size = strcspn(line, "\r\n");
         if (colon == NULL || colon == line || colon > line + size) {
             result = dt_fail(err, DT_INVALID, "user_file: %s: must be one line NAME:PASSWORD", path);
@@ -573,7 +597,9 @@ static void set_up(struct etcd *e)
     (void)curl.easy_setopt(e->easy, CURLOPT_POST, 1L);
     (void)curl.easy_setopt(e->easy, CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-    (void)curl.easy_setopt(e->easy, CURLOPT_QUICK_EXIT, 1L); /* older ones wait at a request's end until a silent name server has been given up */
+    (void)curl.easy_setopt(e->easy, CURLOPT_QUICK_EXIT, 1L); /* older ones wait at a request's
+                                                              * end until a silent name server
+                                                              * has been given up */
 #endif
     (void)curl.easy_setopt(e->easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
     (void)curl.easy_setopt(e->easy, CURLOPT_PROXY, "");
@@ -648,7 +674,8 @@ void etcd_close(struct etcd *e)
 int etcd_open(struct etcd **out, uv_loop_t *loop, const struct etcd_options *options, struct dt_error *err)
 {
     (void)out, (void)loop, (void)options;
-    return dt_fail(err, DT_INVALID, "etcd-v3: this dtrun was built without libcurl; install libcurl4-openssl-dev and build again");
+    return dt_fail(err, DT_INVALID,
+                   "etcd-v3: this dtrun was built without libcurl; install libcurl4-openssl-dev and build again");
 }
 bool etcd_is_busy(const struct etcd *e)
 {

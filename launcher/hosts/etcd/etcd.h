@@ -1,8 +1,11 @@
-/* A client of etcd's version 3, over its JSON gateway: conditional transactions on a few keys, and leases that clean up. One request at a time;
- * libcurl on the libuv loop, on its thread alone. libcurl is loaded when it is first needed: linked in, it would cost each start of dtrun 50 ms.
+/* A client of etcd's version 3, over its JSON gateway: conditional transactions on a few keys,
+ * and leases that clean up. One request at a time; libcurl on the libuv loop, on its thread
+ * alone. libcurl is loaded when it is first needed: linked in, it would cost each start of dtrun
+ * 50 ms.
  *
- * Errors of a call: DT_INVALID when another try fails the same way (password, permission, version, certificate), else another try may work, and
- * goes to the next endpoint. The text holds what the server said. */
+ * Errors of a call: DT_INVALID when another try fails the same way (password, permission,
+ * version, certificate), else another try may work, and goes to the next endpoint. The text
+ * holds what the server said. */
 #ifndef DT_LAUNCHER_HOSTS_ETCD_ETCD_H
 #define DT_LAUNCHER_HOSTS_ETCD_ETCD_H
 
@@ -58,7 +61,8 @@ typedef void etcd_done(void *user, const struct etcd_result *result, const struc
 int etcd_open(struct etcd **out, uv_loop_t *loop, const struct etcd_options *options, struct dt_error *err);
 /* Whether a call is under way: wait for its `done` before the next one. */
 bool etcd_is_busy(const struct etcd *e);
-/* Compares and puts at once. Where something differs, and where nothing is put, all keys are read. */
+/* Compares and puts at once. Where something differs, and where nothing is put, all keys are
+ * read. */
 void etcd_txn(struct etcd *e, const struct etcd_txn *txn, etcd_done *done, void *user);
 /* A lease that ends after ttl_s (at least a second), with the keys that were put under it. */
 void etcd_grant(struct etcd *e, double ttl_s, etcd_done *done, void *user);

@@ -1,4 +1,5 @@
-/* A call of the witness's end becomes one transaction; the record of a run that is over is put under a lease first, so that nothing stays. */
+/* A call of the witness's end becomes one transaction; the record of a run that is over is put
+ * under a lease first, so that nothing stays. */
 #include "launcher/hosts/etcd/nodes_etcd.h"
 
 #include "base/clock.h"
@@ -10,7 +11,8 @@
 #include <string.h>
 
 static const double last_words_dead =
-    4; /* a finished run is remembered for so many dead_s, beyond the time in which its hosts may end what they ran */
+    4; /* a finished run is remembered for so many dead_s, beyond the time in which its hosts may
+        * end what they ran */
 static const double say_after_dead = 0.7; /* silence of etcd is said after so many */
 
 struct nodes_etcd {
@@ -63,7 +65,8 @@ static void on_failed(struct nodes_etcd *n, const struct dt_error *err)
         return;
     }
     n->hooks.trouble(n->hooks.user, err->text);
-    if (err->status == DT_INVALID && ++n->refusals >= n->endpoint_count) { /* each of them was asked */
+    /* each of them was asked */
+    if (err->status == DT_INVALID && ++n->refusals >= n->endpoint_count) {
         n->hooks.refused(n->hooks.user, err->text);
     }
     if (!n->said && n->witness.stored && now_s - n->answered_s >= say_after_dead * n->dead_s) {
@@ -164,8 +167,8 @@ static void on_time(uv_timer_t *timer)
 
 /* ---- begin and end ---- */
 
-int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct options *o, struct member *member, const struct nodes_etcd_hooks *hooks,
-                    struct dt_error *err)
+int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct options *o, struct member *member,
+                    const struct nodes_etcd_hooks *hooks, struct dt_error *err)
 {
     struct nodes_etcd *n = dt_alloc(sizeof *n);
     struct etcd_options e = {.endpoint_count = o->etcd.endpoint_count,

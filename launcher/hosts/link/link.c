@@ -1,8 +1,9 @@
 /* The link as a whole: opening and closing, the sweep, and questions.
  *
- * Connections that are not up are in one list, which the sweep looks at; those that are up stand in an array sorted by the peer's id and cost
- * nothing while idle: no timer, no buffer. Whatever a caller asks for is queued and done by the loop (the prepare handle), so that no hook is
- * ever called from within a call. */
+ * Connections that are not up are in one list, which the sweep looks at; those that are up stand
+ * in an array sorted by the peer's id and cost nothing while idle: no timer, no buffer. Whatever
+ * a caller asks for is queued and done by the loop (the prepare handle), so that no hook is ever
+ * called from within a call. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/clock.h"
@@ -44,21 +45,27 @@ static void on_own_closed(uv_handle_t *handle)
 
 /* ---- time ---- */
 
-#define LOOK_S 0.2 /* between two looks at those who wait, newest first: the older ones have had theirs */
+#define LOOK_S                                                                                                         \
+    0.2 /* between two looks at those who wait, newest first: the older ones have had
+         * theirs */
 
 static void expire(struct conn *c)
 {
     const struct link *l = c->link;
     struct dt_error err;
     if (c->state == CONN_CONNECTING || c->state == CONN_GREETING) {
-        bool silent = c->state == CONN_GREETING && c->secure.client && c->secure.stage == SECURE_HELLO && c->secure.in.size == 0;
-        if (silent) { /* an agent answers at once: as far as can be seen from here the port is somebody else's */
-            (void)dt_fail(&err, DT_IN_USE,
-                          "took the connection and said nothing for %.0f s, so no agent of dtrun is there, or a stopped one; "
-                          "end the program that has this port, or give all hosts another port",
-                          l->options.handshake_s);
+        bool silent =
+            c->state == CONN_GREETING && c->secure.client && c->secure.stage == SECURE_HELLO && c->secure.in.size == 0;
+        if (silent) { /* an agent answers at once: as far as can be seen from here the port is
+                       * somebody else's */
+            (void)dt_fail(
+                &err, DT_IN_USE,
+                "took the connection and said nothing for %.0f s, so no agent of dtrun is there, or a stopped one; "
+                "end the program that has this port, or give all hosts another port",
+                l->options.handshake_s);
         } else {
-            (void)dt_fail(&err, DT_TIMEOUT, c->state == CONN_CONNECTING ? "connect: no answer" : "did not finish the handshake in time");
+            (void)dt_fail(&err, DT_TIMEOUT,
+                          c->state == CONN_CONNECTING ? "connect: no answer" : "did not finish the handshake in time");
         }
         if (c->secure.client) {
             conn_give_up(c, &err);
@@ -250,6 +257,6 @@ void link_stats(const struct link *l, struct dt_text *out)
         const struct conn *c = l->peers[i];
         held += sizeof *c + secure_held(&c->secure) + c->out.capacity + c->queued;
     }
-    dt_text_printf(out, "{\"links\":%d,\"connecting\":%d,\"half_open\":%d,\"refused\":%llu,\"bytes\":%zu}", l->peer_count, connecting,
-                   l->accepted_count, (unsigned long long)l->refused, held);
+    dt_text_printf(out, "{\"links\":%d,\"connecting\":%d,\"half_open\":%d,\"refused\":%llu,\"bytes\":%zu}",
+                   l->peer_count, connecting, l->accepted_count, (unsigned long long)l->refused, held);
 }

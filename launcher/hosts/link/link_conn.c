@@ -1,5 +1,6 @@
-/* One connection: its life from the socket to libuv's last word, and what it has to send. Messages wait in two queues, urgent ones first, and
- * are encrypted when they are written, so that an urgent one overtakes all that have not left. */
+/* One connection: its life from the socket to libuv's last word, and what it has to send.
+ * Messages wait in two queues, urgent ones first, and are encrypted when they are written, so
+ * that an urgent one overtakes all that have not left. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/log.h"
@@ -100,9 +101,11 @@ void conn_close(struct conn *c)
     if (c->state == CONN_CLOSED) {
         return;
     }
-    bool may_be_up = c->state == CONN_UP || (c->secure.client && c->secure.stage == SECURE_ANSWER) || (c->state == CONN_LEAVING && !c->shut);
+    bool may_be_up = c->state == CONN_UP || (c->secure.client && c->secure.stage == SECURE_ANSWER) ||
+                     (c->state == CONN_LEAVING && !c->shut);
     if (may_be_up) {
-        conn_reset_at_close(&c->handle); /* an orderly end without a goodbye would say that we are dead */
+        conn_reset_at_close(&c->handle); /* an orderly end without a goodbye would say that we
+                                          * are dead */
     }
     conn_set_state(c, CONN_CLOSED);
     conn_unlist(l, c);
@@ -150,8 +153,9 @@ static void mark_dirty(struct conn *c)
     }
 }
 
-/* A reset may have overtaken what the peer said last: the read side decides then. A broken pipe is a reset after the peer's end of the stream, which came in
- * order (Linux, tcp_reset), and is still to be read. */
+/* A reset may have overtaken what the peer said last: the read side decides then. A broken pipe
+ * is a reset after the peer's end of the stream, which came in order (Linux, tcp_reset), and is
+ * still to be read. */
 static void write_failed(struct conn *c, int status)
 {
     c->failed = true;
@@ -232,7 +236,8 @@ void conn_flush(struct conn *c)
 {
     if (c->overflow && c->state == CONN_UP) {
         char host[LOOKUP_NAME_BYTES];
-        dt_log(DT_LOG_WARN, "link", "%s does not read: link reset", lookup_host((struct sockaddr *)&c->from, host, sizeof host));
+        dt_log(DT_LOG_WARN, "link", "%s does not read: link reset",
+               lookup_host((struct sockaddr *)&c->from, host, sizeof host));
         conn_lost(c, false, false);
         return;
     }

@@ -1,5 +1,6 @@
-/* Attempts to connect: look-up, then one address after the other, the next one a quarter of a second after the one before (happy eyeballs,
- * RFC 8305). The first that answers as an agent of the job wins; an address where somebody else listens costs nothing but its turn. */
+/* Attempts to connect: look-up, then one address after the other, the next one a quarter of a
+ * second after the one before (happy eyeballs, RFC 8305). The first that answers as an agent of
+ * the job wins; an address where somebody else listens costs nothing but its turn. */
 #include "launcher/hosts/link/link_private.h"
 
 #include <netinet/in.h>
@@ -12,7 +13,9 @@ static const double stagger_s = 0.25, probe_s = 3, probe_pause_s = 0.1, lookup_n
 static struct dial *find_dial(struct link *l, uint64_t peer, const char *host, int port)
 {
     for (struct dial *d = l->dials; d != NULL; d = d->next) {
-        if (peer != 0 ? d->peer == peer : d->peer == 0 && d->host != NULL && host != NULL && strcmp(d->host, host) == 0 && d->port == port) {
+        if (peer != 0
+                ? d->peer == peer
+                : d->peer == 0 && d->host != NULL && host != NULL && strcmp(d->host, host) == 0 && d->port == port) {
             return d;
         }
     }
@@ -84,8 +87,9 @@ void dial_lost(struct conn *c, const struct dt_error *err)
     }
 }
 
-/* To a port of this machine at which nobody listens, the kernel may connect a socket with itself: by chance it gave it that very port. Gone without a
- * trace, as somebody may want to listen there. */
+/* To a port of this machine at which nobody listens, the kernel may connect a socket with
+ * itself: by chance it gave it that very port. Gone without a trace, as somebody may want to
+ * listen there. */
 static bool is_own_end(const uv_tcp_t *handle)
 {
     struct sockaddr_storage ours = {0}, theirs = {0};
@@ -149,7 +153,8 @@ static void connect_next(struct dial *d, double now_s)
     if (rc != 0) {
         char name[LOOKUP_NAME_BYTES];
         struct dt_error err;
-        (void)dt_fail(&err, DT_IO, "%s: connect: %s", lookup_name((const struct sockaddr *)to, name, sizeof name), uv_strerror(rc));
+        (void)dt_fail(&err, DT_IO, "%s: connect: %s", lookup_name((const struct sockaddr *)to, name, sizeof name),
+                      uv_strerror(rc));
         free(request);
         dial_lost(c, &err);
         conn_close(c);
@@ -205,8 +210,8 @@ static bool advance(struct dial *d, double now_s)
     if (d->live == 0 && d->next_address == d->list.count) {
         struct dt_error err = d->err;
         char first[LOOKUP_NAME_BYTES];
-        bool same =
-            d->host != NULL && d->list.count == 1 && strcmp(lookup_host((struct sockaddr *)&d->list.addresses[0], first, sizeof first), d->host) == 0;
+        bool same = d->host != NULL && d->list.count == 1 &&
+                    strcmp(lookup_host((struct sockaddr *)&d->list.addresses[0], first, sizeof first), d->host) == 0;
         if (d->host != NULL && d->list.count > 0 && !same) { /* the address stands there already */
             (void)dt_wrap(&err, "%s", d->host);
         }
@@ -229,7 +234,8 @@ void link_connect(struct link *l, uint64_t peer, const char *host, int port)
 {
     const struct reached *before = peer == 0 ? find_reached(l, host, port) : NULL;
     uint64_t expected = before != NULL ? before->peer : peer;
-    if (l->closing || peer == l->options.id || (expected != 0 && link_find(l, expected) != NULL) || find_dial(l, peer, host, port) != NULL) {
+    if (l->closing || peer == l->options.id || (expected != 0 && link_find(l, expected) != NULL) ||
+        find_dial(l, peer, host, port) != NULL) {
         return;
     }
     struct dial *d = dt_alloc(sizeof *d);
@@ -239,7 +245,8 @@ void link_connect(struct link *l, uint64_t peer, const char *host, int port)
 
 void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *list)
 {
-    if (l->closing || peer == l->options.id || (peer != 0 && (link_find(l, peer) != NULL || find_dial(l, peer, NULL, 0) != NULL))) {
+    if (l->closing || peer == l->options.id ||
+        (peer != 0 && (link_find(l, peer) != NULL || find_dial(l, peer, NULL, 0) != NULL))) {
         return;
     }
     struct dial *d = dt_alloc(sizeof *d);
@@ -248,8 +255,8 @@ void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *
 }
 
 /* ---- probes. Refused at its port is gone on this machine, and so is a peer at whose port another agent of the job answers; its own answer, or none, is no
- * death.
- * A listener of a process that is just dying takes connections and then resets them, so what ends without an answer is tried again. ---- */
+ * death. A listener of a process that is just dying takes connections and then resets them, so
+ * what ends without an answer is tried again. ---- */
 
 static void on_probe_closed(uv_handle_t *handle)
 {
@@ -357,7 +364,8 @@ static bool start_probe(struct link *l, uint64_t peer, const struct sockaddr_sto
 
 bool probe_open(struct link *l, const struct conn *c)
 {
-    struct sockaddr_storage to = c->from; /* where we connected to, or where its hello says that it listens */
+    struct sockaddr_storage to = c->from; /* where we connected to, or where its hello says that
+                                           * it listens */
     if (!c->secure.client) {
         if (c->secure.peer_port == 0) {
             return false;

@@ -1,7 +1,9 @@
-/* What comes in: the handshake, who is refused, which of two connections with a peer becomes the link, messages, and the end.
+/* What comes in: the handshake, who is refused, which of two connections with a peer becomes the
+ * link, messages, and the end.
  *
- * Two agents may connect to each other at once. The one with the smaller id decides: as a server by its answer, as a client by sending its
- * proof, and it prefers what it began itself, unless the other side says (last session) that it had that link already and lost it. */
+ * Two agents may connect to each other at once. The one with the smaller id decides: as a server
+ * by its answer, as a client by sending its proof, and it prefers what it began itself, unless
+ * the other side says (last session) that it had that link already and lost it. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/log.h"
@@ -10,7 +12,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { HALF_OPEN_BYTES = 4096 }; /* that a stranger may hold; a hello, a proof and their keys are less */
+enum {
+    HALF_OPEN_BYTES = 4096
+}; /* that a stranger may hold; a hello, a proof and their keys are
+    * less */
 
 /* ---- up, down, refused ---- */
 
@@ -57,7 +62,8 @@ static void be_up(struct conn *c)
     l->options.hooks.up(l->options.hooks.user, peer, lookup_host((struct sockaddr *)&c->from, host, sizeof host));
 }
 
-/* Its hello names an agent that has proved itself from this address: its link was lost. Whoever connects to that agent hears its id, so the address counts, too. */
+/* Its hello names an agent that has proved itself from this address: its link was lost. Whoever
+ * connects to that agent hears its id, so the address counts, too. */
 static bool is_proven(const struct conn *c)
 {
     return known_came_from(c->link, secure_claimed_id(&c->secure), (const struct sockaddr *)&c->from);
@@ -67,7 +73,8 @@ static bool is_proven(const struct conn *c)
 static void count_gone(const struct conn *c)
 {
     if (!c->secure.client && (c->secure.stage == SECURE_PROOF || c->secure.wrong_key)) {
-        strangers_gone(&c->link->strangers, (const struct sockaddr *)&c->from, c->secure.wrong_key, is_proven(c), link_now(c->link));
+        strangers_gone(&c->link->strangers, (const struct sockaddr *)&c->from, c->secure.wrong_key, is_proven(c),
+                       link_now(c->link));
     }
 }
 
@@ -77,10 +84,12 @@ void conn_refuse(struct conn *c, const char *why)
     struct link *l = c->link;
     double now_s = link_now(l);
     char host[LOOKUP_NAME_BYTES], more[STRANGERS_MORE_BYTES];
-    bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold meanwhile */
+    bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold
+                                                    * meanwhile */
     l->refused += !own;
     if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, now_s, more)) {
-        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s", lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, more);
+        dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s",
+               lookup_name((struct sockaddr *)&c->from, host, sizeof host), why, more);
     }
     count_gone(c);
     c->waits = false;
@@ -132,7 +141,8 @@ static void choose_as_client(struct conn *c)
     } else {
         const struct known *k = known_find(l, peer);
         struct dial *d = c->dial;
-        for (struct conn *other = l->first, *next; other != NULL; other = next) { /* this address has won */
+        /* this address has won */
+        for (struct conn *other = l->first, *next; other != NULL; other = next) {
             next = other->next;
             if (other->dial == d && other != c) {
                 other->dial = NULL;
@@ -178,7 +188,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(c->link->buffer, LINK_READ_BYTES);
 }
 
-/* Strangers may cost us so much in a second, and what they say beyond that waits. A host's own agent is among them, as long as it has not come in. */
+/* Strangers may cost us so much in a second, and what they say beyond that waits. A host's own
+ * agent is among them, as long as it has not come in. */
 static bool must_wait(const struct conn *c)
 {
     const struct strangers *t = &c->link->strangers;
@@ -219,7 +230,8 @@ static void digest(struct conn *c)
         case SECURE_END:
             c->shut = true; /* the peer is leaving: an orderly end is what it waits for */
             link_remove(l, c);
-            known_gone(l, c->secure.peer_id, proved(l, c->secure.peer_id) == NULL); /* else it has taken a newer link that we began */
+            /* else it has taken a newer link that we began */
+            known_gone(l, c->secure.peer_id, proved(l, c->secure.peer_id) == NULL);
             conn_set_state(c, CONN_LEAVING);
             conn_close(c);
             if (!l->closing) {
@@ -229,7 +241,8 @@ static void digest(struct conn *c)
         case SECURE_BAD:
             if (c->state == CONN_UP) {
                 char name[LOOKUP_NAME_BYTES];
-                dt_log(DT_LOG_WARN, "link", "%s %s: link reset", lookup_name((struct sockaddr *)&c->from, name, sizeof name), err.text);
+                dt_log(DT_LOG_WARN, "link", "%s %s: link reset",
+                       lookup_name((struct sockaddr *)&c->from, name, sizeof name), err.text);
                 conn_lost(c, false, false);
             } else {
                 conn_give_up(c, &err);
@@ -259,7 +272,8 @@ static void ended(struct conn *c, int status)
     }
     if (c->state == CONN_GREETING && c->secure.client) {
         struct dt_error err;
-        bool refused = c->secure.stage == SECURE_ANSWER && c->secure.self->key.given; /* without one it can only be in a hurry */
+        /* without one it can only be in a hurry */
+        bool refused = c->secure.stage == SECURE_ANSWER && c->secure.self->key.given;
         (void)dt_fail(&err, refused ? DT_INVALID : DT_PEER,
                       refused ? "refused our proof: the key files differ, or it is ending"
                               : "closed the connection; no agent of this job, or it is ending");

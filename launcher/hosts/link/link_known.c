@@ -1,4 +1,5 @@
-/* Who is known to a link: peers that are up, agents that proved themselves (newest session), and the hosts that they came from. */
+/* Who is known to a link: peers that are up, agents that proved themselves (newest session), and
+ * the hosts that they came from. */
 #include "launcher/hosts/link/link_private.h"
 
 #include <stdlib.h>
@@ -98,12 +99,14 @@ static void make_room(struct link *l)
 }
 
 /* The place of a peer at an address; false: it is not there. */
-static bool find_host(const struct link *l, uint64_t peer, const struct sockaddr *from, struct known_host *h, int *place)
+static bool find_host(const struct link *l, uint64_t peer, const struct sockaddr *from, struct known_host *h,
+                      int *place)
 {
     *h = (struct known_host){.peer = peer};
     lookup_bytes(from, h->address);
     *place = place_of_host(l, h->address, h->peer);
-    return *place < l->host_count && l->hosts[*place].peer == h->peer && memcmp(l->hosts[*place].address, h->address, sizeof h->address) == 0;
+    return *place < l->host_count && l->hosts[*place].peer == h->peer &&
+           memcmp(l->hosts[*place].address, h->address, sizeof h->address) == 0;
 }
 
 bool known_came_from(const struct link *l, uint64_t peer, const struct sockaddr *from)
@@ -128,7 +131,8 @@ static void add_host(struct link *l, const struct conn *c)
     l->host_count++;
 }
 
-/* The workers of a host whose link is lost end before it counts as dead, or it is linked again by then. */
+/* The workers of a host whose link is lost end before it counts as dead, or it is linked again
+ * by then. */
 void known_gone(struct link *l, uint64_t peer, bool said)
 {
     double until_s = said ? 0 : link_now(l) + l->options.dead_s;
@@ -162,7 +166,8 @@ bool link_is_joined(void *user, const struct sockaddr *from)
     uint8_t address[16];
     double now_s = link_now(l);
     lookup_bytes(from, address);
-    for (int i = place_of_host(l, address, 0); i < l->host_count && memcmp(l->hosts[i].address, address, sizeof address) == 0; i++) {
+    for (int i = place_of_host(l, address, 0);
+         i < l->host_count && memcmp(l->hosts[i].address, address, sizeof address) == 0; i++) {
         if (is_joined(l, &l->hosts[i], now_s)) {
             return true;
         }

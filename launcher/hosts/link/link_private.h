@@ -1,5 +1,6 @@
-/* Between the parts of a link: link.c (the whole, the sweep), link_conn.c (one connection and its queues), link_greet.c (handshakes, decisions,
- * what comes in), link_known.c (peers), link_dial.c (attempts to connect, and probes of peers whose link was reset). */
+/* Between the parts of a link: link.c (the whole, the sweep), link_conn.c (one connection and
+ * its queues), link_greet.c (handshakes, decisions, what comes in), link_known.c (peers),
+ * link_dial.c (attempts to connect, and probes of peers whose link was reset). */
 #ifndef DT_LAUNCHER_HOSTS_LINK_LINK_PRIVATE_H
 #define DT_LAUNCHER_HOSTS_LINK_LINK_PRIVATE_H
 
@@ -68,7 +69,8 @@ struct probe { /* a link was reset: is its process still there? */
     uint64_t peer; /* 0: nobody waits for it */
     struct sockaddr_storage to;
     struct secure secure;
-    double until_s, again_at_s; /* again_at_s above 0: the connection ended, the next one begins then */
+    double until_s, again_at_s; /* again_at_s above 0: the connection ended, the next one begins
+                                 * then */
 };
 
 struct known { /* agents that proved themselves, as many as LINK_KNOWN_MAX */
@@ -76,7 +78,8 @@ struct known { /* agents that proved themselves, as many as LINK_KNOWN_MAX */
     uint8_t session[SECURE_SESSION_BYTES]; /* newest */
 };
 
-struct known_host { /* an address from which a peer came: of the job while that peer is up, and until until_s after it was lost */
+struct known_host { /* an address from which a peer came: of the job while that peer is up, and
+                     * until until_s after it was lost */
     uint8_t address[16];
     uint64_t peer;
     double until_s;
@@ -147,16 +150,19 @@ void conn_give_up(struct conn *c, const struct dt_error *err); /* one that was n
 struct conn *link_find(const struct link *l, uint64_t peer);
 void link_add(struct link *l, struct conn *c);
 void link_remove(struct link *l, const struct conn *c);
-/* A peer is no longer up. Said: it said goodbye, or we did, so where it came from is no longer of the job; else it is until that host would be dead. */
+/* A peer is no longer up. Said: it said goodbye, or we did, so where it came from is no longer
+ * of the job; else it is until that host would be dead. */
 void known_gone(struct link *l, uint64_t peer, bool said);
 /* Whether this peer has proved itself from that address. */
 bool known_came_from(const struct link *l, uint64_t peer, const struct sockaddr *from);
 struct known *known_find(const struct link *l, uint64_t id);
 void known_add(struct link *l, const struct conn *c);
 /* link_dial.c */
-void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to nothing */
+void dial_lost(struct conn *c, const struct dt_error *err); /* one connection of a dial came to
+                                                             * nothing */
 void dial_end(struct dial *d, const struct dt_error *err);  /* err null: done, nothing to tell */
-void dial_met(struct dial *d, uint64_t peer);               /* the same: a link with this peer is, or will be, there */
+void dial_met(struct dial *d, uint64_t peer);               /* the same: a link with this peer
+                                                             * is, or will be, there */
 void dial_sweep(struct link *l, double now_s);
 void dial_close_all(struct link *l);
 /* Asks the peer's port; false: it has none that we know. */

@@ -1,6 +1,7 @@
-/* crypto_kx gives two secrets per connection; BLAKE2b keyed with the job's key turns them, both hellos and the run id into the keys of the
- * proofs and of the two secretstreams. A wrong key, another run, a changed hello or a replay all end in a proof that does not fit.
- * Numbers are little-endian. */
+/* crypto_kx gives two secrets per connection; BLAKE2b keyed with the job's key turns them, both
+ * hellos and the run id into the keys of the proofs and of the two secretstreams. A wrong key,
+ * another run, a changed hello or a replay all end in a proof that does not fit. Numbers are
+ * little-endian. */
 #include "launcher/hosts/link/secure.h"
 
 #include "launcher/hosts/link/protocol.h"
@@ -24,9 +25,12 @@ enum {
     nonce_bytes = 16,
     text_bytes = 16
 };
-enum { HEARD_BYTES = 24 };                       /* of a stranger's first words, for people */
-#define STACK_BYTES 4096                         /* below us: what the hash of libsodium may have left there */
-static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store clients, which begin with 0x00 */
+enum { HEARD_BYTES = 24 }; /* of a stranger's first words, for people */
+#define STACK_BYTES                                                                                                    \
+    4096                                         /* below us: what the hash of libsodium may have
+                                                  * left there */
+static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store
+                                                  * clients, which begin with 0x00 */
 
 struct secure_secrets {
     uint8_t public_key[crypto_kx_PUBLICKEYBYTES], secret_key[crypto_kx_SECRETKEYBYTES];
@@ -70,12 +74,12 @@ static int check_key_file(int fd, const char *path, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "--key_file: %s: not a regular file", path);
     }
     if ((st.st_mode & 0177) != 0) {
-        return dt_fail(err, DT_INVALID, "--key_file: %s: mode %04o lets others use the key; run: chmod 600 %s", path, (unsigned)(st.st_mode & 07777),
-                       path);
+        return dt_fail(err, DT_INVALID, "--key_file: %s: mode %04o lets others use the key; run: chmod 600 %s", path,
+                       (unsigned)(st.st_mode & 07777), path);
     }
     if (st.st_uid != geteuid()) {
-        return dt_fail(err, DT_INVALID, "--key_file: %s: belongs to user %u, not to %u; run: chown %u %s", path, (unsigned)st.st_uid,
-                       (unsigned)geteuid(), (unsigned)geteuid(), path);
+        return dt_fail(err, DT_INVALID, "--key_file: %s: belongs to user %u, not to %u; run: chown %u %s", path,
+                       (unsigned)st.st_uid, (unsigned)geteuid(), (unsigned)geteuid(), path);
     }
     return 0;
 }
@@ -93,7 +97,8 @@ static ssize_t read_key(int fd, const char *path, char text[key_max_bytes + 1], 
         }
     }
     return size <= key_max_bytes ? (ssize_t)size
-                                 : dt_fail(err, DT_INVALID, "--key_file: %s: larger than the limit of %d bytes", path, (int)key_max_bytes);
+                                 : dt_fail(err, DT_INVALID, "--key_file: %s: larger than the limit of %d bytes", path,
+                                           (int)key_max_bytes);
 }
 
 int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err)
@@ -104,7 +109,9 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
     }
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
-        return dt_fail(err, DT_INVALID, "--key_file: %s: no such file; make one with (umask 077; head -c 32 /dev/urandom | base64 > %s)", path, path);
+        return dt_fail(err, DT_INVALID,
+                       "--key_file: %s: no such file; make one with (umask 077; head -c 32 /dev/urandom | base64 > %s)",
+                       path, path);
     }
     if (fd < 0) {
         (void)dt_fail_errno(err, "--key_file: %s", path);
@@ -119,8 +126,9 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
     }
     int rc = size < 0 ? -1 : 0;
     if (rc == 0 && size < key_min_bytes) {
-        rc = dt_fail(err, DT_INVALID, "--key_file: %s: %zd bytes; at least %d are needed; run: head -c 32 /dev/urandom | base64 > %s", path, size,
-                     (int)key_min_bytes, path);
+        rc = dt_fail(err, DT_INVALID,
+                     "--key_file: %s: %zd bytes; at least %d are needed; run: head -c 32 /dev/urandom | base64 > %s",
+                     path, size, (int)key_min_bytes, path);
     }
     if (rc == 0) {
         (void)crypto_generichash(k->bytes, sizeof k->bytes, (const uint8_t *)text, (size_t)size, NULL, 0);
@@ -133,12 +141,13 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
 
 const char *secure_no_key_warning(void)
 {
-    return "warning: no --key_file: whoever reaches this job's ports can join it; make one with (umask 077; head -c 32 /dev/urandom | base64 > FILE) "
+    return "warning: no --key_file: whoever reaches this job's ports can join it; make one with (umask 077; head -c 32 "
+           "/dev/urandom | base64 > FILE) "
            "and give it to all hosts";
 }
 
-int secure_self_init(struct secure_self *self, uint64_t id, int port, const char *run_id, const struct secure_key *key, size_t frame_bytes,
-                     struct dt_error *err)
+int secure_self_init(struct secure_self *self, uint64_t id, int port, const char *run_id, const struct secure_key *key,
+                     size_t frame_bytes, struct dt_error *err)
 {
     if (sodium_init() < 0) {
         return dt_fail(err, DT_IO, "libsodium: no random numbers on this machine");
@@ -154,7 +163,8 @@ int secure_self_init(struct secure_self *self, uint64_t id, int port, const char
 /* ---- handshake ---- */
 
 /* out = BLAKE2b(key; label, a, b, c) */
-static void keyed(uint8_t out[hash_bytes], const uint8_t *key, const char *label, const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+static void keyed(uint8_t out[hash_bytes], const uint8_t *key, const char *label, const void *a, size_t a_bytes,
+                  const void *b, size_t b_bytes)
 {
     crypto_generichash_state state;
     (void)crypto_generichash_init(&state, key, hash_bytes, hash_bytes);
@@ -220,7 +230,8 @@ void secure_begin(struct secure *s, struct dt_text *out)
 static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *err)
 {
     struct secure_secrets *x = s->secrets;
-    uint8_t rx[crypto_kx_SESSIONKEYBYTES], tx[crypto_kx_SESSIONKEYBYTES], both[sizeof rx + sizeof tx], name[hash_bytes], transcript[hash_bytes];
+    uint8_t rx[crypto_kx_SESSIONKEYBYTES], tx[crypto_kx_SESSIONKEYBYTES], both[sizeof rx + sizeof tx], name[hash_bytes],
+        transcript[hash_bytes];
     int rc = s->client ? crypto_kx_client_session_keys(rx, tx, x->public_key, x->secret_key, peer_key)
                        : crypto_kx_server_session_keys(rx, tx, x->public_key, x->secret_key, peer_key);
     if (rc != 0) {
@@ -228,7 +239,8 @@ static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *er
     }
     memcpy(both, s->client ? tx : rx, sizeof rx); /* client to server first, on both sides */
     memcpy(both + sizeof rx, s->client ? rx : tx, sizeof tx);
-    keyed(transcript, s->self->run, "dtrun link transcript", x->hello[0], SECURE_HELLO_BYTES, x->hello[1], SECURE_HELLO_BYTES);
+    keyed(transcript, s->self->run, "dtrun link transcript", x->hello[0], SECURE_HELLO_BYTES, x->hello[1],
+          SECURE_HELLO_BYTES);
     keyed(x->master, s->self->key.bytes, "dtrun link master", transcript, sizeof transcript, both, sizeof both);
     keyed(name, x->master, "session", NULL, 0, NULL, 0);
     memcpy(s->session, name, sizeof s->session);
@@ -260,8 +272,10 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
         char theirs[text_bytes];
         copy_version(h + 48, theirs);
         s->other_version = true;
-        return dt_fail(err, DT_PEER, "runs dtrun %s (protocol %d), this host dtrun %s (protocol %d); install the same dtrun on all hosts", theirs,
-                       h[3], DT_VERSION, PROTOCOL_VERSION);
+        return dt_fail(
+            err, DT_PEER,
+            "runs dtrun %s (protocol %d), this host dtrun %s (protocol %d); install the same dtrun on all hosts",
+            theirs, h[3], DT_VERSION, PROTOCOL_VERSION);
     }
     if (((h[4] & flag_server) != 0) != s->client) {
         return dt_fail(err, DT_INVALID, "a hello for the other side");
@@ -269,7 +283,8 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     s->peer_id = get_number(h + 8, 8);
     s->peer_port = (int)get_number(h + 6, 2);
     if (s->peer_id == s->self->id) {
-        return dt_fail(err, DT_PEER, "this is the agent itself"); /* an endpoint that we called and hold meanwhile: nobody is refused */
+        /* an endpoint that we called and hold meanwhile: nobody is refused */
+        return dt_fail(err, DT_PEER, "this is the agent itself");
     }
     if (s->peer_id == 0 || (h[4] & ~(flag_key | flag_server)) != 0 || h[5] != 0) {
         return dt_fail(err, DT_INVALID, "a hello with values that are not allowed");
@@ -285,7 +300,8 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     return 0;
 }
 
-/* The part of a hello that is here already decides whether it can become one. Whoever asked is told what to do. */
+/* The part of a hello that is here already decides whether it can become one. Whoever asked is
+ * told what to do. */
 static int check_beginning(const struct secure *s, const uint8_t *h, size_t size, struct dt_error *err)
 {
     size_t n = size < sizeof magic ? size : sizeof magic;
@@ -307,7 +323,8 @@ static enum secure_event on_hello(struct secure *s, const uint8_t *h, struct dt_
 {
     bool good = check_hello(s, h, err) == 0;
     if (!s->client) {
-        put_hello(s, !good, out); /* also before a refusal: a mistaken agent can then tell its user why */
+        put_hello(s, !good, out); /* also before a refusal: a mistaken agent can then tell its
+                                   * user why */
     }
     memcpy(s->secrets->hello[s->client ? 1 : 0], h, SECURE_HELLO_BYTES);
     if (!good || derive(s, h + 64, err) != 0) {
@@ -404,7 +421,8 @@ static void put_frame(struct secure *s, const void *bytes, size_t size, uint8_t 
         dt_text_add(out, bytes, size); /* room; overwritten */
     }
     dt_text_add(out, room, crypto_secretstream_xchacha20poly1305_ABYTES);
-    (void)crypto_secretstream_xchacha20poly1305_push(&s->push, (uint8_t *)out->data + at + 4, NULL, bytes, size, length, 4, tag);
+    (void)crypto_secretstream_xchacha20poly1305_push(&s->push, (uint8_t *)out->data + at + 4, NULL, bytes, size, length,
+                                                     4, tag);
 }
 
 void secure_put(struct secure *s, const void *bytes, size_t size, struct dt_text *out)
@@ -417,9 +435,11 @@ void secure_put_end(struct secure *s, struct dt_text *out)
     put_frame(s, NULL, 0, crypto_secretstream_xchacha20poly1305_TAG_FINAL, out);
 }
 
-/* Decrypts in place: the message lies where its bytes came, which is one byte (the tag) into the ciphertext. libsodium takes several blocks at
- * a time, so anything but exactly the same place garbles frames of more than 256 bytes. */
-static enum secure_event on_frame(struct secure *s, uint8_t *frame, size_t length, const uint8_t **data, size_t *size, struct dt_error *err)
+/* Decrypts in place: the message lies where its bytes came, which is one byte (the tag) into the
+ * ciphertext. libsodium takes several blocks at a time, so anything but exactly the same place
+ * garbles frames of more than 256 bytes. */
+static enum secure_event on_frame(struct secure *s, uint8_t *frame, size_t length, const uint8_t **data, size_t *size,
+                                  struct dt_error *err)
 {
     unsigned long long got = 0;
     uint8_t tag = 0;
@@ -468,7 +488,8 @@ static void compact(struct secure *s)
     s->used = 0;
 }
 
-static enum secure_event next(struct secure *s, struct dt_text *out, const uint8_t **data, size_t *size, struct dt_error *err)
+static enum secure_event next(struct secure *s, struct dt_text *out, const uint8_t **data, size_t *size,
+                              struct dt_error *err)
 {
     uint8_t *at;
     size_t there = s->in.size - s->used, length;
@@ -480,7 +501,8 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
         if ((at = take(s, SECURE_HELLO_BYTES)) == NULL) {
             return SECURE_MORE;
         }
-        if (!s->client && there > SECURE_HELLO_BYTES) { /* a proof needs our hello: it is a guess, or recorded */
+        if (!s->client && there > SECURE_HELLO_BYTES) { /* a proof needs our hello: it is a
+                                                         * guess, or recorded */
             (void)dt_fail(err, DT_INVALID, "says more than a hello before it has ours");
             return SECURE_BAD;
         }
@@ -494,7 +516,8 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
             return SECURE_MORE;
         }
         length = (size_t)get_number((const uint8_t *)s->in.data + s->used, 4);
-        if (length < crypto_secretstream_xchacha20poly1305_ABYTES || length > s->self->frame_bytes + crypto_secretstream_xchacha20poly1305_ABYTES) {
+        if (length < crypto_secretstream_xchacha20poly1305_ABYTES ||
+            length > s->self->frame_bytes + crypto_secretstream_xchacha20poly1305_ABYTES) {
             (void)dt_fail(err, DT_INVALID, "sent a frame of %zu bytes; the limit is %zu", length, s->self->frame_bytes);
             return SECURE_BAD;
         }
@@ -506,7 +529,8 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
     return SECURE_MORE;
 }
 
-enum secure_event secure_next(struct secure *s, struct dt_text *out, const uint8_t **data, size_t *size, struct dt_error *err)
+enum secure_event secure_next(struct secure *s, struct dt_text *out, const uint8_t **data, size_t *size,
+                              struct dt_error *err)
 {
     enum secure_event event = next(s, out, data, size, err);
     if (event == SECURE_BAD) {

@@ -1,4 +1,5 @@
-/* The collectives: entries of streams. Data pass through the segment by chunks; sums are in rank order, BF16 is rounded at each step, as on a ring. */
+/* The collectives: entries of streams. Data pass through the segment by chunks; sums are in rank
+ * order, BF16 is rounded at each step, as on a ring. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/nccl/nccl.h"
 #include "tests/softgpu/sanitize.h"
@@ -163,12 +164,14 @@ static bool is_ordered(void)
     return ordered;
 }
 
-/* Until a gather that was not yet through is, but not for long: there may be none behind this one. */
+/* Until a gather that was not yet through is, but not for long: there may be none behind this
+ * one. */
 static void be_late(const struct comm *c)
 {
     timespec t = {0, 1000000};
     uint32_t before = __atomic_load_n(&gathers_through, __ATOMIC_ACQUIRE);
-    for (int i = 0; i < 500 && __atomic_load_n(&gathers_through, __ATOMIC_ACQUIRE) == before && __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0;
+    for (int i = 0; i < 500 && __atomic_load_n(&gathers_through, __ATOMIC_ACQUIRE) == before &&
+                    __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0;
          i++) {
         nanosleep(&t, nullptr);
     }
@@ -184,7 +187,8 @@ static bool take_the_device(const entry *e)
         __atomic_store_n(&turns_begun, e->turn + 1, __ATOMIC_RELEASE);
         softgpu_word_wake(&turns_begun);
     } else if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) > 1) {
-        softgpu_die("%s: a collective of another communicator is on the device, and nothing orders them: they may wait for each other for good",
+        softgpu_die("%s: a collective of another communicator is on the device, and nothing orders them: they may wait "
+                    "for each other for good",
                     names[e->what.kind]);
     }
     return true;
@@ -212,7 +216,8 @@ static bool pass(const entry *e)
     if (fault("echo", c->world_rank, e->number)) {
         timespec t = {0, 10000000};
         set_state(c, NCCL_REMOTE_ERROR);
-        while (__atomic_load_n(&c->asked, __ATOMIC_ACQUIRE) == 0 && __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0) {
+        while (__atomic_load_n(&c->asked, __ATOMIC_ACQUIRE) == 0 &&
+               __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) == 0) {
             nanosleep(&t, nullptr);
         }
         nanosleep(&t, nullptr);
@@ -262,7 +267,8 @@ static bool is_symmetric(const entry *e)
     return (adds || e->what.kind == ALL_GATHER) && in_window(e->c, e->in) && in_window(e->c, e->out);
 }
 
-/* The last that whoever put a collective in, or carried it out, does with c: who waits for none to be pending may free it. */
+/* The last that whoever put a collective in, or carried it out, does with c: who waits for none
+ * to be pending may free it. */
 static void one_less(struct comm *c)
 {
     tsan_release(&c->pending);
@@ -342,7 +348,8 @@ static void *launch_main(void *argument)
         nanosleep(&t, nullptr);
     }
     if (launch(c->next) == NCCL_SUCCESS) {
-        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS); /* it may run, and have failed, by now */
+        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS); /* it may run, and have failed, by
+                                                                * now */
     }
     return nullptr;
 }
@@ -363,10 +370,17 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     }
     cudaGetDevice(&current);
     if (current != c->device) {
-        softgpu_die("%s: the device of this thread is %d, that of the communicator %d", names[what->kind], current, c->device);
+        softgpu_die("%s: the device of this thread is %d, that of the communicator %d", names[what->kind], current,
+                    c->device);
     }
     entry *e = (entry *)calloc(1, sizeof *e);
-    *e = {c, softgpu_stream((cudaStream_t)stream, names[what->kind]), *what, (const unsigned char *)in, (unsigned char *)out, width_of(what->type), 0,
+    *e = {c,
+          softgpu_stream((cudaStream_t)stream, names[what->kind]),
+          *what,
+          (const unsigned char *)in,
+          (unsigned char *)out,
+          width_of(what->type),
+          0,
           0};
     if (e->stream == nullptr || e->width == 0 || what->count == 0 || what->root < 0 || what->root >= c->size) {
         free(e);
@@ -382,9 +396,11 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
     static uint32_t turns;
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
     e->turn = is_ordered() ? __atomic_fetch_add(&turns, 1, __ATOMIC_RELAXED) : 0;
-    note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count, what->type);
+    note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count,
+         what->type);
     const char *buffers_mb = getenv("SOFTGPU_NCCL_BUFFERS_MB");
-    if (buffers_mb != nullptr && c->buffers == nullptr && cudaMalloc(&c->buffers, (size_t)atoi(buffers_mb) << 20) != cudaSuccess) {
+    if (buffers_mb != nullptr && c->buffers == nullptr &&
+        cudaMalloc(&c->buffers, (size_t)atoi(buffers_mb) << 20) != cudaSuccess) {
         free(e);
         return failed(c, NCCL_UNHANDLED_CUDA_ERROR, "Failed to CUDA calloc %s MiB", buffers_mb);
     }

@@ -18,7 +18,8 @@
 
 bool fault(const char *what, int rank, int number)
 {
-    const char *at = getenv("SOFTGPU_NCCL_FAULT"), *only = getenv("SOFTGPU_NCCL_FAULT_RESTART"), *restart = getenv("TORCHELASTIC_RESTART_COUNT");
+    const char *at = getenv("SOFTGPU_NCCL_FAULT"), *only = getenv("SOFTGPU_NCCL_FAULT_RESTART"),
+               *restart = getenv("TORCHELASTIC_RESTART_COUNT");
     if (only != nullptr && restart != nullptr && strcmp(only, restart) != 0) {
         return false;
     }
@@ -174,7 +175,8 @@ static struct comm *make_comm(int size, int rank, const struct nccl_config *conf
 static bool good_config(const struct nccl_config *x)
 {
     return x != nullptr && x->magic == 0xcafebeef && x->size == sizeof *x && x->version == NCCL_CONFIG_VERSION &&
-           (x->cta_policy == NCCL_UNDEFINED || own_version() >= 22700) && (x->cta_policy != NCCL_CTA_ZERO || own_version() >= 22800) &&
+           (x->cta_policy == NCCL_UNDEFINED || own_version() >= 22700) &&
+           (x->cta_policy != NCCL_CTA_ZERO || own_version() >= 22800) &&
            (x->least_ctas == NCCL_UNDEFINED || (x->least_ctas >= 1 && x->most_ctas >= x->least_ctas));
 }
 
@@ -221,12 +223,13 @@ static void join(struct comm *c)
     }
     for (int r = 0; r < c->size; r++) {
         if (s->parts[r].version != own->version) {
-            failed(c, NCCL_INVALID_USAGE, "Mismatched NCCL version detected : rank %d version %d rank %d version %d", c->rank, own->version, r,
-                   s->parts[r].version);
+            failed(c, NCCL_INVALID_USAGE, "Mismatched NCCL version detected : rank %d version %d rank %d version %d",
+                   c->rank, own->version, r, s->parts[r].version);
             return;
         }
         if (r != c->rank && s->parts[r].device == own->device) {
-            failed(c, NCCL_INVALID_USAGE, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x000", c->rank, r, c->device + 1);
+            failed(c, NCCL_INVALID_USAGE, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %x000",
+                   c->rank, r, c->device + 1);
             return;
         }
     }
@@ -363,7 +366,8 @@ static void *rest_main(void *argument)
     return nullptr;
 }
 
-/* The real one makes this thread's device the current one again when it is through, and has made a context there. */
+/* The real one makes this thread's device the current one again when it is through, and has made
+ * a context there. */
 static void check_device(const struct comm *c, const char *function)
 {
     int current = -1;
@@ -423,7 +427,8 @@ int ncclCommInitRankConfig(nccl_comm *out, int size, struct nccl_id id, int rank
         munmap(c->segment, sizeof *c->segment);
     }
     note("ncclCommInitRankConfig rank %d of %d comm %s device %d ctas %d..%d policy %d", rank, size, c->name, c->device,
-         config->least_ctas == NCCL_UNDEFINED ? 0 : config->least_ctas, config->most_ctas == NCCL_UNDEFINED ? 0 : config->most_ctas,
+         config->least_ctas == NCCL_UNDEFINED ? 0 : config->least_ctas,
+         config->most_ctas == NCCL_UNDEFINED ? 0 : config->most_ctas,
          config->cta_policy == NCCL_UNDEFINED ? -1 : config->cta_policy);
     *out = c;
     begin(c, join_main);

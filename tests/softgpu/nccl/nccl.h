@@ -1,19 +1,26 @@
-/* What the files of the fake NCCL share: a communicator as one process knows it, and the memory in which its ranks meet.
+/* What the files of the fake NCCL share: a communicator as one process knows it, and the memory
+ * in which its ranks meet.
  *
- * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the streams of the software GPU that the program is linked with. Ranks are
- * processes. Like the real one it does not block: joining, splitting, registering and ends go on in a thread while the state is "in progress", and so does
- * putting a collective into its stream since 2.23 (before, the call does it and may sit there). A collective is an entry of the stream, where it waits for the other
- * ranks. What was aborted leaves garbage in its result; with CTA_ZERO nothing ends it, nor does anything end kernels over symmetric windows before 2.29.7: they
+ * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the
+ * streams of the software GPU that the program is linked with. Ranks are processes. Like the
+ * real one it does not block: joining, splitting, registering and ends go on in a thread while
+ * the state is "in progress", and so does putting a collective into its stream since 2.23
+ * (before, the call does it and may sit there). A collective is an entry of the stream, where it
+ * waits for the other ranks. What was aborted leaves garbage in its result; with CTA_ZERO
+ * nothing ends it, nor does anything end kernels over symmetric windows before 2.29.7: they
  * never look whether somebody wants it.
  *
- * Kernels of two communicators are on a device at once only by NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26), in the order in which the host asked for them; otherwise
- * the program ends, since the real ones may wait for each other for good.
+ * Kernels of two communicators are on a device at once only by NCCL_LAUNCH_ORDER_IMPLICIT=1
+ * (2.26), in the order in which the host asked for them; otherwise the program ends, since the
+ * real ones may wait for each other for good.
  *
- * Variables: SOFTGPU_NCCL_VERSION (22907; or one per RANK: "22907,22903"), SOFTGPU_NCCL_LOG (a file: one line per call that makes or changes something),
- * SOFTGPU_NCCL_EVENTS (a file: one line per begin and end of a collective on the device),
- * SOFTGPU_NCCL_QUEUE (so many collectives find room in the driver's queue, the next one waits until one is through; 0: any number),
- * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the call):
- * and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that TORCHELASTIC_RESTART_COUNT):
+ * Variables: SOFTGPU_NCCL_VERSION (22907; or one per RANK: "22907,22903"), SOFTGPU_NCCL_LOG (a
+ * file: one line per call that makes or changes something), SOFTGPU_NCCL_EVENTS (a file: one
+ * line per begin and end of a collective on the device), SOFTGPU_NCCL_QUEUE (so many collectives
+ * find room in the driver's queue, the next one waits until one is through; 0: any number),
+ * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the
+ * call): and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that
+ * TORCHELASTIC_RESTART_COUNT):
  *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
  *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
  *   init-full      there is no memory for joining
@@ -54,7 +61,8 @@ struct part { /* one rank's */
     uint64_t device; /* which one, of which host */
     alignas(64) uint32_t step;
     struct what what;
-    alignas(64) uint32_t split; /* number of the last one it takes part in; the next members are of that */
+    alignas(64) uint32_t split; /* number of the last one it takes part in; the next members are
+                                 * of that */
     int color, key, maker_pid, maker_fd;
     uint32_t made; /* number of the split whose segment it has made */
     uint64_t inode;
@@ -105,12 +113,14 @@ struct comm {
 };
 
 /* segment.cc */
-extern __thread bool nothing_ends; /* what this thread runs: whoever waits in it stays, also when c was stopped */
+extern __thread bool nothing_ends; /* what this thread runs: whoever waits in it stays, also when
+                                    * c was stopped */
 struct segment *segment_make(int size, struct id *id);
 struct segment *segment_open(const struct id *id);
 /* Waits until *word >= value; false when c was stopped before. */
 bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value);
-/* All ranks: sets this one's word, so far into its part, and waits until those of the others have come to the value. */
+/* All ranks: sets this one's word, so far into its part, and waits until those of the others
+ * have come to the value. */
 bool meet_all(struct comm *c, size_t word, uint32_t value);
 /* A step of all ranks. */
 bool meet(struct comm *c);

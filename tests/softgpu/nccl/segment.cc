@@ -54,7 +54,8 @@ __thread bool nothing_ends;
 /* Gathers by copy engines meet by the streams' memory operations, which know of no abort. */
 static bool deaf(const struct comm *c)
 {
-    return nothing_ends || (c->config.cta_policy == NCCL_CTA_ZERO && __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE) != 0);
+    return nothing_ends ||
+           (c->config.cta_policy == NCCL_CTA_ZERO && __atomic_load_n(&c->pending, __ATOMIC_ACQUIRE) != 0);
 }
 
 bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value)

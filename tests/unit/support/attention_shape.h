@@ -1,4 +1,5 @@
-/* Attention in BF16 for tests of its kernels: a shape, the sizes of its tensors, and the calls on them. */
+/* Attention in BF16 for tests of its kernels: a shape, the sizes of its tensors, and the calls
+ * on them. */
 #ifndef DT_TESTS_UNIT_SUPPORT_ATTENTION_SHAPE_H
 #define DT_TESTS_UNIT_SUPPORT_ATTENTION_SHAPE_H
 
@@ -51,7 +52,8 @@ static inline struct dt_attention_args attention_args(const struct attention_sha
 }
 
 /* Without work memory. */
-static inline struct dt_attention_backward_args attention_backward_args(const struct attention_shape *x, char *const *tensors)
+static inline struct dt_attention_backward_args attention_backward_args(const struct attention_shape *x,
+                                                                        char *const *tensors)
 {
     return (struct dt_attention_backward_args){.dqkv = tensors[DQKV],
                                                .dout = tensors[DOUT],

@@ -18,7 +18,8 @@
 #define LIMIT_S 60.0
 #endif
 
-/* Until the child and what it started have closed their stderr; the child's own end ends the others. */
+/* Until the child and what it started have closed their stderr; the child's own end ends the
+ * others. */
 static void read_all(int fd, pid_t pid, char *text)
 {
     double end_s = dt_now_s() + LIMIT_S;
@@ -71,7 +72,8 @@ int child_run(int (*fn)(void), char *text)
         dup2(ends[1], 2);
         close(ends[0]);
         close(ends[1]);
-        syscall(SYS_exit_group, fn()); /* _exit is the thread sanitizer's, which sleeps for a second */
+        syscall(SYS_exit_group, fn()); /* _exit is the thread sanitizer's, which sleeps for a
+                                        * second */
     }
     close(ends[1]);
     setpgid(pid, pid);

@@ -1,5 +1,5 @@
-/* Events in a heap by time; links in a hash table by pair, made when the protocol opens them, so that ten thousand agents fit. Messages are encoded and
- * decoded as on the wire. */
+/* Events in a heap by time; links in a hash table by pair, made when the protocol opens them, so
+ * that ten thousand agents fit. Messages are encoded and decoded as on the wire. */
 #include "tests/unit/support/cluster.h"
 
 #include "base/error.h"
@@ -18,7 +18,9 @@
 
 #include <cmocka.h>
 
-#define RIVALS_S 16 /* two runs of one name train at once no longer than so after the network was whole again */
+#define RIVALS_S                                                                                                       \
+    16 /* two runs of one name train at once no longer than so after the network was
+        * whole again */
 
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */
@@ -71,7 +73,8 @@ struct link {
     uint64_t pair; /* smaller index << 32 | larger one */
     bool up;
     int token;                      /* of its newest connection: what belongs to another is late */
-    int known[2];                   /* the connection that each side believes in: one that slept may write into one that the other has closed */
+    int known[2];                   /* the connection that each side believes in: one that slept
+                                     * may write into one that the other has closed */
     double last_s[2], stalled_s[2]; /* FIFO per direction */
     double urgent_s[2];             /* the same of beats, which may overtake all else that waits */
     bool flushed[2];                /* that side closed it in order: what it sent still comes */
@@ -80,7 +83,8 @@ struct link {
 struct sim_agent {
     uint64_t led_nonce[2], led_term; /* newest run and term that it led; 0: none */
     bool alive, finished, running;   /* running: workers exist */
-    double ended_s, look_s;          /* it has its exit code, and may still have to say so; looks again then. 0: not so */
+    double ended_s, look_s;          /* it has its exit code, and may still have to say so; looks
+                                      * again then. 0: not so */
     int jobs;                        /* that it was in before */
     int generation, code, run;       /* run: place in sim.runs that the workers belong to */
     struct place place;
@@ -103,7 +107,8 @@ struct sim_agent {
     int link_count, link_capacity;
 };
 
-struct run { /* what all agents of a run must agree on. An agent without memory that reaches nobody may begin a run beside another one */
+struct run { /* what all agents of a run must agree on. An agent without memory that reaches
+              * nobody may begin a run beside another one */
     uint64_t nonce;
     int round;                  /* newest */
     int running, running_round; /* agents with workers */
@@ -148,8 +153,10 @@ static struct {
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
     double stopped_until_s;                  /* the last of all agents' */
-    double apart_s;                          /* some host could not be heard by another one, or not in time; negative: never */
-    int endpoint;                            /* index of the agent that holds it, or NONE; only agent 0 may bind it */
+    double apart_s;                          /* some host could not be heard by another one, or
+                                              * not in time; negative: never */
+    int endpoint;                            /* index of the agent that holds it, or NONE; only
+                                              * agent 0 may bind it */
     struct run *runs;
     int run_count;
     char broken[256];
@@ -306,7 +313,8 @@ static struct link *make_link(int a, int b)
 
 static bool is_cut(int from, int to)
 {
-    bool cut = sim.agents[from].isolated || sim.agents[to].isolated || (sim.halves && ((sim.side >> (from % 31) ^ sim.side >> (to % 31)) & 1) != 0);
+    bool cut = sim.agents[from].isolated || sim.agents[to].isolated ||
+               (sim.halves && ((sim.side >> (from % 31) ^ sim.side >> (to % 31)) & 1) != 0);
     for (int i = 0; i < sim.cut_count && !cut; i++) {
         cut = sim.cuts[i].from == from && sim.cuts[i].to == to;
     }
@@ -355,7 +363,8 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
 {
     int from = (int)(intptr_t)user, to = index_of(peer);
     if (sim.agents[from].member.options.self.order < 0) {
-        sim.agents[from].placed_run = 0; /* it gave its run up, and comes back as a new one at most */
+        sim.agents[from].placed_run = 0; /* it gave its run up, and comes back as a new one at
+                                          * most */
     }
     if (sim.o.witness && witness_is(&sim.agents[from].witness, peer)) {
         witness_send(&sim.agents[from].witness, m);
@@ -366,7 +375,8 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
         return;
     }
     bool urgent = sim.o.overtakes && (m->kind == MESSAGE_BEAT || m->kind == MESSAGE_BEAT_ACK);
-    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to], *urgent_s = &l->urgent_s[from < to];
+    double at_s = sim.now_s + uniform(0.1, 1) * sim.delay_s, *last_s = &l->last_s[from < to],
+           *urgent_s = &l->urgent_s[from < to];
     at_s = urgent ? fmax(at_s, *urgent_s) : fmax(at_s, *last_s);
     *urgent_s = urgent ? at_s : *urgent_s;
     *last_s = fmax(at_s, *last_s);
@@ -445,7 +455,8 @@ static void sim_call(void *user, const struct witness_call *call)
     int node = (int)(intptr_t)user;
     struct store_call *c = sim.store.calls;
     for (const struct store_call *o = c; o != NULL; o = o->next) {
-        assert_false(o->busy && o->node == node && o->generation == sim.agents[node].generation); /* one at a time */
+        /* one at a time */
+        assert_false(o->busy && o->node == node && o->generation == sim.agents[node].generation);
     }
     while (c != NULL && c->busy) {
         c = c->next;
@@ -464,7 +475,8 @@ static void sim_call(void *user, const struct witness_call *call)
     plan(sim.now_s + store_delay(), H_STORE, node)->call = c;
 }
 
-/* At the store, whatever became of who called. A lost answer comes as a timeout, and says nothing about what was done. */
+/* At the store, whatever became of who called. A lost answer comes as a timeout, and says
+ * nothing about what was done. */
 static void reach_store(const struct happen *h)
 {
     struct store *s = &sim.store;
@@ -472,7 +484,8 @@ static void reach_store(const struct happen *h)
     c->result = (struct witness_result){.failed = store_is_cut(h->node), .state = &c->state, .beat = &c->beat};
     if (!c->result.failed) {
         bool puts = c->call.put_state || c->call.put_beat;
-        c->result.put = puts && c->call.state_revision == s->state_revision && c->call.beat_revision == s->beat_revision;
+        c->result.put =
+            puts && c->call.state_revision == s->state_revision && c->call.beat_revision == s->beat_revision;
         s->revision += c->result.put;
         if (c->result.put && c->call.put_state) {
             copy_text(&s->state, &c->state);
@@ -536,7 +549,8 @@ static int run_of(const struct record *r)
     return sim.run_count++;
 }
 
-/* An agent is told its place in a round. All places of a round fit together, and what was used of the budget is what failed. */
+/* An agent is told its place in a round. All places of a round fit together, and what was used
+ * of the budget is what failed. */
 static void check_place(const struct place *p, struct run *run)
 {
     if (p->round > run->round) {
@@ -552,22 +566,23 @@ static void check_place(const struct place *p, struct run *run)
         run->seen_count = 0;
         run->rank_sum = run->rank_squares = 0;
         sim.totals.rounds++;
-        if (p->round == 1 && p->group_world_size == sim.o.max && sim.running > 0) { /* who come in full number do not wait to hear of survivors */
+        /* who come in full number do not wait to hear of survivors */
+        if (p->round == 1 && p->group_world_size == sim.o.max && sim.running > 0) {
             sim.apart_s = sim.now_s;
         }
     }
     if (p->restarts_used > sim.totals.failures || p->restarts_used > sim.o.restarts) {
-        complain("round %d: %d restarts used, but %d workers failed, and %d are allowed", p->round, p->restarts_used, sim.totals.failures,
-                 sim.o.restarts);
+        complain("round %d: %d restarts used, but %d workers failed, and %d are allowed", p->round, p->restarts_used,
+                 sim.totals.failures, sim.o.restarts);
     }
     if (p->round < run->round) {
         return; /* late: it will hear that the round is over */
     }
     if (p->world_size != run->world_size || p->group_world_size != run->group_world_size || p->group_rank < 0 ||
-        p->group_rank >= run->group_world_size || run->seen[p->group_rank] || p->group_world_size < sim.o.min || p->group_world_size > sim.o.max ||
-        p->rank < 0 || p->rank + p->local_world_size > p->world_size) {
-        complain("round %d: group rank %d of %d, rank %d of %d does not fit the others' places", p->round, p->group_rank, p->group_world_size,
-                 p->rank, p->world_size);
+        p->group_rank >= run->group_world_size || run->seen[p->group_rank] || p->group_world_size < sim.o.min ||
+        p->group_world_size > sim.o.max || p->rank < 0 || p->rank + p->local_world_size > p->world_size) {
+        complain("round %d: group rank %d of %d, rank %d of %d does not fit the others' places", p->round,
+                 p->group_rank, p->group_world_size, p->rank, p->world_size);
         return;
     }
     run->seen[p->group_rank] = 1;
@@ -581,48 +596,56 @@ static void check_place(const struct place *p, struct run *run)
     }
 }
 
-/* Who was in a round keeps its order in all later ones of the run, so that ranks move up at most. */
+/* Who was in a round keeps its order in all later ones of the run, so that ranks move up at
+ * most. */
 static void check_order(struct sim_agent *a, uint64_t nonce)
 {
     int64_t order = a->member.options.self.order;
     if (order < 0 || (a->placed_run == nonce && a->order != order)) {
-        complain("agent %d: round %d: its order is %lld, and was %lld before", (int)(a - sim.agents), a->place.round, (long long)order,
-                 (long long)a->order);
+        complain("agent %d: round %d: its order is %lld, and was %lld before", (int)(a - sim.agents), a->place.round,
+                 (long long)order, (long long)a->order);
     }
     a->placed_run = nonce;
     a->order = order;
 }
 
-/* Who hears that a run is over hears the same as everybody else, and no other round of it begins any more. */
+/* Who hears that a run is over hears the same as everybody else, and no other round of it begins
+ * any more. */
 static void check_verdict(int i, int code, int ended)
 {
     struct run *run = &sim.runs[ended];
     if (run->over && run->code != code) {
         complain("agent %d: the job ended with %d, and elsewhere with %d", i, code, run->code);
     }
-    run->over = run->round > 0; /* who waited for a first round and was asked to stop ends for those who were there */
+    run->over = run->round > 0; /* who waited for a first round and was asked to stop ends for
+                                 * those who were there */
     run->code = code;
 }
 
 static void sim_act(void *user, const struct action *a, const struct record *record, const char *why)
 {
     static const enum agent_event events[] = {
-        [ACTION_START] = AGENT_ON_START, [ACTION_END] = AGENT_ON_END,        [ACTION_STOP] = AGENT_ON_STOP,     [ACTION_PAUSE] = AGENT_ON_PAUSE,
-        [ACTION_LEAVE] = AGENT_ON_LEAVE, [ACTION_FINISH] = AGENT_ON_VERDICT, [ACTION_REFUSE] = AGENT_ON_VERDICT};
+        [ACTION_START] = AGENT_ON_START,   [ACTION_END] = AGENT_ON_END,     [ACTION_STOP] = AGENT_ON_STOP,
+        [ACTION_PAUSE] = AGENT_ON_PAUSE,   [ACTION_LEAVE] = AGENT_ON_LEAVE, [ACTION_FINISH] = AGENT_ON_VERDICT,
+        [ACTION_REFUSE] = AGENT_ON_VERDICT};
     struct sim_agent *agent = &sim.agents[(intptr_t)user];
     if (sim.o.verbose) {
-        static const char *const names[] = {[ACTION_START] = "START", [ACTION_END] = "END",       [ACTION_STOP] = "STOP",    [ACTION_PAUSE] = "PAUSE",
-                                            [ACTION_LEAVE] = "LEAVE", [ACTION_FINISH] = "FINISH", [ACTION_REFUSE] = "REFUSE"};
-        (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user, names[a->kind], a->place.round,
-                      a->code, (unsigned long long)record->nonce[0], why != NULL ? why : "");
+        static const char *const names[] = {
+            [ACTION_START] = "START", [ACTION_END] = "END",       [ACTION_STOP] = "STOP",    [ACTION_PAUSE] = "PAUSE",
+            [ACTION_LEAVE] = "LEAVE", [ACTION_FINISH] = "FINISH", [ACTION_REFUSE] = "REFUSE"};
+        (void)fprintf(stderr, "%8.3f agent %d: %s round %d code %d run %llx %s\n", sim.now_s, (int)(intptr_t)user,
+                      names[a->kind], a->place.round, a->code, (unsigned long long)record->nonce[0],
+                      why != NULL ? why : "");
     }
     if (a->kind == ACTION_START) {
         if (agent->running) {
-            complain("agent %d: round %d begins while workers of round %d run", (int)(intptr_t)user, a->place.round, agent->place.round);
+            complain("agent %d: round %d begins while workers of round %d run", (int)(intptr_t)user, a->place.round,
+                     agent->place.round);
         }
         agent->place = a->place;
         agent->run = run_of(record);
-        if (sim.runs[agent->run].over && a->place.round > sim.runs[agent->run].round) { /* a late START of the last one has the end behind it */
+        /* a late START of the last one has the end behind it */
+        if (sim.runs[agent->run].over && a->place.round > sim.runs[agent->run].round) {
             complain("agent %d: round %d begins after the job's end", (int)(intptr_t)user, a->place.round);
         }
         check_place(&a->place, &sim.runs[agent->run]);
@@ -652,17 +675,20 @@ static void set_isolated(int i, bool isolated)
     sim.agents[i].isolated = isolated;
 }
 
-/* And of one run at a time, unless hosts of the other one could not be heard, now or until just now, or had no time to be. */
+/* And of one run at a time, unless hosts of the other one could not be heard, now or until just
+ * now, or had no time to be. */
 /* A term of a run has one leader, whoever of its voters has died since. */
 static void check_term(int i)
 {
     struct sim_agent *a = &sim.agents[i];
     const struct record *r = &a->member.record;
-    if (a->member.role != MEMBER_LEADING || (a->led_term == r->term && memcmp(a->led_nonce, r->nonce, sizeof r->nonce) == 0)) {
+    if (a->member.role != MEMBER_LEADING ||
+        (a->led_term == r->term && memcmp(a->led_nonce, r->nonce, sizeof r->nonce) == 0)) {
         return;
     }
     for (int k = 0; k < sim.count; k++) {
-        if (k != i && sim.agents[k].led_term == r->term && memcmp(sim.agents[k].led_nonce, r->nonce, sizeof r->nonce) == 0) {
+        if (k != i && sim.agents[k].led_term == r->term &&
+            memcmp(sim.agents[k].led_nonce, r->nonce, sizeof r->nonce) == 0) {
             complain("agent %d leads in term %llu, as agent %d did", i, (unsigned long long)r->term, k);
         }
     }
@@ -699,8 +725,10 @@ static void set_running(int i, bool running)
     }
     run->running_round = running ? a->place.round : run->running_round;
     sim.running += running ? 1 : -1;
-    if (sim.o.witness && !sim.o.wipes && running && sim.running > 1 && (sim.running_run != a->run || sim.running_round != a->place.round)) {
-        complain("two rounds train at once: %d of run %d (agent %d) and %d of run %d", a->place.round, a->run, i, sim.running_round, sim.running_run);
+    if (sim.o.witness && !sim.o.wipes && running && sim.running > 1 &&
+        (sim.running_run != a->run || sim.running_round != a->place.round)) {
+        complain("two rounds train at once: %d of run %d (agent %d) and %d of run %d", a->place.round, a->run, i,
+                 sim.running_round, sim.running_run);
     }
     check_rivals();
     sim.running_run = running ? a->run : sim.running_run;
@@ -716,9 +744,9 @@ static void workers_gone_soon(int i, double in_s)
 
 static void do_one(int i, enum agent_do what)
 {
-    static const enum event_kind told[] = {
-        [AGENT_DO_TELL_JOIN] = EVENT_JOIN,       [AGENT_DO_TELL_FAILED] = EVENT_FAILED, [AGENT_DO_TELL_DONE] = EVENT_DONE,
-        [AGENT_DO_TELL_STOPPED] = EVENT_STOPPED, [AGENT_DO_TELL_STOP] = EVENT_STOP,     [AGENT_DO_TELL_KILL] = EVENT_STOP};
+    static const enum event_kind told[] = {[AGENT_DO_TELL_JOIN] = EVENT_JOIN, [AGENT_DO_TELL_FAILED] = EVENT_FAILED,
+                                           [AGENT_DO_TELL_DONE] = EVENT_DONE, [AGENT_DO_TELL_STOPPED] = EVENT_STOPPED,
+                                           [AGENT_DO_TELL_STOP] = EVENT_STOP, [AGENT_DO_TELL_KILL] = EVENT_STOP};
     struct sim_agent *a = &sim.agents[i];
     switch (what) {
     case AGENT_DO_SPAWN:
@@ -855,26 +883,33 @@ static void start_agent(int i)
                             .link_capacity = a->link_capacity};
     a->id = (uint64_t)(i + 1) << 32 | (uint64_t)a->generation;
     static struct member_options o;
-    o = (struct member_options){
-        .rounds = {.nodes_min = sim.o.min,
-                   .nodes_max = sim.o.max,
-                   .restarts_max = sim.o.restarts,
-                   .join_timeout_s = sim.o.join_timeout_s > 0 ? sim.o.join_timeout_s : 600,
-                   .last_call_s = sim.o.last_call_s,
-                   .leave = sim.o.signals,
-                   .save = sim.o.save},
-        .beat_s = 1,
-        .lease_s = 10,
-        .dead_s = 15,
-        .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
-        .retry_s = 0.5,
-        .preference = i % 3 == 0 ? -1 : i * 7 % 5,
-        .self = {.id = a->id, .order = -1, .pid = 1 + i, .port = FIRST_PORT + i, .machine = sim.o.filters || sim.o.machines ? 1 + (uint64_t)i : 1},
-        .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
+    o = (struct member_options){.rounds = {.nodes_min = sim.o.min,
+                                           .nodes_max = sim.o.max,
+                                           .restarts_max = sim.o.restarts,
+                                           .join_timeout_s = sim.o.join_timeout_s > 0 ? sim.o.join_timeout_s : 600,
+                                           .last_call_s = sim.o.last_call_s,
+                                           .leave = sim.o.signals,
+                                           .save = sim.o.save},
+                                .beat_s = 1,
+                                .lease_s = 10,
+                                .dead_s = 15,
+                                .witness_s = sim.o.witness ? 15 * WITNESS_S : 0,
+                                .retry_s = 0.5,
+                                .preference = i % 3 == 0 ? -1 : i * 7 % 5,
+                                .self = {.id = a->id,
+                                         .order = -1,
+                                         .pid = 1 + i,
+                                         .port = FIRST_PORT + i,
+                                         .machine = sim.o.filters || sim.o.machines ? 1 + (uint64_t)i : 1},
+                                .nonce = {a->id, a->id * 0x9e3779b97f4a7c15ull}};
     (void)snprintf(o.self.host, sizeof o.self.host, "h%d", i);
     (void)snprintf(o.self.address, sizeof o.self.address, "10.0.%d.%d", i / 256, i % 256);
-    struct member_hooks hooks = {
-        .user = (void *)(intptr_t)i, .send = sim_send, .act = sim_act, .connect = sim_connect, .drop = sim_drop, .say = sim_say};
+    struct member_hooks hooks = {.user = (void *)(intptr_t)i,
+                                 .send = sim_send,
+                                 .act = sim_act,
+                                 .connect = sim_connect,
+                                 .drop = sim_drop,
+                                 .say = sim_say};
     member_init(&a->member, &o, &hooks);
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: started\n", sim.now_s, i);
@@ -915,7 +950,8 @@ void cluster_kill(int i, double again_s)
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: killed\n", sim.now_s, i);
     }
-    leave(i, sim.o.filters ? sim.totals.kills % 8 != 3 : sim.totals.kills % 2 == 0); /* to another host a process seldom ends by a reset */
+    /* to another host a process seldom ends by a reset */
+    leave(i, sim.o.filters ? sim.totals.kills % 8 != 3 : sim.totals.kills % 2 == 0);
     member_clear(&a->member);
     if (again_s >= 0) {
         (void)plan(sim.now_s + again_s, H_START, i);
@@ -1010,8 +1046,9 @@ void cluster_insist(int i)
     ask(i, AGENT_ON_INSIST);
 }
 
-/* A filter at one host, or at both, answers with resets for the other one: links are reset, ports refuse, and nobody is dead. Who is not told keeps an end
- * that leads nowhere, until its kernel gives it up. */
+/* A filter at one host, or at both, answers with resets for the other one: links are reset,
+ * ports refuse, and nobody is dead. Who is not told keeps an end that leads nowhere, until its
+ * kernel gives it up. */
 static void filter(int asked, int told, bool both)
 {
     struct link *l = asked != told ? link_of(asked, told) : NULL;
@@ -1037,7 +1074,8 @@ static void filter_fault(int i, int k)
 {
     bool both = rnd() % 2 == 0, all = rnd() % 2 == 0;
     if (sim.o.verbose) {
-        (void)fprintf(stderr, "%8.3f fault: filter %s %d %d%s\n", sim.now_s, both ? "between" : "at", i, k, all ? " and all others" : "");
+        (void)fprintf(stderr, "%8.3f fault: filter %s %d %d%s\n", sim.now_s, both ? "between" : "at", i, k,
+                      all ? " and all others" : "");
     }
     for (int other = 0; other < sim.count; other++) {
         if (all || other == k) {
@@ -1102,7 +1140,11 @@ static void sleep_fault(void)
     uint32_t what = rnd() % 4;
     double for_s = rnd() % 2 == 0 ? uniform(1, 40) : uniform(20, 200);
     if (sim.o.verbose) {
-        (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s, what == 0 ? "some heals" : what == 1 ? "two sleep" : "sleeps", i, k);
+        (void)fprintf(stderr, "%8.3f fault: %s %d %d\n", sim.now_s,
+                      what == 0   ? "some heals"
+                      : what == 1 ? "two sleep"
+                                  : "sleeps",
+                      i, k);
     }
     if (what == 0) {
         heal_some(i);
@@ -1208,7 +1250,8 @@ static void fault(void)
 
 /* ---- what happens ---- */
 
-/* True: h waits for TCP to try again until the link is given up; what comes behind it waits as well. */
+/* True: h waits for TCP to try again until the link is given up; what comes behind it waits as
+ * well. */
 static bool stalls(struct happen *h, struct link *l)
 {
     bool from_low = h->peer < h->node;
@@ -1229,7 +1272,8 @@ static bool sleeps_on(const struct happen *h)
 {
     enum message_kind kind = h->bytes.size > 1 ? (enum message_kind)h->bytes.data[1] : MESSAGE_BEAT;
     bool beat = kind == MESSAGE_BEAT && sim.agents[h->node].member.role == MEMBER_SEEKING;
-    bool matters = beat || kind == MESSAGE_ACTION || kind == MESSAGE_PREPARE || kind == MESSAGE_ACK || kind == MESSAGE_VOTE;
+    bool matters =
+        beat || kind == MESSAGE_ACTION || kind == MESSAGE_PREPARE || kind == MESSAGE_ACK || kind == MESSAGE_VOTE;
     if (!sim.o.sleeps || sim.now_s >= sim.o.faults_until_s || !matters || rnd() % 64 != 0) {
         return false;
     }
@@ -1241,14 +1285,17 @@ static void hear(struct sim_agent *a, const struct happen *h)
 {
     static struct message m;
     struct dt_error err;
-    if (message_decode(&m, h->bytes.data, h->bytes.size, &err) != 0 || member_check(&a->member, &m, sim.now_s, &err) != 0) {
+    if (message_decode(&m, h->bytes.data, h->bytes.size, &err) != 0 ||
+        member_check(&a->member, &m, sim.now_s, &err) != 0) {
         fail_msg("%s", err.text);
     }
     if (sim.o.trace) {
         const struct record *r = &m.record;
-        (void)fprintf(stderr, "%8.3f %d -> %d %s term %llu granted %d round %d; record: term %llu round %d committed %d finished %d\n", sim.now_s,
-                      h->peer, h->node, message_name(m.kind), (unsigned long long)m.term, m.granted, m.round, (unsigned long long)r->term, r->round,
-                      r->committed, r->finished);
+        (void)fprintf(
+            stderr,
+            "%8.3f %d -> %d %s term %llu granted %d round %d; record: term %llu round %d committed %d finished %d\n",
+            sim.now_s, h->peer, h->node, message_name(m.kind), (unsigned long long)m.term, m.granted, m.round,
+            (unsigned long long)r->term, r->round, r->committed, r->finished);
     }
     member_message(&a->member, h->peer_id, &m, sim.now_s);
     check_term(h->node);
@@ -1335,7 +1382,8 @@ static bool handle(struct happen *h)
     switch (h->kind) {
     case H_UP:
         link_of(h->node, h->peer)->known[h->node < h->peer] = h->link;
-        member_down(&a->member, h->peer_id, MEMBER_LOST, sim.now_s); /* of a link before, if its end was not seen yet */
+        /* of a link before, if its end was not seen yet */
+        member_down(&a->member, h->peer_id, MEMBER_LOST, sim.now_s);
         member_up(&a->member, &sim.agents[h->peer].member.options.self, sim.now_s);
         break;
     case H_DOWN:
@@ -1511,9 +1559,11 @@ void cluster_show_leaders(void)
         if (!sim.agents[i].alive || m->role != MEMBER_LEADING) {
             continue;
         }
-        (void)fprintf(stderr, "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d wake %.3f; nodes", i,
-                      (unsigned long long)m->record.term, m->record.round, m->record.committed, m->preparing, m->fenced, m->fence_count,
-                      m->start_count, m->coordinator->running, m->wake_s);
+        (void)fprintf(stderr,
+                      "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d "
+                      "wake %.3f; nodes",
+                      i, (unsigned long long)m->record.term, m->record.round, m->record.committed, m->preparing,
+                      m->fenced, m->fence_count, m->start_count, m->coordinator->running, m->wake_s);
         for (int k = 0; k < m->coordinator->node_count && k < 16; k++) {
             (void)fprintf(stderr, " %d:%d", m->coordinator->nodes[k].node, (int)m->coordinator->nodes[k].state);
         }

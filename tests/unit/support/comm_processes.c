@@ -65,8 +65,8 @@ void processes_renew(void)
     assert_int_equal(processes_setup(NULL), 0);
 }
 
-void processes_begin(int size, struct dt_comm *(*enter)(int rank, int size, const void *arg), const void *arg, void (*body)(struct dt_comm *c),
-                     void (*leave)(struct dt_comm *c))
+void processes_begin(int size, struct dt_comm *(*enter)(int rank, int size, const void *arg), const void *arg,
+                     void (*body)(struct dt_comm *c), void (*leave)(struct dt_comm *c))
 {
     for (int r = 0; r < size; r++) {
         pids[r] = fork_child();
@@ -150,7 +150,9 @@ void work(struct dt_comm *c)
     memset(arena, 0, (size_t)n * 4);
     for (int64_t i = 1; dt_comm_poll(c, &mine->error) == 0; i++) {
         atomic_store(&mine->count, i);
-        dt_comm_start(c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", arena, arena, i % 2 == 0 ? 100 : n, DT_F32, 0}, NULL);
+        dt_comm_start(
+            c, &(struct dt_collective){DT_ALL_REDUCE, DT_SUM, "work", arena, arena, i % 2 == 0 ? 100 : n, DT_F32, 0},
+            NULL);
     }
 }
 

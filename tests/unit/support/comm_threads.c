@@ -22,7 +22,8 @@ void threads_run(int size, const char *layout, int without, void (*body)(struct 
     CHECK(size <= THREADS_MAX && pthread_barrier_init(&meeting, NULL, (unsigned)size - (without >= 0)) == 0);
     for (int i = 0; i < size; i++) {
         struct rank *r = &everyone[i];
-        *r = (struct rank){.rank = i, .size = size, .host = {layout != NULL ? layout[i] : 0}, .timeout_s = 60, .main = body};
+        *r = (struct rank){
+            .rank = i, .size = size, .host = {layout != NULL ? layout[i] : 0}, .timeout_s = 60, .main = body};
         if (i != without) {
             OK(dt_page_attach(&r->page, &err));
             OK(dt_store_open_local(&r->store, local, r->page, &err));
@@ -44,8 +45,12 @@ struct dt_comm *world(struct rank *r)
 {
     struct dt_error err;
     struct dt_comm *c = NULL;
-    struct dt_comm_options o = {
-        .rank = r->rank, .size = r->size, .store = r->store, .page = r->page, .timeout_s = r->timeout_s, .open_timeout_s = 60};
+    struct dt_comm_options o = {.rank = r->rank,
+                                .size = r->size,
+                                .store = r->store,
+                                .page = r->page,
+                                .timeout_s = r->timeout_s,
+                                .open_timeout_s = 60};
     o.host = r->host[0] != 0 ? r->host : NULL;
     o.device = r->device.ops != NULL ? &r->device : NULL;
     OK(dt_comm_open(&c, &o, &err));
@@ -105,10 +110,12 @@ void put(void *p, enum dt_dtype type, int64_t i, int r, int64_t at)
     }
 }
 
-void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in, char *out)
+void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in,
+               char *out)
 {
     size_t width = dt_dtype_size(type);
-    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count, out_count = kind == DT_ALL_GATHER ? count * c->size : count;
+    int64_t in_count = kind == DT_REDUCE_SCATTER ? count * c->size : count,
+            out_count = kind == DT_ALL_GATHER ? count * c->size : count;
     int root = (int)(count % c->size);
     for (int64_t i = 0; i < in_count; i++) {
         put(in, type, i, c->rank, i);
@@ -154,7 +161,8 @@ void check_in_place(struct dt_comm *c, int64_t n, float *x, float *want)
     CHECK(memcmp(x, want, (size_t)all * 4) == 0);
 }
 
-void check_two_by_two(struct dt_comm *c, struct dt_comm *row, struct dt_comm *column, int64_t n, float *x, float *y, float *whole)
+void check_two_by_two(struct dt_comm *c, struct dt_comm *row, struct dt_comm *column, int64_t n, float *x, float *y,
+                      float *whole)
 {
     for (int64_t i = 0; i < n; i++) {
         put(x, DT_F32, i, c->rank, i);

@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-/* A tensor of 64-bit integers with `count` elements at least; it lives as long as the file is open. */
+/* A tensor of 64-bit integers with `count` elements at least; it lives as long as the file is
+ * open. */
 static inline const int64_t *golden_integers(const struct st_file *f, const char *name, int64_t count)
 {
     const struct st_tensor *t = st_find(f, name);

@@ -36,7 +36,8 @@ static double at(const cJSON *array, int i)
     return cJSON_GetArrayItem(array, i)->valuedouble;
 }
 
-/* The batches as a tensors file for N ranks: batch (s, j N + r, b) is row ((s k + j) B + b) N + r. */
+/* The batches as a tensors file for N ranks: batch (s, j N + r, b) is row ((s k + j) B + b) N +
+ * r. */
 static void write_batches(const char *labels, int ranks, const char *path)
 {
     struct st_file *in;
@@ -52,7 +53,8 @@ static void write_batches(const char *labels, int ranks, const char *path)
     int k = MICRO / ranks;
     for (int i = 0; i < 2; i++) {
         const int64_t *from = golden_integers(in, names[i], count);
-        for (int row = 0; row < shape[0]; row++) { /* row of the input: ((s MICRO + j N + r) B + b) */
+        for (int row = 0; row < shape[0]; row++) { /* row of the input: ((s MICRO + j N + r) B +
+                                                    * b) */
             int b = row % BATCH, m = row / BATCH % MICRO, s = row / BATCH / MICRO;
             int target = ((s * k + m / ranks) * BATCH + b) * ranks + m % ranks;
             memcpy(to + target * LENGTH, from + row * LENGTH, LENGTH * sizeof *to);
@@ -66,7 +68,8 @@ static void write_batches(const char *labels, int ranks, const char *path)
 
 static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
 {
-    const cJSON *optimizer = item(expected, "optimizer"), *schedule = item(run, "schedule"), *betas = item(optimizer, "betas");
+    const cJSON *optimizer = item(expected, "optimizer"), *schedule = item(run, "schedule"),
+                *betas = item(optimizer, "betas");
     ranks_job(job);
     job->model = (struct job_model){.name = "gpt2",
                                     .load = GOLDEN "/hf",
@@ -83,13 +86,15 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
     job->training.max_steps = STEPS;
     job->training.learning_rate = item(optimizer, "lr")->valuedouble;
     job->training.lr_scheduler_type = item(schedule, "type")->valuestring;
-    job->training.warmup_steps = cJSON_HasObjectItem(schedule, "warmup") ? (int64_t)item(schedule, "warmup")->valuedouble : 0;
+    job->training.warmup_steps =
+        cJSON_HasObjectItem(schedule, "warmup") ? (int64_t)item(schedule, "warmup")->valuedouble : 0;
     job->training.adam_beta1 = at(betas, 0);
     job->training.adam_beta2 = at(betas, 1);
     job->training.adam_epsilon = item(optimizer, "eps")->valuedouble;
     job->training.weight_decay = item(optimizer, "weight_decay")->valuedouble;
     job->training.max_grad_norm = item(optimizer, "clip")->valuedouble;
-    job->training.loss_normalization = strcmp(item(run, "normalization")->valuestring, "local_mean") == 0 ? LOSS_LOCAL_MEAN : LOSS_GLOBAL_TOKENS;
+    job->training.loss_normalization =
+        strcmp(item(run, "normalization")->valuestring, "local_mean") == 0 ? LOSS_LOCAL_MEAN : LOSS_GLOBAL_TOKENS;
 }
 
 static void near(const char *what, int i, double got, double want, double tolerance)
@@ -100,7 +105,8 @@ static void near(const char *what, int i, double got, double want, double tolera
     assert_true(fabs(got - want) <= tolerance);
 }
 
-/* Heads and sums of all tensors after the last step; key biases only in fp64, where their gradients nearly vanish. */
+/* Heads and sums of all tensors after the last step; key biases only in fp64, where their
+ * gradients nearly vanish. */
 static void check_weights(const struct ranks_outcome *out, const cJSON *after, bool exact)
 {
     for (int i = 0; i < out->tensor_count; i++) {
@@ -121,8 +127,9 @@ static void check_weights(const struct ranks_outcome *out, const cJSON *after, b
     }
 }
 
-/* Of F32 and F64. BF16 against PyTorch's fp32 has what 8 bits lose over twenty steps: on a CPU losses are 1.2e-3 off at worst and norms 5e-3; with PyTorch's
- * autocast, whose residual stream and gradients are fp32, 1.1e-3 and 3e-3. */
+/* Of F32 and F64. BF16 against PyTorch's fp32 has what 8 bits lose over twenty steps: on a CPU
+ * losses are 1.2e-3 off at worst and norms 5e-3; with PyTorch's autocast, whose residual stream
+ * and gradients are fp32, 1.1e-3 and 3e-3. */
 static double loss_bound(enum dt_dtype type)
 {
     return type == DT_F64 ? 1e-9 : type == DT_F32 ? 1e-5 : 2.5e-3;
@@ -156,7 +163,8 @@ void golden_train_check(int index, int ranks, const char *row, const char *devic
     }
     assert_int_equal(out.rc[0], 0);
     assert_int_equal(out.step_count, STEPS);
-    const cJSON *want = item(run, type == DT_F64 ? "fp64" : "fp32"), *loss = item(want, "loss"), *norm = item(want, "grad_norm");
+    const cJSON *want = item(run, type == DT_F64 ? "fp64" : "fp32"), *loss = item(want, "loss"),
+                *norm = item(want, "grad_norm");
     for (int s = 0; s < STEPS; s++) {
         near("loss", s, out.loss[s], at(loss, s), loss_bound(type) * at(loss, s));
         near("gradient norm", s, out.norm[s], at(norm, s), norm_bound(type) * at(norm, s));

@@ -27,7 +27,8 @@ double case_uniform(void)
 
 struct case_buffer case_buf[CASE_BUFFERS];
 struct case_side case_side;
-const struct case_mode case_modes[CASE_MODES] = {{"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32}};
+const struct case_mode case_modes[CASE_MODES] = {
+    {"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32}};
 
 enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *b)
 {
@@ -75,7 +76,8 @@ void case_reset_typed(const struct case_mode *m)
     reset_side();
     for (int b = 0; b < CASE_BUFFERS; b++) {
         if (case_buf[b].count > 0) {
-            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].x, case_buf[b].made, case_buf[b].count, case_type_in(m, &case_buf[b]), DT_F64});
+            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].x, case_buf[b].made, case_buf[b].count,
+                                               case_type_in(m, &case_buf[b]), DT_F64});
         }
     }
 }
@@ -85,7 +87,8 @@ void case_reset_double(const struct case_mode *m)
     case_reset_typed(m);
     for (int b = 0; b < CASE_BUFFERS; b++) {
         if (case_buf[b].count > 0) {
-            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].d, case_buf[b].x, case_buf[b].count, DT_F64, case_type_in(m, &case_buf[b])});
+            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].d, case_buf[b].x, case_buf[b].count, DT_F64,
+                                               case_type_in(m, &case_buf[b])});
         }
     }
 }
@@ -135,14 +138,18 @@ void case_close(struct dt_device *d, struct dt_stream *s)
     dt_device_close(d);
 }
 
-void case_run_host(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *device, int threads,
-                   const struct dt_kernels *k)
+void case_run_host(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *device,
+                   int threads, const struct dt_kernels *k)
 {
     struct dt_device d;
     struct dt_stream *s = NULL;
     case_open(&d, device, threads, &s);
     bool in_double = strcmp(device, "twin64") == 0;
-    struct case_run r = {.s = s, .k = k != NULL ? k : d.kernels, .type = in_double ? DT_F64 : m->type, .n = n, .grad = in_double ? DT_F64 : m->grad};
+    struct case_run r = {.s = s,
+                         .k = k != NULL ? k : d.kernels,
+                         .type = in_double ? DT_F64 : m->type,
+                         .n = n,
+                         .grad = in_double ? DT_F64 : m->grad};
     c->run(&r);
     case_close(&d, s);
     if (c->after != NULL) {
@@ -158,21 +165,24 @@ double case_element(const struct case_buffer *b, const struct case_mode *m, int6
     return x;
 }
 
-void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who, double slack)
+void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who,
+                  double slack)
 {
     for (int b = 0; b < CASE_BUFFERS; b++) {
         double bound = slack * (case_type_in(m, &case_buf[b]) == DT_BF16 ? c->half : c->bound);
         for (int64_t i = 0; i < case_buf[b].count; i++) {
             double x = case_element(&case_buf[b], m, i), e = fabs(x - case_buf[b].d[i]) / (1 + fabs(case_buf[b].d[i]));
             if (!(e <= bound)) { /* a nan is off, too */
-                fail_msg("%s %s %s (%lld, %lld, %lld, %lld): buffer %d [%lld] is %.9g, not %.9g: off by %g, bound %g", who, c->name, m->name,
-                         (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], b, (long long)i, x, case_buf[b].d[i], e, bound);
+                fail_msg("%s %s %s (%lld, %lld, %lld, %lld): buffer %d [%lld] is %.9g, not %.9g: off by %g, bound %g",
+                         who, c->name, m->name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], b,
+                         (long long)i, x, case_buf[b].d[i], e, bound);
             }
         }
     }
 }
 
-/* Errors of the twin for BF16 against the one for double: what is rounded between two of a case's kernels counts, too. */
+/* Errors of the twin for BF16 against the one for double: what is rounded between two of a
+ * case's kernels counts, too. */
 #define TWIN_SLACK 6
 
 void case_reference(const struct kernel_case *c, const int64_t *n, const struct case_mode *m)
@@ -209,8 +219,11 @@ void case_run_elements(const struct case_run *r)
 {
     r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type, r->type});
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 0.3, .type = r->type});
-    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &side(r)->half, .type = r->type});
-    r->k->add(r->s, &(struct dt_add_args){at(r, 3), at(r, 3), at(r, 0), r->n[0], real_of(r), r->type}); /* a sum in F32 of parts that flow */
+    r->k->scale(r->s,
+                &(struct dt_scale_args){
+                    .x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &side(r)->half, .type = r->type});
+    /* a sum in F32 of parts that flow */
+    r->k->add(r->s, &(struct dt_add_args){at(r, 3), at(r, 3), at(r, 0), r->n[0], real_of(r), r->type});
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 3), .count = r->n[0], .factor = 0.1, .type = real_of(r)});
 }
 
@@ -219,7 +232,8 @@ void case_run_activation(const struct case_run *r)
     enum dt_activation kind = (enum dt_activation)r->n[1];
     r->k->activation(r->s, &(struct dt_activation_args){at(r, 2), at(r, 0), r->n[0], kind, r->type});
     r->k->activation_backward(
-        r->s, &(struct dt_activation_backward_args){.dx = at(r, 1), .dy = at(r, 1), .x = at(r, 0), .count = r->n[0], .kind = kind, .type = r->type});
+        r->s, &(struct dt_activation_backward_args){
+                  .dx = at(r, 1), .dy = at(r, 1), .x = at(r, 0), .count = r->n[0], .kind = kind, .type = r->type});
 }
 
 /* rows, cols, accumulate, kind */
@@ -285,7 +299,8 @@ void case_make_column_sum(const int64_t *n)
 
 void case_run_column_sum(const struct case_run *r)
 {
-    r->k->column_sum(r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, r->grad});
+    r->k->column_sum(
+        r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, r->grad});
 }
 
 /* rows, cols, accumulate (and without a branch, gradient from above) */
@@ -394,13 +409,16 @@ void case_make_embedding(const int64_t *n)
 void case_run_embedding(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), side(r)->ids, n[0], n[1], n[2], r->type});
-    r->k->embedding_backward(r->s,
-                             &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), side(r)->ids, n[0], n[3], n[2], n[4] != 0, r->type, r->grad});
-    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2], n[4] != 0, r->type, r->grad});
+    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), side(r)->ids,
+                                                      n[0], n[1], n[2], r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), side(r)->ids, n[0], n[3],
+                                                                        n[2], n[4] != 0, r->type, r->grad});
+    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2],
+                                                                      n[4] != 0, r->type, r->grad});
 }
 
-/* rows, V, with gradient, elements between two rows: large ones, which nobody may take for logits */
+/* rows, V, with gradient, elements between two rows: large ones, which nobody may take for
+ * logits */
 void case_make_entropy(const int64_t *n)
 {
     case_make(0, n[0] * (n[1] + n[3]), 4, 0);
@@ -525,7 +543,8 @@ static void after_optimizer(const struct case_run *r)
     }
 }
 
-/* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a model's units; 1 with 64 elements between two; 2 of odd lengths;
+/* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a
+ * model's units; 1 with 64 elements between two; 2 of odd lengths;
  * 3 with three decays; then whether moments are BF16, of units of seven slices */
 enum { MANY_SLICES = 640 };
 
@@ -549,7 +568,8 @@ static void case_run_many(const struct case_run *r)
     enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad, moment = moment_of(r, n[3] != 0);
     int64_t part = n[0] / n[1] / 64 * 64, first = 0, unit_first = 0;
     for (int64_t i = 0; i < n[1]; i++) {
-        int64_t end = i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
+        int64_t end =
+            i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
         unit_first = i % 7 == 0 ? first : unit_first;
         each[i] = (struct dt_adamw_args){.w = element(r, 0, first, real),
                                          .m = element(r, 1, first, moment),
@@ -592,11 +612,19 @@ static void after_many(const struct case_run *r)
     }
 }
 
-#define ULP 0x1p-7 /* the last place of a BF16: both sides round once, so a value halfway between two may fall to either */
+#define ULP                                                                                                            \
+    0x1p-7 /* the last place of a BF16: both sides round once, so a value halfway between
+            * two may fall to either */
 
 const struct kernel_case kernel_cases[] = {
     {"add, scale", case_make_elements, case_run_elements, NULL, 1e-6, ULP, {{1}, {17}, {70001}}},
-    {"activation", case_make_elements, case_run_activation, NULL, 4e-6, ULP, {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
+    {"activation",
+     case_make_elements,
+     case_run_activation,
+     NULL,
+     4e-6,
+     ULP,
+     {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
     {"matmul",
      case_make_matmul,
      case_run_matmul,
@@ -612,7 +640,13 @@ const struct kernel_case kernel_cases[] = {
       {64, 48, 16, 2, 1, 0},
       {65, 600, 1030, 3, 1, 3},
       {700, 400, 450, 0, 0, 0}}},
-    {"column_sum", case_make_column_sum, case_run_column_sum, NULL, 1e-5, ULP, {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
+    {"column_sum",
+     case_make_column_sum,
+     case_run_column_sum,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
     {"activation_backward with bias",
      case_make_slanting,
      case_run_slanting,
@@ -620,7 +654,13 @@ const struct kernel_case kernel_cases[] = {
      1e-5,
      ULP,
      {{1, 1, 0, 0}, {33, 65, 1, 0}, {100, 200, 0, 1}, {70, 264, 0, 0}, {9, 64, 1, 2}}},
-    {"layernorm", case_make_layernorm, case_run_layernorm, NULL, 2e-5, ULP, {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
+    {"layernorm",
+     case_make_layernorm,
+     case_run_layernorm,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
     {"layernorm_backward",
      case_make_layernorm,
      case_run_layernorm_backward,
@@ -641,7 +681,13 @@ const struct kernel_case kernel_cases[] = {
       {2, 70, 4, 8, 2, 1},
       {1, 67, 2, 12, 0, 0},
       {1, 33, 4, 4, 1, 0}}},
-    {"embedding", case_make_embedding, case_run_embedding, NULL, 1e-6, ULP, {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
+    {"embedding",
+     case_make_embedding,
+     case_run_embedding,
+     NULL,
+     1e-6,
+     ULP,
+     {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
     {"cross_entropy",
      case_make_entropy,
      case_run_entropy,
@@ -655,20 +701,39 @@ const struct kernel_case kernel_cases[] = {
      after_optimizer,
      2e-6,
      ULP,
-     {{1, 1, 0, 0}, {67, 5, 1, 0}, {33000, 1, 2, 0}, {100, 1000, 2, 0}, {1, 1, 0, 1}, {67, 5, 1, 1}, {33000, 1, 2, 1}, {100, 1000, 2, 1}}},
+     {{1, 1, 0, 0},
+      {67, 5, 1, 0},
+      {33000, 1, 2, 0},
+      {100, 1000, 2, 0},
+      {1, 1, 0, 1},
+      {67, 5, 1, 1},
+      {33000, 1, 2, 1},
+      {100, 1000, 2, 1}}},
     {"adamw_many",
      case_make_many,
      case_run_many,
      after_many,
      2e-6,
      ULP,
-     {{64, 1, 0, 0}, {9000, 5, 0, 0}, {40000, 600, 0, 0}, {10000, 60, 1, 0}, {9001, 20, 2, 0}, {20000, 40, 3, 0}, {131, 2, 0, 0}}},
+     {{64, 1, 0, 0},
+      {9000, 5, 0, 0},
+      {40000, 600, 0, 0},
+      {10000, 60, 1, 0},
+      {9001, 20, 2, 0},
+      {20000, 40, 3, 0},
+      {131, 2, 0, 0}}},
     {"adamw_many with BF16 moments",
      case_make_many,
      case_run_many,
      after_many,
      2e-6,
      ULP,
-     {{64, 1, 0, 1}, {9000, 5, 0, 1}, {40000, 600, 0, 1}, {10000, 60, 1, 1}, {9001, 20, 2, 1}, {20000, 40, 3, 1}, {131, 2, 0, 1}}},
+     {{64, 1, 0, 1},
+      {9000, 5, 0, 1},
+      {40000, 600, 0, 1},
+      {10000, 60, 1, 1},
+      {9001, 20, 2, 1},
+      {20000, 40, 3, 1},
+      {131, 2, 0, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

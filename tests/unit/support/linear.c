@@ -1,5 +1,6 @@
-/* Wing and Gong's search (1993): some operation that began before any other ended comes first; try each such, and go on with the rest. Lowe's
- * memory (2017) makes it fast: a set of operations that are done and the value they left need to be looked at once only. */
+/* Wing and Gong's search (1993): some operation that began before any other ended comes first;
+ * try each such, and go on with the rest. Lowe's memory (2017) makes it fast: a set of
+ * operations that are done and the value they left need to be looked at once only. */
 #include "tests/unit/support/linear.h"
 
 #include "base/file.h"

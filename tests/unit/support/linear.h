@@ -1,5 +1,6 @@
-/* Was a history of one key linearizable? Each operation must take effect at one instant between its start and its end, and all answers must be
- * those that a plain variable would give in the order of these instants (Herlihy and Wing 1990). Histories of several keys are checked key by
+/* Was a history of one key linearizable? Each operation must take effect at one instant between
+ * its start and its end, and all answers must be those that a plain variable would give in the
+ * order of these instants (Herlihy and Wing 1990). Histories of several keys are checked key by
  * key, which is the same. A key holds nothing, or a number that operations can tell apart. */
 #ifndef DT_TESTS_UNIT_SUPPORT_LINEAR_H
 #define DT_TESTS_UNIT_SUPPORT_LINEAR_H
@@ -19,13 +20,16 @@ struct linear_op {
     int key;            /* for whoever sorts operations by key */
     int64_t value;      /* SET: it; ADD: delta; COMPARE_SET: the new one */
     int64_t expected;   /* COMPARE_SET */
-    int64_t answer;     /* ADD, COMPARE_SET, GET: the reply; CHECK, DELETE: 1 or 0; SET, WAIT: nothing to compare */
-    int64_t start, end; /* any clock; end LINEAR_NEVER: no answer came, it took effect at any time after start, or not at all */
+    int64_t answer;     /* ADD, COMPARE_SET, GET: the reply; CHECK, DELETE: 1 or 0; SET, WAIT:
+                         * nothing to compare */
+    int64_t start, end; /* any clock; end LINEAR_NEVER: no answer came, it took effect at any
+                         * time after start, or not at all */
 };
 
 enum linear_verdict { LINEAR_YES, LINEAR_NO, LINEAR_UNDECIDED };
 
-/* Sorts ops by their start. The key is absent at first. UNDECIDED: more than `budget` states were looked at. */
+/* Sorts ops by their start. The key is absent at first. UNDECIDED: more than `budget` states
+ * were looked at. */
 enum linear_verdict linear_check(struct linear_op *ops, size_t count, size_t budget);
 /* Prints the history, a line per operation, to stdout. */
 void linear_print(const struct linear_op *ops, size_t count);

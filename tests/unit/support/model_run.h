@@ -1,4 +1,5 @@
-/* Runs a chain whole, for tests: one device, all units in memory, forward and backward as a trainer of one rank does them. */
+/* Runs a chain whole, for tests: one device, all units in memory, forward and backward as a
+ * trainer of one rank does them. */
 #ifndef DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
 #define DT_TESTS_UNIT_SUPPORT_MODEL_RUN_H
 
@@ -59,7 +60,8 @@ static inline void run_open(struct model_run *r, const char *device, struct mode
     if (chain_open(&r->chain, &spec, 1, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    size_t e = dt_dtype_size(spec.type), rows = (size_t)(spec.batch_size * spec.sequence_length), pair = rows * (size_t)spec.channels * e;
+    size_t e = dt_dtype_size(spec.type), rows = (size_t)(spec.batch_size * spec.sequence_length),
+           pair = rows * (size_t)spec.channels * e;
     assert_true(r->chain.unit_count <= RUN_UNITS_MAX && r->chain.block_count <= RUN_BLOCKS_MAX);
     for (int u = 0; u < r->chain.unit_count; u++) {
         size_t n = (size_t)r->chain.units[u].numel * e;
@@ -141,7 +143,8 @@ static inline double run_value(const struct model_run *r, void *const *units, in
 static inline struct batch run_batch(const struct model_run *r)
 {
     const struct model_spec *s = &r->chain.spec;
-    return (struct batch){.ids = r->ids, .labels = r->labels, .batch_size = s->batch_size, .sequence_length = s->sequence_length};
+    return (struct batch){
+        .ids = r->ids, .labels = r->labels, .batch_size = s->batch_size, .sequence_length = s->sequence_length};
 }
 
 static inline void *run_residual(const struct model_run *r, int block)
@@ -201,7 +204,8 @@ static inline double run_train(struct model_run *r, bool accumulate, double loss
     return *r->loss_sum;
 }
 
-/* Forward for evaluation: one set of kept, saved, scratch for all blocks would do. Returns the sum of the losses. */
+/* Forward for evaluation: one set of kept, saved, scratch for all blocks would do. Returns the
+ * sum of the losses. */
 static inline double run_eval(struct model_run *r)
 {
     struct batch batch = run_batch(r);
@@ -236,16 +240,20 @@ static inline double run_norm(struct model_run *r, double scale, double max_norm
     const struct dt_kernels *k = r->device.kernels;
     k->fill(r->stream, &(struct dt_fill_args){.x = r->limbs, .count = 64, .type = DT_I64});
     for (int u = 0; u < r->chain.unit_count; u++) {
-        k->norm_sum(r->stream, &(struct dt_norm_sum_args){.limbs = r->limbs, .x = r->grads[u], .count = r->chain.units[u].numel, .type = r->type});
+        k->norm_sum(r->stream,
+                    &(struct dt_norm_sum_args){
+                        .limbs = r->limbs, .x = r->grads[u], .count = r->chain.units[u].numel, .type = r->type});
     }
     k->norm_finish(r->stream,
-                   &(struct dt_norm_finish_args){.norm = r->norm, .clip = r->clip, .limbs = r->limbs, .scale = scale, .max_norm = max_norm});
+                   &(struct dt_norm_finish_args){
+                       .norm = r->norm, .clip = r->clip, .limbs = r->limbs, .scale = scale, .max_norm = max_norm});
     run_finish(r);
     return *r->norm;
 }
 
 /* AdamW with decay on tensors of two and more dimensions. step counts from 1. */
-static inline void run_adamw(struct model_run *r, int64_t step, double lr, double beta2, double weight_decay, double grad_scale, bool clip)
+static inline void run_adamw(struct model_run *r, int64_t step, double lr, double beta2, double weight_decay,
+                             double grad_scale, bool clip)
 {
     for (int i = 0; i < r->chain.tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[i];

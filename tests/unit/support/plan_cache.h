@@ -9,11 +9,13 @@ struct dt_text;
 
 /* From now on plan files lie in folder/NAME, which is a new one if `fresh`. */
 void plan_cache_use(const char *name, bool fresh);
-/* The path of the only plan file of that kind ("matmul", "attention") there; fails the test where there is none. */
+/* The path of the only plan file of that kind ("matmul", "attention") there; fails the test
+ * where there is none. */
 void plan_cache_find(const char *kind, char *path, size_t size);
 /* In place of what `out` has; fails the test where it can't be read. */
 void plan_cache_read(const char *path, struct dt_text *out);
-/* Puts a file there that is not to be used: `good` with a byte changed, or cut short, or `instead` with its checksum behind it. */
+/* Puts a file there that is not to be used: `good` with a byte changed, or cut short, or
+ * `instead` with its checksum behind it. */
 enum plan_cache_damage { PLAN_CACHE_CHANGED, PLAN_CACHE_CUT, PLAN_CACHE_INSTEAD };
 void plan_cache_damage(const char *path, const struct dt_text *good, enum plan_cache_damage kind, const char *instead);
 /* What is logged between the two, warnings and worse, goes to `said`. */

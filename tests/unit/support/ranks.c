@@ -1,5 +1,6 @@
-/* Threads that each open a world over one local store and run the trainer. What they leave (losses, weights by logical
- * element) is gathered in shared memory, so it can be compared between any two strategies and world sizes. */
+/* Threads that each open a world over one local store and run the trainer. What they leave
+ * (losses, weights by logical element) is gathered in shared memory, so it can be compared
+ * between any two strategies and world sizes. */
 #include "ranks.h"
 
 #include "base/file.h"
@@ -62,8 +63,10 @@ void ranks_job(struct job *job)
                                     .vocab_size = VOCABULARY,
                                     .layer_norm_epsilon = 1e-5,
                                     .initializer_range = 0.02};
-    job->data = (struct job_data){
-        .train = dt_arena_printf(&job->arena, "%s/train.bin", folder), .format = "tokens", .sequence_length = SEQUENCE, .shuffle = true};
+    job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder),
+                                  .format = "tokens",
+                                  .sequence_length = SEQUENCE,
+                                  .shuffle = true};
     job->training = (struct job_training){.strategy = "ddp",
                                           .batch_size_per_gpu = 2,
                                           .gradient_accumulation_steps = 1,
@@ -84,7 +87,9 @@ void ranks_job(struct job *job)
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->zero.stage = -1;
     job->checkpointing =
-        (struct job_checkpointing){.keep_last_n = 3, .resume = "auto", .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+        (struct job_checkpointing){.keep_last_n = 3,
+                                   .resume = "auto",
+                                   .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
     job->logging.log_every_n_steps = 1;
 }
 
@@ -140,8 +145,8 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
             size_t used = 0;
             out->trace[0] = '\0';
             for (int i = 0; t->strategy.trace && i < trace.count && used + 8 < sizeof out->trace; i++) {
-                used += (size_t)snprintf(out->trace + used, sizeof out->trace - used, "%s%c%d", i ? " " : "", trace.entries[i].what,
-                                         trace.entries[i].unit);
+                used += (size_t)snprintf(out->trace + used, sizeof out->trace - used, "%s%c%d", i ? " " : "",
+                                         trace.entries[i].what, trace.entries[i].unit);
             }
             trace.count = 0;
             t->strategy.trace = &trace;
@@ -179,7 +184,8 @@ static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt
     struct dt_error err;
     size_t size_bytes = (size_t)count * dt_dtype_size(type);
     char *out = dt_alloc(size_bytes + 1);
-    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 || stage_get(&stage, out, at, size_bytes, &err) != 0) {
+    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 ||
+        stage_get(&stage, out, at, size_bytes, &err) != 0) {
         memset(out, 0xff, size_bytes);
     }
     stage_close(&stage);
@@ -219,12 +225,13 @@ static void at_end(struct trainer *t, void *context)
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
-                out->exact[before + e] =
-                    s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned] : ((const float *)(const void *)w)[at - owned];
+                out->exact[before + e] = s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned]
+                                                           : ((const float *)(const void *)w)[at - owned];
                 out->weights[before + e] = (float)out->exact[before + e];
                 float *to = &out->moments[2 * (before + e)];
                 dt_cpu_cast(&(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
-                dt_cpu_cast(&(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
+                dt_cpu_cast(
+                    &(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
             }
         }
         free(w);
@@ -255,7 +262,11 @@ static void *rank_main(void *arg)
                                     .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
     options.host = host[0] ? host : NULL;
-    struct trainer_hooks hooks = {.after_step = after_step, .at_end = at_end, .context = self, .quiet = true, .no_files = !shared->options->files};
+    struct trainer_hooks hooks = {.after_step = after_step,
+                                  .at_end = at_end,
+                                  .context = self,
+                                  .quiet = true,
+                                  .no_files = !shared->options->files};
     int rc = dt_store_open_local(&store, shared->store, NULL, err);
     if (rc == 0) {
         rc = world_open_thread(&w, &options, store, self->rank, shared->size, err);
@@ -273,7 +284,8 @@ void ranks_train(const struct job *job, int size, const struct ranks_options *o,
 {
     static const struct ranks_options none;
     memset(out, 0, sizeof *out);
-    struct shared shared = {.job = job, .options = o ? o : &none, .out = out, .size = size, .store = dt_store_local_open()};
+    struct shared shared = {
+        .job = job, .options = o ? o : &none, .out = out, .size = size, .store = dt_store_local_open()};
     pthread_mutex_init(&shared.lock, NULL);
     pthread_t threads[RANKS_MAX];
     struct rank ranks[RANKS_MAX];

@@ -12,7 +12,8 @@ struct ranks_options {
     bool files;         /* checkpoints and the output folder as in a real run */
     int stop_after;     /* rank `stop_rank` is asked to stop after this step; 0: never */
     int stop_rank;
-    int poison_step, poison_rank;            /* this rank's weights become NaN after that step (0: never) */
+    int poison_step, poison_rank;            /* this rank's weights become NaN after that step
+                                              * (0: never) */
     bool evaluate;                           /* after each step, on data.val */
     void (*on_step)(int rank, int64_t step); /* more to do after a step; may be null */
     bool trace;                              /* keep rank 0's trace of the last step */
@@ -47,11 +48,12 @@ struct ranks_outcome {
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };
 
-/* folder_setup, and in that folder shards of llm.c tokens: train.bin (96 samples) and val.bin (13). folder_teardown belongs to it. */
+/* folder_setup, and in that folder shards of llm.c tokens: train.bin (96 samples) and val.bin
+ * (13). folder_teardown belongs to it. */
 int ranks_setup(void **state);
 
-/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on train.bin in `folder` and writes to run/ there. The
- * caller clears job->arena. */
+/* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on
+ * train.bin in `folder` and writes to run/ there. The caller clears job->arena. */
 void ranks_job(struct job *job);
 /* Trains on `size` threads. */
 void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out);

@@ -1,4 +1,5 @@
-/* What tests of many schedules share, over the one cluster of cluster.h: how many there are to be, and how one ended. */
+/* What tests of many schedules share, over the one cluster of cluster.h: how many there are to
+ * be, and how one ended. */
 #ifndef DT_TESTS_UNIT_SUPPORT_SCHEDULES_H
 #define DT_TESTS_UNIT_SUPPORT_SCHEDULES_H
 

@@ -1,6 +1,8 @@
-/* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two alternating slots (a shared unit
- * into its own, from the head's backward to the embedding's); it is reduced at once, and what this rank owns adds up over the
- * micro-steps. With an optimizer over everything (ddp, every micro-step) "owned" is the whole unit and the collective all_reduce. */
+/* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two
+ * alternating slots (a shared unit into its own, from the head's backward to the embedding's);
+ * it is reduced at once, and what this rank owns adds up over the micro-steps. With an optimizer
+ * over everything (ddp, every micro-step) "owned" is the whole unit and the collective
+ * all_reduce. */
 #include "worker/engine/strategy.h"
 
 #include <assert.h>
@@ -34,7 +36,8 @@ static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumul
         assert(x->unit < 0); /* reduce frees a slot before its next unit comes */
         dt_event_wait(x->freed, s->world->compute);
         if (x->mixed) {
-            s->world->device->kernels->fill(s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->grad_type});
+            s->world->device->kernels->fill(
+                s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->grad_type});
         }
         x->unit = unit;
     }
@@ -47,9 +50,12 @@ static void keep(struct strategy *s, void *sum, const void *part, int64_t count,
     const struct dt_kernels *k = s->world->device->kernels;
     struct dt_stream *stream = s->world->communication;
     if (!first) {
-        k->add(stream, &(struct dt_add_args){.out = sum, .a = sum, .b = part, .count = count, .type = s->sum_type, .b_type = s->wire_type});
+        k->add(stream,
+               &(struct dt_add_args){
+                   .out = sum, .a = sum, .b = part, .count = count, .type = s->sum_type, .b_type = s->wire_type});
     } else if (part != sum) {
-        k->cast(stream, &(struct dt_cast_args){.out = sum, .in = part, .count = count, .out_type = s->sum_type, .in_type = s->wire_type});
+        k->cast(stream, &(struct dt_cast_args){
+                            .out = sum, .in = part, .count = count, .out_type = s->sum_type, .in_type = s->wire_type});
     }
 }
 

@@ -1,13 +1,17 @@
-/* Gradients whole on every rank: micro-steps add up locally, the last one reduces each unit when its backward is done, all_reduce
- * where every rank updates everything, else reduce_scatter into the owned slice (and all_reduce across the replicas of a hybrid).
- * An all_reduce takes a bucket of units; the tree of sums is that of each element, so buckets change no bit. Sums over micro-steps that travel
- * in another type do so from one place beside them, bucket by bucket. */
+/* Gradients whole on every rank: micro-steps add up locally, the last one reduces each unit when
+ * its backward is done, all_reduce where every rank updates everything, else reduce_scatter into
+ * the owned slice (and all_reduce across the replicas of a hybrid). An all_reduce takes a bucket
+ * of units; the tree of sums is that of each element, so buckets change no bit. Sums over
+ * micro-steps that travel in another type do so from one place beside them, bucket by bucket. */
 #include "worker/engine/strategy.h"
 
-#define FIRST_BUCKET_BYTES 0x1p20 /* small, so that the first one is on its way while most of backward is still to come */
+#define FIRST_BUCKET_BYTES                                                                                             \
+    0x1p20 /* small, so that the first one is on its way while most of
+            * backward is still to come */
 
-/* Backward completes units from the last to the first: a bucket is closed when it holds its limit or more, and before the root, which comes last and whose embedding
- * may be larger than all before it: nothing follows that could hide its way, so what is worth one goes ahead of it. */
+/* Backward completes units from the last to the first: a bucket is closed when it holds its
+ * limit or more, and before the root, which comes last and whose embedding may be larger than
+ * all before it: nothing follows that could hide its way, so what is worth one goes ahead of it. */
 static void make_buckets(struct strategy *s)
 {
     int units = s->chain->unit_count, n = 0;
@@ -45,7 +49,8 @@ static void add(struct strategy *s, struct plan *p)
     make_buckets(s);
     s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * dt_dtype_size(s->grad_type));
     bool beside = !s->alone && s->wire_type != s->grad_type;
-    s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS, beside ? (size_t)most_at_once(s) * dt_dtype_size(s->wire_type) : 0);
+    s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS,
+                             beside ? (size_t)most_at_once(s) * dt_dtype_size(s->wire_type) : 0);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -74,21 +79,23 @@ static void *slice(struct strategy *s, int unit)
     return unit_at(s, unit) + (size_t)first * dt_dtype_size(s->grad_type);
 }
 
-/* Where `count` gradients are while they travel: where they lie, or beside, in the wire's type. The stream is the one that reduces, so what travelled
- * before has left that place. */
+/* Where `count` gradients are while they travel: where they lie, or beside, in the wire's type.
+ * The stream is the one that reduces, so what travelled before has left that place. */
 static char *depart(struct strategy *s, char *grads, int64_t count)
 {
     if (s->wire_base == NULL) {
         return grads;
     }
-    s->world->device->kernels->cast(s->world->communication, &(struct dt_cast_args){s->wire_base, grads, count, s->wire_type, s->grad_type});
+    s->world->device->kernels->cast(s->world->communication,
+                                    &(struct dt_cast_args){s->wire_base, grads, count, s->wire_type, s->grad_type});
     return s->wire_base;
 }
 
 static void arrive(struct strategy *s, char *grads, const char *from, int64_t count)
 {
     if (s->wire_base != NULL) {
-        s->world->device->kernels->cast(s->world->communication, &(struct dt_cast_args){grads, from, count, s->grad_type, s->wire_type});
+        s->world->device->kernels->cast(s->world->communication,
+                                        &(struct dt_cast_args){grads, from, count, s->grad_type, s->wire_type});
     }
 }
 
@@ -114,7 +121,8 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
         return (struct unit_range){b->first, b->count};
     }
     int64_t count = s->chain->units[unit].numel / s->shards;
-    char *at = depart(s, unit_at(s, unit), count * s->shards), *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
+    char *at = depart(s, unit_at(s, unit), count * s->shards),
+         *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
     strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, at, share, count, "reduce gradients");
     if (s->replicas > 1) {
         strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");

@@ -1,8 +1,10 @@
-/* Weights as slices: a unit's whole weights exist only around its use, in a gather slot. Units alternate between two slots, so that
- * unit i + 1 arrives while unit i computes; a shared unit (tied weights) has its own, because it lives from the first block to
- * the last. Rows that keep weights after forward have a slot for each unit.
+/* Weights as slices: a unit's whole weights exist only around its use, in a gather slot. Units
+ * alternate between two slots, so that unit i + 1 arrives while unit i computes; a shared unit
+ * (tied weights) has its own, because it lives from the first block to the last. Rows that keep
+ * weights after forward have a slot for each unit.
  *
- * Events: filled = gathered, on the gathering stream; freed = compute is done with it; updated = the optimizer wrote the slices. */
+ * Events: filled = gathered, on the gathering stream; freed = compute is done with it; updated =
+ * the optimizer wrote the slices. */
 #include "worker/engine/strategy.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
-/* Weights whole on every rank. When each rank's optimizer updates a slice only, publish gathers the units in forward order,
- * and get lets the compute stream wait for its unit alone, so the gathers hide behind the next forward. */
+/* Weights whole on every rank. When each rank's optimizer updates a slice only, publish gathers
+ * the units in forward order, and get lets the compute stream wait for its unit alone, so the
+ * gathers hide behind the next forward. */
 #include "worker/engine/strategy.h"
 
 static void add(struct strategy *s, struct plan *p)

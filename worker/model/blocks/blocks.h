@@ -5,11 +5,12 @@
 #include "worker/model/chain.h"
 
 extern const struct block_ops block_embed;     /* token and position embedding */
-extern const struct block_ops block_gpt_layer; /* pre-norm attention and MLP, GPT-2's names and layouts */
+extern const struct block_ops block_gpt_layer; /* pre-norm attention and MLP, GPT-2's names and
+                                                * layouts */
 extern const struct block_ops block_lm_head;   /* final norm, tied head, loss */
 
-/* Hands out parts of a piece of memory, each a multiple of 64 bytes. With base null it only adds up: declare and the passes walk the
- * same list, so sizes and places cannot differ. */
+/* Hands out parts of a piece of memory, each a multiple of 64 bytes. With base null it only adds
+ * up: declare and the passes walk the same list, so sizes and places cannot differ. */
 struct cutter {
     char *base;
     size_t used;

@@ -12,18 +12,21 @@
  *   g = gelu(f)                                       I           saved   -       -       -
  *   y_branch = g Wout + b                             C
  *
- * "again": PASS_RECOMPUTE makes it, into memory that all layers share; "-": backward makes it, out of what the layer has by then, but for p, which with h2 at hand
- * nobody needs. Where a device has an epilogue for it, gelu and its gradient, and sums for biases, are part of a product.
+ * "again": PASS_RECOMPUTE makes it, into memory that all layers share; "-": backward makes it,
+ * out of what the layer has by then, but for p, which with h2 at hand nobody needs. Where a
+ * device has an epilogue for it, gelu and its gradient, and sums for biases, are part of a
+ * product.
  *
- * So a layer holds 16, 10, 6 or 1 C per token where I is 4C, and no pass only moves data: every sum rides on a norm.
- * Letters: R = B * T rows, C channels, I inner. */
+ * So a layer holds 16, 10, 6 or 1 C per token where I is 4C, and no pass only moves data: every
+ * sum rides on a norm. Letters: R = B * T rows, C channels, I inner. */
 #include "worker/model/blocks/blocks.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
-enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B }; /* a bias behind its weight */
+/* a bias behind its weight */
+enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
 
 struct normed {
@@ -41,11 +44,13 @@ struct saved {
     void *gelu;                  /* (R, I) */
 };
 struct scratch {
-    void *norm; /* (R, C): n1, n2 and their gradients, one after the other */
-    void *wide; /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then its gradient; later dqkv */
-    void *sum;  /* (R, C): h2, or p; behind `wide`, so that what dqkv leaves of both is one piece */
-    void *
-        rest; /* behind `sum`, with BF16: what attention's backward pass needs beside whole sequences' scores, (R, H) and a little, as these fill the piece */
+    void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
+    void *wide;        /* (R, I) or (R, 3C): gelu, also when it is only f that is made again,
+                        * then its gradient; later dqkv */
+    void *sum;         /* (R, C): h2, or p; behind `wide`, so that what dqkv leaves of both is
+                        * one piece */
+    void *rest;        /* behind `sum`, with BF16: what attention's backward pass needs beside whole
+                        * sequences' scores, (R, H) and a little, as these fill the piece */
     void *mean, *rstd; /* (R) */
 };
 
@@ -62,7 +67,8 @@ static struct normed cut_normed(const struct model_spec *m, int64_t rows, struct
 static struct saved cut_saved(const struct block *b, int64_t rows, struct cutter *saved, struct cutter *again)
 {
     const struct model_spec *m = b->spec;
-    struct cutter *attention = b->recompute == RECOMPUTE_BLOCK ? again : saved, *mlp = b->recompute >= RECOMPUTE_MLP ? again : saved;
+    struct cutter *attention = b->recompute == RECOMPUTE_BLOCK ? again : saved,
+                  *mlp = b->recompute >= RECOMPUTE_MLP ? again : saved;
     size_t e = dt_dtype_size(m->type);
     struct saved out = {.gelu = NULL};
     if (b->recompute == RECOMPUTE_NONE) {
@@ -93,7 +99,8 @@ static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, 
     return c.used;
 }
 
-static void name_tensor(struct block *b, const char *part, const int64_t *shape, int dims, enum init_kind init, double init_std)
+static void name_tensor(struct block *b, const char *part, const int64_t *shape, int dims, enum init_kind init,
+                        double init_std)
 {
     char name[128];
     (void)snprintf(name, sizeof name, "transformer.h.%d.%s", b->layer, part);
@@ -104,7 +111,8 @@ static int declare(struct block *b, const struct model_spec *m, struct dt_error 
 {
     (void)err;
     int64_t c = m->channels, i = m->inner;
-    double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers); /* maps that end in the residual stream */
+    /* maps that end in the residual stream */
+    double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers);
     name_tensor(b, "ln_1.weight", (int64_t[]){c}, 1, INIT_ONE, 0);
     name_tensor(b, "ln_1.bias", (int64_t[]){c}, 1, INIT_ZERO, 0);
     name_tensor(b, "attn.c_attn.weight", (int64_t[]){c, 3 * c}, 2, INIT_NORMAL, std);
@@ -142,7 +150,8 @@ static struct saved saved_of(const struct block *b, const struct pass *p)
 }
 
 /* to->y = norm(residual + branch); the sum goes to to->sum, where that is not null. */
-static void norm(const struct block *b, const struct pass *p, int weight, const void *residual, const void *branch, const struct normed *to)
+static void norm(const struct block *b, const struct pass *p, int weight, const void *residual, const void *branch,
+                 const struct normed *to)
 {
     enum dt_dtype type = b->spec->type;
     p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = to->y,
@@ -168,7 +177,8 @@ static struct normed place(const struct normed *saved, const struct scratch *s, 
 }
 
 /* y (R, n) = x (R, k) W + bias; tensor number `weight` is W (k, n), the next one the bias. */
-static void linear(const struct block *b, const struct pass *p, int weight, void *y, const void *x, int64_t n, int64_t k)
+static void linear(const struct block *b, const struct pass *p, int weight, void *y, const void *x, int64_t n,
+                   int64_t k)
 {
     enum dt_dtype type = b->spec->type;
     p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = y,
@@ -246,8 +256,8 @@ static void forward(const struct block *b, const struct pass *p)
 }
 
 /* dW of y = x W + bias from x (R, k) and dy (R, n); with BIAS_BACKWARD also dbias. */
-static void weight_backward(const struct block *b, const struct pass *p, int weight, const void *x, const void *dy, int64_t n, int64_t k,
-                            enum dt_epilogue epilogue)
+static void weight_backward(const struct block *b, const struct pass *p, int weight, const void *x, const void *dy,
+                            int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
     enum dt_dtype grads = grad_type(b, p);
     dt_matmul_epilogue(p->kernels, p->stream,
@@ -268,7 +278,8 @@ static void weight_backward(const struct block *b, const struct pass *p, int wei
 }
 
 /* dx (R, k) = dy W^T for y (R, n) = x W + bias. */
-static struct dt_matmul_args input_gradient(const struct block *b, const struct pass *p, int weight, void *dx, const void *dy, int64_t n, int64_t k)
+static struct dt_matmul_args input_gradient(const struct block *b, const struct pass *p, int weight, void *dx,
+                                            const void *dy, int64_t n, int64_t k)
 {
     enum dt_dtype type = b->spec->type;
     return (struct dt_matmul_args){.c = dx,
@@ -284,16 +295,18 @@ static struct dt_matmul_args input_gradient(const struct block *b, const struct 
 }
 
 /* The same, then dx, which may lie where x did. */
-static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x, const void *dy, int64_t n, int64_t k,
-                            enum dt_epilogue epilogue)
+static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x,
+                            const void *dy, int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
     struct dt_matmul_args product = input_gradient(b, p, weight, dx, dy, n, k);
     weight_backward(b, p, weight, x, dy, n, k, epilogue);
     p->kernels->matmul(p->stream, &product);
 }
 
-/* Of y = gelu(f) Wout + bias: its gradients, those of f in wide, where gelu(f) may lie, and the bias's of f. */
-static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const void *gelu, const struct scratch *s)
+/* Of y = gelu(f) Wout + bias: its gradients, those of f in wide, where gelu(f) may lie, and the
+ * bias's of f. */
+static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const void *gelu,
+                             const struct scratch *s)
 {
     enum dt_dtype grads = grad_type(b, p);
     int64_t c = b->spec->channels, inner = b->spec->inner;
@@ -308,29 +321,30 @@ static void mlp_out_backward(const struct block *b, const struct pass *p, const 
 }
 
 /* dx = gradient `dy` through the norm of x + what reached x from above. */
-static void norm_backward(const struct block *b, const struct pass *p, int weight, const struct normed *n, const void *x, const void *dy,
-                          const void *dabove)
+static void norm_backward(const struct block *b, const struct pass *p, int weight, const struct normed *n,
+                          const void *x, const void *dy, const void *dabove)
 {
     enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = block_at(b, p->grads, weight, grads),
-                                                                                   .dbeta = block_at(b, p->grads, weight + 1, grads),
-                                                                                   .dy = dy,
-                                                                                   .x = x,
-                                                                                   .gamma = block_at(b, p->weights, weight, type),
-                                                                                   .mean = n->mean,
-                                                                                   .rstd = n->rstd,
-                                                                                   .dresidual = dabove,
-                                                                                   .row_count = row_count(p),
-                                                                                   .col_count = b->spec->channels,
-                                                                                   .accumulate = p->accumulate || b->adds[weight],
-                                                                                   .type = type,
-                                                                                   .grad_type = grads});
+    p->kernels->layernorm_backward(
+        p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                        .dgamma = block_at(b, p->grads, weight, grads),
+                                                        .dbeta = block_at(b, p->grads, weight + 1, grads),
+                                                        .dy = dy,
+                                                        .x = x,
+                                                        .gamma = block_at(b, p->weights, weight, type),
+                                                        .mean = n->mean,
+                                                        .rstd = n->rstd,
+                                                        .dresidual = dabove,
+                                                        .row_count = row_count(p),
+                                                        .col_count = b->spec->channels,
+                                                        .accumulate = p->accumulate || b->adds[weight],
+                                                        .type = type,
+                                                        .grad_type = grads});
 }
 
 /* What forward saved of a norm, or the same made again. */
-static struct normed norm_again(const struct block *b, const struct pass *p, int weight, const struct normed *saved, const struct scratch *s,
-                                const void *branch, void *sum)
+static struct normed norm_again(const struct block *b, const struct pass *p, int weight, const struct normed *saved,
+                                const struct scratch *s, const void *branch, void *sum)
 {
     if (saved->y != NULL) {
         return *saved;
@@ -344,13 +358,16 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
 {
     const struct model_spec *m = b->spec;
     if (f->gelu == NULL) {
-        p->kernels->activation(p->stream, &(struct dt_activation_args){
-                                              .y = s->wide, .x = f->fc, .count = row_count(p) * m->inner, .kind = DT_ACT_GELU, .type = m->type});
+        p->kernels->activation(
+            p->stream,
+            &(struct dt_activation_args){
+                .y = s->wide, .x = f->fc, .count = row_count(p) * m->inner, .kind = DT_ACT_GELU, .type = m->type});
     }
     mlp_out_backward(b, p, f, f->gelu != NULL ? f->gelu : s->wide, s);
     struct normed second = norm_again(b, p, LN2_W, &f->second, s, f->proj, s->sum);
     linear_backward(b, p, FC_W, s->norm, second.y, s->wide, m->inner, m->channels, DT_EPILOGUE_NONE);
-    norm_backward(b, p, LN2_W, &second, second.sum, s->norm, p->dy); /* dy is the gradient of the branch as well as of h2 */
+    /* dy is the gradient of the branch as well as of h2 */
+    norm_backward(b, p, LN2_W, &second, second.sum, s->norm, p->dy);
 }
 
 /* From the gradient of h2, in dx, on. */
@@ -360,20 +377,21 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     int64_t c = m->channels;
     size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(m->type);
     linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
-    p->kernels->attention_backward(p->stream,
-                                   &(struct dt_attention_backward_args){.dqkv = s->wide,
-                                                                        .work = (char *)s->wide + dqkv_bytes,
-                                                                        .work_bytes = (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes,
-                                                                        .dout = s->norm,
-                                                                        .out = f->att,
-                                                                        .qkv = f->qkv,
-                                                                        .lse = f->lse,
-                                                                        .batch = p->batch->batch_size,
-                                                                        .positions = p->batch->sequence_length,
-                                                                        .heads = m->heads,
-                                                                        .head_size = c / m->heads,
-                                                                        .causal = true,
-                                                                        .type = m->type});
+    p->kernels->attention_backward(
+        p->stream,
+        &(struct dt_attention_backward_args){.dqkv = s->wide,
+                                             .work = (char *)s->wide + dqkv_bytes,
+                                             .work_bytes = (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes,
+                                             .dout = s->norm,
+                                             .out = f->att,
+                                             .qkv = f->qkv,
+                                             .lse = f->lse,
+                                             .batch = p->batch->batch_size,
+                                             .positions = p->batch->sequence_length,
+                                             .heads = m->heads,
+                                             .head_size = c / m->heads,
+                                             .causal = true,
+                                             .type = m->type});
     struct normed first = norm_again(b, p, LN1_W, &f->first, s, NULL, NULL);
     linear_backward(b, p, QKV_W, s->norm, first.y, s->wide, 3 * c, c, DT_EPILOGUE_BIAS_BACKWARD);
     norm_backward(b, p, LN1_W, &first, p->kept, s->norm, p->dx);
@@ -388,4 +406,5 @@ static void backward(const struct block *b, const struct pass *p)
     attend_backward(b, p, &f, &s);
 }
 
-const struct block_ops block_gpt_layer = {.name = "gpt_layer", .declare = declare, .forward = forward, .backward = backward};
+const struct block_ops block_gpt_layer = {
+    .name = "gpt_layer", .declare = declare, .forward = forward, .backward = backward};

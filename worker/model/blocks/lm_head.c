@@ -1,11 +1,13 @@
-/* The last block: residual sum, final norm, logits with the embedding's table (tied), loss. Training does all of it in
- * backward, by chunks of rows: logits, loss, gradient in place, dX and dW of the chunk; the full logits never exist. Its
- * PASS_FORWARD only keeps the sum of the pair. Chunks are as large as CHUNK_BYTES allows: each of them reads the whole (V, C) table
- * twice and adds to its gradient, which costs more than staying in a cache gains (V 50257, C 384, 1024 rows: a step takes 2.67 s with
- * chunks of 64 rows, 2.33 s with 256, 2.14 s with 512).
- * On a GPU chunks are of 8192 rows, whole waves of a product, within 1 GiB; and a row of logits begins at a multiple of 64 elements, so that products of a
- * vocabulary such as 50257 are read and written 16 bytes at a time.
- * Letters: R = B * T rows, C channels, V vocabulary, P the elements from row to row of logits. */
+/* The last block: residual sum, final norm, logits with the embedding's table (tied), loss.
+ * Training does all of it in backward, by chunks of rows: logits, loss, gradient in place, dX
+ * and dW of the chunk; the full logits never exist. Its PASS_FORWARD only keeps the sum of the
+ * pair. Chunks are as large as CHUNK_BYTES allows: each of them reads the whole (V, C) table
+ * twice and adds to its gradient, which costs more than staying in a cache gains (V 50257, C
+ * 384, 1024 rows: a step takes 2.67 s with chunks of 64 rows, 2.33 s with 256, 2.14 s with 512).
+ * On a GPU chunks are of 8192 rows, whole waves of a product, within 1 GiB; and a row of logits
+ * begins at a multiple of 64 elements, so that products of a vocabulary such as 50257 are read
+ * and written 16 bytes at a time. Letters: R = B * T rows, C channels, V vocabulary, P the
+ * elements from row to row of logits. */
 #include "worker/model/blocks/blocks.h"
 
 enum { LNF_W, LNF_B, WTE };
@@ -29,7 +31,8 @@ static int64_t pitch(const struct model_spec *m)
     return m->own_memory ? (m->vocabulary + 63) / 64 * 64 : m->vocabulary;
 }
 
-/* Rows per chunk: a multiple of 64 (on a GPU 256) that divides the rows evenly; a function of the shape alone. */
+/* Rows per chunk: a multiple of 64 (on a GPU 256) that divides the rows evenly; a function of
+ * the shape alone. */
 static int64_t chunk_rows(const struct model_spec *m, int64_t rows)
 {
     int64_t step = m->own_memory ? GPU_ROWS : CHUNK_ROWS_LEAST, bytes = m->own_memory ? GPU_CHUNK_BYTES : CHUNK_BYTES;
@@ -92,7 +95,8 @@ static void norm(const struct block *b, const struct pass *p, const struct scrat
 }
 
 /* Logits and loss of `count` rows from `first` on; logits become their gradient when training. */
-static void loss(const struct block *b, const struct pass *p, const struct scratch *s, int64_t first, int64_t count, bool with_grad)
+static void loss(const struct block *b, const struct pass *p, const struct scratch *s, int64_t first, int64_t count,
+                 bool with_grad)
 {
     const struct model_spec *m = b->spec;
     const void *x = (const char *)s->norm + first * m->channels * (int64_t)dt_dtype_size(m->type);
@@ -182,19 +186,21 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .c_type = m->type,
                                                                .busy_sms = p->busy_sms});
     }
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = block_at(b, p->grads, LNF_W, grad_type(b, p)),
-                                                                                   .dbeta = block_at(b, p->grads, LNF_B, grad_type(b, p)),
-                                                                                   .dy = s.norm,
-                                                                                   .x = p->kept,
-                                                                                   .gamma = block_at(b, p->weights, LNF_W, m->type),
-                                                                                   .mean = s.mean,
-                                                                                   .rstd = s.rstd,
-                                                                                   .row_count = rows,
-                                                                                   .col_count = m->channels,
-                                                                                   .accumulate = p->accumulate || b->adds[LNF_W],
-                                                                                   .type = m->type,
-                                                                                   .grad_type = grad_type(b, p)});
+    p->kernels->layernorm_backward(
+        p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                        .dgamma = block_at(b, p->grads, LNF_W, grad_type(b, p)),
+                                                        .dbeta = block_at(b, p->grads, LNF_B, grad_type(b, p)),
+                                                        .dy = s.norm,
+                                                        .x = p->kept,
+                                                        .gamma = block_at(b, p->weights, LNF_W, m->type),
+                                                        .mean = s.mean,
+                                                        .rstd = s.rstd,
+                                                        .row_count = rows,
+                                                        .col_count = m->channels,
+                                                        .accumulate = p->accumulate || b->adds[LNF_W],
+                                                        .type = m->type,
+                                                        .grad_type = grad_type(b, p)});
 }
 
-const struct block_ops block_lm_head = {.name = "lm_head", .declare = declare, .forward = forward, .backward = backward};
+const struct block_ops block_lm_head = {
+    .name = "lm_head", .declare = declare, .forward = forward, .backward = backward};

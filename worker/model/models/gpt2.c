@@ -1,5 +1,6 @@
-/* GPT-2 as Hugging Face writes it: blocks, tensor names, config.json. Dropout is not done; its probabilities are read, so that
- * they come out again. Settings that change the arithmetic and that we do not have are refused by name. */
+/* GPT-2 as Hugging Face writes it: blocks, tensor names, config.json. Dropout is not done; its
+ * probabilities are read, so that they come out again. Settings that change the arithmetic and
+ * that we do not have are refused by name. */
 #include "worker/model/blocks/blocks.h"
 #include "worker/model/model.h"
 
@@ -32,7 +33,8 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Buffers of old files, attn.bias and attn.masked_bias, are ignored; the tied head is the embedding. */
+/* Buffers of old files, attn.bias and attn.masked_bias, are ignored; the tied head is the
+ * embedding. */
 static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
 {
     if (ends_with(file_name, ".attn.bias") || ends_with(file_name, ".attn.masked_bias")) {
@@ -47,8 +49,10 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-/* A whole number under `key`, or under `other` (older spelling, may be null); absent or null: fallback. */
-static int read_size(const cJSON *config, const char *key, const char *other, int64_t fallback, int64_t *out, struct dt_error *err)
+/* A whole number under `key`, or under `other` (older spelling, may be null); absent or null:
+ * fallback. */
+static int read_size(const cJSON *config, const char *key, const char *other, int64_t fallback, int64_t *out,
+                     struct dt_error *err)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
     if ((v == NULL || cJSON_IsNull(v)) && other != NULL) {
@@ -94,12 +98,14 @@ static int read_config(const cJSON *config, struct model_spec *spec, struct dt_e
     struct model_spec m = *spec;
     const cJSON *activation = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
     if (activation != NULL && !cJSON_IsNull(activation) &&
-        (!cJSON_IsString(activation) ||
-         (strcmp(activation->valuestring, "gelu_new") != 0 && strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
+        (!cJSON_IsString(activation) || (strcmp(activation->valuestring, "gelu_new") != 0 &&
+                                         strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
         return dt_fail(err, DT_INVALID, "activation_function: only \"gelu_new\" is supported");
     }
-    if (check_flag(config, "tie_word_embeddings", true, err) != 0 || check_flag(config, "scale_attn_weights", true, err) != 0 ||
-        check_flag(config, "scale_attn_by_inverse_layer_idx", false, err) != 0 || check_flag(config, "add_cross_attention", false, err) != 0) {
+    if (check_flag(config, "tie_word_embeddings", true, err) != 0 ||
+        check_flag(config, "scale_attn_weights", true, err) != 0 ||
+        check_flag(config, "scale_attn_by_inverse_layer_idx", false, err) != 0 ||
+        check_flag(config, "add_cross_attention", false, err) != 0) {
         return -1;
     }
     if (read_size(config, "n_layer", "num_hidden_layers", 12, &m.layers, err) != 0 ||
@@ -109,8 +115,10 @@ static int read_config(const cJSON *config, struct model_spec *spec, struct dt_e
         read_size(config, "vocab_size", NULL, 50257, &m.vocabulary, err) != 0 ||
         read_size(config, "n_inner", NULL, 4 * m.channels, &m.inner, err) != 0 ||
         read_real(config, "layer_norm_epsilon", 1e-5, &m.norm_epsilon, err) != 0 ||
-        read_real(config, "initializer_range", 0.02, &m.init_std, err) != 0 || read_real(config, "attn_pdrop", 0, &m.attn_pdrop, err) != 0 ||
-        read_real(config, "embd_pdrop", 0, &m.embd_pdrop, err) != 0 || read_real(config, "resid_pdrop", 0, &m.resid_pdrop, err) != 0) {
+        read_real(config, "initializer_range", 0.02, &m.init_std, err) != 0 ||
+        read_real(config, "attn_pdrop", 0, &m.attn_pdrop, err) != 0 ||
+        read_real(config, "embd_pdrop", 0, &m.embd_pdrop, err) != 0 ||
+        read_real(config, "resid_pdrop", 0, &m.resid_pdrop, err) != 0) {
         return -1;
     }
     *spec = m;
@@ -145,25 +153,31 @@ static void put_probability(struct dt_text *out, const char *key, double x)
 
 static void write_config(const struct model_spec *m, struct dt_text *out)
 {
-    dt_text_puts(out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
+    dt_text_puts(
+        out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
     put_probability(out, "attn_pdrop", m->attn_pdrop);
-    const char *end_token = m->vocabulary > 50256 ? "50256" : "null"; /* the library's default is outside of small vocabularies */
+    /* the library's default is outside of small vocabularies */
+    const char *end_token = m->vocabulary > 50256 ? "50256" : "null";
     dt_text_printf(out, "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n", end_token);
     put_probability(out, "embd_pdrop", m->embd_pdrop);
     dt_text_printf(out, "  \"eos_token_id\": %s,\n  \"initializer_range\": ", end_token);
     put_real(out, m->init_std);
     dt_text_puts(out, ",\n  \"layer_norm_epsilon\": ");
     put_real(out, m->norm_epsilon);
-    dt_text_printf(out, ",\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %lld,\n  \"n_embd\": %lld,\n  \"n_head\": %lld,\n", (long long)m->positions,
-                   (long long)m->channels, (long long)m->heads);
+    dt_text_printf(out,
+                   ",\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %lld,\n  \"n_embd\": %lld,\n  \"n_head\": %lld,\n",
+                   (long long)m->positions, (long long)m->channels, (long long)m->heads);
     if (m->inner == 4 * m->channels) {
         dt_text_puts(out, "  \"n_inner\": null,\n");
     } else {
         dt_text_printf(out, "  \"n_inner\": %lld,\n", (long long)m->inner);
     }
-    dt_text_printf(out, "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n", (long long)m->layers, (long long)m->positions);
+    dt_text_printf(out, "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n", (long long)m->layers,
+                   (long long)m->positions);
     put_probability(out, "resid_pdrop", m->resid_pdrop);
-    dt_text_printf(out, "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": %lld\n}\n", (long long)m->vocabulary);
+    dt_text_printf(out,
+                   "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": %lld\n}\n",
+                   (long long)m->vocabulary);
 }
 
 const struct model_ops model_gpt2 = {.name = "gpt2",
