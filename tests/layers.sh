@@ -1,17 +1,68 @@
 #!/bin/sh
-# Includes point down: cmd -> launcher | worker -> collectives | kernels -> base. The exceptions are named here. And no table of names can have a hole.
+# Includes point down. Each room lists the rooms whose headers it may include; the exceptions are
+# named one by one. No table of names can have a hole.
 cd "$(dirname "$0")/.." || exit 2
-status=0
-check() { # folder, pattern of folders it may not include, allowed headers
-    bad=$(git ls-files "$1/*.c" "$1/*.h" | xargs -r grep -nE "^#include \"($2)/" /dev/null | grep -vE "\"($3)\"")
-    [ -z "$bad" ] || { echo "$bad"; echo "layers: $1 may not include these"; status=1; }
+/usr/bin/python3 - <<'PYTHON' || exit 1
+import re, subprocess, sys
+# A room may include itself, the rooms below it in its list, and what stands after the colon.
+LAUNCHER = "job ssh hosts query store workers rounds output options net".split()
+WORKER = "run checkpoints engine data job model".split()
+ROOMS = {"base": [], "kernels": ["base"], "collectives": ["base"],
+         "cmd": ["launcher", "worker", "collectives", "kernels", "base"]}
+for i, room in enumerate(LAUNCHER):
+    ROOMS["launcher/" + room] = ["launcher/" + r for r in LAUNCHER[i:]] + ["collectives", "base"]
+for i, room in enumerate(WORKER):
+    ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["collectives", "kernels", "base"]
+EXCEPTIONS = {  # file or folder: headers
+    "collectives/": ["kernels/device.h", "kernels/kernels.h"],
+    "launcher/options/options_values.c": ["launcher/rounds/coordinator.h"],
+    "launcher/workers/guard.c": ["launcher/ssh/leash.h"],
+    "launcher/workers/leftovers.c": ["launcher/query/status.h"],
+    "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],
+    "worker/data/tensors.c": ["worker/checkpoints/safetensors.h"],
+    "worker/engine/clip.h": ["worker/run/pace.h"],
+    "worker/engine/products.c": ["worker/run/trainer.h"],
+    "worker/engine/trainer_": ["worker/run/trainer.h"],
+    "worker/job/job.c": ["worker/checkpoints/folder.h"],
+    "worker/job/job_model.c": ["worker/checkpoints/hf.h", "worker/checkpoints/origin.h"],
 }
-check base 'cmd|launcher|worker|collectives|kernels' none
-check kernels 'cmd|launcher|worker|collectives' none
-check collectives 'cmd|launcher|worker|kernels' 'kernels/(device|kernels).h'
-check launcher 'cmd|worker|kernels' none
-check worker 'cmd|launcher' none
-grep -rln 'uv\.h' --include='*.c' --include='*.h' base cmd worker collectives kernels && { echo "layers: libuv belongs to launcher"; status=1; }
-grep -nE 'char \*const [a-z_]+\[[A-Z_]*(COUNT|PHASES|LANES|WAYS)\] = \{' $(git ls-files '*.c' '*.h') &&
-    { echo "layers: names of an enum are a switch without default, so that the compiler finds the one that is missing"; status=1; }
-exit $status
+LIBUV = ("launcher/", "cmd/bench/")  # and not the pure parts of it
+PURE = ("launcher/rounds/",)
+
+def room_of(path):
+    return max((r for r in ROOMS if path.startswith(r + "/")), key=len, default=None)
+
+status = 0
+def say(text):
+    global status
+    print(text)
+    status = 1
+
+for path in subprocess.check_output(["git", "ls-files", "*.c", "*.h", "*.cu", "*.cuh"], text=True).split():
+    here = room_of(path)
+    if path.startswith("tests/"):
+        continue
+    if here is None:
+        say(f"layers: {path}: lies in no room")
+        continue
+    for number, line in enumerate(open(path), 1):
+        m = re.match(r'#include ["<]([\w/.]+)[">]', line)
+        if not m:
+            continue
+        header = m.group(1)
+        if header == "uv.h" and (not path.startswith(LIBUV) or path.startswith(PURE)):
+            say(f"{path}:{number}: layers: libuv belongs to the launcher, and not to its pure parts")
+        there = room_of(header)
+        if there is None or there == here:
+            continue
+        if any(path.startswith(e) and header in headers for e, headers in EXCEPTIONS.items()):
+            continue
+        if not any(there == r or there.startswith(r + "/") for r in ROOMS[here]):
+            say(f"{path}:{number}: layers: {here} may not include {header}")
+sys.exit(status)
+PYTHON
+grep -nE 'char \*const [a-z_]+\[[A-Z_]*(COUNT|PHASES|LANES|WAYS)\] = \{' $(git ls-files '*.c' '*.h') && {
+    echo "layers: names of an enum are a switch without default, so that the compiler finds the one that is missing"
+    exit 1
+}
+exit 0

@@ -4,7 +4,7 @@
  * at the few of them that only the receiver can judge. */
 #include "launcher/rounds/message.h"
 
-#include "launcher/hosts/link/protocol.h"
+#include "launcher/rounds/protocol.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "base/file.h"
 #include "launcher/rounds/message.h"
-#include "launcher/hosts/link/protocol.h"
+#include "launcher/rounds/protocol.h"
 
 #include <math.h>
 #include <setjmp.h>

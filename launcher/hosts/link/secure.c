@@ -4,7 +4,7 @@
  * little-endian. */
 #include "launcher/hosts/link/secure.h"
 
-#include "launcher/hosts/link/protocol.h"
+#include "launcher/rounds/protocol.h"
 
 #include <errno.h>
 #include <fcntl.h>
