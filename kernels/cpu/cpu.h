@@ -52,7 +52,7 @@ void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
 void dt_gemm_one_thread(void);
 /* The row `matmul` on top of one of these. */
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
-void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a);
+void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a);
 /* to[l * step + i] = from[i * row + l] for i < count, l < length. */
 void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64_t count, int64_t length);
 

@@ -202,7 +202,7 @@ void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a)
     dt_stream_call(s, run_onednn, a, sizeof *a);
 }
 
-void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a)
+void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     dt_stream_call(s, run_plain, a, sizeof *a);
 }
