@@ -23,9 +23,8 @@
 
 #define RUN_SELF 0       /* this node's number at the coordinator */
 #define RUN_STUCK_S 10.0 /* after KILL: it hangs in the kernel */
-#define QUEUE                                                                                                          \
-    64 /* events of one turn that are not yet handled; each worker's end is
-        * handled at once */
+/* events of one turn that are not yet handled; each worker's end is handled at once */
+#define QUEUE 64
 
 struct run_binding { /* of one worker, with --numa_binding */
     struct cpus cpus;

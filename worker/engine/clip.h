@@ -14,7 +14,8 @@
 
 enum { CLIP_RIDERS = PACE_PHASES };
 
-struct clip_input {             /* read by the start */
+/* read by the start */
+struct clip_input {
     const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
     const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;

@@ -22,7 +22,8 @@ enum pace_phase {
 };
 const char *pace_phase_name(enum pace_phase phase); /* "compute" */
 
-struct pace_clock {                /* of this rank; all zero to begin with */
+/* of this rank; all zero to begin with */
+struct pace_clock {
     double from_s, waited_s;       /* where the time that was not counted yet begins; 0: at the
                                     * next step's begin */
     double sums_s[PACE_PHASES];    /* of the block so far */

@@ -129,7 +129,8 @@ struct trainer {
     struct dt_arena arena;
 };
 
-struct trainer_result {     /* of one step */
+/* of one step */
+struct trainer_result {
     double loss, grad_norm; /* NaN in a step without targets */
     double lr, step_s;
     int64_t valid_count, micro_steps;
