@@ -11,7 +11,7 @@
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/checkpoints/course.h"
 #include "worker/checkpoints/hf.h"
-#include "worker/engine/stage.h"
+#include "worker/engine/pinned_window.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,22 +31,22 @@ static void pulse(void *page)
 
 /* Brings values in host memory to device address `to`, as `type`. They may lie in the window for
  * it. */
-static int put(struct stage *stage, void *to, enum dt_dtype type, const void *values, enum dt_dtype from, int64_t count,
-               struct dt_error *err)
+static int put(struct pinned_window *window, void *to, enum dt_dtype type, const void *values, enum dt_dtype from,
+               int64_t count, struct dt_error *err)
 {
-    dt_cpu_cast(&(struct dt_cast_args){stage_window(stage, to), values, count, type, from});
-    return stage_put(stage, to, (size_t)count * dt_dtype_size(type), err);
+    dt_cpu_cast(&(struct dt_cast_args){pinned_window_place(window, to), values, count, type, from});
+    return pinned_window_put(window, to, (size_t)count * dt_dtype_size(type), err);
 }
 
 /* Brings weights [first, first + count) of unit u, all of them resident, to where they are
  * computed with, and to the masters of those that are updated here. */
-static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t first, int64_t count, const void *values,
-                       enum dt_dtype from, struct dt_error *err)
+static int put_weights(struct trainer *t, struct pinned_window *window, int u, int64_t first, int64_t count,
+                       const void *values, enum dt_dtype from, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
     int64_t resident, owned, unused;
     char *at = strategy_resident(s, u, &resident, &unused);
-    if (put(stage, at + (size_t)(first - resident) * s->type_size, s->type, values, from, count, err) != 0) {
+    if (put(window, at + (size_t)(first - resident) * s->type_size, s->type, values, from, count, err) != 0) {
         return -1;
     }
     int64_t owned_count;
@@ -57,27 +57,27 @@ static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t fi
         return 0;
     }
     char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
-    return put(stage, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from,
+    return put(window, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from,
                end - begin, err);
 }
 
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
- * or in `room` (STAGE_BYTES) if they are rounded then. */
-static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf, int u, void *room,
+ * or in `room` (PINNED_WINDOW_BYTES) if they are rounded then. */
+static int fill_unit(struct trainer *t, struct pinned_window *window, const struct hf *hf, int u, void *room,
                      struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(s->real));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->real));
     char *at = strategy_resident(s, u, &first, &count);
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < most ? count - done : most;
-        void *values = room != NULL ? room : stage_window(stage, at + (size_t)done * s->type_size);
+        void *values = room != NULL ? room : pinned_window_place(window, at + (size_t)done * s->type_size);
         if (hf == NULL) {
             init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->real, values);
         } else if (hf_read_unit(hf, u, first + done, n, s->real, values, err) != 0) {
             return -1;
         }
-        if (put_weights(t, stage, u, first + done, n, values, s->real, err) != 0) {
+        if (put_weights(t, window, u, first + done, n, values, s->real, err) != 0) {
             return -1;
         }
         dt_page_pulse(t->world->page);
@@ -88,16 +88,16 @@ static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf
 int trainer_init_weights(struct trainer *t, struct dt_error *err)
 {
     struct hf *hf = NULL;
-    struct stage stage = {0};
+    struct pinned_window window = {0};
     if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
         return dt_wrap(err, "model.load");
     }
-    void *room = t->strategy.type != t->strategy.real ? dt_alloc(STAGE_BYTES) : NULL;
-    int rc = stage_open(&stage, t->world->device, t->world->compute, err);
+    void *room = t->strategy.type != t->strategy.real ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+    int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        rc = fill_unit(t, &stage, hf, u, room, err);
+        rc = fill_unit(t, &window, hf, u, room, err);
     }
-    stage_close(&stage);
+    pinned_window_close(&window);
     free(room);
     hf_close(hf);
     return rc;
@@ -120,8 +120,8 @@ static bool cut(const struct tensor *x, int64_t first, int64_t count, struct spa
 /* What a checkpoint is read with. */
 struct reading {
     struct checkpoint *checkpoint;
-    struct stage stage;
-    float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
+    struct pinned_window window;
+    float *wide; /* PINNED_WINDOW_BYTES, where weights or moments are not F32 */
 };
 
 /* Reads one span of a moment into elements of type `type` at device address base + at, to the
@@ -131,13 +131,13 @@ static int read_moment(struct reading *r, const char *purpose, const struct span
 {
     size_t size = dt_dtype_size(type);
     const struct tensor *x = s->tensor;
-    int64_t most = (int64_t)(STAGE_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
+    int64_t most = (int64_t)(PINNED_WINDOW_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
     for (int64_t done = 0, n; done < s->count; done += n) {
         n = s->count - done < most ? s->count - done : most;
         char *to = base + (size_t)(s->at + done) * size;
-        float *read = type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        float *read = type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
         if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0 ||
-            put(&r->stage, to, type, read, DT_F32, n, err) != 0) {
+            put(&r->window, to, type, read, DT_F32, n, err) != 0) {
             return -1;
         }
     }
@@ -148,14 +148,14 @@ static int read_moment(struct reading *r, const char *purpose, const struct span
 static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
 {
     const struct tensor *x = s->tensor;
-    int64_t first, count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(t->strategy.real));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.real));
     char *at = strategy_resident(&t->strategy, u, &first, &count);
     for (int64_t done = 0, n; done < s->count; done += n) {
         n = s->count - done < most ? s->count - done : most;
         char *to = at + (size_t)(s->at + done) * t->strategy.type_size;
-        float *read = t->strategy.type == DT_F32 ? stage_window(&r->stage, to) : r->wide;
+        float *read = t->strategy.type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
         if (checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err) != 0 ||
-            put_weights(t, &r->stage, u, first + s->at + done, n, read, DT_F32, err) != 0) {
+            put_weights(t, &r->window, u, first + s->at + done, n, read, DT_F32, err) != 0) {
             return -1;
         }
     }
@@ -200,8 +200,9 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
     const struct checkpoint_state *state = checkpoint_get_state(c);
     int rc = trainer_check_saved(t, state, path, changes, err);
     if (rc == 0) {
-        r.wide = t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(STAGE_BYTES) : NULL;
-        rc = stage_open(&r.stage, t->world->device, t->world->compute, err);
+        r.wide =
+            t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+        rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
     }
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = read_unit(t, &r, u, err);
@@ -219,7 +220,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         atomic_store(&t->world->page->step, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
     }
-    stage_close(&r.stage);
+    pinned_window_close(&r.window);
     free(r.wide);
     checkpoint_close(c);
     return rc;
@@ -230,7 +231,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
 /* State on its way from device memory to a file: through the window, and as F32. */
 struct saving {
     struct trainer *t;
-    struct stage stage;
+    struct pinned_window window;
     float *floats; /* CHECKPOINT_PIECE, where the state is not all F32 */
     bool failed;   /* the device, not the disk */
 };
@@ -239,7 +240,8 @@ struct saving_typed {
     struct saving *saving;
     enum dt_dtype type;
 };
-_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= STAGE_BYTES, "a piece goes through the window at once");
+_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= PINNED_WINDOW_BYTES,
+               "a piece goes through the window at once");
 
 static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out,
                       struct dt_error *err)
@@ -248,7 +250,8 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     struct saving *x = typed->saving;
     size_t size = dt_dtype_size(typed->type);
     const void *values;
-    if (stage_look(&x->stage, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) != 0) {
+    if (pinned_window_look(&x->window, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) !=
+        0) {
         x->failed = true;
         return -1;
     }
@@ -314,14 +317,14 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     }
     struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
     int count = list_slices(t, slices, needed[0], needed[1]);
-    int rc = stage_open(&saving.stage, t->world->device, t->world->compute, err);
+    int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
     saving.floats = typed[1].type != DT_F32 ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
         rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count,
                                      entry, err);
     }
-    stage_close(&saving.stage);
+    pinned_window_close(&saving.window);
     free(saving.floats);
     free(slices);
     t->lost = saving.failed;

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 
-#include "worker/engine/stage.h"
+#include "worker/engine/pinned_window.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -180,15 +180,15 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
 /* `count` elements of device memory in host memory; the caller frees. */
 static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt_dtype type)
 {
-    struct stage stage;
+    struct pinned_window window;
     struct dt_error err;
     size_t size_bytes = (size_t)count * dt_dtype_size(type);
     char *out = dt_alloc(size_bytes + 1);
-    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 ||
-        stage_get(&stage, out, at, size_bytes, &err) != 0) {
+    if (pinned_window_open(&window, t->world->device, t->world->compute, &err) != 0 ||
+        pinned_window_get(&window, out, at, size_bytes, &err) != 0) {
         memset(out, 0xff, size_bytes);
     }
-    stage_close(&stage);
+    pinned_window_close(&window);
     return out;
 }
 
