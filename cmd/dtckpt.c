@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
-#include "worker/run/sample.h"
+#include "worker/run/generate.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -369,8 +369,8 @@ static int sample(const char *path, const char *prompt, const char *count)
     }
     struct dt_text out;
     dt_text_init(&out);
-    struct sample_options options = {.prompt = prompt, .token_count = (int)tokens, .temperature = 0.8, .seed = 42};
-    int result = sample_text(c, &options, &out, &err);
+    struct generate_options options = {.prompt = prompt, .token_count = (int)tokens, .temperature = 0.8, .seed = 42};
+    int result = generate_text(c, &options, &out, &err);
     for (size_t i = 0; i < out.size; i++) {
         unsigned char byte = (unsigned char)out.data[i];
         (void)putchar(byte == '\n' || byte == '\t' || (byte >= 32 && byte < 127) ? byte : '.');

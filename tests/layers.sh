@@ -21,7 +21,7 @@ EXCEPTIONS = {  # file or folder: headers
     "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],
     "worker/data/tensors.c": ["worker/checkpoints/safetensors.h"],
     "worker/engine/step_sums.h": ["worker/run/pace.h"],
-    "worker/engine/products.c": ["worker/run/trainer.h"],
+    "worker/engine/matmul_shapes.c": ["worker/run/trainer.h"],
     "worker/engine/trainer_": ["worker/run/trainer.h"],
     "worker/job/job.c": ["worker/checkpoints/folder.h"],
     "worker/job/job_model.c": ["worker/checkpoints/hf.h", "worker/checkpoints/origin.h"],

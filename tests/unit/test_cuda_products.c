@@ -7,7 +7,7 @@
 #include "kernels/cuda/matmul.h"
 #include "tests/unit/support/plan_cache.h"
 #include "tests/unit/support/ranks.h"
-#include "worker/engine/products.h"
+#include "worker/engine/matmul_shapes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -591,13 +591,13 @@ static void the_head_is_aligned(void **state)
                  {DT_F32, false, 640, 50257}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct chain chain;
-        struct products all = {0};
+        struct matmul_shapes all = {0};
         struct dt_error err;
         int heads = 0, logits = 0;
         spec.type = cases[i].type;
         spec.own_memory = cases[i].own_memory;
         assert_int_equal(chain_open(&chain, &spec, 1, &err), 0);
-        products_add(&all, &chain, DT_F32, NULL);
+        matmul_shapes_add(&all, &chain, DT_F32, NULL);
         for (int p = 0; p < all.count; p++) {
             const struct dt_matmul_args *a = &all.each[p];
             struct dt_matmul_key key = dt_matmul_key_of(a);
@@ -615,7 +615,7 @@ static void the_head_is_aligned(void **state)
         }
         assert_true(logits == 1 && heads >= 2); /* and the gradients of what they are made of; a
                                                  * last chunk may be shorter */
-        products_clear(&all);
+        matmul_shapes_clear(&all);
         chain_close(&chain);
     }
 }

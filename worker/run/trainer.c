@@ -392,7 +392,7 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
     metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, hooks->quiet);
     metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(),
                 w->round);
-    if (trainer_products(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
+    if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
         goto out;
     }
     say_blank_rows(&t);

@@ -173,9 +173,9 @@ double trainer_memory(const struct trainer *t);
 double trainer_planned_bytes(const struct trainer *t);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
-/* products.c: how the device computes the job's products, the same on all ranks; before anything
+/* matmul_shapes.c: how the device computes the job's products, the same on all ranks; before anything
  * is allocated. All ranks together. */
-int trainer_products(struct trainer *t, struct world *w, struct dt_error *err);
+int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *err);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one

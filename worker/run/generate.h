@@ -1,11 +1,11 @@
 /* Text from a trained model, one token after the other. */
-#ifndef DT_WORKER_RUN_SAMPLE_H
-#define DT_WORKER_RUN_SAMPLE_H
+#ifndef DT_WORKER_RUN_GENERATE_H
+#define DT_WORKER_RUN_GENERATE_H
 
 #include "base/text.h"
 #include "worker/checkpoints/checkpoint.h"
 
-struct sample_options {
+struct generate_options {
     const char *prompt; /* its bytes come first in the context; at least one */
     int token_count;    /* how many to add */
     double temperature; /* 0: always the likeliest */
@@ -14,6 +14,7 @@ struct sample_options {
 
 /* Appends the prompt and token_count more bytes to out. The checkpoint's model must be one over
  * bytes (vocabulary of 256 at most). */
-int sample_text(struct checkpoint *c, const struct sample_options *options, struct dt_text *out, struct dt_error *err);
+int generate_text(struct checkpoint *c, const struct generate_options *options, struct dt_text *out,
+                  struct dt_error *err);
 
 #endif

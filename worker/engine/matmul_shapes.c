@@ -1,6 +1,6 @@
 /* The products and attention of a job, found by a walk over the chain with kernels that do
  * nothing but write down what is asked of them. */
-#include "worker/engine/products.h"
+#include "worker/engine/matmul_shapes.h"
 
 #include "base/clock.h"
 #include "worker/run/trainer.h"
@@ -14,7 +14,7 @@
 struct collector {
     struct dt_stream stream;   /* first: it is what the kernels are given */
     struct dt_kernels kernels; /* write down products and attention, and do nothing else */
-    struct products *to;
+    struct matmul_shapes *to;
 };
 
 static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
@@ -37,7 +37,7 @@ static void *grown(void *each, int count, int *capacity, size_t size)
 
 static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
 {
-    struct products *p = ((struct collector *)s)->to;
+    struct matmul_shapes *p = ((struct collector *)s)->to;
     for (int i = 0; i < p->count; i++) {
         if (same(&p->each[i], a)) {
             return;
@@ -64,7 +64,7 @@ static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
 
 static void collect_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
-    struct products *p = ((struct collector *)s)->to;
+    struct matmul_shapes *p = ((struct collector *)s)->to;
     for (int i = 0; i < p->attention_count; i++) {
         if (SAME_ATTENTION(&p->attention[i], a)) {
             return;
@@ -76,7 +76,7 @@ static void collect_attention(struct dt_stream *s, const struct dt_attention_arg
 
 static void collect_attention_backward(struct dt_stream *s, const struct dt_attention_backward_args *a)
 {
-    struct products *p = ((struct collector *)s)->to;
+    struct matmul_shapes *p = ((struct collector *)s)->to;
     for (int i = 0; i < p->attention_backward_count; i++) {
         const struct dt_attention_backward_args *b = &p->attention_backward[i];
         if (SAME_ATTENTION(b, a) && a->work_bytes == b->work_bytes) {
@@ -96,7 +96,7 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
     }
 #include "kernels/rows.def"
 
-static struct collector collector_to(struct products *to)
+static struct collector collector_to(struct matmul_shapes *to)
 {
     struct collector c = {.to = to,
                           .kernels = {.name = "collecting",
@@ -115,10 +115,10 @@ static void *nowhere(int at)
     return (void *)((uintptr_t)(at + 1) << 40);
 }
 
-void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type,
-                  const struct products_beside *beside)
+void matmul_shapes_add(struct matmul_shapes *to, const struct chain *c, enum dt_dtype grad_type,
+                       const struct matmul_shapes_beside *beside)
 {
-    static const struct products_beside nothing;
+    static const struct matmul_shapes_beside nothing;
     beside = beside != NULL ? beside : &nothing;
     struct collector collector = collector_to(to);
     struct batch batch = {.ids = nowhere(0),
@@ -161,7 +161,7 @@ void products_add(struct products *to, const struct chain *c, enum dt_dtype grad
     }
 }
 
-void products_clear(struct products *p)
+void matmul_shapes_clear(struct matmul_shapes *p)
 {
     free(p->each);
     free(p->attention);
@@ -177,7 +177,7 @@ static void tick(void *context)
 }
 
 /* Rank 0: measures what is new. */
-static int choose(struct trainer *t, const struct products *all, struct dt_error *err)
+static int choose(struct trainer *t, const struct matmul_shapes *all, struct dt_error *err)
 {
     struct world *w = t->world;
     struct dt_error why;
@@ -196,7 +196,7 @@ static int choose(struct trainer *t, const struct products *all, struct dt_error
 }
 
 /* All ranks compute products as rank 0 chose. */
-static int choose_together(struct trainer *t, const struct products *all, struct dt_error *err)
+static int choose_together(struct trainer *t, const struct matmul_shapes *all, struct dt_error *err)
 {
     struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
@@ -238,7 +238,7 @@ static int choose_attention(struct trainer *t, const struct dt_attention_list *a
     return 0;
 }
 
-static int choose_attention_together(struct trainer *t, const struct products *of, struct dt_error *err)
+static int choose_attention_together(struct trainer *t, const struct matmul_shapes *of, struct dt_error *err)
 {
     struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
@@ -264,7 +264,7 @@ static int choose_attention_together(struct trainer *t, const struct products *o
 }
 
 /* Each rank for itself: plans, and what attention needs beside memory. */
-static int make_ready(struct trainer *t, const struct products *all, struct dt_error *err)
+static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct dt_error *err)
 {
     struct world *w = t->world;
     const struct dt_device_plans *plans = w->device->ops->plans;
@@ -295,27 +295,27 @@ static int make_ready(struct trainer *t, const struct products *all, struct dt_e
 }
 
 /* Those of a step's micro-steps: collectives run beside some of them only. */
-static void collect_all(const struct trainer *t, struct products *all)
+static void collect_all(const struct trainer *t, struct matmul_shapes *all)
 {
     memset(all, 0, sizeof *all);
     for (int i = 0; i < 4; i++) {
         bool first = i % 2 == 0, last = i / 2 == 0;
-        struct products_beside beside;
+        struct matmul_shapes_beside beside;
         for (int phase = PASS_FORWARD; phase <= PASS_EVAL; phase++) {
             beside.blocks[phase] =
                 strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, false, first, last);
             beside.last[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, true, first, last);
         }
         if ((first && last) || t->micro_steps > 1) {
-            products_add(all, &t->chain, t->strategy.grad_type, &beside);
+            matmul_shapes_add(all, &t->chain, t->strategy.grad_type, &beside);
         }
     }
 }
 
-int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
+int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *err)
 {
     const struct dt_device_plans *plans = w->device->ops->plans;
-    struct products all;
+    struct matmul_shapes all;
     int rc = 0;
     t->world = w;
     if (plans == NULL) {
@@ -329,6 +329,6 @@ int trainer_products(struct trainer *t, struct world *w, struct dt_error *err)
         rc = rc == 0 && all.attention_count > 0 ? choose_attention_together(t, &all, err) : rc;
     }
     rc = rc == 0 ? make_ready(t, &all, err) : rc;
-    products_clear(&all);
+    matmul_shapes_clear(&all);
     return rc;
 }

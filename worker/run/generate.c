@@ -1,7 +1,7 @@
 /* Runs the chain's forward on the last T tokens for each new one: the same blocks as in
  * training, no second copy of the model and no cache, so a few hundred tokens of a small model
  * take a second or two. */
-#include "worker/run/sample.h"
+#include "worker/run/generate.h"
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -176,7 +176,8 @@ static int pick(const float *logits, int64_t count, double temperature, uint64_t
     return best;
 }
 
-int sample_text(struct checkpoint *c, const struct sample_options *options, struct dt_text *out, struct dt_error *err)
+int generate_text(struct checkpoint *c, const struct generate_options *options, struct dt_text *out,
+                  struct dt_error *err)
 {
     struct model_spec spec;
     if (read_spec(c, &spec, err) != 0) {

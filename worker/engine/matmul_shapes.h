@@ -1,12 +1,12 @@
 /* Which products and attention a job computes, and how: devices that have a choice of products
  * measure it at the start of a run, on rank 0 for all ranks, and so with attention, whose plans
  * each rank makes for itself. */
-#ifndef DT_WORKER_ENGINE_PRODUCTS_H
-#define DT_WORKER_ENGINE_PRODUCTS_H
+#ifndef DT_WORKER_ENGINE_MATMUL_SHAPES_H
+#define DT_WORKER_ENGINE_MATMUL_SHAPES_H
 
 #include "worker/model/chain.h"
 
-struct products {
+struct matmul_shapes {
     struct dt_matmul_args *each; /* different from each other; their pointers are no memory, but
                                   * aligned as in training */
     int count, capacity;
@@ -17,14 +17,14 @@ struct products {
 };
 
 /* busy_sms of each phase's passes: of all blocks, and of the last one. */
-struct products_beside {
+struct matmul_shapes_beside {
     int blocks[PASS_EVAL + 1], last[PASS_EVAL + 1];
 };
 
 /* Adds those of a chain's passes that are not there yet. to: zeros at first. grad_type: as in
  * struct pass. beside: null: nothing computes or talks meanwhile. */
-void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type,
-                  const struct products_beside *beside);
-void products_clear(struct products *p);
+void matmul_shapes_add(struct matmul_shapes *to, const struct chain *c, enum dt_dtype grad_type,
+                       const struct matmul_shapes_beside *beside);
+void matmul_shapes_clear(struct matmul_shapes *p);
 
 #endif
