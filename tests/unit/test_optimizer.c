@@ -53,8 +53,11 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     assert_int_equal(
         world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
     plan_init(&f->plan);
-    assert_int_equal(
-        strategy_init(&f->strategy, strategy_find("single_device", 1, &err), &f->job, &f->chain, 0, 1, 1, &err), 0);
+    struct precision precision;
+    assert_int_equal(precision_of(&f->job, f->chain.spec.type, &precision, &err), 0);
+    assert_int_equal(strategy_init(&f->strategy, strategy_find("single_device", 1, &err), &f->job, &f->chain,
+                                   &precision, 0, 1, 1, &err),
+                     0);
     strategy_plan(&f->strategy, &f->plan);
     optimizer_plan(&f->optimizer, &f->strategy, &f->job, &f->plan);
     step_sums_plan(&f->step_sums, &f->strategy, 3, &f->plan);
@@ -81,7 +84,7 @@ static void close_fixture(struct fixture *f)
 static double get(const struct fixture *f, const void *base, int tensor, int64_t element)
 {
     int64_t at = f->tensors[tensor].offset + element;
-    return f->strategy.type == DT_F64 ? ((const double *)base)[at] : (double)((const float *)base)[at];
+    return f->strategy.precision.compute == DT_F64 ? ((const double *)base)[at] : (double)((const float *)base)[at];
 }
 
 static void put(const struct fixture *f, void *base, int tensor, const cJSON *values)
@@ -90,7 +93,7 @@ static void put(const struct fixture *f, void *base, int tensor, const cJSON *va
     int64_t at = f->tensors[tensor].offset;
     cJSON_ArrayForEach(value, values)
     {
-        if (f->strategy.type == DT_F64) {
+        if (f->strategy.precision.compute == DT_F64) {
             ((double *)base)[at++] = (float)value->valuedouble; /* they were made as float */
         } else {
             ((float *)base)[at++] = (float)value->valuedouble;
@@ -123,7 +126,7 @@ static void check(const struct fixture *f, const void *base, int tensor, const c
     cJSON_ArrayForEach(value, wanted)
     {
         double got = get(f, base, tensor, e++), want = value->valuedouble;
-        double scale = f->strategy.type == DT_F64 ? fabs(want) : fmax(1, fabs(want));
+        double scale = f->strategy.precision.compute == DT_F64 ? fabs(want) : fmax(1, fabs(want));
         if (!(fabs(got - want) <= tolerance * scale)) {
             print_error("tensor %d element %d: %.12g, wanted %.12g\n", tensor, (int)e - 1, got, want);
         }

@@ -195,7 +195,9 @@ static void test_what_runs_beside(void **state)
                                   .sequence_length = 8,
                                   .type = DT_F32};
         assert_int_equal(chain_open(&chain, &spec, shards, &err), 0);
-        assert_int_equal(strategy_init(&s, row, &job, &chain, 0, size, shards, &err), 0);
+        struct precision precision;
+        assert_int_equal(precision_of(&job, DT_F32, &precision, &err), 0);
+        assert_int_equal(strategy_init(&s, row, &job, &chain, &precision, 0, size, shards, &err), 0);
         if (size == 1) {
             w.comm = w.shard = &none;
         }

@@ -307,7 +307,7 @@ static void collect_all(const struct trainer *t, struct matmul_shapes *all)
             beside.last[phase] = strategy_busy_sms(&t->strategy, t->world, (enum pass_phase)phase, true, first, last);
         }
         if ((first && last) || t->micro_steps > 1) {
-            matmul_shapes_add(all, &t->chain, t->strategy.grad_type, &beside);
+            matmul_shapes_add(all, &t->chain, t->strategy.precision.grads, &beside);
         }
     }
 }

@@ -34,7 +34,6 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     o->epsilon = job->training.adam_epsilon;
     o->weight_decay = job->training.weight_decay;
     o->seed = (uint64_t)job->training.seed;
-    o->moment_type = job->precision.moments == DT_BF16 ? DT_BF16 : s->real;
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
     o->calls = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->calls);
     o->unit_first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->unit_first);
@@ -58,11 +57,11 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
             add(o, u, previous->offset, previous->offset + previous->numel, previous->decay);
         }
     }
-    size_t moment_bytes = (size_t)o->total * dt_dtype_size(o->moment_type);
+    size_t moment_bytes = (size_t)o->total * dt_dtype_size(s->precision.states);
     o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
     o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
-    o->piece_w =
-        plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, s->type != s->real ? (size_t)o->total * dt_dtype_size(s->real) : 0);
+    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL,
+                          precision_mixed(&s->precision) ? (size_t)o->total * dt_dtype_size(s->precision.masters) : 0);
 }
 
 void optimizer_open(struct optimizer *o, const struct plan *p)
@@ -75,12 +74,13 @@ void optimizer_open(struct optimizer *o, const struct plan *p)
 void *optimizer_weights(const struct optimizer *o, int unit)
 {
     struct strategy *s = o->strategy;
-    return o->w != NULL ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->real) : s->weights->slice(s, unit);
+    return o->w != NULL ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->precision.masters)
+                        : s->weights->slice(s, unit);
 }
 
 size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element)
 {
-    return (size_t)(o->unit_first[unit] + element) * dt_dtype_size(o->moment_type);
+    return (size_t)(o->unit_first[unit] + element) * dt_dtype_size(o->strategy->precision.states);
 }
 
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
@@ -90,7 +90,8 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     o->steps++;
     for (int i = 0; i < o->range_count; i++) {
         const struct optimizer_range *r = &o->ranges[i];
-        size_t at = (size_t)r->first * dt_dtype_size(s->real), moment = optimizer_moment(o, r->unit, r->first);
+        size_t at = (size_t)r->first * dt_dtype_size(s->precision.masters),
+               moment = optimizer_moment(o, r->unit, r->first);
         int64_t owned_first, owned_count;
         strategy_owned(s, r->unit, &owned_first, &owned_count);
         o->calls[i] = (struct dt_adamw_args){
@@ -98,7 +99,7 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
             .m = o->m + moment,
             .v = o->v + moment,
-            .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->sum_type),
+            .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->precision.sums),
             .clip = factor,
             .count = r->count,
             .step = o->steps,
@@ -111,9 +112,9 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             .seed = o->seed,
             .unit = r->unit,
             .first = owned_first + r->first,
-            .type = s->real,
-            .grad_type = s->sum_type,
-            .moment_type = o->moment_type,
+            .type = s->precision.masters,
+            .grad_type = s->precision.sums,
+            .moment_type = s->precision.states,
         };
     }
     w->device->kernels->adamw_many(w->compute, &(struct dt_adamw_many_args){o->calls, o->range_count});

@@ -17,9 +17,8 @@ struct optimizer_range {
 struct optimizer {
     struct strategy *strategy;
     double beta1, beta2, epsilon, weight_decay;
-    uint64_t seed;             /* of the bits that BF16 moments are rounded with */
-    enum dt_dtype moment_type; /* of m and v: as the strategy's `real`, or BF16 */
-    int64_t steps;             /* done */
+    uint64_t seed; /* of the bits that BF16 moments are rounded with */
+    int64_t steps; /* done */
     struct optimizer_range *ranges;
     int range_count;
     struct dt_adamw_args *calls; /* one per range: what a step says about it */
@@ -41,7 +40,7 @@ size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element);
  * memory), once. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
 /* The weights of a unit that this rank owns, as they are updated and saved: of the strategy's
- * type `real`, in device memory. */
+ * type `precision.masters`, in device memory. */
 void *optimizer_weights(const struct optimizer *o, int unit);
 void optimizer_clear(struct optimizer *o);
 

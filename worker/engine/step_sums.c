@@ -114,10 +114,11 @@ void step_sums_add(struct step_sums *c, struct unit_range units)
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
-        const char *g = (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->sum_type);
+        const char *g =
+            (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->precision.sums);
         s->world->device->kernels->norm_sum(
             strategy_sums(s),
-            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->sum_type});
+            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->precision.sums});
     }
 }
 

@@ -158,7 +158,7 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
 }
 
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
-                  int rank, int size, int shards, struct dt_error *err)
+                  const struct precision *precision, int rank, int size, int shards, struct dt_error *err)
 {
     memset(s, 0, sizeof *s);
     dt_arena_init(&s->arena);
@@ -174,9 +174,8 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->shard_rank = rank % shards;
     s->replica_rank = rank / shards;
     s->alone = size == 1;
-    s->type = chain->spec.type;
-    s->type_size = dt_dtype_size(s->type);
-    s->real = dt_dtype_wide(s->type);
+    s->precision = *precision;
+    s->type_size = dt_dtype_size(precision->compute);
     s->prefetch = job->fsdp.backward_prefetch;
     s->forward_prefetch = job->fsdp.forward_prefetch;
     s->bucket_cap_bytes = job->ddp.bucket_cap_mb * 0x1p20;
@@ -198,10 +197,9 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
         s->grads = &grads_whole;
     }
-    bool one = job->training.gradient_accumulation_steps == 1;
-    s->wire_type = s->type == DT_BF16 ? job->precision.reduce : s->type;
-    s->grad_type = one || s->grads == &grads_sliced ? s->wire_type : s->real;
-    s->sum_type = one ? s->wire_type : s->real;
+    if (s->grads == &grads_sliced) { /* they travel before anything is added to them */
+        s->precision.grads = precision->wire;
+    }
     int units = chain->unit_count;
     s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
     for (int u = 0; u < units; u++) {
@@ -379,10 +377,11 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
 {
     struct dt_stream *stream = s->world->gathering;
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
-    dt_comm_start(s->world->gather,
-                  &(struct dt_collective){
-                      .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->type},
-                  stream);
+    dt_comm_start(
+        s->world->gather,
+        &(struct dt_collective){
+            .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->precision.compute},
+        stream);
     timeline_end(s->timeline, span, stream);
 }
 

@@ -23,6 +23,7 @@
 #include "worker/model/chain.h"
 #include "worker/job/job.h"
 #include "worker/engine/plan.h"
+#include "worker/engine/precision.h"
 #include "worker/engine/timeline.h"
 #include "worker/engine/world.h"
 
@@ -125,15 +126,11 @@ struct strategy {
     struct chain *chain;
     struct world *world; /* null while only planning */
     int size, shards, replicas, shard_rank, replica_rank;
-    bool alone;         /* one rank: no collective is ever issued */
-    enum dt_dtype type; /* of weights as they are gathered and computed with */
-    size_t type_size;
-    enum dt_dtype real;                           /* of masters, moments, and sums over
-                                                   * micro-steps: F32 where type is BF16 */
-    enum dt_dtype grad_type, wire_type, sum_type; /* of gradients: as backward writes them, while
-                                                   * they are reduced, as slice gives them */
-    int64_t total;                                /* elements of all units */
-    int64_t *unit_first;                          /* elements before each unit */
+    bool alone; /* one rank: no collective is ever issued */
+    struct precision precision;
+    size_t type_size;    /* of an element of precision.compute, as weights are gathered */
+    int64_t total;       /* elements of all units */
+    int64_t *unit_first; /* elements before each unit */
     struct dt_arena arena;
     struct strategy_trace *trace; /* tests; may be null */
     struct timeline *timeline;    /* the trainer's; may be null */
@@ -167,7 +164,7 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
 
 /* Prepares sizes; s->chain must be built for `shards`. rank: of this process. Needs no world. */
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
-                  int rank, int size, int shards, struct dt_error *err);
+                  const struct precision *precision, int rank, int size, int shards, struct dt_error *err);
 void strategy_plan(struct strategy *s, struct plan *p);
 /* All ranks, before strategy_open: where the strategy gathers weights between its reductions,
  * gathers get a communicator and a stream of their own if they may (world_part_gathers); and the

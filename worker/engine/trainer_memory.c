@@ -88,10 +88,10 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
         dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
     }
     struct dt_error err;
-    double bytes =
-        trainer_prepare(&other, &job, 0, size, local_size, t->chain.spec.type, t->chain.spec.own_memory, &err) == 0
-            ? needed(&other.plan, on_device)
-            : INFINITY;
+    double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->strategy.precision.masters,
+                                   t->chain.spec.own_memory, &err) == 0
+                       ? needed(&other.plan, on_device)
+                       : INFINITY;
     trainer_close(&other);
     return bytes;
 }
@@ -150,7 +150,7 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
             dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what),
                            dt_text_bytes(need, bytes, sizeof bytes));
         }
-        if (job->precision.moments == DT_F32) {
+        if (t->strategy.precision.states == t->strategy.precision.masters) {
             need = fitting_bytes(t, on_device, open | CHANGE_MOMENTS, local_size, holders, have, &what);
             if (need <= have) {
                 dt_text_printf(out, "a new run fits with %s (%s); or ", dt_text_str(&what),

@@ -159,7 +159,7 @@ static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block,
         .saved = t->saved[block],
         .again = t->again,
         .scratch = t->scratch,
-        .grad_type = t->strategy.grad_type,
+        .grad_type = t->strategy.precision.grads,
         .busy_sms = busy_sms(t, phase, block, micro),
     };
 }

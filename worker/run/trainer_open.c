@@ -121,10 +121,9 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->size = size;
     t->saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
-    if (type == DT_F64 && job->precision.moments == DT_BF16) {
-        return dt_fail(err, DT_INVALID,
-                       "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; "
-                       "write fp32");
+    struct precision precision;
+    if (precision_of(job, type, &precision, err) != 0) {
+        return -1;
     }
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 || open_data(t, err) != 0) {
@@ -152,11 +151,11 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                               .own_memory = own_memory,
                               .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
                               .recompute_every = job->recompute.every_n_layers,
-                              .type = type == DT_F32 ? job->precision.compute : type};
+                              .type = precision.compute};
     if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
         return -1;
     }
-    if (strategy_init(&t->strategy, row, job, &t->chain, rank, size, t->shards, err) != 0) {
+    if (strategy_init(&t->strategy, row, job, &t->chain, &precision, rank, size, t->shards, err) != 0) {
         return -1;
     }
     strategy_plan(&t->strategy, &t->plan);
@@ -183,7 +182,7 @@ static void print_json(const struct trainer *t, const char *device, int local_si
                    "\"total_steps\": %lld",
                    t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count,
                    (long long)t->total_steps);
-    dt_text_printf(out, ", \"precision\": \"%s\"", t->chain.spec.type == DT_BF16 ? "bf16-mixed" : "32-true");
+    dt_text_printf(out, ", \"precision\": \"%s\"", precision_name(&t->strategy.precision));
     dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {", (long long)t->train.sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
@@ -201,12 +200,11 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
         return;
     }
     const struct job *job = t->job;
+    const struct precision *p = &t->strategy.precision;
     char text[32], other[32], what[64];
     dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
                    (long long)t->chain.parameter_count, t->chain.unit_count,
-                   t->chain.spec.type != DT_BF16      ? ""
-                   : t->strategy.wire_type == DT_BF16 ? ", bf16"
-                                                      : ", bf16, reduced as fp32");
+                   precision_mixed(p) ? (p->wire == p->compute ? ", bf16" : ", bf16, reduced as fp32") : "");
     dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count,
                    (long long)t->train.sequence_length);
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");

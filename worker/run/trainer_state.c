@@ -46,19 +46,21 @@ static int put_weights(struct trainer *t, struct pinned_window *window, int u, i
     struct strategy *s = &t->strategy;
     int64_t resident, owned, unused;
     char *at = strategy_resident(s, u, &resident, &unused);
-    if (put(window, at + (size_t)(first - resident) * s->type_size, s->type, values, from, count, err) != 0) {
+    if (put(window, at + (size_t)(first - resident) * s->type_size, s->precision.compute, values, from, count, err) !=
+        0) {
         return -1;
     }
     int64_t owned_count;
     strategy_owned(s, u, &owned, &owned_count);
     int64_t begin = first > owned ? first : owned,
             end = first + count < owned + owned_count ? first + count : owned + owned_count;
-    if (s->type == s->real || begin >= end) {
+    if (!precision_mixed(&s->precision) || begin >= end) {
         return 0;
     }
-    char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
-    return put(window, to, s->real, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from,
-               end - begin, err);
+    char *to =
+        (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->precision.masters);
+    return put(window, to, s->precision.masters, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from),
+               from, end - begin, err);
 }
 
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
@@ -67,17 +69,17 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
                      struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->real));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->precision.masters));
     char *at = strategy_resident(s, u, &first, &count);
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < most ? count - done : most;
         void *values = room != NULL ? room : pinned_window_place(window, at + (size_t)done * s->type_size);
         if (hf == NULL) {
-            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->real, values);
-        } else if (hf_read_unit(hf, u, first + done, n, s->real, values, err) != 0) {
+            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->precision.masters, values);
+        } else if (hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err) != 0) {
             return -1;
         }
-        if (put_weights(t, window, u, first + done, n, values, s->real, err) != 0) {
+        if (put_weights(t, window, u, first + done, n, values, s->precision.masters, err) != 0) {
             return -1;
         }
         dt_page_pulse(t->world->page);
@@ -92,7 +94,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
         return dt_wrap(err, "model.load");
     }
-    void *room = t->strategy.type != t->strategy.real ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+    void *room = precision_mixed(&t->strategy.precision) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
     int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = fill_unit(t, &window, hf, u, room, err);
@@ -148,12 +150,12 @@ static int read_moment(struct reading *r, const char *purpose, const struct span
 static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
 {
     const struct tensor *x = s->tensor;
-    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.real));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.precision.masters));
     char *at = strategy_resident(&t->strategy, u, &first, &count);
     for (int64_t done = 0, n; done < s->count; done += n) {
         n = s->count - done < most ? s->count - done : most;
         char *to = at + (size_t)(s->at + done) * t->strategy.type_size;
-        float *read = t->strategy.type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
+        float *read = t->strategy.precision.compute == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
         if (checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err) != 0 ||
             put_weights(t, &r->window, u, first + s->at + done, n, read, DT_F32, err) != 0) {
             return -1;
@@ -180,8 +182,8 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
             return -1;
         }
         if (cut(x, owned_first, owned_count, &span) &&
-            (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
-             read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
+            (read_moment(r, "exp_avg", &span, o->m + moment, t->strategy.precision.states, err) != 0 ||
+             read_moment(r, "exp_avg_sq", &span, o->v + moment, t->strategy.precision.states, err) != 0)) {
             return -1;
         }
     }
@@ -200,8 +202,9 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
     const struct checkpoint_state *state = checkpoint_get_state(c);
     int rc = trainer_check_saved(t, state, path, changes, err);
     if (rc == 0) {
-        r.wide =
-            t->strategy.type != DT_F32 || t->optimizer.moment_type != DT_F32 ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+        r.wide = t->strategy.precision.compute != DT_F32 || t->strategy.precision.states != DT_F32
+                     ? dt_alloc(PINNED_WINDOW_BYTES)
+                     : NULL;
         rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
     }
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
@@ -284,7 +287,7 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         }
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
         size_t moment = optimizer_moment(o, x->unit, at);
-        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real),
+        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->precision.masters),
                               o->m + moment, o->v + moment};
         for (int k = 0; k < 3; k++) {
             struct checkpoint_slice *y = &out[n++];
@@ -308,7 +311,7 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
                         struct dt_error *err)
 {
     struct saving saving = {.t = t};
-    struct saving_typed typed[2] = {{&saving, t->strategy.real}, {&saving, t->optimizer.moment_type}};
+    struct saving_typed typed[2] = {{&saving, t->strategy.precision.masters}, {&saving, t->strategy.precision.states}};
     struct checkpoint_reader readers[2];
     const struct checkpoint_reader *needed[2];
     for (int i = 0; i < 2; i++) {

@@ -206,7 +206,7 @@ static void at_end(struct trainer *t, void *context)
         memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
     }
     struct optimizer *o = &t->optimizer;
-    size_t moment = dt_dtype_size(o->moment_type);
+    size_t moment = dt_dtype_size(s->precision.states);
     int64_t before = 0;
     out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
     for (int i = 0; i < t->chain.tensor_count; i++) {
@@ -219,19 +219,20 @@ static void at_end(struct trainer *t, void *context)
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
-        char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->real);
-        char *m = host_copy(t, o->m + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
-        char *v = host_copy(t, o->v + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
+        char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->precision.masters);
+        char *m = host_copy(t, o->m + optimizer_moment(o, x->unit, 0), owned_count, s->precision.states);
+        char *v = host_copy(t, o->v + optimizer_moment(o, x->unit, 0), owned_count, s->precision.states);
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
-                out->exact[before + e] = s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned]
-                                                           : ((const float *)(const void *)w)[at - owned];
+                out->exact[before + e] = s->precision.compute == DT_F64 ? ((const double *)(const void *)w)[at - owned]
+                                                                        : ((const float *)(const void *)w)[at - owned];
                 out->weights[before + e] = (float)out->exact[before + e];
                 float *to = &out->moments[2 * (before + e)];
-                dt_cpu_cast(&(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
                 dt_cpu_cast(
-                    &(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
+                    &(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, s->precision.states});
+                dt_cpu_cast(
+                    &(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, s->precision.states});
             }
         }
         free(w);

@@ -10,8 +10,8 @@
 static void add(struct strategy *s, struct plan *p)
 {
     int64_t owned = s->optimizer == PART_WHOLE ? s->total : s->total / s->shards;
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * dt_dtype_size(s->sum_type));
-    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, s->grad_type);
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * dt_dtype_size(s->precision.sums));
+    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, s->precision.grads);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -23,7 +23,7 @@ static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error
 static void *slice(struct strategy *s, int unit)
 {
     int64_t before = s->optimizer == PART_WHOLE ? s->unit_first[unit] : s->unit_first[unit] / s->shards;
-    return s->grads_base + (size_t)before * dt_dtype_size(s->sum_type);
+    return s->grads_base + (size_t)before * dt_dtype_size(s->precision.sums);
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -37,7 +37,7 @@ static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumul
         dt_event_wait(x->freed, s->world->compute);
         if (x->mixed) {
             s->world->device->kernels->fill(
-                s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->grad_type});
+                s->world->compute, &(struct dt_fill_args){.x = x->data, .count = u->numel, .type = s->precision.grads});
         }
         x->unit = unit;
     }
@@ -50,12 +50,17 @@ static void keep(struct strategy *s, void *sum, const void *part, int64_t count,
     const struct dt_kernels *k = s->world->device->kernels;
     struct dt_stream *stream = s->world->communication;
     if (!first) {
-        k->add(stream,
-               &(struct dt_add_args){
-                   .out = sum, .a = sum, .b = part, .count = count, .type = s->sum_type, .b_type = s->wire_type});
+        k->add(stream, &(struct dt_add_args){.out = sum,
+                                             .a = sum,
+                                             .b = part,
+                                             .count = count,
+                                             .type = s->precision.sums,
+                                             .b_type = s->precision.wire});
     } else if (part != sum) {
-        k->cast(stream, &(struct dt_cast_args){
-                            .out = sum, .in = part, .count = count, .out_type = s->sum_type, .in_type = s->wire_type});
+        k->cast(
+            stream,
+            &(struct dt_cast_args){
+                .out = sum, .in = part, .count = count, .out_type = s->precision.sums, .in_type = s->precision.wire});
     }
 }
 
@@ -64,20 +69,22 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     struct world *w = s->world;
     struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
     int64_t count = s->chain->units[unit].numel;
-    bool first = s->micro_step == 0, direct = first && s->sum_type == s->wire_type;
+    bool first = s->micro_step == 0, direct = first && s->precision.sums == s->precision.wire;
     char *sum = slice(s, unit), *out = sum;
     dt_event_record(s->unit_done[unit], w->compute);
     dt_event_wait(s->unit_done[unit], w->communication);
     strategy_note(s, 'R', unit);
     if (s->optimizer == PART_WHOLE) {
         out = direct ? sum : x->data;
-        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->wire_type, x->data, out, count, "reduce gradients");
+        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->precision.wire, x->data, out, count, "reduce gradients");
     } else {
         count /= s->shards;
-        out = direct ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * dt_dtype_size(s->wire_type);
-        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, x->data, out, count, "reduce gradients");
+        out = direct ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * dt_dtype_size(s->precision.wire);
+        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->precision.wire, x->data, out, count,
+                       "reduce gradients");
         if (s->replicas > 1) {
-            strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, out, out, count, "reduce across replicas");
+            strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->precision.wire, out, out, count,
+                           "reduce across replicas");
         }
     }
     keep(s, sum, out, count, first);

@@ -20,7 +20,7 @@ static void make_buckets(struct strategy *s)
     for (int u = units - 1; u >= 0; u--) {
         s->bucket_of[u] = n;
         s->buckets[n] = (struct bucket){.first = u, .count = s->buckets[n].count + 1};
-        bytes += (double)s->chain->units[u].numel * (double)dt_dtype_size(s->wire_type);
+        bytes += (double)s->chain->units[u].numel * (double)dt_dtype_size(s->precision.wire);
         if (u > 0 && (bytes >= limit || (u == 1 && bytes >= FIRST_BUCKET_BYTES))) {
             n++;
             bytes = 0;
@@ -46,10 +46,10 @@ static int64_t most_at_once(const struct strategy *s)
 static void add(struct strategy *s, struct plan *p)
 {
     make_buckets(s);
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * dt_dtype_size(s->grad_type));
-    bool beside = !s->alone && s->wire_type != s->grad_type;
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * dt_dtype_size(s->precision.grads));
+    bool beside = !s->alone && s->precision.wire != s->precision.grads;
     s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS,
-                             beside ? (size_t)most_at_once(s) * dt_dtype_size(s->wire_type) : 0);
+                             beside ? (size_t)most_at_once(s) * dt_dtype_size(s->precision.wire) : 0);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -62,7 +62,7 @@ static int open_whole(struct strategy *s, const struct plan *p, struct dt_error 
 
 static char *unit_at(struct strategy *s, int unit)
 {
-    return s->grads_base + (size_t)s->unit_first[unit] * dt_dtype_size(s->grad_type);
+    return s->grads_base + (size_t)s->unit_first[unit] * dt_dtype_size(s->precision.grads);
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -75,7 +75,7 @@ static void *slice(struct strategy *s, int unit)
 {
     int64_t first, count;
     strategy_owned(s, unit, &first, &count);
-    return unit_at(s, unit) + (size_t)first * dt_dtype_size(s->grad_type);
+    return unit_at(s, unit) + (size_t)first * dt_dtype_size(s->precision.grads);
 }
 
 /* Where `count` gradients are while they travel: where they lie, or beside, in the wire's type.
@@ -85,16 +85,17 @@ static char *depart(struct strategy *s, char *grads, int64_t count)
     if (s->wire_base == NULL) {
         return grads;
     }
-    s->world->device->kernels->cast(s->world->communication,
-                                    &(struct dt_cast_args){s->wire_base, grads, count, s->wire_type, s->grad_type});
+    s->world->device->kernels->cast(
+        s->world->communication,
+        &(struct dt_cast_args){s->wire_base, grads, count, s->precision.wire, s->precision.grads});
     return s->wire_base;
 }
 
 static void arrive(struct strategy *s, char *grads, const char *from, int64_t count)
 {
     if (s->wire_base != NULL) {
-        s->world->device->kernels->cast(s->world->communication,
-                                        &(struct dt_cast_args){grads, from, count, s->grad_type, s->wire_type});
+        s->world->device->kernels->cast(
+            s->world->communication, &(struct dt_cast_args){grads, from, count, s->precision.grads, s->precision.wire});
     }
 }
 
@@ -115,16 +116,17 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     if (s->optimizer == PART_WHOLE) {
         int64_t count = s->unit_first[b->first + b->count] - s->unit_first[b->first];
         char *at = depart(s, unit_at(s, b->first), count);
-        strategy_start(s, b->first, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
+        strategy_start(s, b->first, w->comm, DT_ALL_REDUCE, s->precision.wire, at, at, count, "reduce gradients");
         arrive(s, unit_at(s, b->first), at, count);
         return (struct unit_range){b->first, b->count};
     }
     int64_t count = s->chain->units[unit].numel / s->shards;
     char *at = depart(s, unit_at(s, unit), count * s->shards),
-         *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->wire_type);
-    strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->wire_type, at, share, count, "reduce gradients");
+         *share = at + (size_t)(count * s->shard_rank) * dt_dtype_size(s->precision.wire);
+    strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->precision.wire, at, share, count, "reduce gradients");
     if (s->replicas > 1) {
-        strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->wire_type, share, share, count, "reduce across replicas");
+        strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->precision.wire, share, share, count,
+                       "reduce across replicas");
     }
     arrive(s, slice(s, unit), share, count);
     return (struct unit_range){unit, 1};
