@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "collectives/net.h"
-#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/hosts.h"
 #include "launcher/options/options.h"
 
 #include <fcntl.h>

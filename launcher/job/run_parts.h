@@ -10,7 +10,7 @@
 #include "launcher/ssh/leash.h"
 #include "launcher/output/logs.h"
 #include "launcher/query/exporter.h"
-#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/hosts.h"
 #include "launcher/options/options.h"
 #include "launcher/workers/ras.h"
 #include "launcher/query/status.h"

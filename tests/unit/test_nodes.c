@@ -2,9 +2,9 @@
  * this process, the leader's in one that is killed. They meet, elect another leader, and hold a
  * few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. Before that,
  * what hosts compare. */
-#include "launcher/hosts/nodes.h"
-#include "launcher/hosts/nodes_place.h"
-#include "launcher/hosts/nodes_wait.h"
+#include "launcher/hosts/hosts.h"
+#include "launcher/hosts/place.h"
+#include "launcher/hosts/wait.h"
 #include "launcher/hosts/link/link.h"
 #include "launcher/store/store_server.h"
 
@@ -406,7 +406,7 @@ static void digest_of(char *out, char *const *words, char *const *variables)
     }
     argv[argc] = NULL;
     assert_int_equal(options_read(&o, argc, argv, (char **)(uintptr_t)variables, &err), 0);
-    nodes_digest(&o, out, MESSAGE_TEXT_BYTES);
+    hosts_digest(&o, out, MESSAGE_TEXT_BYTES);
     assert_true(strlen(out) < MESSAGE_TEXT_BYTES - 1);
     options_clear(&o);
 }
@@ -489,29 +489,29 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
                         .join_timeout_s = 600,
                         .time_scale = 1};
     struct member *m = dt_alloc(sizeof *m);
-    struct nodes_wait w = {.since_s = dt_now_s()};
+    struct hosts_wait w = {.since_s = dt_now_s()};
     struct dt_text line;
     dt_text_init(&line);
     m->role = MEMBER_SEEKING;
     m->seek_since_s = w.since_s;
     for (int i = 0; i < 15; i++) {
-        assert_false(nodes_wait_key_refused(&w, key, 100 + i, 1));
+        assert_false(hosts_wait_key_refused(&w, key, 100 + i, 1));
     }
-    assert_true(nodes_wait_key_refused(&w, key, 115, 1));
-    assert_true(nodes_wait_is_key(&w, m));
+    assert_true(hosts_wait_key_refused(&w, key, 115, 1));
+    assert_true(hosts_wait_is_key(&w, m));
     (void)snprintf(w.trouble, sizeof w.trouble,
                    "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
     (void)snprintf(w.denied, sizeof w.denied, "%s", key);
-    nodes_wait_line(&w, m, &o, 0, &line);
+    hosts_wait_line(&w, m, &o, 0, &line);
     assert_non_null(strstr(dt_text_str(&line), "s left: refused our proof: the key files differ"));
     dt_text_reset(&line);
-    nodes_wait_too_few(&w, m, &o, &line);
+    hosts_wait_too_few(&w, m, &o, &line);
     assert_string_equal(dt_text_str(&line),
                         "endpoint 10.0.0.1 port 29500: refused our proof: the key files differ, or it is ending");
     m->record.round = 1; /* whoever was in a round had the right key: the job ends with another
                           * code, and names what it saw last */
     dt_text_reset(&line);
-    nodes_wait_too_few(&w, m, &o, &line);
+    hosts_wait_too_few(&w, m, &o, &line);
     assert_non_null(strstr(dt_text_str(&line), "port 29500: closed the connection"));
     dt_text_clear(&line);
     free(m);
@@ -520,12 +520,12 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 static void refusals_far_apart_are_no_proof(void **state)
 {
     (void)state;
-    struct nodes_wait w = {.since_s = 0};
+    struct hosts_wait w = {.since_s = 0};
     for (int i = 0; i < 10; i++) {
-        assert_false(nodes_wait_key_refused(&w, "x", 100 + 3 * i, 1));
+        assert_false(hosts_wait_key_refused(&w, "x", 100 + 3 * i, 1));
     }
-    nodes_wait_met(&w);
-    assert_false(nodes_wait_key_refused(&w, "x", 128, 1));
+    hosts_wait_met(&w);
+    assert_false(hosts_wait_key_refused(&w, "x", 128, 1));
     assert_int_equal(w.key_refusals, 1);
 }
 

@@ -1,7 +1,7 @@
 /* Hooks of the link become calls of the member, hooks of the member become frames and actions.
  * The member is never called from within one of its hooks: frames are queued by the link,
  * actions by run.c. One timer serves the member; another says for whom we wait. */
-#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/hosts.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -17,9 +17,9 @@
 #include "launcher/hosts/link/link.h"
 #include "launcher/hosts/machine.h"
 #include "launcher/rounds/member.h"
-#include "launcher/hosts/etcd/nodes_etcd.h"
-#include "launcher/hosts/nodes_place.h"
-#include "launcher/hosts/nodes_wait.h"
+#include "launcher/hosts/etcd/etcd_witness.h"
+#include "launcher/hosts/place.h"
+#include "launcher/hosts/wait.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -48,11 +48,11 @@ struct nodes {
     struct store_server *store;
     struct gather *gather;
     struct knock *knocks;
-    struct claim *claim;     /* on the endpoint's port, while somebody else has it */
-    struct nodes_etcd *etcd; /* in place of the endpoint; or null */
+    struct claim *claim;       /* on the endpoint's port, while somebody else has it */
+    struct etcd_witness *etcd; /* in place of the endpoint; or null */
     uv_timer_t tick, news;
-    struct nodes_place place;
-    struct nodes_wait wait;
+    struct hosts_place place;
+    struct hosts_wait wait;
     double open_s;
     double refused_s;  /* a message was, and was said to be */
     bool told_name;    /* that the endpoint's means nothing */
@@ -97,10 +97,10 @@ static void learn_address(struct nodes *n, uint64_t peer, const char *host)
 {
     struct peer_info *self = &n->member.options.self;
     char local[sizeof self->address];
-    bool others_reach = !nodes_is_loopback(self->address),
+    bool others_reach = !hosts_is_loopback(self->address),
          named = n->place.by_name && n->member.record.round == 0 && strcmp(host, self->address) != 0;
     if ((others_reach && !named) || link_local_address(n->link, peer, local, sizeof local) != 0 ||
-        strcmp(local, self->address) == 0 || (nodes_is_loopback(local) && self->address[0] != '\0')) {
+        strcmp(local, self->address) == 0 || (hosts_is_loopback(local) && self->address[0] != '\0')) {
         n->place.by_name = n->place.by_name && !named;
         return;
     }
@@ -121,7 +121,7 @@ static void on_up(void *user, uint64_t peer, const char *host)
     (void)snprintf(who.host, sizeof who.host, "%s", host);
     (void)snprintf(who.address, sizeof who.address, "%s", host);
     learn_address(n, peer, host);
-    nodes_wait_met(&n->wait);
+    hosts_wait_met(&n->wait);
     dt_log(DT_LOG_INFO, "nodes", "link with %016llx at %s port %d", (unsigned long long)peer, host, who.port);
     member_up(&n->member, &who, dt_now_s());
     follow_up(n);
@@ -208,8 +208,8 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
 static void send_message(void *user, uint64_t peer, const struct message *m)
 {
     struct nodes *n = user;
-    if (n->etcd != NULL && witness_is(nodes_etcd_witness(n->etcd), peer)) {
-        witness_send(nodes_etcd_witness(n->etcd), m);
+    if (n->etcd != NULL && witness_is(etcd_witness_end(n->etcd), peer)) {
+        witness_send(etcd_witness_end(n->etcd), m);
         return;
     }
     if (m->kind == MESSAGE_JOIN) {
@@ -298,10 +298,10 @@ static void act(void *user, const struct action *a, const struct record *record,
         struct dt_text line;
         dt_text_init(&line);
         find_holder(n);
-        nodes_wait_too_few(&n->wait, &n->member, n->o, &line);
+        hosts_wait_too_few(&n->wait, &n->member, n->o, &line);
         say(dt_text_str(&line));
         dt_text_clear(&line);
-        if (nodes_wait_is_key(&n->wait, &n->member)) {
+        if (hosts_wait_is_key(&n->wait, &n->member)) {
             last = *a;
             last.code = DT_EXIT_USAGE;
             a = &last;
@@ -347,7 +347,7 @@ static void end_for_key(struct nodes *n)
 {
     struct dt_text line;
     dt_text_init(&line);
-    nodes_wait_endpoint(&n->wait, &n->member, n->o, &line);
+    hosts_wait_endpoint(&n->wait, &n->member, n->o, &line);
     end_at_once(n, DT_EXIT_USAGE, dt_text_str(&line));
     dt_text_clear(&line);
     n->hooks.settle(n->hooks.user);
@@ -363,7 +363,7 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     if (peer == 0 && (!n->place.hosts || refused)) {
         (void)snprintf(n->wait.trouble, sizeof n->wait.trouble, "%s", err->text);
         bool sure =
-            err->status == DT_INVALID && nodes_wait_key_refused(&n->wait, err->text, dt_now_s(), n->o->time_scale);
+            err->status == DT_INVALID && hosts_wait_key_refused(&n->wait, err->text, dt_now_s(), n->o->time_scale);
         bool denied = refused && strcmp(n->wait.trouble, n->wait.denied) != 0;
         if (denied) { /* waiting will hardly help */
             memcpy(n->wait.denied, n->wait.trouble, sizeof n->wait.denied);
@@ -384,7 +384,7 @@ static void connect_to(void *user, const struct peer_info *to)
     struct nodes *n = user;
     char address[LOOKUP_NAME_BYTES];
     if (n->etcd != NULL && (to == NULL || peer_is_witness(to))) {
-        witness_ask(nodes_etcd_witness(n->etcd));
+        witness_ask(etcd_witness_end(n->etcd));
     } else if (to != NULL) {
         link_connect(n->link, to->id, from_here(n, to->address, address, sizeof address), to->port);
     } else if (!n->place.hosts) {
@@ -395,8 +395,8 @@ static void connect_to(void *user, const struct peer_info *to)
 static void drop(void *user, uint64_t peer)
 {
     struct nodes *n = user;
-    if (n->etcd != NULL && witness_is(nodes_etcd_witness(n->etcd), peer)) {
-        witness_drop(nodes_etcd_witness(n->etcd));
+    if (n->etcd != NULL && witness_is(etcd_witness_end(n->etcd), peer)) {
+        witness_drop(etcd_witness_end(n->etcd));
         return;
     }
     link_drop(n->link, peer);
@@ -463,7 +463,7 @@ static void on_forsaken(void *user, uint64_t peer, enum knock_end end)
     struct nodes *n = user;
     if (end == KNOCK_REFUSED) {
         dt_log(DT_LOG_INFO, "nodes", "%016llx is gone: nobody listens where it did", (unsigned long long)peer);
-        witness_refused(nodes_etcd_witness(n->etcd), peer, dt_now_s());
+        witness_refused(etcd_witness_end(n->etcd), peer, dt_now_s());
     }
 }
 
@@ -490,7 +490,7 @@ static void on_news(uv_timer_t *timer)
     struct dt_text line;
     dt_text_init(&line);
     find_holder(n);
-    nodes_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(nodes_etcd_witness(n->etcd)) : 0,
+    hosts_wait_line(&n->wait, &n->member, n->o, n->etcd != NULL ? witness_free_at(etcd_witness_end(n->etcd)) : 0,
                     &line);
     say(dt_text_str(&line));
     dt_text_clear(&line);
@@ -552,7 +552,7 @@ static int open_network_with(struct nodes *n, uv_loop_t *loop, struct member_opt
     m->self.machine = machine_id();
     n->open_s = dt_now_s();
     n->refused_s = n->open_s - refused_line_s;
-    int fd = nodes_place_open(&n->place, o, &m->self, n->wait.trouble, sizeof n->wait.trouble, err);
+    int fd = hosts_place_open(&n->place, o, &m->self, n->wait.trouble, sizeof n->wait.trouble, err);
     if (fd < 0) {
         return -1;
     }
@@ -625,7 +625,7 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
     n->hooks = *hooks;
     n->wait.since_s = -1;
     dt_text_init(&n->out);
-    nodes_digest(o, m->digest, sizeof m->digest);
+    hosts_digest(o, m->digest, sizeof m->digest);
     (void)gethostname(m->self.host, sizeof m->self.host - 1);
     dt_text_make_harmless(m->self.host, false);
     (void)uv_timer_init(loop, &n->tick);
@@ -645,16 +645,16 @@ int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, con
                                  .say = member_line,
                                  .knock = knock};
         member_init(&n->member, m, &h);
-        struct nodes_etcd_hooks e = {.user = n,
-                                     .moved = on_etcd_moved,
-                                     .trouble = on_etcd_trouble,
-                                     .refused = on_etcd_refused,
-                                     .knock = on_etcd_knock};
-        result = o->etcd.endpoint_count > 0 ? nodes_etcd_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
+        struct etcd_witness_hooks e = {.user = n,
+                                       .moved = on_etcd_moved,
+                                       .trouble = on_etcd_trouble,
+                                       .refused = on_etcd_refused,
+                                       .knock = on_etcd_knock};
+        result = o->etcd.endpoint_count > 0 ? etcd_witness_open(&n->etcd, loop, o, &n->member, &e, err) : 0;
     }
     if (result == 0) {
         (n->place.hosts ? member_lead : member_seek)(&n->member, dt_now_s());
-        if (!n->place.hosts && nodes_choice(o) != ENDPOINT_JOIN) {
+        if (!n->place.hosts && hosts_endpoint_choice(o) != ENDPOINT_JOIN) {
             struct claim_options c = {.host = o->master_addr,
                                       .port = o->master_port,
                                       .every_s = 1 / o->time_scale,
@@ -784,7 +784,7 @@ void nodes_close(struct nodes *n)
         claim_close(n->claim);
     }
     if (n->etcd != NULL) {
-        nodes_etcd_close(n->etcd);
+        etcd_witness_close(n->etcd);
     }
     gather_close(n->gather);
     knock_close_all(&n->knocks);

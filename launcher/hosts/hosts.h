@@ -1,8 +1,8 @@
 /* A job on several hosts, as one agent sees it: the member (member.h) with its links, its clock
  * and the endpoint, and the worker store on the same port. run.c tells what its workers do and
  * is told what to do, as it would be by a coordinator of its own. */
-#ifndef DT_LAUNCHER_HOSTS_NODES_H
-#define DT_LAUNCHER_HOSTS_NODES_H
+#ifndef DT_LAUNCHER_HOSTS_HOSTS_H
+#define DT_LAUNCHER_HOSTS_HOSTS_H
 
 #include "launcher/rounds/coordinator.h"
 #include "launcher/options/options.h"
