@@ -1,6 +1,7 @@
-/* A job on several hosts, as one agent sees it: the member (member.h) with its links, its clock
- * and the endpoint, and the worker store on the same port. run.c tells what its workers do and
- * is told what to do, as it would be by a coordinator of its own. */
+/* What the job's loop asks of the coordinator, whether the job has other hosts or not. The job
+ * tells what its workers do, and hooks.act says what this host does next. alone.c owns the
+ * coordinator of a job on one host; several.c agrees with the other hosts, over links, on one
+ * coordinator and its owner (rounds/member.h). Both hold the store of the workers. */
 #ifndef DT_LAUNCHER_HOSTS_HOSTS_H
 #define DT_LAUNCHER_HOSTS_HOSTS_H
 
@@ -10,66 +11,75 @@
 
 #include <uv.h>
 
-struct nodes_hooks {
+struct hosts_meeting {     /* of the workers of a round; the same on all its hosts */
+    char launch[33];       /* 32 hex digits; no other launch has it, whatever its run id */
+    char master_addr[256]; /* where the workers find their store, as seen from this host */
+    int master_port;
+    char sizes[2048]; /* workers of each host, "8(x3),4"; "": not known */
+};
+
+struct hosts_hooks {
     void *user;
-    /* What our node is to do. master_addr, master_port: where the workers of the round find
-     * their store (START; else null); sizes: how many workers each of its hosts has, "8(x3),4",
-     * or "". Called from nodes_tell and from the loop; must not call nodes_tell itself. */
-    void (*act)(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes);
-    /* From the loop only, after whatever was acted: the time to carry it out; nodes_tell may be
+    /* What this host is to do; meeting: of a START, else null, and valid during the call. Called
+     * from hosts_tell and from the loop; must not call hosts_tell itself. */
+    void (*act)(void *user, const struct action *a, const struct hosts_meeting *meeting);
+    /* From the loop only, after whatever was acted: the time to carry it out; hosts_tell may be
      * called. */
     void (*settle)(void *user);
-    /* For nodes_gather (gather.h); may be null. */
+    /* For hosts_gather (query/gather.h); may be null. */
     void (*rows)(void *user, struct dt_text *out);
     void (*gathered)(void *user);
 };
 
-struct nodes;
+struct hosts_view { /* what is known on this host now */
+    bool others;    /* other hosts may be in the job: they may know causes, and have stopped it */
+    bool alone;     /* we lead, and no other host of the job is here */
+    bool spare;     /* the job runs with other hosts; ours takes part when one is lost */
+    int restarts_used;
+    int restarts_after_failure; /* including the one that a failure here costs, which a leader
+                                 * elsewhere may not have counted yet */
+    int no_progress;            /* restarts in a row that came no further */
+    int64_t best_step;          /* the furthest one, of those; -1: none */
+    const char *address;        /* where others reach this host, numeric; null: not known */
+};
 
-/* Decides who holds the endpoint, listens, and seeks the others; nothing is waited for but the
- * look-up of the endpoint's name. o and hooks->user must outlive it. Errors: a bad key file, a
- * port that is taken. */
-int nodes_open(struct nodes **out, uv_loop_t *loop, const struct options *o, const struct nodes_hooks *hooks,
+struct hosts_cause {  /* why a round ended */
+    const char *text; /* null: not known on this host; valid until the loop runs on */
+    bool weak;        /* no more than that a worker lost its peers */
+    bool failed;      /* it costs a restart */
+    bool said;        /* people have been told */
+};
+
+struct hosts;
+
+/* Opens the store, and for several hosts decides who holds the endpoint, listens, and seeks the
+ * others. Waits for nothing but the look-up of a name. o and hooks->user must outlive *out.
+ * Errors: a bad key file, a port that is taken, an address of another host, a loopback interface
+ * that is down. hosts_close and hosts_free are due after an error as well. */
+int hosts_open(struct hosts **out, uv_loop_t *loop, const struct options *o, const struct hosts_hooks *hooks,
                struct dt_error *err);
-/* The store that workers find here if this agent leads; empty when a round begins that it leads. */
-struct store_server *nodes_store(const struct nodes *n);
-/* Where others reach this host, numeric; null while that is unknown. */
-const char *nodes_address(const struct nodes *n);
-/* Which launch of its run id this is, 32 hex digits: the same on all hosts, from the first round
- * on. */
-void nodes_launch(const struct nodes *n, char out[33]);
-/* In place of coordinator_step; e->node and e->order are ignored. */
-void nodes_tell(struct nodes *n, const struct event *e);
-/* Restarts that the job has used, as far as is known here; with `failed`, including the one that
- * a failure here is about to cost. */
-int nodes_restarts_used(const struct nodes *n, bool failed);
-/* How many restarts in a row came no further, and (through best_step) how far the best one came;
- * as far as is known here. */
-int nodes_no_progress(const struct nodes *n, int64_t *best_step);
+/* What our workers did; e->node is ignored, and so is e->order where hosts agree on the order. */
+void hosts_tell(struct hosts *h, const struct event *e);
+struct hosts_view hosts_view(const struct hosts *h);
+struct hosts_cause hosts_cause(const struct hosts *h, int round);
+/* The store that workers of this host find here, if this host leads; null after an error. It is
+ * empty when a round begins that this host leads. */
+struct store_server *hosts_store(const struct hosts *h);
 /* Asks all hosts what their workers do; false: there is nobody to ask, else hooks.gathered is
  * called within a second. */
-bool nodes_gather(struct nodes *n);
-/* Appends members of a JSON object: "role", "term", "members" (hosts, as the newest nodes_gather
- * found them). */
-void nodes_status(const struct nodes *n, struct dt_text *out);
-/* We lead, and no other host of the job is here. */
-bool nodes_is_alone(const struct nodes *n);
-/* The job runs with other hosts; ours takes part when one is lost. */
-bool nodes_is_spare(const struct nodes *n);
-/* Appends what other hosts' workers did when nodes_gather asked: a JSON object per line. */
-void nodes_rows(const struct nodes *n, struct dt_text *out);
-/* Why the round ended, or null: nothing is known here. `weak`: no more than that a worker lost
- * its peers. `failed`: it costs a restart. */
-const char *nodes_cause(const struct nodes *n, int round, bool *weak, bool *failed);
-/* It has been said to people already. */
-bool nodes_cause_said(const struct nodes *n, int round);
+bool hosts_gather(struct hosts *h);
+/* Appends members of a JSON object: "role", "term" (of several hosts), "members" (hosts, as the
+ * newest hosts_gather found them). */
+void hosts_status(const struct hosts *h, struct dt_text *out);
+/* Appends what other hosts' workers did when hosts_gather asked: a JSON object per line. */
+void hosts_rows(const struct hosts *h, struct dt_text *out);
 /* At an etcd, the job is over and nothing runs here any more: a leader waits until nothing runs
  * on the other hosts either, for a third of --dead_after at most, so that the next job of this
  * name can begin at once. */
-void nodes_await_others(struct nodes *n);
+void hosts_await_others(struct hosts *h);
 /* Says goodbye and closes the store and all links; run the loop until it is empty (some seconds
- * at most), then nodes_free. */
-void nodes_close(struct nodes *n);
-void nodes_free(struct nodes *n);
+ * at most), then hosts_free. Null: nothing happens. */
+void hosts_close(struct hosts *h);
+void hosts_free(struct hosts *h);
 
 #endif
