@@ -595,7 +595,7 @@ static void case_run_many(const struct case_run *r)
                                          .moment_type = moment};
         first = end;
     }
-    r->k->adamw_many(r->s, each, (int)n[1]);
+    r->k->adamw_many(r->s, &(struct dt_adamw_many_args){each, (int)n[1]});
     memset(each, 0xff, sizeof each); /* it was read */
 }
 
