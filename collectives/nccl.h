@@ -32,7 +32,8 @@ enum nccl_which { NCCL_MAIN, NCCL_GATHER };
 enum nccl_rest { NCCL_GOES_ON, NCCL_BEGINS, NCCL_AT_REST, NCCL_LEFT };
 #define NCCL_LOOK_S 0.02
 
-struct nccl_said { /* what a rank puts into its stream; written by it, read by others of its host */
+struct nccl_said { /* what a rank enqueues on its stream; written by it, read by others of its
+                    * host */
     _Atomic uint32_t number;
     _Atomic uint64_t digest;
     _Atomic uint64_t text[NCCL_TEXT_WORDS]; /* may be read while it changes; then the number has
@@ -106,7 +107,7 @@ const char *nccl_told_by(const struct dt_comm *c, int rank, char out[40]);
 /* nccl_watch.c */
 int nccl_watch_open(struct dt_comm *c, struct dt_error *err);
 void nccl_watch_close(struct dt_comm *c);
-/* Says what this rank is about to put into its stream as its collective n->step, and compares it
+/* Says what this rank is about to enqueue on its stream as its collective n->step, and compares it
  * with those of this host that have come already. */
 int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err);
 void nccl_mark(struct dt_comm *c, struct dt_stream *s, bool done);

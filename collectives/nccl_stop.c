@@ -23,7 +23,7 @@
 #define REVOKE_S 5.0 /* then it is aborted */
 #define END_S 10.0   /* what closing may take */
 #define CAUSE_S 0.2  /* what the hosts have to say who is lost, when NCCL fails first */
-/* since 2.23 each collective is put in by a thread that NCCL starts for it, which takes tens of
+/* since 2.23 each collective is enqueued by a thread that NCCL starts for it, which takes tens of
  * microseconds */
 #define SPIN_S 2e-4
 
@@ -414,8 +414,8 @@ bool nccl_end(struct dt_comm *c)
     if (rest && n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0 && finalize(c)) {
         in_thread(n, destroy_main);
         rest = nccl_await_rest(c);
-    } else if (rest && (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it
-                                                                         * may be writing them */
+    } else if (rest &&
+               (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it may be writing them */
         nccl_stop(c);
         rest = nccl_await_rest(c);
         if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is

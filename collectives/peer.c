@@ -432,7 +432,7 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
 
 /* A stream that waits for its peers holds nothing that another one needs, since no kernel spins:
  * of collectives that all ranks start in one order, the first that is not through waits only for
- * what its rank has put in before it. Sums have their own order, wherever they run. */
+ * what its rank has enqueued before it. Sums have their own order, wherever they run. */
 static bool beside(const struct dt_comm *c)
 {
     (void)c;

@@ -1,4 +1,4 @@
-/* One function per kernel. What is read and written in place moves twice; what is added to, too. */
+/* One function per kernel. A tensor that is written in place, or added to, moves twice. */
 #include "kernels/cost.h"
 
 #include "kernels/exact.h"
@@ -8,19 +8,20 @@ static double size_of(enum dt_dtype type)
     return (double)dt_dtype_size(type);
 }
 
-/* Of what has a type of its own where `type` is BF16: sums, gradients. */
+/* Bytes of an element of sums and gradients, which have a type of their own where `type` is
+ * BF16. */
 static double own_size(enum dt_dtype type, enum dt_dtype own)
 {
     return size_of(type == DT_BF16 ? own : type);
 }
 
-/* Of means and the like. */
+/* Bytes of an element of statistics. */
 static double wide_size(enum dt_dtype type)
 {
     return size_of(dt_dtype_wide(type));
 }
 
-/* Of what is overwritten, or added to. */
+/* How often a result moves: once when it is overwritten, twice when it is added to. */
 static double times(bool accumulate)
 {
     return accumulate ? 2 : 1;
@@ -109,8 +110,8 @@ struct dt_cost dt_cost_activation_backward(const struct dt_activation_backward_a
     return moved(3.0 * (double)a->count * size_of(a->type) + sums);
 }
 
-/* Of attention: `rows` times all its heads, of q and what is as large; of k and of v; operations
- * of one product of (T, T). */
+/* Parts of attention's cost. wide: elements of q and of each tensor as large; narrow: of k, and of
+ * v; product: operations of one product of shape (T, T). */
 struct attention {
     double rows, wide, narrow, product;
 };

@@ -59,7 +59,8 @@ static const struct device_row rows[] = {
 #endif
     {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true, NULL},
     {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true, NULL},
-    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL},
+    {"separate", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL},
+    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL}, /* its earlier name */
 };
 
 static const struct device_row *find_row(const char *name, struct dt_error *err)
@@ -72,7 +73,7 @@ static const struct device_row *find_row(const char *name, struct dt_error *err)
     (void)(strcmp(name, "cuda") == 0
                ? dt_fail(err, DT_INVALID,
                          "device cuda: this build has none; build it where nvcc is, or with make CUDA=PREFIX")
-               : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, apart", name));
+               : dt_fail(err, DT_INVALID, "device %s: unknown; devices are cpu, cuda, twin32, twin64, separate", name));
     return NULL;
 }
 
@@ -155,7 +156,7 @@ int dt_device_alloc(struct dt_device *d, enum dt_memory kind, size_t size_bytes,
     return d->ops->alloc(d, kind, size_bytes, out, err);
 }
 
-/* What a handle begins with; what the device itself says of the memory follows. */
+/* The beginning of a handle. The device's own bytes follow. */
 struct head {
     pid_t process;
     void *base;
@@ -163,8 +164,8 @@ struct head {
 };
 _Static_assert(sizeof(struct head) + DT_DEVICE_OWN_BYTES <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
 
-/* Memory of this process that was exported: ranks that are its threads are given an address of
- * this list only, whatever a handle says. */
+/* Memory that this process exported. Ranks that are threads of it get only addresses in this list,
+ * whatever a handle says. */
 struct exported {
     void *base;
     size_t size_bytes;

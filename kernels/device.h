@@ -1,16 +1,17 @@
 /* Devices: memory, streams and events behind one interface: "cpu", and "cuda" where the build
  * found the toolkit.
  *
- * Kernels, copies and collectives enqueue on a stream and return nothing. The first failure
- * stays with the stream, which then runs nothing more; an event recorded on it carries the
- * failure to whoever waits (a stream that waits fails too), and `sync` reports it. A CPU stream
- * is a thread with a queue, or does its work at once in the caller ("inline"). One host thread
- * drives a stream at a time; different streams may be driven by different threads.
+ * Kernels, copies and collectives enqueue work on a stream and return nothing. The first failure
+ * stays with the stream, which then runs nothing more. An event recorded on it carries the
+ * failure: a stream that waits for the event fails too, and `sync` reports it. A CPU stream is a
+ * thread with a queue, or does its work at once in the caller ("inline"). One host thread drives
+ * a stream at a time; different threads may drive different streams.
  *
  * Devices: "cpu" (production), "twin32" and "twin64": the same memory and streams with the
  * plain-C kernels for float and double. On "twin64" every floating-point buffer is double, so
- * whole models run in double (golden numbers, gradients). "apart" is the CPU that says its
- * memory is not the host's: with it, tests take the ways to a GPU and back where there is none. */
+ * whole models run in double (golden numbers, gradients). "separate" is the CPU with host_memory
+ * false, as if its memory were separate from the host's: tests run the code for GPUs with it
+ * where there is none. */
 #ifndef DT_KERNELS_DEVICE_H
 #define DT_KERNELS_DEVICE_H
 
@@ -31,8 +32,7 @@ struct dt_device;
 enum dt_memory {
     DT_MEMORY_DEVICE,
     DT_MEMORY_PINNED
-}; /* pinned: host memory that copies fast;
-    * on the CPU both are the same */
+}; /* pinned: host memory that a GPU copies fast; on the CPU both kinds are the same */
 enum dt_streams { DT_STREAMS_AUTO, DT_STREAMS_INLINE, DT_STREAMS_THREAD };
 
 struct dt_device_options {
@@ -54,15 +54,14 @@ struct dt_event {
     struct dt_device *device;
 };
 struct dt_graph {
-    struct dt_stream *stream; /* that it was taken down on */
+    struct dt_stream *stream; /* the work was captured on it */
 };
 
-/* Work for dt_stream_call: runs in stream order on a host thread. Non-zero: the stream fails
- * with `err`. */
+/* A function for dt_stream_call. It runs in stream order on a host thread. Non-zero: the stream
+ * fails with `err`. */
 typedef int dt_stream_fn(struct dt_stream *s, void *args, struct dt_error *err);
 
-/* What ranks that compute side by side on one host need to reach each other's memory; a device
- * that has none of it says null. */
+/* How ranks on one host reach each other's memory. Null: the device cannot. */
 #define DT_DEVICE_HANDLE_BYTES 128
 #define DT_DEVICE_OWN_BYTES 96 /* of a handle: what the device itself puts there */
 struct dt_device_sharing {
@@ -76,7 +75,7 @@ struct dt_device_sharing {
     void (*wait_word)(struct dt_stream *s, uint32_t *at, uint32_t value);
 };
 
-/* Attention that a job asks for; what the args point to counts for nothing. */
+/* The shapes of attention that a job computes; the pointers in the args do not matter. */
 struct dt_attention_list {
     const struct dt_attention_args *forward;
     int forward_count;
@@ -84,35 +83,34 @@ struct dt_attention_list {
     int backward_count;
 };
 
-/* Choosing how products and attention are computed, before a run's first ones; a device that has
- * no choice says null. Nothing of it may run beside products, and what `each` points to counts
- * by its alignment only. */
+/* How products and attention are computed, chosen before the first ones of a run. Null: the device
+ * has no choice. No product may run meanwhile. Of the pointers in `each` only the alignment
+ * matters. */
 struct dt_device_plans {
-    /* Measures on s those products that nothing was chosen for, and keeps the choice for later
-     * runs; one with an epilogue comes after the same one without. *measured: how many. Where
-     * nothing can be kept nothing is chosen, and `why`, otherwise of status DT_OK, says so. tick
-     * (may be null) is called between measurements. */
+    /* Measures on s the products that have no plan yet, and keeps the plans for later runs. A
+     * product with an epilogue comes after the same product without one. *measured: how many were
+     * measured. Where nothing can be kept nothing is chosen, and `why` says the reason; otherwise
+     * `why` has status DT_OK. tick (may be null) is called between measurements. */
     int (*choose)(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
                   void *context, int *measured, struct dt_error *why, struct dt_error *err);
-    /* The choice for these products as text; another rank takes it in place of its own, and with
-     * `keep` for later runs of this host where these have none. False: it is of another device
-     * or library, and nothing was changed. */
+    /* tell writes the plans of these products as text. take puts the plans of another rank in the
+     * place of our own; with `keep` it also keeps them for later runs of this host, where these
+     * have none. False: the text is of another device or library, and nothing was changed. */
     void (*tell)(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out);
     bool (*take)(struct dt_device *d, const char *text, bool keep);
-    /* Chooses nothing, attention included, and forgets what was chosen earlier: the same on each
-     * start. */
+    /* Forgets all plans, those of attention included, and makes none, so that each start computes
+     * alike. */
     void (*none)(struct dt_device *d);
-    /* Computes each product once on s, with operands of its own, so that no step waits for its
-     * plan or for a library's code; waits for them. */
+    /* Computes each product once on s, with operands of its own, and waits. So no step waits until
+     * a plan is made or a library's code is loaded. */
     int (*ready)(struct dt_stream *s, const struct dt_matmul_args *each, int count, void (*tick)(void *context),
                  void *context, struct dt_error *err);
-    /* Makes what a pass of attention needs (a library compiles its kernel: a second), so that no
-     * step waits for it; what `a` points to counts for nothing. *by: what will compute it, in
-     * words. */
+    /* Prepares a pass of attention (a library compiles its kernel: a second), so that no step waits
+     * for it. The pointers in `a` do not matter. *by: what will compute it, in words. */
     int (*attention)(struct dt_device *d, const struct dt_attention_args *a, const char **by, struct dt_error *err);
     int (*attention_backward)(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by,
                               struct dt_error *err);
-    /* As choose, tell and take do it for products: which of a library's ways computes a pass.
+    /* As choose, tell and take, for attention: which of a library's algorithms computes a pass.
      * tell adds nothing where there is no choice. */
     int (*choose_attention)(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context),
                             void *context, int *measured, struct dt_error *why, struct dt_error *err);
@@ -120,8 +118,8 @@ struct dt_device_plans {
     bool (*take_attention)(struct dt_device *d, const char *text, bool keep);
 };
 
-/* Work that is taken down once and put in as a whole again and again, at a fraction of the
- * host's time; a device that has none of it says null. */
+/* Work that is captured once and launched as a whole many times, at a fraction of the host's time.
+ * Null: the device has no graphs. */
 struct dt_device_graphs {
     int (*begin)(struct dt_stream *s, struct dt_error *err);
     int (*end)(struct dt_stream *s, struct dt_graph **out, struct dt_error *err);
@@ -168,7 +166,7 @@ struct dt_device_ops {
 
 struct dt_device {
     const struct dt_device_ops *ops;
-    const struct dt_kernels *kernels; /* k->gelu_forward(stream, &args) */
+    const struct dt_kernels *kernels; /* kernels->activation(stream, &args) */
     enum dt_dtype real;               /* type of weights and activations made here: F32, or F64
                                        * on twin64 */
     bool host_memory;                 /* device memory is the host's too: the host may read and
@@ -177,28 +175,28 @@ struct dt_device {
     void *impl;
 };
 
-/* Opens device "cpu", "cuda", "twin32", "twin64" or "apart" (options null: defaults). DT_INVALID
- * for an unknown name; "cuda" may have no driver or GPU (DT_NOT_FOUND), or a driver or GPU that
- * is too old (DT_INVALID). */
+/* Opens device "cpu", "cuda", "twin32", "twin64" or "separate" (options null: defaults).
+ * DT_INVALID: the name is unknown, or the driver or GPU is too old. DT_NOT_FOUND: "cuda" has no
+ * driver or no GPU. */
 int dt_device_open(struct dt_device *d, const char *name, const struct dt_device_options *options,
                    struct dt_error *err);
 /* Does this build know a device of that name? Its driver is not asked. */
 bool dt_device_known(const char *name);
-/* How many of them there are here; fails as dt_device_open does where there is none. */
+/* How many such devices this host has. Fails as dt_device_open does where there is none. */
 int dt_device_count(const char *name, int *out, struct dt_error *err);
 /* Bytes of the device's memory that are free now, and all of them; false where it is the host's
  * memory, or the device does not say. */
 bool dt_device_memory(struct dt_device *d, size_t *free_bytes, size_t *total_bytes);
-/* FLOP/s of products of this type (F32, BF16) that its maker states at most; 0: not known, as of
- * CPUs. */
+/* FLOP/s of products of this type (F32, BF16) that the maker states. 0: not known, as for CPUs. */
 double dt_device_peak(struct dt_device *d, enum dt_dtype type);
-/* Which one of the machine's it is, before it is open, too. False where it is the CPU, or the
+/* Where the device sits and what it is called; it need not be open. False: it is the CPU, or the
  * driver does not say. */
 bool dt_device_place(const char *name, int index, struct dt_device_place *out);
-/* Streams, events and memory of it must be closed before. Harmless on a zeroed struct and twice. */
+/* Its streams, events and memory must be closed before. Harmless on a zeroed struct and twice. */
 void dt_device_close(struct dt_device *d);
 
-/* Makes it the calling thread's device, for a library that is called beside (NCCL). */
+/* Makes it the current device of the calling thread, for libraries that use the current device
+ * (NCCL). */
 void dt_device_use(struct dt_device *d);
 
 /* Zeroed memory aligned to 64 bytes at least (large blocks: huge pages where given, touched).
@@ -212,22 +210,21 @@ int dt_stream_open(struct dt_device *d, int priority, struct dt_stream **out, st
 void dt_stream_close(struct dt_stream *s);
 /* The library's own stream (cudaStream_t), or null. */
 void *dt_stream_native(struct dt_stream *s);
-/* Copies in stream order; any of host and device memory. Ranks on the CPU share one memory and
- * have no use for it; what lies on a device gets in and out by it. Host memory is
- * DT_MEMORY_PINNED where a GPU takes part. */
+/* Copies in stream order, between host and device memory in any combination. Host memory is
+ * DT_MEMORY_PINNED where a GPU takes part. Ranks on the CPU share one memory and need no copies. */
 void dt_stream_copy(struct dt_stream *s, void *dst, const void *src, size_t size_bytes);
 /* Runs fn(s, copy of args) in stream order; args_bytes at most DT_CALL_ARGS_MAX. CPU collectives
  * are such calls. */
 #define DT_CALL_ARGS_MAX 320
 void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, size_t args_bytes);
-/* Makes the stream fail, at once (from any thread; work that already runs goes on to its end,
- * and so does what a GPU's queue holds). The first failure stays. */
+/* Makes the stream fail at once, from any thread. Work that already runs goes on to its end, and so
+ * does the work in a GPU's queue. The first failure stays. */
 void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* True if the stream has failed so far; err (may be null) gets why. Does not wait. */
 bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
-/* Seconds that its work has waited so far: in collectives, and for other streams. What is put in
- * may add to it meanwhile. */
+/* Seconds that the stream's work has waited so far, in collectives and for other streams. Work
+ * enqueued meanwhile may add to it. */
 double dt_stream_waited_s(const struct dt_stream *s);
 /* For backends and collectives; by one thread at a time. */
 void dt_stream_add_wait(struct dt_stream *s, double seconds);
@@ -247,18 +244,18 @@ void dt_event_wait(struct dt_event *e, struct dt_stream *s);
  * calls again; < 0: no limit), or the failure of the stream recorded. */
 int dt_event_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
 
-/* Graphs. Between begin and end the kernels and copies that the calling thread puts into s are
- * taken down with the arguments that they have now, and nothing runs; no call, event or word may
- * be among them, and each kernel must have run before in the same shape: what a first use needs
- * cannot be had meanwhile. Both fail (-1, and nothing of it has run: the caller puts the work in
- * directly) where the device or one of the kernels refuses, and when the stream has failed.
- * DT_NOT_FOUND: the device has no graphs. */
+/* Graphs. Between begin and end the kernels and copies that the calling thread enqueues on s are
+ * captured with their arguments of now, and nothing runs. No call, event or word may be among them.
+ * Each kernel must have run before in the same shape, because a first use allocates and compiles.
+ * Both fail (-1, nothing has run, and the caller enqueues the work without a graph) where the
+ * device or one of the kernels refuses, and when the stream has failed. DT_NOT_FOUND: the device
+ * has no graphs. */
 int dt_graph_begin(struct dt_stream *s, struct dt_error *err);
 int dt_graph_end(struct dt_stream *s, struct dt_graph **out, struct dt_error *err);
 bool dt_device_has_graphs(const struct dt_device *d);
-/* Puts the work into the stream that it was taken down on. */
+/* Enqueues the captured work on the stream on which it was captured. */
 void dt_graph_launch(struct dt_graph *g);
-/* What was launched still runs; before its stream is closed. Null is harmless. */
+/* Work that was launched still runs. Close a graph before its stream. Null is harmless. */
 void dt_graph_close(struct dt_graph *g);
 
 /* Ranks that share a device, or devices that reach each other. A handle names a whole allocation
@@ -277,13 +274,13 @@ int dt_device_pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_
 void dt_device_unpin(struct dt_device *d, void *host);
 /* In stream order: *at = value, after all that came before on s can be seen by everybody. */
 void dt_stream_write_word(struct dt_stream *s, uint32_t *at, uint32_t value);
-/* s waits until *at has reached value, counting round: (int32_t)(*at - value) >= 0. Whoever may
- * write there, a host too, can let it go on. */
+/* s waits until *at has reached value, counting round: (int32_t)(*at - value) >= 0. Every writer of
+ * the word, a host too, can end the wait. */
 void dt_stream_wait_word(struct dt_stream *s, uint32_t *at, uint32_t value);
 
-/* Marks bytes nobody may use until they are written again: in stream order, filled with NaN,
- * when DTRUN_GUARD=1 is set or in sanitizer builds; s null: at once, and p is the host's memory.
- * Otherwise nothing. */
+/* Fills bytes that are not valid until they are written again with NaN, when DTRUN_GUARD=1 is set
+ * and in sanitizer builds; otherwise does nothing. It happens in stream order; s null: at once, and
+ * p is the host's memory. */
 void dt_guard(struct dt_stream *s, void *p, size_t size_bytes);
 
 #endif

@@ -22,8 +22,8 @@ struct dt_meter {
     int64_t count, room;      /* room: calls that have a timer */
 };
 
-/* Rows of struct dt_kernels, and their names. What matmul_epilogue refuses is no call; what is
- * done in its place is. */
+/* Rows of the meter: those of rows.def and matmul_epilogue. A call that matmul_epilogue refuses
+ * does not count; the calls in its place do. */
 enum {
     DT_METER_ROWS = 1 /* matmul_epilogue */
 #define KERNEL(name, types) +1
@@ -32,9 +32,8 @@ enum {
 const char *dt_meter_name(int row);
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d);
-/* From begin to end what is asked of the device's kernels goes through the meter, and the calls
- * before it are forgotten: all of them have run. One thread puts work into the device's streams
- * meanwhile. */
+/* From begin to end, calls of the device's kernels go through the meter. begin forgets the calls
+ * before it, all of which must have run. One thread enqueues on the device's streams meanwhile. */
 void dt_meter_begin(struct dt_meter *m);
 void dt_meter_end(struct dt_meter *m);
 /* All calls have run. Harmless on a zeroed struct. */

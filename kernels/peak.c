@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <string.h>
 
-/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name
- * counts. Clocks under such a load differ from the highest one, and by form (SXM, PCIe), so what
- * is stated is not what multiprocessors and clock give. */
+/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name counts.
+ * Rates are stated, not computed from multiprocessors and clock: the clock under such a load is
+ * below the highest one and differs by form (SXM, PCIe). */
 static const struct {
     const char *words[2]; /* the second may be null */
     int sm_count;         /* of the whole GPU */

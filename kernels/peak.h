@@ -1,13 +1,13 @@
-/* What products a GPU could do at most, as its maker states it. */
+/* The highest rate of products that a GPU's maker states. */
 #ifndef DT_KERNELS_PEAK_H
 #define DT_KERNELS_PEAK_H
 
 #include "base/dtype.h"
 
-/* FLOP/s of products of this type (F32, BF16) of a GPU of NVIDIA's with this name (the driver's)
- * and compute capability; dense ones, BF16 with sums in F32 by tensor cores, F32 without them.
- * Pure. sm_count: of the part that is ours, where MIG cut it. Of a GPU that the table lacks: by
- * its multiprocessors at clock_hz, the highest it can have. 0: not known. */
+/* FLOP/s of dense products of this type on an NVIDIA GPU with this name (the driver's) and compute
+ * capability: BF16 by tensor cores with sums in F32, F32 without tensor cores. sm_count:
+ * multiprocessors of our part, where MIG cut the GPU. A GPU that the table lacks is estimated from
+ * its multiprocessors at clock_hz, its highest clock. 0: not known. Pure. */
 double dt_peak_flops(const char *name, int major, int minor, int sm_count, double clock_hz, enum dt_dtype type);
 
 #endif

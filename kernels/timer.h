@@ -1,22 +1,22 @@
-/* How long a piece of a stream's work takes, by the device's own clock: what is put in between
- * begin and end. Nothing waits for it. */
+/* How long the work between begin and end takes on a stream, by the device's own clock. Nothing
+ * waits for it. */
 #ifndef DT_KERNELS_TIMER_H
 #define DT_KERNELS_TIMER_H
 
 #include "kernels/device.h"
 
-/* What a backend puts first in its own. */
+/* The first member of a backend's own struct. */
 struct dt_timer {
     struct dt_device *device;
 };
 
 int dt_timer_open(struct dt_device *d, struct dt_timer **out, struct dt_error *err);
-/* What it was put into has run. Null is harmless. */
+/* The stream has run past it. Null is harmless. */
 void dt_timer_close(struct dt_timer *t);
 void dt_timer_begin(struct dt_timer *t, struct dt_stream *s);
 void dt_timer_end(struct dt_timer *t, struct dt_stream *s);
-/* Seconds from the last begin to the last end, once the host has waited for what is behind both;
- * 0 when they have not run. */
+/* Seconds from the last begin to the last end. 0: the host has not yet waited for work behind
+ * both. */
 double dt_timer_s(const struct dt_timer *t);
 /* Seconds from the last begin of `origin`, on whichever stream of the device, to the last begin
  * of t. False: one of them has not run. */

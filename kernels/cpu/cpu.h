@@ -47,7 +47,7 @@ bool dt_onednn_rows_change_bits(void);
 /* matmul_bf16.c: by oneDNN's product of BF16 or, block by block as floats, by its product of F32:
  * whichever is faster on this CPU. */
 void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g);
-/* Decides that, once: as DTRUN_BF16=onednn|f32 says, otherwise by measuring. DT_INVALID for
+/* Makes that choice once: as DTRUN_BF16=onednn|f32 says, otherwise by measuring. DT_INVALID:
  * another word. */
 int dt_gemm_bf16_choose(struct dt_error *err);
 /* Our own product (kernels/cpu/isa/gemm.c) without special instructions, in the calling thread. An

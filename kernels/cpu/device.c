@@ -1,6 +1,6 @@
-/* The CPU as a device: host memory; streams that are threads with a queue, or that work at once
- * in the caller; events. An event counts its records: the stream that reaches a record sets
- * `done`, and everybody who waits knows which one he needs. */
+/* The CPU as a device: host memory; streams that are threads with a queue, or that work at once in
+ * the caller; events. An event counts its records. The stream that reaches a record sets `done` to
+ * the record's number, and every wait names the number that it needs. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
@@ -201,7 +201,7 @@ static void run_record(struct cpu_stream *s, struct cpu_event *e, uint64_t recor
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Until `record` was reached; false on a timeout (timeout_s < 0: none). */
+/* Waits until `record` was reached. False on a timeout (timeout_s < 0: no limit). */
 static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
 {
     double end_s = timeout_s >= 0 ? dt_now_s() + timeout_s : 0;
@@ -210,7 +210,8 @@ static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
         if (timeout_s < 0) {
             pthread_cond_wait(&e->changed, &e->lock);
         } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT &&
-                   dt_now_s() >= end_s) { /* not a jump of the clock */
+                   dt_now_s() >= end_s) { /* CLOCK_MONOTONIC: a step of the wall clock changes no
+                                           * timeout */
             return e->done >= record;
         }
     }

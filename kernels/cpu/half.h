@@ -23,7 +23,7 @@ static inline uint16_t dt_to_bf16(float f)
     return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
 }
 
-/* Stochastically: `random` (below 2^16) goes to what is cut off. */
+/* Rounds stochastically: `random` (below 2^16) is added to the bits that are cut off. */
 static inline uint16_t dt_to_bf16_stochastic(float f, uint32_t random)
 {
     uint32_t bits;

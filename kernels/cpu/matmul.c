@@ -127,7 +127,7 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    /* Turned over slice by slice it stays in the cache. */
+    /* A transposed `a` is turned slice by slice, so that a slice stays in the cache. */
     bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half && !engine->rows_change_bits;
     int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;

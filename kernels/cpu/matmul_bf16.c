@@ -1,8 +1,8 @@
-/* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the F32
- * product. The first use measures which one is faster on this CPU. CPU flags do not tell: a CPU may
- * have the dot product of BF16 and do it slower than fma. The two differ by a factor of two or more
- * on every CPU tried so far, so all processes of a host choose alike. DTRUN_BF16 makes the choice
- * where hosts differ. */
+/* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the
+ * F32 product. The first use measures which one is faster on this CPU. CPU flags do not tell: a
+ * CPU may have the dot product of BF16 and do it slower than fma. The two differ by a factor of
+ * two or more on every CPU tried so far, so all processes of a host choose alike. DTRUN_BF16
+ * makes the choice where hosts differ. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
@@ -28,7 +28,7 @@ static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_
     }
 }
 
-/* Columns [from, from + cols) of the result: to c, with what is added to it. */
+/* Columns [from, from + cols) of the result: stores them to c, with the bias or the old c added. */
 static void finish_block(const struct dt_gemm_bf16 *g, const float *sum, int64_t from, int64_t cols)
 {
     for (int64_t i = 0; i < g->m; i++) {
@@ -89,8 +89,8 @@ static bool library_is_faster;
 static struct dt_error choice_error; /* status DT_OK: none */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
-/* Both in turns on a product of 50 MFLOP, the best of each: a few milliseconds, and a disturbed
- * one does not count. */
+/* Times both in turns on a product of 50 MFLOP and takes the best of each, so that a disturbed
+ * round does not count. It takes a few milliseconds. */
 static void measure(void)
 {
     enum { M = 128, N = 384, K = 512 };

@@ -131,7 +131,7 @@ static dnnl_status_t describe_product(struct product *p, dnnl_primitive_attr_t a
 #endif
 }
 
-/* The library's scratch memory is ours, so that the loop allocates none of it. */
+/* We give the library its scratch memory, so that it allocates none in the loop. */
 static dnnl_status_t compile(struct product *p)
 {
     dnnl_primitive_attr_t attr = NULL;

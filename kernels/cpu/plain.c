@@ -36,8 +36,8 @@ static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
     case DT_F16:
         FILL(uint16_t, dt_to_f16((float)a->value)) break;
     case DT_I64:
-        for (int64_t i = 0; i < a->count; i++) { /* the host may be looking at one: a mark of how
-                                                  * far a stream has come */
+        for (int64_t i = 0; i < a->count; i++) { /* atomic: the host may read it meanwhile, as a
+                                                  * mark of how far a stream has come */
             __atomic_store_n(&((int64_t *)a->x)[i], (int64_t)a->value, __ATOMIC_RELAXED);
         }
         break;

@@ -1,6 +1,7 @@
-/* The pool: one word holds the number of the region and the next part. A thread takes a part by
- * advancing that word, so one that woke late for an old region takes nothing. The region's
- * fields are read before and count only if the word still fits. */
+/* The pool. One word holds the number of the region and the next part. A thread takes a part by
+ * advancing that word, so a thread that wakes late, for a region that is over, takes nothing. A
+ * thread reads the region's fields before it advances the word, and uses them only if the word had
+ * not changed. */
 #include "kernels/cpu/pool.h"
 
 #include "base/clock.h"

@@ -1,6 +1,6 @@
-/* Sharing between ranks that are threads of one process: their memory is one already. Words are
- * awaited by a stream as a host waits: a look now and then, first often. Ranks of several
- * processes on the CPU talk by collectives/shm.c, which needs none of this. */
+/* Sharing between ranks that are threads of one process, which have one memory already. A stream
+ * polls the word that it waits for, first often, then less. Ranks in several processes on the CPU
+ * use collectives/shm.c instead. */
 #include "kernels/cpu/cpu.h"
 
 #include <sched.h>

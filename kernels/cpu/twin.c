@@ -11,7 +11,7 @@
 #define GELU_SCALE 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715
 
-/* Element i of tensors whose type is known when they run only. */
+/* Reads element i of a tensor whose type is known only at run time. */
 static inline double load(const void *x, int64_t i, enum dt_dtype type)
 {
     return type == DT_F64   ? ((const double *)x)[i]

@@ -13,8 +13,7 @@ extern "C" {
 
 /* attention.c: device.c calls it when a device is opened: is DTRUN_ATTENTION known? 0, or -1. */
 int dt_cuda_attention_open(struct dt_error *err);
-/* How often each pass was put into a stream in this process, by what computes it; into a graph
- * once, when that is taken down. */
+/* How often this process enqueued each pass, by what computes it. A captured pass counts once. */
 enum dt_attention_by { DT_ATTENTION_BY_CUDNN, DT_ATTENTION_BY_FLASH, DT_ATTENTION_BY_PLAIN, DT_ATTENTION_BYS };
 int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
 

@@ -28,8 +28,8 @@ extern const struct dt_kernels dt_kernels_cuda;       /* kernels/cuda/table.c */
  * that this is enough. */
 #define DT_CUDA_WORK_BYTES ((size_t)32 << 20)
 
-/* What the device says about bad input; one per stream, in pinned host memory that the device
- * writes, zero when the stream is opened. The first fault stays. */
+/* What a kernel found wrong with its input. One per stream, in pinned host memory that the device
+ * writes; zero when the stream is opened. The first fault stays. */
 enum dt_cuda_fault_kind { DT_CUDA_NO_FAULT, DT_CUDA_BAD_TARGET };
 struct dt_cuda_fault {
     int32_t kind;       /* written last */
@@ -46,17 +46,17 @@ struct dt_cuda_launch {
                        * cudaFuncSetAttribute */
 };
 
-/* device.c: what a kernel on this stream needs. False when the stream has failed: then the
+/* device.c: gives a kernel what it needs on this stream. False: the stream has failed, and the
  * kernel launches nothing and returns. */
 bool dt_cuda_begin(struct dt_stream *s, struct dt_cuda_launch *out);
 /* device.c: the device's compute capability; 90 for 9.0. */
 int dt_cuda_capability(const struct dt_device *d);
-/* device.c: takes the last error of the runtime; if there is one, the stream fails, and the text
+/* device.c: takes the runtime's last error. If there is one, the stream fails with a text that
  * names the kernel. */
 void dt_cuda_end(struct dt_stream *s, const char *kernel);
-/* stream.c: what the device itself says is wrong with it, for who knows only that a library
- * failed on the stream: true, with device and cause in err. False: it says nothing, or the
- * stream is being taken down, when it cannot be asked. */
+/* stream.c: asks the device itself what is wrong, for callers who know only that a library failed
+ * on the stream. True: err has device and cause. False: the device says nothing, or the stream is
+ * being captured, when nothing may be asked. */
 bool dt_cuda_broken(struct dt_stream *s, const char *what, struct dt_error *err);
 /* table.c: 0 when the device found no fault, else -1 with its text in err. */
 int dt_cuda_fault_read(const struct dt_cuda_fault *fault, struct dt_error *err);

@@ -196,7 +196,7 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
     c->index = options->index;
     d->impl = c;
     d->options = *options;
-    d->options.streams = DT_STREAMS_THREAD; /* what is put into them runs while the host goes on */
+    d->options.streams = DT_STREAMS_THREAD; /* enqueued work runs while the host goes on */
     cudaError_t rc;
     if (look_at_device(c, err) != 0 || cuda_shares_open(c, err) != 0) {
         goto failed;

@@ -89,7 +89,7 @@ static cudaEvent_t *next_times(struct cuda_times *x)
     return x->put - x->taken == x->made ? NULL : x->around[x->put % x->made];
 }
 
-/* The stream waits for an event of another one; how long it takes is taken down. */
+/* The stream waits for an event of another stream, and the time that it waits is recorded. */
 static cudaError_t wait_timed(struct cuda_stream *s, cudaEvent_t event)
 {
     struct cuda_times *x = s->times;

@@ -1,16 +1,16 @@
 /* How a failure goes from stream to stream. The device knows nothing of it: work that is in its
  * queues runs to the end, on whatever memory holds by then. What a failure does is here, on the
- * host: nothing more is put into a stream that failed, and every event that was recorded behind
- * the failure, on this stream or on one that waits for it, tells whoever asks. So no result is
- * taken for good that came after a failure.
+ * host: nothing more is enqueued on a stream that failed, and every event that was recorded
+ * behind the failure, on this stream or on one that waits for it, tells whoever asks. So no
+ * result is taken for good that came after a failure.
  *
  *     a   | kernel | call fails | record 7 | kernel              from record 7 on a's events carry the failure;
  *     b   | kernel | wait for a's record 7 | kernel | record 3   b has seen a's record 7, so b has failed, and its record 3 tells
  *
  * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote,
  * an error that waiting finds) counts for all records that the host does not know to be through.
- * What breaks a device is first told by whatever is put in next, which is behind it: so a later
- * failure may reach further back than the first, whose words stay. */
+ * What breaks a device is first told by whatever is enqueued next, which is behind it: so a
+ * later failure may reach further back than the first, whose words stay. */
 #include "kernels/cuda/stream.h"
 
 #include <string.h>

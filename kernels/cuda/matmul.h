@@ -46,7 +46,7 @@ struct dt_matmul_key {
 };
 
 struct dt_matmul_algo { /* cublasLtMatmulAlgo_t, as the plan file keeps it; zeros: epilogue and
-                         * product apart are faster */
+                         * product separately are faster */
     uint64_t words[8];
     int64_t workspace_bytes;
 };

@@ -107,7 +107,7 @@ int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *
     return good ? count : 0;
 }
 
-static bool apart(const struct dt_matmul_algo *a)
+static bool is_separate(const struct dt_matmul_algo *a)
 {
     static const struct dt_matmul_algo none;
     return memcmp(a, &none, sizeof none) == 0;
@@ -118,7 +118,7 @@ static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_algo *known = dt_plan_file_find(c->file, &p->key);
     cublasLtMatmulHeuristicResult_t checked;
-    if (known == NULL || apart(known)) {
+    if (known == NULL || is_separate(known)) {
         return false;
     }
     _Static_assert(sizeof p->algo == sizeof known->words, "an algorithm is eight words");

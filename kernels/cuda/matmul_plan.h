@@ -8,7 +8,7 @@
 struct matmul_plan {
     struct matmul_plan *next; /* in its bucket */
     struct dt_matmul_key key;
-    bool plain; /* not by the library: by our own kernel, or product and epilogue apart */
+    bool plain; /* not by the library: by our own kernel, or product and epilogue separately */
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -30,7 +30,7 @@ struct matmul_cache {
 };
 
 /* matmul_plan.c */
-/* Can the library do a product with its epilogue? Where not, it is done apart. */
+/* Can the library do a product with its epilogue? Otherwise it runs after the product. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a);
 /* Can the library take it at all? */
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *key);
@@ -41,7 +41,7 @@ struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const str
 int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out,
                         int most);
 /* The plan that a product runs with: of the file, or the first proposal, or our own kernel. With
- * an epilogue beyond the bias: of the file, or apart. */
+ * an epilogue beyond the bias: of the file, or separately. */
 struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct dt_matmul_key *key);
 void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p);
 

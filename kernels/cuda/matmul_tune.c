@@ -3,7 +3,7 @@
  *   turn 0          all of them, not counted: code is loaded, clocks rise
  *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
  *   turns 2 to 8    those that are left; their medians count
- * Of a product with an epilogue the first candidate is the two apart, the product as it was
+ * Of a product with an epilogue the first candidate is the two separately, the product as it was
  * chosen before; the library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
@@ -21,7 +21,7 @@ enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
 #define COPIES_BYTES ((size_t)256 << 20)
 
 struct candidate {
-    bool apart; /* not as found, but product and epilogue one after the other */
+    bool separate; /* not as found, but product and epilogue one after the other */
     cublasLtMatmulHeuristicResult_t found;
 };
 
@@ -111,7 +111,7 @@ static bool run(void *trial, int i)
     struct trial *t = trial;
     const struct candidate *x = &t->all[i];
     struct dt_matmul_args a = with_copy(t->product, &t->operands, t->runs++ % t->operands.copies);
-    if (x->apart) {
+    if (x->separate) {
         dt_matmul_parts(&dt_kernels_cuda, t->stream, &a);
         return true;
     }
@@ -160,7 +160,7 @@ static void find_candidates(struct trial *t, const struct dt_matmul_key *key)
     cublasLtMatmulHeuristicResult_t found[PROPOSALS];
     t->plan = matmul_fits(t->cache, key) ? matmul_plan_describe(t->cache, key) : NULL;
     if (key->epilogue > DT_MATMUL_BIAS) {
-        t->all[t->count++].apart = true;
+        t->all[t->count++].separate = true;
     }
     int count = t->plan != NULL ? matmul_plan_propose(t->cache, t->plan, found, PROPOSALS - t->count) : 0;
     for (int i = 0; i < count; i++) {
@@ -173,7 +173,7 @@ static void find_candidates(struct trial *t, const struct dt_matmul_key *key)
 static void keep(struct trial *t, const struct dt_matmul_key *key, int best, const float ms[2])
 {
     struct dt_matmul_algo algo = {0};
-    if (!t->all[best].apart) {
+    if (!t->all[best].separate) {
         algo.workspace_bytes = (int64_t)t->all[best].found.workspaceSize;
         memcpy(algo.words, &t->all[best].found.algo, sizeof algo.words);
     }

@@ -87,7 +87,7 @@ void *cuda_native(struct dt_stream *s)
     return ((struct cuda_stream *)s)->native;
 }
 
-/* Something cannot be taken down: what does so is given up, and the stream is as before. */
+/* An operation cannot be captured: the capture is given up, and the stream is as before. */
 static void refuse(struct cuda_stream *s, const struct dt_error *why)
 {
     if (s->refused.status == DT_OK) {

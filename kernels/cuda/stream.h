@@ -106,11 +106,12 @@ struct cuda_stream {
     uint64_t call_count, called;
     bool capturing; /* graph.c; only the thread that drives the stream looks at the next three */
     pthread_t capturer;
-    struct dt_error refused; /* the first thing that could not be taken down */
+    struct dt_error refused; /* the first operation that could not be captured */
 };
 
-/* stream.c: what the runtime said while work was put in. A refusal fails the stream: all that is
- * recorded from now on carries it; while work is taken down it is only kept. */
+/* stream.c: takes what the runtime returned when work was enqueued. A refusal fails the stream,
+ * and everything recorded from then on carries the failure. During a capture the refusal is only
+ * kept. */
 void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what);
 
 #endif

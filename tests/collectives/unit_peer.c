@@ -1,4 +1,4 @@
-/* The backend "peer" with ranks as threads on the device "apart": every collective against sums
+/* The backend "peer" with ranks as threads on the device "separate": every collective against sums
  * in tree order, in arenas and outside, in place, in groups; what is said of ranks that differ;
  * and that a stream is let go whose peer never comes. */
 #include "tests/lib/comm_threads.h"
@@ -27,7 +27,7 @@ static const int64_t counts[] = {0, 1, 3, 64, 1023, 4096, 4097, 70001, 700001};
 static void all_kinds(struct rank *r)
 {
     struct dt_error err;
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r);
     CHECK(strcmp(c->ops->name, "peer") == 0);
     size_t bytes = (size_t)COUNT_MAX * 8 * (size_t)r->size + 4096;
@@ -72,7 +72,7 @@ static void collectives_equal_the_tree(void **unused)
 static void many(struct rank *r)
 {
     struct dt_error err;
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r);
     enum { COUNT = 5000, TIMES = 100 };
     void *arena = NULL;
@@ -121,7 +121,7 @@ static void the_host_may_run_ahead(void **unused)
 static void in_groups(struct rank *r)
 {
     struct dt_error err;
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r), *row = NULL, *column = NULL;
     void *arena = NULL;
     OK(dt_comm_alloc(c, 4 * 80000, &arena, &err));
@@ -154,7 +154,7 @@ static void groups_use_the_arenas_of_all(void **unused)
 static void gather_beside(struct rank *r)
 {
     struct dt_error err;
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r), *gather = NULL;
     struct dt_stream *second = NULL;
     struct dt_event *through = NULL;
@@ -215,7 +215,7 @@ static void until_told(struct dt_comm *c, struct dt_error *err)
 static void different(struct rank *r)
 {
     struct dt_error err = {0};
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r);
     void *arena = NULL;
     OK(dt_comm_alloc(c, 100000, &arena, &err));
@@ -242,7 +242,7 @@ static void ranks_that_differ_are_named(void **unused)
 static void late(struct rank *r)
 {
     struct dt_error err = {0};
-    device_open(r, "apart");
+    device_open(r, "separate");
     r->timeout_s = 0.3;
     struct dt_comm *c = world(r);
     float x[4] = {0};
@@ -274,7 +274,7 @@ static void a_rank_that_never_comes_is_named(void **unused)
 static void far_ahead(struct rank *r)
 {
     struct dt_error err = {0};
-    device_open(r, "apart");
+    device_open(r, "separate");
     struct dt_comm *c = world(r), *row = NULL;
     float x[4] = {0};
     OK(dt_comm_split(c, r->rank / 2, "row", &row, &err));
@@ -322,7 +322,7 @@ static void only_for_devices_with_memory_of_their_own(void **unused)
     struct dt_device d;
     struct dt_comm *c = NULL;
     struct dt_error err;
-    assert_int_equal(dt_device_open(&d, "apart", NULL, &err), 0);
+    assert_int_equal(dt_device_open(&d, "separate", NULL, &err), 0);
     struct dt_comm_options o = {.backend = "shm", .rank = 0, .size = 2, .device = &d};
     assert_int_equal(dt_comm_open(&c, &o, &err), -1);
     assert_non_null(strstr(err.text, "backend shm reaches host memory only"));

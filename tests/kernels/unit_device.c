@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 static const struct device_case cases[] = {
-    {"cpu", DT_STREAMS_INLINE}, {"cpu", DT_STREAMS_THREAD}, {"apart", DT_STREAMS_THREAD}};
+    {"cpu", DT_STREAMS_INLINE}, {"cpu", DT_STREAMS_THREAD}, {"separate", DT_STREAMS_THREAD}};
 
 static void run_cases(void (*run)(const struct device_case *c))
 {

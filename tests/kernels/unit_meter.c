@@ -20,7 +20,7 @@ static void each_row_is_one_of_its_own(void **state)
     (void)state;
     typedef void (*row)(void);
     enum { ROWS = (sizeof(struct dt_kernels) - sizeof(char *)) / sizeof(row) };
-    static const char *const devices[] = {"cpu", "apart", "twin32", "twin64"};
+    static const char *const devices[] = {"cpu", "separate", "twin32", "twin64"};
     assert_int_equal(ROWS, DT_METER_ROWS);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
         struct dt_device d;
@@ -233,7 +233,7 @@ static void a_step_of_bf16(void **state)
 static void what_is_computed_again_counts_again(void **state)
 {
     (void)state;
-    static const char *const devices[] = {"cpu", "apart"};
+    static const char *const devices[] = {"cpu", "separate"};
     for (int i = 0; i < 2; i++) {
         struct counted c;
         train(devices[i], DT_F32, RECOMPUTE_BLOCK, true, &c);
@@ -251,7 +251,7 @@ static void what_is_computed_again_counts_again(void **state)
 static void losses_are_the_same_bits(void **state)
 {
     (void)state;
-    static const char *const devices[] = {"cpu", "apart"};
+    static const char *const devices[] = {"cpu", "separate"};
     for (int i = 0; i < 4; i++) {
         struct counted with, without;
         enum dt_dtype type = i % 2 == 0 ? DT_F32 : DT_BF16;

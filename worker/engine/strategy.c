@@ -224,11 +224,11 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
         return 0;
     }
     /* others gather when nothing is reduced */
-    if (s->weights == &weights_sliced && world_part_gathers(w, err) != 0) {
+    if (s->weights == &weights_sliced && world_separate_gathers(w, err) != 0) {
         return -1;
     }
-    bool apart = world_gathers_apart(w);
-    unsigned of_shards = apart ? 1u << DT_REDUCE_SCATTER : slices;
+    bool separate = world_gathers_separate(w);
+    unsigned of_shards = separate ? 1u << DT_REDUCE_SCATTER : slices;
     /* the step's sums are a few words */
     if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) {
         return -1;
@@ -236,7 +236,7 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
     if (sliced && dt_comm_connect(w->shard, one ? of_shards | sums : of_shards, bytes, w->communication, err) != 0) {
         return -1;
     }
-    if (apart && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
+    if (separate && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
         return -1;
     }
     return w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
@@ -331,7 +331,7 @@ void strategy_land(struct strategy *s)
     }
     dt_event_record(s->landed, s->world->communication);
     dt_event_wait(s->landed, s->world->compute);
-    if (world_gathers_apart(s->world)) { /* the optimizer writes what they read, also those that
+    if (world_gathers_separate(s->world)) { /* the optimizer writes what they read, also those that
                                           * nobody waited for */
         dt_event_record(s->gathered, s->world->gathering);
         dt_event_wait(s->gathered, s->world->compute);
@@ -359,9 +359,9 @@ int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass
     bool reduces = phase == PASS_BACKWARD && !last_block && (s->reduce_every || last_micro_step);
     int reductions = reduces ? dt_comm_sms(w->comm, DT_ALL_REDUCE) : 0;
     /* products are measured before they are */
-    bool apart = world_may_part_gathers(w);
+    bool separate = world_may_separate_gathers(w);
     /* on one stream one at a time */
-    return apart ? gathers + reductions : gathers > reductions ? gathers : reductions;
+    return separate ? gathers + reductions : gathers > reductions ? gathers : reductions;
 }
 
 void strategy_note(struct strategy *s, char what, int unit)

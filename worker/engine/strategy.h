@@ -5,7 +5,7 @@
  *
  *   fetch: start bringing weights in      get: the compute stream waits for this unit only     drop: compute is done with them
  *   gathering     | gather 0 | gather 1 |                  | gather 0 ...
- *   communication |                               | reduce 1 |            on one stream with the gathers where two are not safe (world_part_gathers)
+ *   communication |                               | reduce 1 |            on one stream with the gathers where two are not safe (world_separate_gathers)
  *   compute       |          | block 0  | block 1 ...
  *
  * Sizes: a unit of n elements is cut into `shards` equal slices; rank r of a shard group holds
@@ -167,8 +167,8 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
                   const struct precision *precision, int rank, int size, int shards, struct dt_error *err);
 void strategy_plan(struct strategy *s, struct plan *p);
 /* All ranks, before strategy_open: where the strategy gathers weights between its reductions,
- * gathers get a communicator and a stream of their own if they may (world_part_gathers); and the
- * communicators of w make what they need for the collectives that this strategy will ask for
+ * gathers get a communicator and a stream of their own if they may (world_separate_gathers); and
+ * the communicators of w make what they need for the collectives that this strategy will ask for
  * (dt_comm_connect). */
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err);
 /* Takes its part of an open plan; opens events. */

@@ -18,7 +18,7 @@ struct span {
 
 struct timeline {
     struct world *world;
-    int64_t first, steps, step; /* step: what is put in belongs to it; 0: to none of the
+    int64_t first, steps, step; /* step: what is enqueued belongs to it; 0: to none of the
                                  * timeline's */
     bool over;
     struct dt_timer *origin;

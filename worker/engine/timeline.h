@@ -21,7 +21,7 @@ int timeline_open(struct timeline **out, struct world *w, int64_t first, int64_t
                   struct dt_error *err);
 /* The streams have run dry. Null is harmless. */
 void timeline_close(struct timeline *t);
-/* What is put in from here on belongs to this step (counted from 1). Null is harmless, as in the
+/* What is enqueued from here on belongs to this step (counted from 1). Null is harmless, as in the
  * next two. */
 void timeline_step(struct timeline *t, int64_t step);
 /* A stretch of work begins on a stream. what, of: text that lives as long as the timeline

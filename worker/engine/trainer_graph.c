@@ -1,16 +1,16 @@
-/* Calls of blocks as graphs: the kernels of one call of a layer (forward, computing again,
- * backward, evaluation) go into the compute stream as a whole, which costs the host one launch
- * in place of about ten or twenty. Only these kernels: collectives, events, marks of progress
- * and whatever else a step puts in stays outside, so graphs know no strategy.
+/* Calls of blocks as CUDA graphs: the kernels of one call of a layer (forward, recompute, backward,
+ * evaluation) are launched as a whole, which costs the host one launch instead of ten or twenty.
+ * Collectives, events and marks of progress stay outside, so graphs know no strategy.
  *
- * A graph stands for the arguments that it was taken down with, so it is found by all that a
- * call depends on (`struct call`): another address, size or flag is another call. Layers have
- * the same ones in each step: units keep their slots, and a layer is given no ids. A call that
- * comes for the first time runs directly, as plans are made and code is loaded then; the second
- * time it is taken down. What a block has beyond CALLS of them runs directly for good.
+ * A graph is good for the arguments with which it was captured, so it is found by everything that a
+ * call depends on (`struct call`): another address, size or flag is another call. Layers have the
+ * same calls in each step, since units keep their slots and a layer gets no ids. The first time, a
+ * call runs without a graph, because plans are made and code is loaded then. The second time it is
+ * captured. A block has at most CALLS graphs; its further calls always run without one.
  *
- * `auto` measures: after a few steps without graphs, turns of TURN_STEPS steps with and without
- * them, and the faster way stays. Bits are the same either way, so each rank decides by itself. */
+ * `auto` measures: after a few steps without graphs it runs turns of TURN_STEPS steps with and
+ * without them, and keeps the faster way. Bits are the same either way, so each rank decides by
+ * itself. */
 #include "worker/run/trainer.h"
 
 #include "base/bench.h"
@@ -154,8 +154,8 @@ static void run(const struct block *b, const struct pass *p)
     (p->phase == PASS_BACKWARD ? b->ops->backward : b->ops->forward)(b, p);
 }
 
-/* False: it could not be taken down, nothing of it has run, and no other call is tried. */
-static bool take_down(struct trainer *t, const struct block *b, const struct pass *p, struct dt_graph **out)
+/* Captures a call. False: that failed, nothing of it has run, and no other call is tried. */
+static bool capture(struct trainer *t, const struct block *b, const struct pass *p, struct dt_graph **out)
 {
     struct dt_error err = {0};
     int rc = dt_graph_begin(p->stream, &err);
@@ -182,7 +182,7 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
     }
     struct call c = call_of(p);
     struct dt_graph **graph = find(g, b->index, &c);
-    if (g->on && graph != NULL && (*graph != NULL || take_down(t, b, p, graph))) {
+    if (g->on && graph != NULL && (*graph != NULL || capture(t, b, p, graph))) {
         dt_graph_launch(*graph);
     } else {
         run(b, p);
@@ -227,8 +227,8 @@ static void decide(struct trainer *t)
     metrics_event(&t->metrics, "cuda_graphs", fields);
 }
 
-/* While a step is waited for, the next one is put in: those count whose neighbours are of their
- * kind. */
+/* While the host waits for a step, the next one is already enqueued. So only steps count whose
+ * neighbours are of the same kind. */
 void trainer_graph_timed(struct trainer *t, int64_t step, double step_s)
 {
     struct trainer_graphs *g = t->graphs;

@@ -6,10 +6,10 @@
  *   gathering       gather 1 | gather 2 | ...               | gather 0 |                               the same stream where two are not safe
  *   compute         block 0  | block 1  | ... | head and loss | block 2 | block 1  | ...           | adamw
  *
- * The host waits once a step. For a device with memory of its own it has put the next step in by
- * then, and that one's batches are on their way: what a step came to is known one step late,
- * while the device goes on. Before whatever needs a step's state (a save, an evaluation, the
- * end) nothing more is put in. */
+ * The host waits once a step. For a device with memory of its own it has enqueued the next step
+ * by then, and that step's batches are on their way. So a step's results are known one step
+ * late, while the device goes on. Before a save, an evaluation and the end, which need a step's
+ * state, nothing more is enqueued. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"

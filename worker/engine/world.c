@@ -411,9 +411,9 @@ int world_split(struct world *w, int shards, struct dt_error *err)
     return dt_comm_split(w->comm, w->rank % shards, "replica", &w->replica, err);
 }
 
-int world_part_gathers(struct world *w, struct dt_error *err)
+int world_separate_gathers(struct world *w, struct dt_error *err)
 {
-    if (w->shard->size == 1 || world_gathers_apart(w) || !world_may_part_gathers(w)) {
+    if (w->shard->size == 1 || world_gathers_separate(w) || !world_may_separate_gathers(w)) {
         return 0;
     }
     struct dt_comm *gather = NULL;
@@ -431,12 +431,12 @@ int world_part_gathers(struct world *w, struct dt_error *err)
     return 0;
 }
 
-bool world_may_part_gathers(const struct world *w)
+bool world_may_separate_gathers(const struct world *w)
 {
     return w->communication != w->compute && dt_comm_beside(w->comm);
 }
 
-bool world_gathers_apart(const struct world *w)
+bool world_gathers_separate(const struct world *w)
 {
     return w->gathering != w->communication;
 }

@@ -25,14 +25,14 @@ struct world {
     struct dt_device *device;
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
     struct dt_stream *gathering;               /* of collectives of `gather`; communication
-                                                * unless world_part_gathers made one */
+                                                * unless world_separate_gathers made one */
     struct gpu_share gpus;                     /* who computes where, of several ranks on GPUs */
     struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
     struct dt_comm *shard, *replica;           /* hybrid rows: this rank's groups; otherwise
                                                 * shard = comm, replica = null */
     struct dt_comm *gather;                    /* for gathers of weights: the ranks of shard;
-                                                * shard itself unless world_part_gathers made
+                                                * shard itself unless world_separate_gathers made
                                                 * another */
     char uneven[256];                          /* how many ranks each host has, "3,1", when they
                                                 * have different numbers; "": alike, or not known */
@@ -79,14 +79,14 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 const char *world_device_name(const char *wanted);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
-/* Gathers of weights no longer wait behind reductions of gradients: a communicator and a stream
- * of their own, where backend and device allow two at once (dt_comm_beside); otherwise nothing
- * changes. All ranks call it alike, after the last world_split. */
-int world_part_gathers(struct world *w, struct dt_error *err);
-/* Are they so? Then what a stream has done says nothing of the other one. */
-bool world_gathers_apart(const struct world *w);
-/* May they be, whether or not they are yet? */
-bool world_may_part_gathers(const struct world *w);
+/* Gives gathers of weights a communicator and a stream of their own, so that they overlap with
+ * reductions of gradients, where backend and device allow two collectives at once (dt_comm_beside);
+ * otherwise changes nothing. All ranks call it, after the last world_split. */
+int world_separate_gathers(struct world *w, struct dt_error *err);
+/* Do gathers have a stream of their own? Then each stream is waited for on its own. */
+bool world_gathers_separate(const struct world *w);
+/* Could they have one, whether or not they have it yet? */
+bool world_may_separate_gathers(const struct world *w);
 enum { WORLD_COMMS_MAX = 4 };
 /* The communicators that are there, each once; how many. */
 int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX]);

@@ -38,7 +38,7 @@ struct trainer_feed { /* batches of one step: trainer_batch.c */
     struct dt_event *copied, *used; /* on a device with memory of its own; else null */
 };
 
-struct trainer_pending { /* a step that was put in */
+struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
@@ -71,12 +71,12 @@ struct trainer {
     double rate_before;                /* what the learning rate would be now if nothing had
                                         * changed when the run went on */
     struct horizon horizon;            /* alike */
-    int64_t begun, begun_samples;      /* steps that were put in, and what horizon.samples is
-                                        * behind them */
+    int64_t begun, begun_samples;      /* steps that were enqueued, and what horizon.samples is
+                                        * then */
     int64_t read_epoch, read_position; /* where the next step's batches come from */
     int64_t cold, cold_span;           /* for so many steps more the disk is asked for samples
                                         * before they are read; and after the next wait for it */
-    int ahead;                         /* steps that may be put in while the results of one are
+    int ahead;                         /* steps that may be enqueued while the results of one are
                                         * not known */
     struct trainer_feed feeds[2];      /* used in turn, as the steps are */
     struct trainer_pending pending[2];
@@ -98,7 +98,7 @@ struct trainer {
     bool stop_wanted;                  /* by any rank, known to all */
     bool eval_due;                     /* the evaluation that falls on this step was not made yet */
     bool lost;                         /* a peer, while the host ran ahead of its device, or the
-                                        * device itself: nothing more is put in or saved */
+                                        * device itself: nothing more is enqueued or saved */
     bool finished_before;              /* a finished run was found: nothing was done */
     bool inspecting;                   /* tests: opened without output folder */
     int64_t named_step;                /* rank 0: of this run's checkpoint that
@@ -173,8 +173,8 @@ double trainer_memory(const struct trainer *t);
 double trainer_planned_bytes(const struct trainer *t);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
-/* matmul_shapes.c: how the device computes the job's products, the same on all ranks; before anything
- * is allocated. All ranks together. */
+/* matmul_shapes.c: how the device computes the job's products, the same on all ranks; before
+ * anything is allocated. All ranks together. */
 int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *err);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
@@ -213,14 +213,13 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
 /* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. */
 struct batch *trainer_batch_eval(struct trainer *t, int64_t i);
 
-/* trainer_graph.c: calls of blocks as graphs. close: nothing is put in any more; harmless
- * without open and twice. */
+/* trainer_graph.c: calls of blocks as graphs. close: nothing more is enqueued by then;
+ * harmless without open and twice. */
 void trainer_graph_open(struct trainer *t);
 void trainer_graph_close(struct trainer *t);
 /* Device memory that graphs take at most, beside the plan. */
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device);
-/* Puts in what the pass asks of the block, directly or as a graph: the same kernels in the same
- * order. */
+/* Enqueues the kernels of the pass, one by one or as a graph: the same ones in the same order. */
 void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p);
 /* A step begins: with graphs or without? How long it took, from the one before it. */
 void trainer_graph_begin(struct trainer *t);

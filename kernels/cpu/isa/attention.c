@@ -1,8 +1,8 @@
-/* Causal attention by tiles of queries. One part is one batch entry and kv head; of the scores
- * only a tile (queries, T) exists. Backward computes a tile again from the saved log-sum-exp;
- * tiles go from the last to the first, so that the first one done reaches every key and
- * overwrites dk and dv, and the others add. Of BF16 tensors a head at a time becomes floats in
- * work memory; what is computed there is rounded once. */
+/* Causal attention by tiles of queries. A part is one batch entry and one kv head; only one tile of
+ * the scores (queries, T) exists at a time. Backward computes each tile again from the saved
+ * log-sum-exp. It goes from the last tile to the first: the last one reaches every key and
+ * overwrites dk and dv, the others add. Tensors in BF16 are converted a head at a time to floats in
+ * work memory, and results are rounded once. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -33,8 +33,7 @@ static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads,
     return x;
 }
 
-/* A head's rows of a tensor as the tile wants them: where they lie, or converted into `room`
- * (positions, head_size). */
+/* The rows of a head, as floats: in place, or converted into `room` (positions, head_size). */
 static const float *fetch_head(const struct shape *x, float *room, const void *tensor, int64_t at, int64_t stride)
 {
     if (!x->half) {
@@ -46,7 +45,8 @@ static const float *fetch_head(const struct shape *x, float *room, const void *t
     return room;
 }
 
-/* Where a head's results go: into the tensor, or into room, from where keep_head takes them. */
+/* Where a head's results are written: the tensor itself, or `room`, from which keep_head stores
+ * them. */
 static float *place_head(const struct shape *x, float *room, void *tensor, int64_t at)
 {
     return x->half ? room : (float *)tensor + at;

@@ -118,8 +118,8 @@ INLINE vec slope(enum dt_activation kind, vec x)
     }
 }
 
-/* BF16 becomes floats block by block: one loop with the conversions in it keeps fewer elements
- * under way, and takes a third longer. */
+/* BF16 is converted to floats block by block. One loop with the conversions inside takes a third
+ * longer, because fewer elements are in flight. */
 INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind,
                      enum dt_dtype type)
 {

@@ -42,7 +42,7 @@ INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row,
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) { /* c is needed after the loop: its lines come meanwhile */
+    for (int i = 0; i < rows; i++) { /* c is needed after the loop: prefetch its lines */
 #pragma GCC unroll 3
         for (int j = 0; j < width; j++) {
             __builtin_prefetch(f->c + i * f->ldc + j * VEC, 1);
@@ -233,7 +233,7 @@ static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int
     }
 }
 
-/* k is cut evenly, so that the last block is not a stump. */
+/* Cuts k evenly, so that the last block is not much shorter than the others. */
 static int64_t block_of_k(int64_t k)
 {
     int64_t count = parts_of(k, KC);
@@ -275,7 +275,7 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
     }
 }
 
-/* The row: by oneDNN where there are vectors to win with, otherwise by what stands above. */
+/* The row `matmul`: by oneDNN where there are vectors, otherwise by the product above. */
 void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
 {
 #if VEC > 4

@@ -12,12 +12,12 @@
 
 extern const struct dt_cpu_half ISA(dt_cpu_half);
 
-/* In one thread, each element independent of how m and n were cut. */
+/* In the calling thread. An element's bits do not depend on m and n. */
 void ISA(dt_gemm)(const struct dt_gemm *g);
 
-/* For products that share their b: packs it once, k rows in one block; `to` holds DT_PACKED(n) *
- * k floats. The product may then use fewer columns (from the first on) and fewer rows than were
- * packed; stride is the k it was packed with. */
+/* For products that share b: dt_gemm_pack packs it once, all k rows as one block, into `to`, which
+ * holds DT_PACKED(n) * k floats. A product may use fewer columns (from the first on) and fewer rows
+ * than were packed; stride is the k of the packing. */
 #define DT_PACKED(n) (((n) + 47) / 48 * 48)
 void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);

@@ -169,14 +169,14 @@ INLINE vec vec_pick(ivec mask, vec a, vec b)
     return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 }
 
-/* What a store and a load would make of it. */
+/* The value after a store and a load. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
     return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
 }
 
-/* Rounded stochastically to what BF16 holds: `random` (below 2^16 each) goes to what is cut off.
- * A nan stays one. */
+/* Rounds stochastically to BF16: `random` (below 2^16 each) is added to the bits that are cut off.
+ * A nan stays a nan. */
 INLINE vec vec_stochastic(vec v, uvec random)
 {
     return vec_pick(v == v, (vec)(((uvec)v + random) & 0xffff0000), v);

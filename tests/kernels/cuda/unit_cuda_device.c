@@ -47,7 +47,7 @@ static void test_peak(void **unused)
     assert_true(dt_device_peak(&d, DT_BF16) == 4096.0 * 4 * 1.98e9);
     assert_true(dt_device_peak(&d, DT_F32) == 256.0 * 4 * 1.98e9);
     dt_device_close(&d);
-    device_case_open(&d, &(struct device_case){"apart", DT_STREAMS_AUTO});
+    device_case_open(&d, &(struct device_case){"separate", DT_STREAMS_AUTO});
     assert_true(dt_device_peak(&d, DT_F32) == 0);
     dt_device_close(&d);
 }

@@ -52,15 +52,15 @@ static void test_stopped_equals_uninterrupted(void **state)
                  {"zero1", 3, NULL, DT_F32, DT_F32},
                  {"full_shard", 4, NULL, DT_F32, DT_F32},
                  {"hybrid_shard", 4, NULL, DT_F32, DT_F32},
-                 {"single_device", 1, "apart", DT_F32, DT_F32},
+                 {"single_device", 1, "separate", DT_F32, DT_F32},
                  {"ddp", 2, NULL, DT_BF16, DT_F32},
                  {"zero1", 3, NULL, DT_BF16, DT_F32},
                  {"full_shard", 4, NULL, DT_BF16, DT_F32},
-                 {"single_device", 1, "apart", DT_BF16, DT_F32},
+                 {"single_device", 1, "separate", DT_BF16, DT_F32},
                  {"zero1", 3, NULL, DT_F32, DT_BF16},
                  {"full_shard", 2, NULL, DT_BF16, DT_BF16},
-                 {"single_device", 1, "apart", DT_F32, DT_BF16},
-                 {"single_device", 1, "apart", DT_BF16, DT_BF16}};
+                 {"single_device", 1, "separate", DT_F32, DT_BF16},
+                 {"single_device", 1, "separate", DT_BF16, DT_BF16}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, first, second;
@@ -201,7 +201,7 @@ static void test_bf16_moments_continue(void **state)
         const char *device; /* it goes on there */
     } cases[] = {{"ddp", "full_shard", 2, 3, NULL},  {"full_shard", "zero1", 3, 2, NULL}, {"zero1", "auto", 3, 1, NULL},
                  {"auto", "full_shard", 1, 3, NULL}, {"full_shard", "zero1", 3, 3, NULL}, {"zero1", "ddp", 2, 2, NULL},
-                 {"zero1", "auto", 2, 1, "apart"}};
+                 {"zero1", "auto", 2, 1, "separate"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, half, same, rest;
