@@ -18,9 +18,8 @@
 
 #include <cmocka.h>
 
-#define RIVALS_S                                                                                                       \
-    16 /* two runs of one name train at once no longer than so after the network was
-        * whole again */
+/* two runs of one name train at once no longer than so after the network was whole again */
+#define RIVALS_S 16
 
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
 #define KILL_S 0.3 /* workers that are told to leave are gone within this */

@@ -41,7 +41,8 @@ struct cluster_options {
     bool verbose, trace;   /* to stderr: what happens, and every message */
 };
 
-struct cluster_agent {             /* what tests look at */
+/* what tests look at */
+struct cluster_agent {
     bool alive, finished, running; /* running: workers exist */
     int code;
     const struct member *member;

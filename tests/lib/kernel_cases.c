@@ -595,7 +595,7 @@ static void case_run_many(const struct case_run *r)
                                          .moment_type = moment};
         first = end;
     }
-    r->k->adamw_many(r->s, each, (int)n[1]);
+    r->k->adamw_many(r->s, &(struct dt_adamw_many_args){each, (int)n[1]});
     memset(each, 0xff, sizeof each); /* it was read */
 }
 
@@ -612,9 +612,9 @@ static void after_many(const struct case_run *r)
     }
 }
 
-#define ULP                                                                                                            \
-    0x1p-7 /* the last place of a BF16: both sides round once, so a value halfway between
-            * two may fall to either */
+/* the last place of a BF16: both sides round once, so a value halfway between two may fall to
+ * either */
+#define ULP 0x1p-7
 
 const struct kernel_case kernel_cases[] = {
     {"add, scale", case_make_elements, case_run_elements, NULL, 1e-6, ULP, {{1}, {17}, {70001}}},

@@ -16,8 +16,8 @@ import support
 
 TESTS = ["unit_tree", "unit_comm", "unit_equivalence", "unit_golden_train"]
 MUTATIONS = {
-    "1/N dropped": ("worker/engine/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(0 * c->strategy->size + in->micro_steps)"),
-    "1/k dropped": ("worker/engine/clip.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(c->strategy->size + 0 * in->micro_steps)"),
+    "1/N dropped": ("worker/engine/step_sums.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(0 * c->strategy->size + in->micro_steps)"),
+    "1/k dropped": ("worker/engine/step_sums.c", "(double)(c->strategy->size * in->micro_steps)", "(double)(c->strategy->size + 0 * in->micro_steps)"),
     "sum in another order": ("collectives/tree.c", "    return half;", "    return n - 1;"),
     "one unit's reduction skipped": ("worker/engine/placements/grads_whole.c", "if (!last_micro_step || s->alone) {", "if (!last_micro_step || s->alone || unit == 1) {"),
     "weight decay on biases": ("worker/model/chain.c", ".decay = dims >= 2", ".decay = dims >= 1"),

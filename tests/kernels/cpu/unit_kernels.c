@@ -53,6 +53,41 @@ static void check_shape(const struct kernel_case *c, const int64_t *n, const str
     case_clear();
 }
 
+/* ---- each row of kernels/rows.def has a case ---- */
+
+#define KERNEL(name, types)                                                                                            \
+    static bool called_##name;                                                                                         \
+    static void note_##name(struct dt_stream *s, const struct dt_##name##_args *a)                                     \
+    {                                                                                                                  \
+        called_##name = true;                                                                                          \
+        dt_kernels_twin(DT_F64)->name(s, a);                                                                           \
+    }
+#include "kernels/rows.def"
+
+static void test_every_kernel_has_a_case(void **unused)
+{
+    (void)unused;
+    static const struct dt_kernels noting = {
+#define KERNEL(row, types) .row = note_##row,
+#include "kernels/rows.def"
+    };
+    for (size_t i = 0; i < kernel_case_count; i++) {
+        const struct kernel_case *c = &kernel_cases[i];
+        c->make(c->shapes[0]);
+        case_reset_typed(&case_modes[0]);
+        case_reset_double(&case_modes[0]);
+        case_run_host(c, c->shapes[0], &case_modes[0], "twin64", 1, &noting);
+        case_clear();
+    }
+    called_norm_sum = true;       /* test_norm */
+    enum { any, flows, masters }; /* any: has no twin to be compared with; test_cast and the like */
+#define KERNEL(name, types)                                                                                            \
+    if (types != any && !called_##name) {                                                                              \
+        fail_msg("%s: no case of kernel_cases.c calls it", #name);                                                     \
+    }
+#include "kernels/rows.def"
+}
+
 static void test_against_twin(void **unused)
 {
     (void)unused;
@@ -915,6 +950,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_of_products),
+        cmocka_unit_test(test_every_kernel_has_a_case),
         cmocka_unit_test(test_against_twin),
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_adamw_offsets),

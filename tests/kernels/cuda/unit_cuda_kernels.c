@@ -694,7 +694,7 @@ static void check_launches(enum dt_dtype moment)
         }
     }
     uint64_t before = softgpu_launch_count;
-    g.d.kernels->adamw_many(g.s, each, UNITS * TENSORS);
+    g.d.kernels->adamw_many(g.s, &(struct dt_adamw_many_args){each, UNITS * TENSORS});
     assert_int_equal(softgpu_launch_count - before, 1);
     for (int u = 0; u < UNITS; u++) {
         mirror_close(&g, &w[u], NULL, "adamw_many");

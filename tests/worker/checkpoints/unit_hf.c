@@ -55,7 +55,8 @@ static const char tiny_config[] =
     "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":2,\"n_embd\":4,\"n_ctx\":3,\"vocab_size\":5,\"n_inner\":null,"
     "\"layer_norm_epsilon\":1e-6,\"initializer_range\":0.03,\"torch_dtype\":\"float32\",\"unknown\":{}}";
 
-struct edit {             /* how a written file differs from the tiny model's */
+/* how a written file differs from the tiny model's */
+struct edit {
     const char *without;  /* a tensor left out */
     const char *reshaped; /* a tensor with its dimensions swapped */
     const char *extra;    /* a further tensor, (5, 4) */

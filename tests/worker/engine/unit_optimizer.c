@@ -2,7 +2,7 @@
 /* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 #include "worker/engine/optimizer.h"
 
 #include <cjson/cJSON.h>
@@ -26,7 +26,7 @@ struct fixture {
     struct plan plan;
     struct strategy strategy;
     struct optimizer optimizer;
-    struct clip clip;
+    struct step_sums step_sums;
 };
 
 static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype moments,
@@ -58,11 +58,11 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
         strategy_init(&f->strategy, strategy_find("single_device", 1, &err), &f->job, &f->chain, 0, 1, 1, &err), 0);
     strategy_plan(&f->strategy, &f->plan);
     optimizer_plan(&f->optimizer, &f->strategy, &f->job, &f->plan);
-    clip_plan(&f->clip, &f->strategy, 3, &f->plan);
+    step_sums_plan(&f->step_sums, &f->strategy, 3, &f->plan);
     assert_int_equal(plan_open(&f->plan, &f->world, &err), 0);
     assert_int_equal(strategy_open(&f->strategy, &f->world, &f->plan, &err), 0);
     optimizer_open(&f->optimizer, &f->plan);
-    clip_open(&f->clip, &f->plan);
+    step_sums_open(&f->step_sums, &f->plan);
 }
 
 static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device,
@@ -257,11 +257,11 @@ static void test_bf16_moments(void **state)
     }
 }
 
-static void start_step(struct clip *c, const struct clip_input *in)
+static void start_step(struct step_sums *c, const struct step_sums_input *in)
 {
-    clip_begin(c);
-    clip_add(c, (struct unit_range){0, 1});
-    (void)clip_start(c, in);
+    step_sums_begin(c);
+    step_sums_add(c, (struct unit_range){0, 1});
+    (void)step_sums_start(c, in);
 }
 
 /* The norm over four tensors and the factor that clips them. */
@@ -286,19 +286,19 @@ static void test_clip(void **state)
         }
         double loss = 3;
         int64_t valid = 2;
-        start_step(&f.clip, &(struct clip_input){.loss_sum = &loss,
-                                                 .valid_count = &valid,
-                                                 .micro_steps = 1,
-                                                 .max_norm = item(row, "max_norm")->valuedouble,
-                                                 .normalization = LOSS_LOCAL_MEAN});
+        start_step(&f.step_sums, &(struct step_sums_input){.loss_sum = &loss,
+                                                           .valid_count = &valid,
+                                                           .micro_steps = 1,
+                                                           .max_norm = item(row, "max_norm")->valuedouble,
+                                                           .normalization = LOSS_LOCAL_MEAN});
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-        const struct clip_result *r = clip_read(&f.clip, f.clip.turn);
+        const struct step_sums_result *r = step_sums_read(&f.step_sums, f.step_sums.turn);
         double total = item(row, "total")->valuedouble;
         assert_true(fabs(r->grad_norm - total) <= 2e-6 * total);
         assert_true(r->loss == 1.5 && r->valid_count == 2 && r->bad_rank == -1 && r->norm_finite && r->stop_count == 0);
         for (int e = 0; e < 7; e++) {
             double want = cJSON_GetArrayItem(item(row, "first"), e)->valuedouble;
-            assert_true(fabs(get(&f, g, 0, e) * *f.clip.factor - want) <= 2e-6 * fabs(want));
+            assert_true(fabs(get(&f, g, 0, e) * *f.step_sums.factor - want) <= 2e-6 * fabs(want));
         }
         count++;
     }
@@ -319,22 +319,22 @@ static void test_sums(void **state)
     open_fixture(&f, 2, DT_F32, "cpu", &(struct job_training){.adam_beta1 = 0.9}, false);
     double loss[3] = {6, 0, 5};
     int64_t valid[3] = {3, 0, 10};
-    struct clip_input in = {
+    struct step_sums_input in = {
         .loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
-    start_step(&f.clip, &in);
+    start_step(&f.step_sums, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 2.5 / 3, 1e-15);
-    assert_float_equal(*f.clip.factor, 1.0 / 3, 1e-15);
-    assert_int_equal(clip_read(&f.clip, f.clip.turn)->stop_count, 1);
+    assert_float_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->loss, 2.5 / 3, 1e-15);
+    assert_float_equal(*f.step_sums.factor, 1.0 / 3, 1e-15);
+    assert_int_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->stop_count, 1);
     in.normalization = LOSS_GLOBAL_TOKENS;
-    start_step(&f.clip, &in);
+    start_step(&f.step_sums, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_float_equal(clip_read(&f.clip, f.clip.turn)->loss, 11.0 / 13, 1e-15);
-    assert_float_equal(*f.clip.factor, 1.0 / 13, 1e-15);
+    assert_float_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->loss, 11.0 / 13, 1e-15);
+    assert_float_equal(*f.step_sums.factor, 1.0 / 13, 1e-15);
     loss[2] = NAN;
-    start_step(&f.clip, &in);
+    start_step(&f.step_sums, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
-    assert_int_equal(clip_read(&f.clip, f.clip.turn)->bad_rank, 0);
+    assert_int_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->bad_rank, 0);
     close_fixture(&f);
 }
 

@@ -1,7 +1,7 @@
 /* Words of the all_reduce: [norm limbs][loss limbs][valid][stop][one per rank: losses that are
  * not finite][riders of each rank, if any]. The norm's are added to from the step's first
  * reduction on; what the host says goes behind them. */
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 
 #include "kernels/exact.h"
 
@@ -12,10 +12,10 @@ enum { AT_NORM = 0, AT_LOSS = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_
 
 static int64_t word_count(const struct strategy *s, bool riders)
 {
-    return AT_RANKS + s->size * (riders ? 1 + CLIP_RIDERS : 1);
+    return AT_RANKS + s->size * (riders ? 1 + STEP_SUMS_RIDERS : 1);
 }
 
-void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct plan *p)
+void step_sums_plan(struct step_sums *c, struct strategy *s, int64_t micro_steps, struct plan *p)
 {
     memset(c, 0, sizeof *c);
     c->strategy = s;
@@ -27,7 +27,7 @@ void clip_plan(struct clip *c, struct strategy *s, int64_t micro_steps, struct p
     c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }
 
-void clip_open(struct clip *c, const struct plan *p)
+void step_sums_open(struct step_sums *c, const struct plan *p)
 {
     c->words = plan_at(p, c->piece_words);
     c->divisors = plan_at(p, c->piece_local);
@@ -42,13 +42,13 @@ void clip_open(struct clip *c, const struct plan *p)
 
 /* What this rank's host knows, and zeros for what kernels add to. The stream has read what was
  * said two turns before: the host has waited for that one. */
-static void say(struct clip *c, const struct clip_input *in)
+static void say(struct step_sums *c, const struct step_sums_input *in)
 {
     const struct strategy *s = c->strategy;
     struct dt_stream *stream = s->world->compute;
     int64_t words = word_count(s, in->riders != NULL);
     c->turn = 1 - c->turn;
-    struct clip_turn *x = &c->turns[c->turn];
+    struct step_sums_turn *x = &c->turns[c->turn];
     x->input = *in;
     memset(x->said, 0, (size_t)words * sizeof *x->said);
     memcpy(x->said + words, in->valid_count, (size_t)in->micro_steps * sizeof *x->said);
@@ -57,23 +57,23 @@ static void say(struct clip *c, const struct clip_input *in)
     }
     x->said[AT_STOP] = in->stop;
     if (in->riders != NULL) {
-        memcpy(x->said + word_count(s, false) + s->world->rank * CLIP_RIDERS, in->riders,
-               CLIP_RIDERS * sizeof *in->riders);
+        memcpy(x->said + word_count(s, false) + s->world->rank * STEP_SUMS_RIDERS, in->riders,
+               STEP_SUMS_RIDERS * sizeof *in->riders);
     }
     dt_stream_copy(stream, c->words + AT_LOSS, x->said + AT_LOSS, (size_t)(words - AT_LOSS) * sizeof *x->said);
     dt_stream_copy(stream, c->divisors, x->said + words, (size_t)in->micro_steps * sizeof *x->said);
 }
 
-static double ranks_and_micro_steps(const struct clip *c, const struct clip_input *in)
+static double ranks_and_micro_steps(const struct step_sums *c, const struct step_sums_input *in)
 {
     return (double)(c->strategy->size * in->micro_steps);
 }
 
-static void sum_over_ranks(struct clip *c)
+static void sum_over_ranks(struct step_sums *c)
 {
     struct strategy *s = c->strategy;
     struct world *w = s->world;
-    const struct clip_input *in = &c->turns[c->turn].input;
+    const struct step_sums_input *in = &c->turns[c->turn].input;
     int64_t words = word_count(s, in->riders != NULL);
     bool local_mean = in->normalization == LOSS_LOCAL_MEAN;
     w->device->kernels->exact_sum(w->compute, &(struct dt_exact_sum_args){.limbs = c->words + AT_LOSS,
@@ -100,14 +100,14 @@ static void sum_over_ranks(struct clip *c)
     dt_stream_copy(w->compute, c->turns[c->turn].heard, c->words, (size_t)words * sizeof *c->words);
 }
 
-void clip_begin(struct clip *c)
+void step_sums_begin(struct step_sums *c)
 {
     struct world *w = c->strategy->world;
     w->device->kernels->fill(w->compute,
                              &(struct dt_fill_args){.x = c->words + AT_NORM, .count = DT_EXACT_LIMBS, .type = DT_I64});
 }
 
-void clip_add(struct clip *c, struct unit_range units)
+void step_sums_add(struct step_sums *c, struct unit_range units)
 {
     struct strategy *s = c->strategy;
     for (int u = units.first; u < units.first + units.count && strategy_counts(s); u++) {
@@ -121,7 +121,7 @@ void clip_add(struct clip *c, struct unit_range units)
     }
 }
 
-int clip_start(struct clip *c, const struct clip_input *input)
+int step_sums_start(struct step_sums *c, const struct step_sums_input *input)
 {
     struct world *w = c->strategy->world;
     say(c, input);
@@ -136,22 +136,22 @@ int clip_start(struct clip *c, const struct clip_input *input)
     return c->turn;
 }
 
-int clip_start_sum(struct clip *c, const struct clip_input *input)
+int step_sums_start_sum(struct step_sums *c, const struct step_sums_input *input)
 {
-    struct clip_input in = *input;
+    struct step_sums_input in = *input;
     in.normalization = LOSS_GLOBAL_TOKENS;
-    clip_begin(c); /* or what a step left there would grow with each sum over ranks */
+    step_sums_begin(c); /* or what a step left there would grow with each sum over ranks */
     say(c, &in);
     sum_over_ranks(c);
     return c->turn;
 }
 
-const struct clip_result *clip_read(struct clip *c, int turn)
+const struct step_sums_result *step_sums_read(struct step_sums *c, int turn)
 {
-    struct clip_turn *x = &c->turns[turn];
-    const struct clip_input *in = &x->input;
-    struct clip_result *r = &x->result;
-    *r = (struct clip_result){.valid_count = x->heard[AT_VALID], .stop_count = x->heard[AT_STOP], .bad_rank = -1};
+    struct step_sums_turn *x = &c->turns[turn];
+    const struct step_sums_input *in = &x->input;
+    struct step_sums_result *r = &x->result;
+    *r = (struct step_sums_result){.valid_count = x->heard[AT_VALID], .stop_count = x->heard[AT_STOP], .bad_rank = -1};
     for (int i = c->strategy->size - 1; i >= 0; i--) {
         r->bad_rank = x->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
     }
@@ -165,7 +165,7 @@ const struct clip_result *clip_read(struct clip *c, int turn)
     return r;
 }
 
-const int64_t *clip_riders(const struct clip *c, int turn)
+const int64_t *step_sums_riders(const struct step_sums *c, int turn)
 {
     return c->turns[turn].heard + word_count(c->strategy, false);
 }
