@@ -42,7 +42,7 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
         const struct tensor *t = &r.chain.tensors[i];
         for (int64_t e = 0; e < t->numel; e++) {
             run_set(&r, r.weights[t->unit], t->offset + e,
-                    0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->init == INIT_ONE ? 1 : 0));
+                    0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->rule.init == INIT_ONE ? 1 : 0));
         }
     }
     for (int b = 0; b < 2; b++) {
@@ -261,20 +261,20 @@ static void test_logits(void **state)
     const int rows = 32, c = 48, v = 131;
     double *y = run_alloc(&r, (size_t)(rows * c) * 8), *stats = run_alloc(&r, 2 * (size_t)rows * 8),
            *logits = run_alloc(&r, (size_t)(rows * v) * 8);
-    const void *w = r.weights[head->unit];
+    const struct pass p = {.weights = {r.weights[head->units[0]]}};
     r.device.kernels->layernorm(r.stream, &(struct dt_layernorm_args){.y = y,
                                                                       .mean = stats,
                                                                       .rstd = stats + rows,
                                                                       .residual = r.kept[head->index],
-                                                                      .gamma = block_at(head, w, 0, r.type),
-                                                                      .beta = block_at(head, w, 1, r.type),
+                                                                      .gamma = pass_weight(head, &p, 0),
+                                                                      .beta = pass_weight(head, &p, 1),
                                                                       .row_count = rows,
                                                                       .col_count = c,
                                                                       .eps = 1e-5,
                                                                       .type = r.type});
     r.device.kernels->matmul(r.stream, &(struct dt_matmul_args){.c = logits,
                                                                 .a = y,
-                                                                .b = block_at(head, w, 2, r.type),
+                                                                .b = pass_weight(head, &p, 2),
                                                                 .m = rows,
                                                                 .n = v,
                                                                 .k = c,

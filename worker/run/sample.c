@@ -5,7 +5,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "worker/model/chain.h"
+#include "worker/model/chain_walk.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -16,12 +16,12 @@ struct sampler_state {
     struct dt_device device;
     struct dt_stream *stream;
     struct chain chain;
-    void *memory;
+    struct chain_walk walk;
+    void *memory, **kept; /* kept: of each block, one and the same */
     size_t memory_bytes;
     char **units;
-    char *pair[2][2], *kept, *saved, *scratch;
     float *logits;
-    int32_t *ids, *labels;
+    struct batch batch;
 };
 
 /* Model sizes from the checkpoint's config.json, T from the job that trained it. */
@@ -60,49 +60,75 @@ static size_t round_up(size_t size_bytes)
     return (size_bytes + 63) / 64 * 64;
 }
 
+/* Hands out the next piece of the state's memory; before there is any, counts what is needed. */
+static void *take(struct sampler_state *s, size_t *at, size_t size_bytes)
+{
+    void *piece = s->memory != NULL ? (char *)s->memory + *at : NULL;
+    *at += round_up(size_bytes);
+    return piece;
+}
+
+/* Gives each thing its place; returns the bytes of all. */
+static size_t place_all(struct sampler_state *s)
+{
+    const struct chain *c = &s->chain;
+    struct chain_walk *w = &s->walk;
+    size_t at = 0;
+    for (int u = 0; u < c->unit_count; u++) {
+        s->units[u] = take(s, &at, (size_t)c->units[u].numel * sizeof(float));
+    }
+    w->buffers = take(s, &at, (size_t)c->buffer_count * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        w->y[i] = take(s, &at, c->slot_bytes[i]);
+        w->y_branch[i] = take(s, &at, c->branch_bytes[i]);
+    }
+    void *kept = take(s, &at, chain_most(c, PLACE_KEPT));
+    for (int i = 0; i < c->block_count; i++) {
+        s->kept[i] = kept;
+    }
+    w->again = take(s, &at, chain_most(c, PLACE_AGAIN));
+    w->scratch = take(s, &at, chain_most(c, PLACE_CALL));
+    for (int k = 0; k < c->batch.count; k++) {
+        s->batch.at[k] = take(s, &at, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
+    }
+    s->logits = take(s, &at, (size_t)c->spec.vocabulary * sizeof(float));
+    return at;
+}
+
+static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
+{
+    const struct sampler_state *s = w->context;
+    for (int k = 0; k < b->unit_count; k++) {
+        p->weights[k] = s->units[b->units[k]];
+    }
+    return true;
+}
+
 static int open_state(struct sampler_state *s, struct checkpoint *c, const struct model_spec *spec,
                       struct dt_error *err)
 {
+    static const struct walk_hooks hooks = {.enter = enter};
     if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0 ||
         chain_open(&s->chain, spec, 1, err) != 0) {
         return -1;
     }
-    size_t pair = round_up((size_t)(spec->sequence_length * spec->channels) * sizeof(float)), kept = 0, saved = 0,
-           scratch = 0, weights = 0;
-    for (int i = 0; i < s->chain.block_count; i++) {
-        const struct block *b = &s->chain.blocks[i];
-        kept = b->kept_bytes > kept ? b->kept_bytes : kept;
-        saved = b->saved_bytes > saved ? b->saved_bytes : saved;
-        scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
-    }
-    for (int u = 0; u < s->chain.unit_count; u++) {
-        weights += round_up((size_t)s->chain.units[u].numel * sizeof(float));
-    }
-    size_t ids = round_up((size_t)spec->sequence_length * sizeof(int32_t)),
-           logits = round_up((size_t)spec->vocabulary * sizeof(float));
-    s->memory_bytes = weights + 4 * pair + round_up(kept) + round_up(saved) + round_up(scratch) + 2 * ids + logits;
+    s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
+    s->kept = dt_alloc((size_t)s->chain.block_count * sizeof *s->kept);
+    s->batch = (struct batch){.layout = &s->chain.batch, .samples = 1};
+    s->walk = (struct chain_walk){.chain = &s->chain,
+                                  .stream = s->stream,
+                                  .kernels = s->device.kernels,
+                                  .kept = s->kept,
+                                  .hooks = &hooks,
+                                  .context = s};
+    s->memory_bytes = place_all(s);
     if (dt_device_alloc(&s->device, DT_MEMORY_DEVICE, s->memory_bytes, &s->memory, err) != 0) {
         return -1;
     }
-    char *p = s->memory;
-    s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
-    for (int u = 0; u < s->chain.unit_count; u++) {
-        s->units[u] = p;
-        p += round_up((size_t)s->chain.units[u].numel * sizeof(float));
-    }
-    for (int i = 0; i < 4; i++) {
-        s->pair[i / 2][i % 2] = p;
-        p += pair;
-    }
-    s->kept = p;
-    s->saved = s->kept + round_up(kept);
-    s->scratch = s->saved + round_up(saved);
-    s->ids = (int32_t *)(void *)(s->scratch + round_up(scratch));
-    s->labels = s->ids + ids / sizeof(int32_t);
-    s->logits = (float *)(void *)((char *)s->labels + ids);
+    (void)place_all(s);
     for (int i = 0; i < s->chain.tensor_count; i++) {
         const struct tensor *t = &s->chain.tensors[i];
-        float *at = (float *)(void *)s->units[t->unit] + t->offset;
+        float *at = (float *)(t->unit >= 0 ? (void *)s->units[t->unit] : s->walk.buffers) + t->offset;
         if (checkpoint_read(c, "weight", t->name, t->numel, 0, t->numel, at, err) != 0) {
             return -1;
         }
@@ -116,6 +142,7 @@ static void close_state(struct sampler_state *s)
         dt_device_free(&s->device, DT_MEMORY_DEVICE, s->memory, s->memory_bytes);
     }
     free(s->units);
+    free(s->kept);
     chain_close(&s->chain);
     dt_stream_close(s->stream);
     dt_device_close(&s->device);
@@ -124,30 +151,12 @@ static void close_state(struct sampler_state *s)
 /* Logits after the last of `count` tokens. */
 static int forward(struct sampler_state *s, const uint8_t *tokens, int64_t count, struct dt_error *err)
 {
+    int32_t *ids = s->batch.at[batch_find(s->batch.layout, "input_ids")];
     for (int64_t i = 0; i < count; i++) {
-        s->ids[i] = tokens[i];
-        s->labels[i] = DT_IGNORE_INDEX;
+        ids[i] = tokens[i];
     }
-    struct batch batch = {.ids = s->ids, .labels = s->labels, .batch_size = 1, .sequence_length = count};
-    struct pass p = {.phase = PASS_EVAL,
-                     .stream = s->stream,
-                     .kernels = s->device.kernels,
-                     .batch = &batch,
-                     .kept = s->kept,
-                     .saved = s->saved,
-                     .scratch = s->scratch,
-                     .logits = s->logits,
-                     .logits_row = count - 1};
-    for (int i = 0; i < s->chain.block_count; i++) {
-        const struct block *b = &s->chain.blocks[i];
-        const struct block *before = i > 0 ? b - 1 : NULL;
-        p.weights = s->units[b->unit];
-        p.x_residual = before != NULL ? s->pair[(i + 1) % 2][0] : NULL;
-        p.x_branch = before != NULL && before->branch_out ? s->pair[(i + 1) % 2][1] : NULL;
-        p.y_residual = s->pair[i % 2][0];
-        p.y_branch = s->pair[i % 2][1];
-        b->ops->forward(b, &p);
-    }
+    s->batch.length = count;
+    chain_forward(&s->walk, PASS_EVAL, &s->batch, &(struct walk_loss){.logits = s->logits, .logits_row = count - 1});
     return dt_stream_finish(s->stream, 600, err);
 }
 

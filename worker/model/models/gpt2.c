@@ -13,18 +13,28 @@
 /* Root: what no layer owns (embeddings, final norm, tied head); one unit per layer. */
 static int build(struct chain *c, struct dt_error *err)
 {
-    int root = chain_unit(c, "root");
-    if (chain_add(c, &block_embed, root, -1, err) != 0) {
+    const struct model_spec *m = &c->spec;
+    const struct gpt_shape shape = {.layers = m->layers,
+                                    .heads = m->heads,
+                                    .channels = m->channels,
+                                    .positions = m->positions,
+                                    .vocabulary = m->vocabulary,
+                                    .inner = m->inner,
+                                    .norm_epsilon = m->norm_epsilon,
+                                    .init_std = m->init_std};
+    c->batch = batch_tokens(m->batch_size, m->sequence_length, m->vocabulary, "vocab_size");
+    int root = chain_unit(c, "root", ROLE_TRAINED);
+    if (chain_add(c, &block_embed, root, -1, &shape, sizeof shape, err) != 0) {
         return -1;
     }
-    for (int i = 0; i < c->spec.layers; i++) {
+    for (int i = 0; i < m->layers; i++) {
         char name[64];
         (void)snprintf(name, sizeof name, "transformer.h.%d", i);
-        if (chain_add(c, &block_gpt_layer, chain_unit(c, name), i, err) != 0) {
+        if (chain_add(c, &block_gpt_layer, chain_unit(c, name, ROLE_TRAINED), i, &shape, sizeof shape, err) != 0) {
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, err);
+    return chain_add(c, &block_lm_head, root, -1, &shape, sizeof shape, err);
 }
 
 static bool ends_with(const char *s, const char *end)
