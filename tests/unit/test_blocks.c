@@ -2,6 +2,7 @@
  * and with ignored labels; the same bits whatever is computed again; overwriting and adding of
  * gradients; the CPU's floats near the twin's doubles. */
 #include "support/model_run.h"
+#include "worker/model/models/gpt2.h"
 
 static uint64_t random_state;
 
@@ -14,18 +15,16 @@ static double noise(void)
 
 static struct model_spec ragged(enum recompute level)
 {
-    return (struct model_spec){.name = "gpt2",
-                               .layers = 2,
-                               .heads = 3,
-                               .channels = 12,
-                               .positions = 7,
-                               .vocabulary = 17,
-                               .inner = 20,
-                               .recompute = level,
-                               .norm_epsilon = 1e-5,
-                               .init_std = 0.02,
-                               .batch_size = 3,
-                               .sequence_length = 5};
+    static const struct gpt2 sizes = {.n_layer = 2,
+                                      .n_head = 3,
+                                      .n_embd = 12,
+                                      .n_positions = 7,
+                                      .vocab_size = 17,
+                                      .n_inner = 20,
+                                      .layer_norm_epsilon = 1e-5,
+                                      .initializer_range = 0.02};
+    return (struct model_spec){
+        .name = "gpt2", .sizes = &sizes, .recompute = level, .batch_size = 3, .sequence_length = 5};
 }
 
 /* The same numbers for every device. */
@@ -41,8 +40,8 @@ static void fill(struct model_run *r)
     }
     int64_t rows = r->chain.spec.batch_size * r->chain.spec.sequence_length;
     for (int64_t i = 0; i < rows; i++) {
-        r->ids[i] = (int32_t)((i * 7 + 3) % r->chain.spec.vocabulary);
-        r->labels[i] = i % 4 == 1 ? DT_IGNORE_INDEX : (int32_t)((i * 5 + 1) % r->chain.spec.vocabulary);
+        r->ids[i] = (int32_t)((i * 7 + 3) % r->chain.batch.field[0].below);
+        r->labels[i] = i % 4 == 1 ? DT_IGNORE_INDEX : (int32_t)((i * 5 + 1) % r->chain.batch.field[0].below);
     }
 }
 
@@ -315,14 +314,14 @@ static void test_float(void **state)
     (void)state;
     check_float(ragged(RECOMPUTE_CHEAP), 2e-5);
     struct model_spec wide = {.name = "gpt2",
-                              .layers = 1,
-                              .heads = 2,
-                              .channels = 64,
-                              .positions = 70,
-                              .vocabulary = 131,
-                              .inner = 256,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 1,
+                                                      .n_head = 2,
+                                                      .n_embd = 64,
+                                                      .n_positions = 70,
+                                                      .vocab_size = 131,
+                                                      .n_inner = 256,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 67};
     check_float(wide, 2e-5);
@@ -343,16 +342,14 @@ static void test_attention_has_room_for_whole_sequences(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions,
                 channels = 64 * heads;
-        struct model_spec spec = {.name = "gpt2",
-                                  .layers = 1,
-                                  .heads = heads,
-                                  .channels = channels,
-                                  .positions = positions,
-                                  .vocabulary = 64,
-                                  .type = DT_BF16};
+        struct model_spec spec = {
+            .name = "gpt2",
+            .sizes =
+                &(struct gpt2){
+                    .n_layer = 1, .n_head = heads, .n_embd = channels, .n_positions = positions, .vocab_size = 64},
+            .type = DT_BF16};
         struct chain c;
         struct dt_error err = {0};
-        spec.inner = 4 * channels;
         spec.batch_size = batch;
         spec.sequence_length = positions;
         assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
@@ -369,14 +366,14 @@ static void test_head_chunks(void **state)
 {
     (void)state;
     struct model_spec spec = {.name = "gpt2",
-                              .layers = 1,
-                              .heads = 1,
-                              .channels = 2,
-                              .positions = 33,
-                              .vocabulary = 140000,
-                              .inner = 4,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 1,
+                                                      .n_head = 1,
+                                                      .n_embd = 2,
+                                                      .n_positions = 33,
+                                                      .vocab_size = 140000,
+                                                      .n_inner = 4,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 33};
     struct model_run whole, half;

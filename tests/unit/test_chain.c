@@ -1,20 +1,20 @@
 /* Chains: places of tensors in units, padding, tied tensors, initial weights by slices. */
 #include "support/model_run.h"
+#include "worker/model/models/gpt2.h"
+
+static struct gpt2 sizes; /* of the next chain: tests change them */
 
 static struct model_spec small(void)
 {
-    return (struct model_spec){.name = "gpt2",
-                               .layers = 2,
-                               .heads = 2,
-                               .channels = 6,
-                               .positions = 7,
-                               .vocabulary = 11,
-                               .inner = 20,
-                               .norm_epsilon = 1e-5,
-                               .init_std = 0.02,
-                               .batch_size = 2,
-                               .sequence_length = 5,
-                               .type = DT_F32};
+    sizes = (struct gpt2){.n_layer = 2,
+                          .n_head = 2,
+                          .n_embd = 6,
+                          .n_positions = 7,
+                          .vocab_size = 11,
+                          .n_inner = 20,
+                          .layer_norm_epsilon = 1e-5,
+                          .initializer_range = 0.02};
+    return (struct model_spec){.name = "gpt2", .sizes = &sizes, .batch_size = 2, .sequence_length = 5, .type = DT_F32};
 }
 
 static void test_layout(void **state)
@@ -73,14 +73,14 @@ static void test_published_sizes(void **state)
         {768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080}, {1600, 48, 25, 1557611200}};
     for (size_t i = 0; i < 4; i++) {
         struct model_spec spec = {.name = "gpt2",
-                                  .layers = rows[i].layers,
-                                  .heads = rows[i].heads,
-                                  .channels = rows[i].channels,
-                                  .positions = 1024,
-                                  .vocabulary = 50257,
-                                  .inner = 4 * rows[i].channels,
-                                  .norm_epsilon = 1e-5,
-                                  .init_std = 0.02,
+                                  .sizes = &(struct gpt2){.n_layer = rows[i].layers,
+                                                          .n_head = rows[i].heads,
+                                                          .n_embd = rows[i].channels,
+                                                          .n_positions = 1024,
+                                                          .vocab_size = 50257,
+                                                          .n_inner = 4 * rows[i].channels,
+                                                          .layer_norm_epsilon = 1e-5,
+                                                          .initializer_range = 0.02},
                                   .batch_size = 1,
                                   .sequence_length = 1024,
                                   .type = DT_F32};
@@ -111,13 +111,13 @@ static void test_refusals(void **state)
     spec.name = "gpt3";
     expect_refused(spec, "gpt2");
     spec = small();
-    spec.heads = 4;
-    expect_refused(spec, "multiple of n_head");
+    sizes.n_head = 4;
+    expect_refused(spec, "cannot be split among n_head 4");
     spec = small();
     spec.sequence_length = 8;
     expect_refused(spec, "n_positions");
     spec = small();
-    spec.layers = 0;
+    sizes.n_layer = 0;
     expect_refused(spec, "n_layer");
 }
 
@@ -262,7 +262,7 @@ static void test_initial_values(void **state)
     struct chain c;
     struct dt_error err;
     struct model_spec spec = small();
-    spec.vocabulary = 4000;
+    sizes.vocab_size = 4000;
     assert_int_equal(chain_open(&c, &spec, 3, &err), 0);
     for (int u = 0; u < c.unit_count; u++) {
         int64_t n = c.units[u].numel;

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/safetensors.h"
+#include "worker/model/models/gpt2.h"
 
 #include <cjson/cJSON.h>
 
@@ -24,14 +25,14 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
 {
     static const double losses[] = {2.4278837921, 2.2585129686, 2.0757423178, 2.1119166498};
     struct model_spec spec = {.name = "gpt2",
-                              .layers = 2,
-                              .heads = 2,
-                              .channels = 8,
-                              .positions = 6,
-                              .vocabulary = 11,
-                              .inner = 32,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 2,
+                                                      .n_head = 2,
+                                                      .n_embd = 8,
+                                                      .n_positions = 6,
+                                                      .vocab_size = 11,
+                                                      .n_inner = 32,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 5,
                               .recompute = level};
@@ -106,12 +107,18 @@ static double number_at(const cJSON *array, int i)
 static void open_folder(struct model_run *r, const char *device, const char *folder)
 {
     struct dt_error err;
-    struct model_spec spec = {.batch_size = 2, .sequence_length = 16, .recompute = RECOMPUTE_MLP};
+    struct model_sizes sizes;
+    const struct model_ops *ops;
     struct hf *h;
-    if (hf_config(folder, &spec, NULL, &err) != 0) {
+    if (hf_config(folder, &ops, &sizes, NULL, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    run_open(r, device, spec);
+    run_open(r, device,
+             (struct model_spec){.name = ops->name,
+                                 .sizes = sizes.bytes,
+                                 .batch_size = 2,
+                                 .sequence_length = 16,
+                                 .recompute = RECOMPUTE_MLP});
     if (hf_open(&h, folder, &r->chain, &err) != 0) {
         fail_msg("%s", err.text);
     }

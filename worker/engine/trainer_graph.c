@@ -56,7 +56,11 @@ struct trainer_graphs {
 
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device)
 {
-    return dt_device_has_graphs(device) ? (double)t->chain.spec.layers * LAUNCHES * LAUNCH_BYTES : 0;
+    int layers = 0;
+    for (int i = 0; i < t->chain.block_count; i++) {
+        layers += t->chain.blocks[i].layer >= 0;
+    }
+    return dt_device_has_graphs(device) ? (double)layers * LAUNCHES * LAUNCH_BYTES : 0;
 }
 
 /* Nobody asked for graphs, and what they take may be missing. */

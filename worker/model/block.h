@@ -89,18 +89,17 @@ struct block_memory {
     size_t offset, size_bytes; /* from the start of its place; 0 bytes: not there */
 };
 
-struct model_spec { /* sizes of a model for one job */
+struct model_spec { /* a model for one job */
     const char *name;
-    int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
-    double norm_epsilon, init_std;
-    double attn_pdrop, embd_pdrop, resid_pdrop; /* only for config.json: dropout is not there yet */
-    int64_t batch_size, sequence_length;        /* B, T of a micro-batch */
-    bool own_memory;                            /* the device has memory of its own, and products
+    const void *sizes;                   /* the values of its field table (struct model_ops); chain_open copies them */
+    int64_t batch_size, sequence_length; /* B, T of a micro-batch; T is 1 where samples are no
+                                          * sequences */
+    bool own_memory;                     /* the device has memory of its own, and products
                                                  * there want aligned rows and many of them */
-    enum recompute recompute;                   /* of every recompute_every-th layer, the first
+    enum recompute recompute;            /* of every recompute_every-th layer, the first
                                                  * one among them; of others RECOMPUTE_CHEAP */
-    int64_t recompute_every;                    /* 0: as 1 */
-    enum dt_dtype type;                         /* of weights and activations: DT_F32, DT_BF16
+    int64_t recompute_every;             /* 0: as 1 */
+    enum dt_dtype type;                  /* of weights and activations: DT_F32, DT_BF16
                                                  * (DT_F64 on the twin device); statistics have
                                                  * dt_dtype_wide(type) */
 };

@@ -280,27 +280,35 @@ static int check_size(const char *name, int64_t value, int64_t most, struct dt_e
     return 0;
 }
 
-/* Bounds that keep every product below 2^63; what makes sense for one model only is checked by
- * its blocks. */
-static int check_spec(const struct model_spec *m, struct dt_error *err)
+/* Each value as its rule has it: whoever made them, no product of them reaches 2^63. */
+static int check_sizes(const struct model_ops *ops, const void *sizes, struct dt_error *err)
+{
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        if (f->rule->type == DT_RULE_INTEGER) {
+            int64_t value = model_integer(ops, sizes, f->key);
+            if (!(f->rule->null && value == f->rule->null_value) &&
+                check_size(f->key, value, (int64_t)f->rule->max, err) != 0) {
+                return -1;
+            }
+        }
+    }
+    const char *key;
+    return ops->check == NULL || ops->check(sizes, &key, err) == 0 ? 0 : dt_wrap(err, "model");
+}
+
+static int check_spec(const struct model_ops *ops, const struct model_spec *m, struct dt_error *err)
 {
     const int64_t most = 1 << 24;
-    if (check_size("n_layer", m->layers, 100000, err) != 0 || check_size("n_head", m->heads, most, err) != 0 ||
-        check_size("n_embd", m->channels, most, err) != 0 || check_size("n_positions", m->positions, most, err) != 0 ||
-        check_size("vocab_size", m->vocabulary, 1 << 30, err) != 0 || check_size("n_inner", m->inner, most, err) != 0 ||
-        check_size("batch size", m->batch_size, 1 << 20, err) != 0 ||
+    if (check_sizes(ops, m->sizes, err) != 0 || check_size("batch size", m->batch_size, 1 << 20, err) != 0 ||
         check_size("sequence length", m->sequence_length, most, err) != 0) {
         return -1;
     }
-    if (m->channels % m->heads != 0) {
-        return dt_fail(err, DT_INVALID, "model: n_embd %lld is not a multiple of n_head %lld", (long long)m->channels,
-                       (long long)m->heads);
-    }
-    if (m->sequence_length > m->positions) {
-        return dt_fail(
-            err, DT_INVALID,
-            "model: sequence length %lld is more than n_positions %lld; shorten sequences or raise n_positions",
-            (long long)m->sequence_length, (long long)m->positions);
+    int64_t positions = ops->positions != NULL ? model_integer(ops, m->sizes, ops->positions) : 1;
+    if (m->sequence_length > positions) {
+        return dt_fail(err, DT_INVALID,
+                       "model: sequence length %lld is more than %s %lld; shorten sequences or raise %s",
+                       (long long)m->sequence_length, ops->positions != NULL ? ops->positions : "one sample's",
+                       (long long)positions, ops->positions != NULL ? ops->positions : "none");
     }
     if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {
         return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)",
@@ -315,8 +323,12 @@ int chain_open_as(struct chain *c, const struct model_ops *ops, const struct mod
     assert(shards >= 1);
     *c = (struct chain){.spec = *spec, .shards = shards};
     dt_arena_init(&c->arena);
+    void *sizes = dt_arena_alloc(&c->arena, ops->sizes_bytes);
+    memcpy(sizes, spec->sizes, ops->sizes_bytes);
     c->spec.name = ops->name;
-    if (check_spec(spec, err) != 0) {
+    c->spec.sizes = sizes;
+    if (check_spec(ops, &c->spec, err) != 0) {
+        chain_close(c);
         return -1;
     }
     struct dt_error problem = {.status = DT_OK};
@@ -339,8 +351,13 @@ int chain_open(struct chain *c, const struct model_spec *spec, int shards, struc
     const struct model_ops *ops = spec->name != NULL ? model_find(spec->name) : NULL;
     if (ops == NULL) {
         *c = (struct chain){.spec = *spec};
-        return dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s",
-                       spec->name != NULL ? spec->name : "", model_names());
+        struct dt_text names;
+        dt_text_init(&names);
+        model_list(&names);
+        (void)dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s",
+                      spec->name != NULL ? spec->name : "", dt_text_str(&names));
+        dt_text_clear(&names);
+        return -1;
     }
     return chain_open_as(c, ops, spec, shards, err);
 }

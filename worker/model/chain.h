@@ -6,6 +6,7 @@
 #define DT_WORKER_MODEL_CHAIN_H
 
 #include "base/arena.h"
+#include "base/config.h"
 #include "base/text.h"
 #include "worker/model/block.h"
 
@@ -94,23 +95,56 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type,
                void *out);
 
+/* Values of one model's field table: its struct, by value. */
+enum { MODEL_SIZES_MAX = 256 };
+struct model_sizes {
+    _Alignas(8) char bytes[MODEL_SIZES_MAX];
+};
+
+struct model_key { /* a second spelling of a key of config.json */
+    const char *other, *key;
+};
+
 struct model_ops {
-    const char *name;                                    /* "gpt2" */
-    const char *architecture;                            /* the class that Hugging Face's library
-                                                          * makes of an exported folder */
+    const char *name;         /* "gpt2" */
+    const char *architecture; /* the class that Hugging Face's library makes of an exported folder */
+    /* THE table of the model's keys: those of the job's section `model`, of config.json in and out,
+     * and those that a run which goes on is compared by; with their defaults. Integers, numbers. */
+    const struct dt_field *fields;
+    size_t sizes_bytes;           /* of the struct that the fields' offsets count in */
+    const char *const *kept;      /* keys that are not computed with, only kept for config.json; ends
+                                   * with null */
+    const struct model_key *keys; /* other spellings; end with null */
+    const char *positions;        /* the key of the longest sequence; null: samples are no sequences */
+    /* What spans keys: DT_INVALID with what to change; *key says which one is to blame. */
+    int (*check)(const void *sizes, const char **key, struct dt_error *err);
     int (*build)(struct chain *c, struct dt_error *err); /* c->spec is set; says c->batch, and adds
                                                           * units and blocks */
+    /* Of a step's forward and backward of one position (or sample), computing again not counted. */
+    double (*flops)(const struct chain *c);
     /* Hugging Face folders: a file's tensor name -> ours (aliases, missing prefixes); false for
      * a name to be ignored (buffers). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
-    /* Sizes from a parsed config.json; DT_INVALID for settings this model does not have. */
-    int (*read_config)(const struct cJSON *config, struct model_spec *spec, struct dt_error *err);
-    /* config.json of the exported folder, where none came in */
-    void (*write_config)(const struct model_spec *spec, struct dt_text *out);
+    /* DT_INVALID for settings of a config.json that this model does not have; may be null. */
+    int (*check_config)(const struct cJSON *config, struct dt_error *err);
+    /* What config.json has beside the fields: JSON text by key through `put`. */
+    void (*put_config)(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to);
 };
+/* Fills `sizes` with the defaults of the field table. */
+void model_defaults(const struct model_ops *ops, void *sizes);
+/* Sizes from a parsed config.json; what it lacks has its default. DT_INVALID names the key. */
+int model_read_config(const struct model_ops *ops, const struct cJSON *config, void *sizes, struct dt_error *err);
+/* config.json of an exported folder, where none came in. */
+void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
+/* The value of a key, an integer. */
+int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key);
+/* True for one of the keys that are not computed with. */
+bool model_keeps(const struct model_ops *ops, const char *key);
+/* Model number i in the table; null behind the last. */
+const struct model_ops *model_at(int i);
 /* Model by name ("gpt2", also config.json's model_type); null when there is none. */
 const struct model_ops *model_find(const char *name);
-/* Names of all models, comma-separated, for messages. */
-const char *model_names(void);
+/* Appends the names of all models, comma-separated, for messages. */
+void model_list(struct dt_text *out);
 
 #endif

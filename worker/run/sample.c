@@ -24,8 +24,9 @@ struct sampler_state {
     struct batch batch;
 };
 
-/* Model sizes from the checkpoint's config.json, T from the job that trained it. */
-static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct dt_error *err)
+/* Model and sizes from the checkpoint's config.json, T from the job that trained it. */
+static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct model_sizes *sizes,
+                     struct dt_error *err)
 {
     const struct checkpoint_state *s = checkpoint_get_state(c);
     cJSON *config = cJSON_Parse(s->model_config), *job = cJSON_Parse(s->job);
@@ -33,26 +34,50 @@ static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct
     const struct model_ops *model = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
     const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
     int result = -1;
-    *spec = (struct model_spec){.batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
+    *spec = (struct model_spec){.sizes = sizes->bytes, .batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
     if (model == NULL) {
         (void)dt_fail(err, DT_INVALID, "the checkpoint names no model that can be run");
+    } else if (model->positions == NULL) {
+        (void)dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
     } else {
         spec->name = model->name;
-        result = model->read_config(config, spec, err);
+        result = model_read_config(model, config, sizes->bytes, err);
     }
     if (result == 0) {
-        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions
+        int64_t positions = model_integer(model, sizes->bytes, model->positions);
+        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)positions
                                     ? (int64_t)t->valuedouble
-                                    : spec->positions;
-        if (spec->vocabulary > 256) {
-            result =
-                dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
-                        (long long)spec->vocabulary);
-        }
+                                    : positions;
     }
     cJSON_Delete(job);
     cJSON_Delete(config);
     return result;
+}
+
+/* Tokens that the model knows. */
+static int64_t vocabulary_of(const struct sampler_state *s)
+{
+    return s->chain.batch.field[batch_find(&s->chain.batch, "input_ids")].below;
+}
+
+/* The prompt is bytes, and so is what is written. */
+static int check_prompt(const struct sampler_state *s, const char *prompt, size_t size, struct dt_error *err)
+{
+    int64_t vocabulary = vocabulary_of(s);
+    if (vocabulary > 256) {
+        return dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
+                       (long long)vocabulary);
+    }
+    if (size == 0) {
+        return dt_fail(err, DT_INVALID, "the prompt is empty; give at least one character");
+    }
+    for (size_t i = 0; i < size; i++) {
+        if ((uint8_t)prompt[i] >= vocabulary) {
+            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)prompt[i],
+                           (long long)vocabulary);
+        }
+    }
+    return 0;
 }
 
 static size_t round_up(size_t size_bytes)
@@ -91,7 +116,7 @@ static size_t place_all(struct sampler_state *s)
     for (int k = 0; k < c->batch.count; k++) {
         s->batch.at[k] = take(s, &at, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
     }
-    s->logits = take(s, &at, (size_t)c->spec.vocabulary * sizeof(float));
+    s->logits = take(s, &at, (size_t)vocabulary_of(s) * sizeof(float));
     return at;
 }
 
@@ -104,12 +129,11 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
     return true;
 }
 
-static int open_state(struct sampler_state *s, struct checkpoint *c, const struct model_spec *spec,
-                      struct dt_error *err)
+/* All but the chain, which is open. */
+static int open_state(struct sampler_state *s, struct checkpoint *c, struct dt_error *err)
 {
     static const struct walk_hooks hooks = {.enter = enter};
-    if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0 ||
-        chain_open(&s->chain, spec, 1, err) != 0) {
+    if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0) {
         return -1;
     }
     s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
@@ -188,29 +212,23 @@ static int pick(const float *logits, int64_t count, double temperature, uint64_t
 int sample_text(struct checkpoint *c, const struct sample_options *options, struct dt_text *out, struct dt_error *err)
 {
     struct model_spec spec;
-    if (read_spec(c, &spec, err) != 0) {
+    struct model_sizes sizes;
+    struct sampler_state s = {0};
+    if (read_spec(c, &spec, &sizes, err) != 0) {
         return -1;
     }
     size_t start = out->size;
     dt_text_puts(out, options->prompt);
-    if (out->size == start) {
-        return dt_fail(err, DT_INVALID, "the prompt is empty; give at least one character");
-    }
-    for (size_t i = start; i < out->size; i++) {
-        if ((uint8_t)out->data[i] >= spec.vocabulary) {
-            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens",
-                           (uint8_t)out->data[i], (long long)spec.vocabulary);
-        }
-    }
-    struct sampler_state s = {0};
     uint64_t random = options->seed * 2 + 1;
-    int result = open_state(&s, c, &spec, err);
+    int result = chain_open(&s.chain, &spec, 1, err);
+    result = result == 0 ? check_prompt(&s, dt_text_str(out) + start, out->size - start, err) : result;
+    result = result == 0 ? open_state(&s, c, err) : result;
     for (int i = 0; result == 0 && i < options->token_count; i++) {
         int64_t length = (int64_t)(out->size - start),
                 count = length < spec.sequence_length ? length : spec.sequence_length;
         result = forward(&s, (const uint8_t *)out->data + out->size - count, count, err);
         if (result == 0) {
-            char byte = (char)pick(s.logits, spec.vocabulary, options->temperature, &random);
+            char byte = (char)pick(s.logits, vocabulary_of(&s), options->temperature, &random);
             dt_text_add(out, &byte, 1);
         }
     }

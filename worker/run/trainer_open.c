@@ -104,19 +104,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
 static int open_chain(struct trainer *t, enum dt_dtype type, bool own_memory, struct dt_error *err)
 {
     const struct job *job = t->job;
-    const struct job_model *m = &job->model;
-    struct model_spec spec = {.name = m->name,
-                              .layers = m->n_layer,
-                              .heads = m->n_head,
-                              .channels = m->n_embd,
-                              .positions = m->n_positions,
-                              .vocabulary = m->vocab_size,
-                              .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
-                              .norm_epsilon = m->layer_norm_epsilon,
-                              .init_std = m->initializer_range,
-                              .attn_pdrop = m->attn_pdrop,
-                              .embd_pdrop = m->embd_pdrop,
-                              .resid_pdrop = m->resid_pdrop,
+    struct model_spec spec = {.name = job->model.name,
+                              .sizes = job->model.sizes.bytes,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = job->data.sequence_length,
                               .own_memory = own_memory,
