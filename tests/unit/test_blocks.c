@@ -3,6 +3,7 @@
  * gradients; the CPU's floats near the twin's doubles. */
 #include "support/model_run.h"
 #include "worker/model/models/gpt2.h"
+#include "worker/model/models/mlp.h"
 
 static uint64_t random_state;
 
@@ -88,7 +89,7 @@ static struct pass bench_pass(const struct bench *b, enum pass_phase phase)
 {
     struct model_run *r = b->run;
     int i = b->block->index, last = r->chain.block_count - 1;
-    bool back = phase == PASS_BACKWARD, loss = i == last, input = i > 0 && (!back || loss);
+    bool back = phase == PASS_BACKWARD, loss = i == last, input = i > 0 && (!back || loss || b->block->reads_x);
     struct pass p = {.phase = phase,
                      .stream = r->stream,
                      .kernels = r->device.kernels,
@@ -159,7 +160,7 @@ static void check_block(struct model_run *r, int index)
     for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept
                                                        * and added to */
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
-        for (int64_t e = 0; e < t->numel; e++) {
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
             ((double *)r->grads[t->unit])[t->offset + e] = b.block->adds[i] ? 10 : NAN;
         }
     }
@@ -167,6 +168,9 @@ static void check_block(struct model_run *r, int index)
     run_finish(r);
     for (int i = 0; i < b.block->tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
+        if (t->unit < 0) { /* a buffer has no gradient */
+            continue;
+        }
         double *w = (double *)r->weights[t->unit] + t->offset, *g = (double *)r->grads[t->unit] + t->offset;
         for (int64_t e = 0; e<t->numel; e += t->numel> 40 ? 7 : 1) {
             check_element(&b, &w[e], g[e] - (b.block->adds[i] ? 10 : 0), t->name, e);
@@ -192,6 +196,85 @@ static void test_finite_differences(void **state)
         }
         run_close(&r);
     }
+}
+
+static struct model_spec perceptron(struct mlp *m, int64_t frozen_layers)
+{
+    *m = (struct mlp){.num_channels = 2,
+                      .image_size = 3,
+                      .hidden_size = 7,
+                      .last_hidden_size = 5,
+                      .num_labels = 4,
+                      .frozen_layers = frozen_layers,
+                      .momentum = 1,
+                      .initializer_range = 0.02};
+    return (struct model_spec){.name = "mlp", .sizes = m, .batch_size = 6, .sequence_length = 1};
+}
+
+static void fill_images(struct model_run *r)
+{
+    random_state = 3;
+    for (int i = 0; i < r->chain.tensor_count; i++) {
+        const struct tensor *t = &r->chain.tensors[i];
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
+            run_set(r, r->weights[t->unit], t->offset + e, 0.5 * noise());
+        }
+    }
+    float *pixels = r->batch.at[batch_find(r->batch.layout, "pixel_values")];
+    for (int i = 0; i < 6 * 18; i++) {
+        pixels[i] = (float)(1 + noise());
+    }
+    for (int i = 0; i < 6; i++) {
+        r->labels[i] = i == 2 ? DT_IGNORE_INDEX : i % 4;
+    }
+}
+
+/* Of a perceptron, where evaluation takes the mean that training takes: the running one is the
+ * batch's with a momentum of 1. */
+static void test_perceptron(void **state)
+{
+    (void)state;
+    struct model_run r;
+    struct mlp sizes;
+    run_open(&r, "twin64", perceptron(&sizes, 0));
+    fill_images(&r);
+    (void)run_train(&r, false, 1);
+    for (int i = 0; i < r.chain.block_count; i++) {
+        check_block(&r, i);
+    }
+    const struct tensor *mean = &r.chain.tensors[run_tensor(&r, "layers.0.running_mean")];
+    const float *pixels = r.batch.at[0];
+    for (int e = 0; e < 18; e++) {
+        double sum = 0;
+        for (int b = 0; b < 6; b++) {
+            sum += pixels[18 * b + e];
+        }
+        assert_true(fabs(((double *)r.walk.buffers)[mean->offset + e] - sum / 6) < 1e-12);
+    }
+    run_close(&r);
+}
+
+/* The gradients of layers behind frozen ones are those of all trained; frozen ones have none. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    struct model_run all, some;
+    struct mlp sizes;
+    run_open(&all, "twin64", perceptron(&sizes, 0));
+    run_open(&some, "twin64", perceptron(&sizes, 1));
+    fill_images(&all);
+    fill_images(&some);
+    assert_true(run_train(&all, false, 1) == run_train(&some, false, 1));
+    for (int i = 0; i < all.chain.tensor_count; i++) {
+        const struct tensor *t = &some.chain.tensors[i];
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
+            double g = run_value(&some, some.grads, i, e);
+            assert_true(g == (t->rule.role == ROLE_FROZEN ? 0 : run_value(&all, all.grads, i, e)));
+        }
+    }
+    assert_int_equal(some.chain.units[0].role, ROLE_FROZEN);
+    run_close(&all);
+    run_close(&some);
 }
 
 /* All gradients, unit after unit. */
@@ -403,6 +486,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_perceptron),
+        cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_overwrite_and_accumulate),

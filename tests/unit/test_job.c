@@ -129,10 +129,10 @@ static void test_bad_keys(void **state)
     refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
             "job.json: data.train: missing; add it (path or glob of the training shards)\n");
     refused("{\"data\": {\"train\": \"x\"}}", NULL,
-            "job.json: model.name: missing; give model.name (gpt2) or model.load (a Hugging Face folder)\n");
+            "job.json: model.name: missing; give model.name (gpt2, mlp) or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
     refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
-            "job.json:1:20: model.name: is \"llama\", which is not there yet; give gpt2, or null\n");
+            "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: gpt2, mlp, or null\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
@@ -383,7 +383,7 @@ static void test_load(void **state)
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
     refused(text, NULL,
-            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
+            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2, mlp\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number from 1 to 10000\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");

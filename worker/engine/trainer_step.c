@@ -190,6 +190,9 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
         return true;
     }
     for (int k = 0; k < b->unit_count; k++) {
+        if (!strategy_trains(s, b->units[k])) {
+            continue;
+        }
         p->grads[k] = s->grads->get(s, b->units[k], t->at.micro_step, &p->accumulate[k]);
     }
     return true;
@@ -233,7 +236,9 @@ static void leave_backward(struct trainer *t, const struct block *b)
         if (b->index != t->chain.units[b->units[k]].first_use) {
             continue;
         }
-        clip_add(&t->clip, s->grads->reduce(s, b->units[k], last_micro_step));
+        if (strategy_trains(s, b->units[k])) {
+            clip_add(&t->clip, s->grads->reduce(s, b->units[k], last_micro_step));
+        }
         if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
             s->weights->drop(s, b->units[k]);
         }
@@ -264,6 +269,7 @@ void trainer_step_open(struct trainer *t)
                                   .kept = kept,
                                   .again = plan_at(&t->plan, t->piece_again),
                                   .scratch = plan_at(&t->plan, t->piece_scratch),
+                                  .buffers = plan_at(&t->plan, t->piece_buffers),
                                   .hooks = &hooks,
                                   .context = t};
     for (int i = 0; i < 2; i++) {
@@ -424,6 +430,7 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
     int64_t valid = 0;
     int turn = 0;
     timeline_step(t->timeline, 0);
+    strategy_send_buffers(&t->strategy, t->walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
         const struct batch *batch = trainer_batch_eval(t, i);

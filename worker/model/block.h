@@ -117,8 +117,8 @@ struct pass { /* everything for one call of one block */
     void *buffers;                        /* the chain's, of type dt_dtype_wide(spec's) */
     enum dt_dtype grad_type;              /* of grads where the spec's type is BF16: F32 or BF16;
                                            * otherwise the spec's counts */
-    /* The input in PASS_FORWARD and PASS_EVAL, and the last block's in backward; otherwise null:
-     * the block has kept what it needs of it. x_branch is null where the block before gives no
+    /* The input in PASS_FORWARD and PASS_EVAL, and in backward that of the last block and of those
+     * that ask for it (reads_x); otherwise null: the block has kept what it needs of it. x_branch is null where the block before gives no
      * branch. */
     const void *x, *x_branch;
     void *y, *y_branch;        /* the output, in PASS_FORWARD and PASS_EVAL */
@@ -155,6 +155,8 @@ struct block {
     int layer;                     /* 0..L-1; -1: not one of the layers */
     struct flow in, out;
     bool in_place;    /* see above */
+    bool reads_x;     /* backward reads the input as well, so the block before keeps its
+                                    * y (y_memory) */
     bool takes_batch; /* reads fields of the batch, not its sizes alone */
     int unit;         /* where its tensors go unless it says otherwise */
     int unit_count;

@@ -214,6 +214,14 @@ static size_t flow_bytes(const struct flow *f)
     return (size_t)count * dt_dtype_size(f->type);
 }
 
+static void check_input(const struct block *b)
+{
+    if (b->reads_x && (b->index == 0 || b[-1].y_memory < 0)) {
+        mistake(b->chain, "block %d, %s, reads its input in backward, and the block before it does not keep it",
+                b->index, b->ops->name);
+    }
+}
+
 /* A block in place writes where it reads, others into the other slot. */
 static void place_output(struct chain *c, struct block *b)
 {
@@ -247,6 +255,7 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
         return dt_wrap(err, "model %s", c->spec.name);
     }
     check_flow(b);
+    check_input(b);
     place_output(c, b);
     if (c->problem.status != DT_OK) {
         *err = c->problem;
@@ -271,11 +280,11 @@ static void mark_adds(struct chain *c)
     free(later);
 }
 
-static int check_size(const char *name, int64_t value, int64_t most, struct dt_error *err)
+static int check_size(const char *name, int64_t value, int64_t least, int64_t most, struct dt_error *err)
 {
-    if (value < 1 || value > most) {
-        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between 1 and %lld", name, (long long)value,
-                       (long long)most);
+    if (value < least || value > most) {
+        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between %lld and %lld", name, (long long)value,
+                       (long long)least, (long long)most);
     }
     return 0;
 }
@@ -287,7 +296,7 @@ static int check_sizes(const struct model_ops *ops, const void *sizes, struct dt
         if (f->rule->type == DT_RULE_INTEGER) {
             int64_t value = model_integer(ops, sizes, f->key);
             if (!(f->rule->null && value == f->rule->null_value) &&
-                check_size(f->key, value, (int64_t)f->rule->max, err) != 0) {
+                check_size(f->key, value, (int64_t)f->rule->min, (int64_t)f->rule->max, err) != 0) {
                 return -1;
             }
         }
@@ -299,8 +308,8 @@ static int check_sizes(const struct model_ops *ops, const void *sizes, struct dt
 static int check_spec(const struct model_ops *ops, const struct model_spec *m, struct dt_error *err)
 {
     const int64_t most = 1 << 24;
-    if (check_sizes(ops, m->sizes, err) != 0 || check_size("batch size", m->batch_size, 1 << 20, err) != 0 ||
-        check_size("sequence length", m->sequence_length, most, err) != 0) {
+    if (check_sizes(ops, m->sizes, err) != 0 || check_size("batch size", m->batch_size, 1, 1 << 20, err) != 0 ||
+        check_size("sequence length", m->sequence_length, 1, most, err) != 0) {
         return -1;
     }
     int64_t positions = ops->positions != NULL ? model_integer(ops, m->sizes, ops->positions) : 1;

@@ -108,6 +108,8 @@ struct model_key { /* a second spelling of a key of config.json */
 struct model_ops {
     const char *name;         /* "gpt2" */
     const char *architecture; /* the class that Hugging Face's library makes of an exported folder */
+    const char *smaller;      /* what to lower where the model does not fit: "model.hidden_size)" behind a
+                               * bracket */
     /* THE table of the model's keys: those of the job's section `model`, of config.json in and out,
      * and those that a run which goes on is compared by; with their defaults. Integers, numbers. */
     const struct dt_field *fields;

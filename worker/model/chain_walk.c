@@ -106,11 +106,14 @@ void chain_backward(const struct chain_walk *w, const struct batch *batch, const
         }
         p.phase = PASS_BACKWARD;
         p.dx = i > 0 ? w->gradient[(b - 1)->slot] : NULL;
-        if (i + 1 < c->block_count) {
-            p.dy = w->gradient[b->slot];
-        } else {
+        bool last = i + 1 == c->block_count;
+        if (last || b->reads_x) {
             set_input(w, b, &p);
+        }
+        if (last) {
             set_loss(loss, &p);
+        } else {
+            p.dy = w->gradient[b->slot];
         }
         if (!w->hooks->enter(w, b, &p)) {
             return;

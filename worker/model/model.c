@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_ops *const models[] = {&model_gpt2};
+static const struct model_ops *const models[] = {&model_gpt2, &model_mlp};
 enum { MODEL_COUNT = sizeof models / sizeof models[0], LINES_MAX = 64 };
 
 const struct model_ops *model_at(int i)

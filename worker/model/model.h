@@ -5,8 +5,8 @@
 #include "worker/model/chain.h"
 
 /* Their names, for the table of the job's keys. */
-#define MODEL_NAMES "gpt2"
+#define MODEL_NAMES "gpt2|mlp"
 
-extern const struct model_ops model_gpt2;
+extern const struct model_ops model_gpt2, model_mlp;
 
 #endif

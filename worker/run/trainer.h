@@ -116,7 +116,7 @@ struct trainer {
     struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
-    int piece_y[2], piece_branch[2], piece_gradient[2], piece_scratch, piece_again, piece_loss, piece_batch,
+    int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss, piece_batch,
         piece_host_batch, piece_progress;
     int *piece_kept;
     struct chain_walk walk;

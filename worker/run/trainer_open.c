@@ -26,6 +26,7 @@ static void plan_activations(struct trainer *t)
         t->piece_branch[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->branch_bytes[i]);
         t->piece_gradient[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->slot_bytes[i]);
     }
+    t->piece_buffers = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)c->buffer_count * dt_dtype_size(t->strategy.real));
     t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, chain_most(c, PLACE_CALL));
     t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
     /* this step's and the next one's */
@@ -193,8 +194,11 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
                    t->chain.spec.type != DT_BF16      ? ""
                    : t->strategy.wire_type == DT_BF16 ? ", bf16"
                                                       : ", bf16, reduced as fp32");
-    dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count,
-                   (long long)t->train.sequence_length);
+    dt_text_printf(out, "data       %lld samples", (long long)t->train.sample_count);
+    if (job->model.ops->positions != NULL) {
+        dt_text_printf(out, " of %lld tokens", (long long)t->train.sequence_length);
+    }
+    dt_text_puts(out, "\n");
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
     if (t->strategy.replicas > 1) {
         dt_text_printf(out, " (%d replicas of %d shards)", t->strategy.replicas, t->shards);

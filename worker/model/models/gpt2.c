@@ -164,6 +164,7 @@ static double flops(const struct chain *c)
 
 const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .architecture = "GPT2LMHeadModel",
+                                     .smaller = "model.n_layer, model.n_embd) or data.sequence_length",
                                      .fields = fields,
                                      .sizes_bytes = sizeof(struct gpt2),
                                      .kept = kept,
