@@ -8,12 +8,10 @@
 #include <stdio.h>
 
 #define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
-#define ABORT_GRACE_S                                                                                                  \
-    5.0 /* a bundled worker that was told to leave its waits has nothing to
-         * save */
-#define SAVED_BEFORE_S                                                                                                 \
-    5.0                   /* a save must be done so long before the KILL: hosts have yet to
-                           * agree */
+/* a bundled worker that was told to leave its waits has nothing to save */
+#define ABORT_GRACE_S 5.0
+/* a save must be done so long before the KILL: hosts have yet to agree */
+#define SAVED_BEFORE_S 5.0
 #define WAIT_LINE_S 10.0  /* between two lines about a wait */
 #define WISHED_LINE_S 2.0 /* to the first one after a signal to us */
 
@@ -235,12 +233,6 @@ static void on_late(uv_timer_t *timer)
     run_say_late(r);
 }
 
-static void on_wake(uv_timer_t *timer)
-{
-    run_tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = RUN_SELF});
-    run_drain(timer->data);
-}
-
 static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
 {
     (void)uv_timer_init(&r->loop, timer);
@@ -256,6 +248,5 @@ void run_open_timers(struct run *r)
     open_timer(r, &r->barrier, on_barrier);
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
-    open_timer(r, &r->wake, on_wake);
     open_timer(r, &r->late, on_late);
 }

@@ -148,7 +148,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     }
     strategy_plan(&t->strategy, &t->plan);
     optimizer_plan(&t->optimizer, &t->strategy, job, &t->plan);
-    clip_plan(&t->clip, &t->strategy, t->micro_steps, &t->plan);
+    step_sums_plan(&t->step_sums, &t->strategy, t->micro_steps, &t->plan);
     plan_activations(t);
     return 0;
 }
@@ -256,7 +256,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     optimizer_open(&t->optimizer, &t->plan);
-    clip_open(&t->clip, &t->plan);
+    step_sums_open(&t->step_sums, &t->plan);
     trainer_step_open(t);
     t->loss_sum = plan_at(&t->plan, t->piece_loss);
     t->progress = plan_at(&t->plan, t->piece_progress);
