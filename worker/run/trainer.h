@@ -116,8 +116,8 @@ struct trainer {
     struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
-    int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss, piece_batch,
-        piece_host_batch, piece_progress;
+    int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss,
+        piece_batch, piece_host_batch, piece_progress;
     int *piece_kept;
     struct chain_walk walk;
     struct trainer_at { /* where in a step the walk is */
