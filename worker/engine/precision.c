@@ -14,6 +14,7 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
     p.masters = dt_dtype_wide(p.compute);
     p.wire = precision_mixed(&p) ? wanted->reduce : p.compute;
     p.grads = p.sums = one ? p.wire : p.masters;
+    p.buffers = p.masters;
     p.states = device == DT_F32 ? wanted->moments : p.masters;
     *out = p;
     return 0;

@@ -14,6 +14,7 @@ struct precision {
     enum dt_dtype sums;    /* gradients of weights, summed over ranks and micro-steps, as the optimizer reads them */
     enum dt_dtype masters; /* weights as the optimizer updates them and checkpoints hold them */
     enum dt_dtype states;  /* the optimizer's moments */
+    enum dt_dtype buffers; /* buffers of blocks, which every rank has whole */
 };
 
 /* device: the type in which the device computes, DT_F32 or DT_F64 (twin64). grads is for gradients
