@@ -153,10 +153,10 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
 
 /* For people only: times in logs and files of that host differ from ours. Once per peer, of a
  * few. */
-static void note_skew(struct nodes *n, uint64_t peer, const struct message *join)
+static void note_skew(struct nodes *n, uint64_t peer, const struct message_join *join)
 {
-    double ahead_s = join->wall_s - dt_wall_s();
-    bool told = n->skewed_count == SKEWED_NOTED || join->wall_s <= 0 || n->member.role != MEMBER_LEADING;
+    double ahead_s = join->clock_s - dt_wall_s();
+    bool told = n->skewed_count == SKEWED_NOTED || join->clock_s <= 0 || n->member.role != MEMBER_LEADING;
     for (int i = 0; i < n->skewed_count; i++) {
         told = told || n->skewed[i] == peer;
     }
@@ -196,7 +196,7 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
         return;
     }
     if (n->in.kind == MESSAGE_JOIN) {
-        note_skew(n, peer, &n->in);
+        note_skew(n, peer, &n->in.join);
     }
     member_message(&n->member, peer, &n->in, dt_now_s());
     follow_up(n);
@@ -214,7 +214,7 @@ static void send_message(void *user, uint64_t peer, const struct message *m)
     }
     if (m->kind == MESSAGE_JOIN) {
         n->out_join = *m;
-        n->out_join.wall_s = dt_wall_s();
+        n->out_join.join.clock_s = dt_wall_s();
         m = &n->out_join;
     }
     dt_text_reset(&n->out);
@@ -280,7 +280,8 @@ static const char *address_of_store(const struct nodes *n, const struct peer_inf
 static void find_holder(struct nodes *n)
 {
     const struct member *m = &n->member;
-    bool met = m->coordinator != NULL || (m->role != MEMBER_SEEKING && m->wait_text[0] != '\0'), found = false;
+    bool met = m->leading.coordinator != NULL || (m->role != MEMBER_SEEKING && m->node.wait_text[0] != '\0'),
+         found = false;
     for (int i = 0; i < n->place.endpoint.count && !met && !found && n->etcd == NULL; i++) {
         found = endpoint_is_local((const struct sockaddr *)&n->place.endpoint.addresses[i]) &&
                 endpoint_port_owner(n->o->master_port, n->wait.holder, sizeof n->wait.holder);
@@ -702,14 +703,14 @@ void nodes_tell(struct nodes *n, const struct event *e)
 int nodes_restarts_used(const struct nodes *n, bool failed)
 {
     const struct member *m = &n->member;
-    return m->coordinator != NULL ? m->coordinator->restarts_used : m->record.restarts_used + failed;
+    return m->leading.coordinator != NULL ? m->leading.coordinator->restarts_used : m->record.restarts_used + failed;
 }
 
 int nodes_no_progress(const struct nodes *n, int64_t *best_step)
 {
     const struct member *m = &n->member;
-    *best_step = m->coordinator != NULL ? m->coordinator->best_step : m->record.best_step;
-    return m->coordinator != NULL ? m->coordinator->no_progress : m->record.no_progress;
+    *best_step = m->leading.coordinator != NULL ? m->leading.coordinator->best_step : m->record.best_step;
+    return m->leading.coordinator != NULL ? m->leading.coordinator->no_progress : m->record.no_progress;
 }
 
 bool nodes_gather(struct nodes *n)
@@ -727,12 +728,12 @@ void nodes_status(const struct nodes *n, struct dt_text *out)
 
 bool nodes_is_alone(const struct nodes *n)
 {
-    return n->member.coordinator != NULL && n->member.coordinator->node_count <= 1;
+    return n->member.leading.coordinator != NULL && n->member.leading.coordinator->node_count <= 1;
 }
 
 bool nodes_is_spare(const struct nodes *n)
 {
-    return n->member.spare;
+    return n->member.node.spare;
 }
 
 void nodes_rows(const struct nodes *n, struct dt_text *out)

@@ -93,6 +93,7 @@ enum member_end {
                    * gone, but its last words may be lost */
 };
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
+enum { MEMBER_ROLE_COUNT = MEMBER_OVER + 1 };
 enum member_door { DOOR_UNKNOWN, DOOR_ASKED, DOOR_OPEN, DOOR_CLOSED };
 struct member_peer { /* somebody at the other end of a link */
     uint64_t id;
@@ -165,108 +166,155 @@ struct member_return { /* a host whose agent was lost, and came back */
     double at_s[3]; /* newest returns, a ring */
     double held_until_s;
 };
-/* of a leader: numbers for the coordinator */
+/* The nodes of a leader: each has a small number at the coordinator. */
 struct member_nodes {
-    uint64_t ids[COORDINATOR_MAX_NODES]; /* who has the number */
+    uint64_t ids[COORDINATOR_MAX_NODES]; /* the agent that has the number */
     int unused[COORDINATOR_MAX_NODES], unused_count, next;
-    uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* who had this order last */
-    int start_of[COORDINATOR_MAX_NODES];           /* where its START is held back, if that is
-                                                    * there */
+    uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* the last agent that had this order */
+    int start_of[COORDINATOR_MAX_NODES];           /* place of the node's START in `starts`, if it
+                                                    * is held back */
     struct member_return returns[64];              /* a ring */
     int return_count;
 };
+
+/* What binds this agent beside its record, whoever leads. */
+struct member_kept {
+    uint64_t promised;   /* newest term that this agent gave another one its vote for */
+    uint64_t campaigned; /* newest term that it asked votes for; not binding */
+    struct {             /* the newest record that it told the others of before it kept it */
+        uint64_t term;
+        int round;
+        bool finished;
+    } told;
+    bool verdict;                         /* the run of the record is over, and a quorum keeps that */
+    struct member_past past[MEMBER_PAST]; /* of runs that it gave up */
+    int past_count;
+    uint64_t run_count; /* runs that it began */
+};
+
+/* Our own node and its workers. */
+struct member_node {
+    bool firm_order;   /* its order is a node rank that somebody chose */
+    bool waiting;      /* it waits for a round */
+    struct event join; /* its newest EVENT_JOIN */
+    char join_role[COORDINATOR_ROLE_BYTES];
+    int last_round;         /* the last round that it was in */
+    int stop_code;          /* it was asked to stop, and each new leader hears so; 0: it was not */
+    bool stop_saved;        /* its workers have saved before */
+    bool spare;             /* the round runs without it */
+    char wait_text[256];    /* what the next round waits for, in the leader's words */
+    int seek_count;         /* how often we were without a leader */
+    double retry_at_s;      /* ask for a place in a round again */
+    double workers_until_s; /* its workers may live until then; 0: no limit */
+    bool workers_left;      /* its workers are of a round whose leader we lost: no other leader lets
+                             * them live longer */
+    int told_count;         /* hosts that came while our check of the job has failed */
+};
+
+/* Without a leader. A new search assigns it anew. */
+struct member_seeking {
+    double since_s;
+    double vote_after_s;  /* the leader that we lost may still lead before that */
+    bool lost_silent;     /* we have not heard of that leader for dead_s by then */
+    double campaign_at_s; /* ask for votes again */
+    uint64_t term;        /* we ask for votes in this term; 0: we do not */
+    uint64_t votes[2 * MESSAGE_COUNCIL];
+    int vote_count;
+    bool votes_silent; /* neither the voters nor we heard of the leader before for dead_s */
+};
+
+/* With a leader. A new leader, or a new term of the same one, assigns it anew. */
+struct member_following {
+    uint64_t leader; /* 0: nobody */
+    uint64_t term;
+    uint64_t joined; /* the leader that has our JOIN */
+    double heard_s;  /* its newest beat came */
+    double stamp;    /* newest of its stamps */
+    double echo_s;   /* newest of our stamps that it echoed in this term; 0: none yet */
+    double lease_s;  /* the same, at first the time when we began to follow: until lease_s after it
+                      * the leader counts on us */
+};
+
+/* A term as the leader. Its begin and its end assign it anew. */
+struct member_leading {
+    struct coordinator *coordinator; /* null: we do not lead. Also there when the run is over */
+    struct actions *actions;
+    struct member_nodes *nodes;
+    double wake_s;         /* the coordinator's next tick; 0: none */
+    double beat_at_s;      /* next beat */
+    double call_at_s;      /* next call of the endpoint */
+    double finish_at_s;    /* elected when the job was over: until then seekers hear the verdict;
+                            * 0: not so */
+    double others_since_s; /* an agent of another run was here first; 0: none yet */
+
+    bool preparing; /* the record waits for its acknowledgements */
+    bool inherited; /* so does the record that we were elected with, whose round may have begun: no
+                     * other round begins before */
+
+    /* The STARTs of a round, held back until it may begin. */
+    struct action *starts;
+    int start_count, start_capacity;
+    char sizes[MESSAGE_TEXT_BYTES]; /* workers of each host, in order: "8(x3),4" */
+
+    /* Fences: the round waits until the workers of lost nodes are gone. */
+    bool fenced;
+    struct member_fence fences[MEMBER_FENCES];
+    int fence_count;
+    double fence_until_s; /* for nodes that we know nothing of */
+    bool leader_fenced;   /* workers of the node that led the round before are gone for certain */
+
+    /* The round waits until all its hosts have reached each other. */
+    bool reaching;
+    double reach_since_s;
+    struct member_pair pairs[MEMBER_REACH * (MEMBER_REACH - 1) / 2];
+    int pair_count;
+
+    struct member_ghost ghosts[MEMBER_GHOSTS]; /* a ring */
+    int ghost_count;
+};
+
+/* The witness in the council of the rounds to come. */
+struct member_witness {
+    struct peer_info info; /* id 0: there is none */
+    double heard_s;        /* it followed us for certain */
+    bool clear_told;       /* it heard that nothing of the run runs any more */
+    bool unclear;          /* after the verdict we lost a host, and nobody knows when its workers are
+                            * gone */
+};
+
+/* How late this process was called: it may have been stopped, or its machine asleep. */
+struct member_sleep {
+    double due_s;   /* member_tick wanted to be called then */
+    double awake_s; /* something was called, much later than that */
+    double slept_s;
+    bool told; /* people have heard of it */
+};
+
 struct member {
     struct member_options options;
     struct member_hooks hooks;
     double now_s;
-    bool firm_order; /* our order is the node rank that somebody chose */
-    int last_round;  /* that our node was in */
-    int seek_count;  /* how often we were without a leader */
-    int told_count;  /* hosts that came, while our check of the job has failed */
-    uint64_t look_count;
     enum member_role role;
     struct record record;
-    uint64_t told_term; /* newest record that we acknowledged, and told the others of before */
-    int told_round;
-    bool told_finished;
-    bool verdict;                         /* our record's: the run is over, and a quorum kept
-                                           * that */
-    struct member_past past[MEMBER_PAST]; /* of runs that we gave up */
-    int past_count;
-    bool holds_endpoint; /* whoever comes asks us first */
-    uint64_t run_count;  /* runs that we began */
-    uint64_t promised;   /* newest term that we gave another our vote for */
-    uint64_t campaigned; /* newest term that we asked for ourselves: not binding */
-    uint64_t leader;     /* followed; 0: nobody */
-    uint64_t leader_term;
-    struct peer_info leader_info; /* from its beats */
-    double leader_heard_s;        /* its newest beat came */
-    double lease_s;               /* newest of our stamps that it echoed: until then it counts on
-                                   * us */
-    double echo_s;                /* the same under this leader in this term; 0: none yet */
-    double leader_stamp;
-    uint64_t joined;   /* leader that has our JOIN */
-    bool waiting;      /* our node waits for a round */
-    int stop_code;     /* somebody asked it to stop: each new leader is told; 0: nobody did */
-    bool stop_saved;   /* its workers have saved before */
-    struct event join; /* what it said last */
-    char join_role[COORDINATOR_ROLE_BYTES];
-    bool spare;                /* the round runs without us */
-    char wait_text[256];       /* for whom the next round waits; of the leader */
-    double workers_until_s;    /* ours may live until then; 0: no limit */
-    bool workers_left;         /* they are of a round whose leader we lost: no other one lets
-                                * them live longer */
-    struct member_cause cause; /* of the newest round that ended */
-    double seek_since_s, retry_at_s, campaign_at_s;
-    double vote_after_s; /* before that, the leader we lost may still lead */
-    bool lost_silent;    /* we have not heard of it for dead_s by then */
-    uint64_t campaign;   /* term asked for; 0: none */
-    uint64_t votes[2 * MESSAGE_COUNCIL];
-    int vote_count;
-    bool votes_silent;                    /* so has everybody who voted for us, and we ourselves */
+    struct member_kept kept;
+    struct member_node node;
+    struct member_seeking seeking;
+    struct member_following following;
+    struct member_leading leading;
+    struct member_witness witness;
+    struct member_sleep sleep;
+    struct member_cause cause;            /* of the newest round that ended */
+    struct peer_info leader_info;         /* from the newest beat of any leader */
+    bool holds_endpoint;                  /* newcomers ask us first */
+    bool strays;                          /* an agent followed another run's leader, perhaps we ourselves, and
+                                   * may not know whether that run has begun */
+    uint64_t look_count;                  /* agents of the council that we looked for */
     struct member_dead dead[MEMBER_DEAD]; /* ring */
     int dead_count;
     struct member_peer *peers;
     int peer_count, peer_capacity;
     int *slots; /* hash table of ids: place in `peers` plus 1; 0: free */
     int slot_count;
-    struct peer_info witness; /* in the council of the rounds to come; id 0: none */
-    bool clear_told;          /* the witness heard that nothing of the run runs any more */
-    bool unclear;             /* of a host that we lost after the verdict nobody knows when its
-                               * workers are gone */
-    /* leading */
-    double witness_heard_s; /* when it followed us for certain */
-    struct coordinator *coordinator;
-    struct actions *actions;
-    double wake_s, beat_at_s, call_at_s;
-    double due_s, awake_s; /* when member_tick wanted to be called; when something was called
-                            * much later, as this process slept */
-    double slept_s;        /* for so long */
-    bool sleep_told;       /* that it did, to people who would hear of lost hosts else */
-    double others_since_s; /* somebody of another run was here first; 0: nobody yet */
-    bool strays;           /* somebody followed another run's leader, perhaps we ourselves, and
-                            * may not know whether that run has begun */
-    struct member_nodes *nodes;
-    bool preparing;     /* the record waits for its acknowledgements */
-    bool inherited;     /* so does that with which we were elected, of a round that may have
-                         * begun: no other one does before */
-    double finish_at_s; /* elected when the job was over: until then those who seek hear the
-                         * verdict; 0: not so */
-    bool fenced;        /* a round waits for the fences */
-    struct member_fence fences[MEMBER_FENCES];
-    int fence_count;
-    double fence_until_s;                      /* for those we know nothing of */
-    bool leader_fenced;                        /* the workers of whoever led the round before are
-                                                * gone for certain */
-    struct member_ghost ghosts[MEMBER_GHOSTS]; /* a ring */
-    int ghost_count;
-    bool reaching; /* the round waits until all its hosts have reached each other */
-    double reach_since_s;
-    struct member_pair pairs[MEMBER_REACH * (MEMBER_REACH - 1) / 2];
-    int pair_count;
-    char sizes[MESSAGE_TEXT_BYTES]; /* workers of each host of the round, in order: "8(x3),4" */
-    struct action *starts;          /* held back until then */
-    int start_count, start_capacity;
 };
 
 /* Copies options and hooks. */

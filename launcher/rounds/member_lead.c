@@ -12,23 +12,24 @@
 static struct member_peer *peer_of_node(struct member *m, int node)
 {
     struct member_peer *p =
-        node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
+        node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->leading.nodes->ids[node]) : NULL;
     return p != NULL && p->joined && p->node == node ? p : NULL;
 }
 
 void member_send_action(struct member *m, struct member_peer *p, const struct action *a)
 {
-    struct message out = {.kind = MESSAGE_ACTION, .action = *a, .record = m->record, .info = {.order = p->info.order}};
+    struct message out = {.kind = MESSAGE_ACTION,
+                          .action = {.action = *a, .record = m->record, .order = p->info.order}};
     if (a->kind == ACTION_START) {
-        memcpy(out.text, m->sizes, sizeof out.text);
+        memcpy(out.action.sizes, m->leading.sizes, sizeof out.action.sizes);
     }
     member_send(m, p->id, &out);
 }
 
 void member_refuse(struct member *m, struct member_peer *p, int code, const char *text)
 {
-    struct message out = {.kind = MESSAGE_REFUSE, .code = code};
-    (void)snprintf(out.text, sizeof out.text, "%s", text);
+    struct message out = {.kind = MESSAGE_REFUSE, .refuse = {.code = code}};
+    (void)snprintf(out.refuse.text, sizeof out.refuse.text, "%s", text);
     member_send(m, p->id, &out);
 }
 
@@ -37,11 +38,11 @@ void member_deliver(struct member *m, const struct action *a)
 {
     if (a->node == MEMBER_OWN_NODE) {
         if (a->kind == ACTION_START) {
-            m->waiting = false;
+            m->node.waiting = false;
             member_forget_past_cause(m);
-            m->last_round = m->record.round;
+            m->node.last_round = m->record.round;
         }
-        m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->sizes : NULL);
+        m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->leading.sizes : NULL);
         return;
     }
     struct member_peer *p = peer_of_node(m, a->node);
@@ -62,31 +63,32 @@ const struct peer_info *member_info_of_node(struct member *m, int node)
 
 static void hold_start(struct member *m, const struct action *a)
 {
-    if (m->start_count == m->start_capacity) {
-        m->start_capacity = m->start_capacity * 2 + 16;
-        m->starts = dt_realloc(m->starts, (size_t)m->start_capacity * sizeof *m->starts);
+    if (m->leading.start_count == m->leading.start_capacity) {
+        m->leading.start_capacity = m->leading.start_capacity * 2 + 16;
+        m->leading.starts =
+            dt_realloc(m->leading.starts, (size_t)m->leading.start_capacity * sizeof *m->leading.starts);
     }
-    m->nodes->start_of[a->node] = m->start_count;
-    m->starts[m->start_count++] = *a;
+    m->leading.nodes->start_of[a->node] = m->leading.start_count;
+    m->leading.starts[m->leading.start_count++] = *a;
 }
 
 bool member_drop_start(struct member *m, int node)
 {
-    int at = m->nodes->start_of[node];
-    if (at >= m->start_count || m->starts[at].node != node) {
+    int at = m->leading.nodes->start_of[node];
+    if (at >= m->leading.start_count || m->leading.starts[at].node != node) {
         return false;
     }
-    struct action last = m->starts[--m->start_count]; /* all others go as well: their order does
+    struct action last = m->leading.starts[--m->leading.start_count]; /* all others go as well: their order does
                                                        * not matter any more */
-    m->starts[at] = last;
-    m->nodes->start_of[last.node] = at;
+    m->leading.starts[at] = last;
+    m->leading.nodes->start_of[last.node] = at;
     return true;
 }
 
 /* A node whose START was held back still waits: for the coordinator it joins again. */
 static void join_again(struct member *m, int node, double now_s)
 {
-    const struct coordinator_node *n = coordinator_find(m->coordinator, node);
+    const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
     if (n != NULL) {
         struct coordinator_node was = *n;
         struct event e = {.kind = EVENT_JOIN,
@@ -104,7 +106,7 @@ static void join_again(struct member *m, int node, double now_s)
 /* Why a round ends that a host leaves, or first saves: everybody hears it before its workers do. */
 static void tell_leaving(struct member *m, int node, const struct actions *list, bool was_running)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     const struct action *pause = NULL, *leave = NULL;
     int stay = 0;
     for (int i = 0; i < list->count; i++) {
@@ -142,7 +144,7 @@ static void tell_joining(struct member *m, int node)
 /* A new round: who never was in one may have another order now. */
 static void note_orders(struct member *m)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     for (int i = 0; i < c->node_count; i++) {
         struct member_peer *p = peer_of_node(m, c->nodes[i].node);
         if (c->nodes[i].node == MEMBER_OWN_NODE) {
@@ -156,14 +158,14 @@ static void note_orders(struct member *m)
 
 void member_lead_step(struct member *m, const struct event *e, double now_s)
 {
-    struct actions *out = m->actions;
-    bool was_running = m->coordinator->running;
-    coordinator_step(m->coordinator, e, now_s, out);
-    m->wake_s = out->wake_s;
+    struct actions *out = m->leading.actions;
+    bool was_running = m->leading.coordinator->running;
+    coordinator_step(m->leading.coordinator, e, now_s, out);
+    m->leading.wake_s = out->wake_s;
     int again_count = 0, start_count = 0, *again = NULL, finish = -1, stop_count = 0, stop_code = 0, *stop = NULL;
     int count = out->count;
     tell_leaving(m, e->node, out, was_running);
-    if (e->kind == EVENT_JOIN && was_running && !m->coordinator->running) {
+    if (e->kind == EVENT_JOIN && was_running && !m->leading.coordinator->running) {
         tell_joining(m, e->node);
     }
     for (int i = 0; i < count; i++) {
@@ -171,7 +173,7 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         if (a->kind == ACTION_FINISH) {
             finish = a->code;
         } else if (a->kind == ACTION_START) {
-            start_count += start_count == 0 ? (m->start_count = 0, 1) : 1;
+            start_count += start_count == 0 ? (m->leading.start_count = 0, 1) : 1;
             hold_start(m, a);
         } else if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && member_drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
@@ -188,24 +190,24 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         }
     }
     if (finish >= 0 && !m->record.finished) {
-        m->start_count = 0;
+        m->leading.start_count = 0;
         m->record.finished = true;
         m->record.code = finish;
         member_prepare(m);
     } else if (start_count > 0) {
         note_orders(m);
-        m->fenced = true;
-        m->reaching = false;
+        m->leading.fenced = true;
+        m->leading.reaching = false;
         member_begin_when_free(m);
-    } else if (again_count + stop_count > 0 && m->start_count == 0) {
-        m->preparing = false;
+    } else if (again_count + stop_count > 0 && m->leading.start_count == 0) {
+        m->leading.preparing = false;
     }
     for (int i = 0; i < again_count && m->role == MEMBER_LEADING; i++) {
         join_again(m, again[i], now_s);
     }
     for (int i = 0; i < stop_count && m->role == MEMBER_LEADING; i++) {
         struct event stopped = {
-            .kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
+            .kind = EVENT_STOPPED, .node = stop[i], .round = m->leading.coordinator->round, .code = stop_code};
         member_lead_step(m, &stopped, now_s);
     }
     free(stop);
@@ -234,39 +236,36 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
             m->options.self.order = m->record.next_order++;
         }
         own.order = m->options.self.order;
-        own.role = m->join_role;
-        own.returns = m->last_round > 0;
+        own.role = m->node.join_role;
+        own.returns = m->node.last_round > 0;
     }
     member_lead_step(m, &own, now_s);
 }
 
-void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+void member_on_ack(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    if (in->kind == MESSAGE_REACH) {
-        member_on_reach(m, p, in);
-        return;
-    }
-    if (in->kind == MESSAGE_ACK) {
-        p->acked_term = in->term;
-        p->acked_round = in->round;
-        p->acked_finished = in->finished;
-        p->told = p->told || in->term == m->record.term; /* it holds what we hold */
-        member_check_prepared(m);
-        return;
-    }
-    bool stop = in->event.kind == EVENT_STOP; /* is of no round */
-    if (stop && p->apart != 0) {              /* the job runs without it */
-        struct action leave = {.kind = ACTION_LEAVE, .code = in->event.code};
+    (void)now_s;
+    p->acked_term = in->term;
+    p->acked_round = in->ack.round;
+    p->acked_finished = in->ack.finished;
+    p->told = p->told || in->term == m->record.term; /* it holds what we hold */
+    member_check_prepared(m);
+}
+
+void member_on_event(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    struct event e = message_event_of(in);
+    bool stop = e.kind == EVENT_STOP; /* is of no round */
+    if (stop && p->apart != 0) {      /* the job runs without that host */
+        struct action leave = {.kind = ACTION_LEAVE, .code = e.code};
         member_send_action(m, p, &leave);
     }
     if (!p->joined || (in->term != m->record.term && !stop)) {
         return; /* what ended in a round of another leader is no news */
     }
-    struct event e = in->event;
     e.node = p->node;
     e.order = p->info.order;
     e.placed = true; /* a JOIN that comes so was led before, into a round */
-    e.role = in->role;
     note_failure(m, &e);
     member_lead_step(m, &e, now_s);
 }
@@ -282,16 +281,16 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     if (ends) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    if (m->waiting && !m->sleep_told) {
+    if (m->node.waiting && !m->sleep.told) {
         member_say_cause(m, text);
-        m->sleep_told = true;
+        m->sleep.told = true;
     }
 }
 
 /* With what happens next. run.c says it with the workers' end, when there are any. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost
                                                        * their host */
     char text[512];
@@ -322,7 +321,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     if ((was_in && c->running) || doubted) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    if (!gone->leave_told && (!was_in || m->waiting)) {
+    if (!gone->leave_told && (!was_in || m->node.waiting)) {
         member_say_cause(m, text);
     }
 }
@@ -336,17 +335,17 @@ void member_put_out(struct member *m, struct member_peer *p, double now_s)
     (void)member_drop_start(m, e.node);
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {
-        m->nodes->unused[m->nodes->unused_count++] = e.node;
+        m->leading.nodes->unused[m->leading.nodes->unused_count++] = e.node;
     }
 }
 
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
 {
-    if (m->nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
+    if (m->leading.nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
         member_note_loss(m, &gone->info);
     }
     if (gone->joined) {
-        const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
+        const struct coordinator_node *n = coordinator_find(m->leading.coordinator, gone->node);
         bool waits = member_drop_start(m, gone->node) || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
             member_fence(m, gone->id,
@@ -358,7 +357,7 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
         tell_loss(m, gone, was_in, now_s);
         member_lead_step(m, &e, now_s);
         if (m->role == MEMBER_LEADING) {
-            m->nodes->unused[m->nodes->unused_count++] = gone->node;
+            m->leading.nodes->unused[m->leading.nodes->unused_count++] = gone->node;
         }
     }
     if (m->role == MEMBER_LEADING) {

@@ -6,6 +6,13 @@
 
 enum { MEMBER_OWN_NODE = 0 }; /* our number at the coordinator, while we lead */
 
+/* Handlers of messages, by the table in member.c. A handler may move or remove *p: then find it
+ * again by its id. */
+typedef void member_handler(struct member *m, struct member_peer *p, const struct message *in, double now_s);
+member_handler member_on_join, member_on_reach, member_on_ack, member_on_event; /* while leading */
+member_handler member_on_probe, member_on_yield;                                /* while following */
+member_handler member_on_vote_ask, member_on_vote, member_on_keep, member_on_prepare;
+
 typedef bool member_has(const struct member *m, uint64_t id, const void *arg);
 
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
@@ -23,9 +30,7 @@ void member_lose_leader(struct member *m, bool dead, double now_s);
 void member_begin_leading(struct member *m, double now_s);
 void member_stop_leading(struct member *m);
 void member_stand_down(struct member *m, const char *why, double seconds, double now_s);
-void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_refuse_spares(struct member *m, double now_s);
-void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s);
 void member_own_event(struct member *m, const struct event *e, double now_s);
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s);
 void member_beat(struct member *m, uint64_t peer);
@@ -63,13 +68,8 @@ void member_campaign(struct member *m, double now_s);
 /* Begins to lead when they are enough; to be called when one came, or when there is one less to
  * ask. */
 void member_count_votes(struct member *m, double now_s);
-void member_on_vote_ask(struct member *m, uint64_t peer, const struct message *in, double now_s);
-void member_on_vote(struct member *m, uint64_t peer, const struct message *in, double now_s);
-/* Our vote belongs to a newer term than the message's: tells its sender, and is true. */
-bool member_refuse_old_term(struct member *m, uint64_t peer, const struct message *in);
-/* A record that a peer keeps; one that a leader asks us to keep. */
-void member_on_keep(struct member *m, struct member_peer *p, const struct message *in, double now_s);
-void member_on_prepare(struct member *m, uint64_t peer, const struct message *in, double now_s);
+/* True: our vote belongs to a newer term than this one of a message of `peer`, which is told. */
+bool member_refuse_old_term(struct member *m, uint64_t peer, uint64_t term);
 /* From now on we keep *r, which `from` sent, instead of our record. Who counts us hears it
  * before. */
 void member_keep(struct member *m, const struct record *r, uint64_t from);
@@ -95,15 +95,11 @@ void member_add_witness(const struct member *m, struct record *r);
 bool member_all_reached(struct member *m);
 void member_tick_reach(struct member *m, double now_s);
 bool member_stays_apart(struct member *m, struct member_peer *p);
-void member_on_reach(struct member *m, struct member_peer *p, const struct message *in);
 void member_say_reached(struct member *m, uint64_t peer);
-void member_on_probe(struct member *m, const struct message *in);
 const char *member_apart_text(const struct member *m, char *text, size_t size);
 /* member_rival.c */
 /* A beat of another run's leader: whether we give up ours, which has begun, for that one. */
-bool member_leaves_run(struct member *m, struct member_peer *p, const struct message *in, double now_s);
-/* Our leader gave up our run. */
-void member_on_yield(struct member *m, const struct message *in, double now_s);
+bool member_leaves_run(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s);
 /* Hosts with which our run could go on, as rivals are told; 0: it could not. */
 int member_claim(const struct member *m);
 /* No first round while somebody of another run is here, whose leader may be found soon. */

@@ -69,8 +69,9 @@ void witness_send(struct witness_end *e, const struct message *m)
 {
     bool answered =
         m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
-    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s &&
-                  m->term == e->beaten_term && m->round == e->beaten_round && m->granted == e->beaten_granted;
+    bool beaten = m->kind == MESSAGE_BEAT && m->beat.stamp - e->beaten_s < e->options.beat_every_s &&
+                  m->term == e->beaten_term && m->beat.round == e->beaten_round &&
+                  m->beat.committed == e->beaten_committed;
     if (!e->up || !answered || beaten) {
         return;
     }
@@ -110,7 +111,7 @@ void witness_tick(struct witness_end *e, double now_s)
 static bool wants_a_run(const struct witness_end *e)
 {
     const struct member *m = e->member;
-    return m->role == MEMBER_SEEKING && m->waiting && (m->record.round == 0 || m->past_count < MEMBER_PAST);
+    return m->role == MEMBER_SEEKING && m->node.waiting && (m->record.round == 0 || m->kept.past_count < MEMBER_PAST);
 }
 
 /* ---- the leader of a run before ---- */
@@ -224,9 +225,9 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     if (!wants_a_run(e) || now_s < forsaken_at(e)) {
         return false;
     }
-    struct witness *next = &e->answer->next;
-    *next =
-        (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
+    struct message_witness *next = &e->answer->next;
+    *next = (struct message_witness){
+        .id = (e->member->options.nonce[1] ^ (e->member->kept.run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
     struct peer_info info = witness_info(next->id);
     member_witness(e->member, &info);
     member_first_record(e->member, &next->record);
@@ -241,9 +242,9 @@ static bool begin_a_run(struct witness_end *e, double now_s)
 
 /* Whether the store has less than it had: its data were wiped, or an older copy was put in their
  * place. Another run there is none as long as nothing has begun in it. */
-static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
+static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct message_witness *w)
 {
-    const struct witness *had = &e->now;
+    const struct message_witness *had = &e->now;
     /* one that leads was elected by those whom the verdict did not reach */
     bool over = had->record.finished && e->member->role != MEMBER_LEADING;
     /* what is finished vanishes */
@@ -256,7 +257,7 @@ static bool is_lost(const struct witness_end *e, const struct witness_result *r,
 
 /* Another run is there in which no round has begun, and our member's run is further. Whoever
  * came to an empty store began that one. */
-static bool is_only_begun(const struct witness_end *e, const struct witness *w)
+static bool is_only_begun(const struct witness_end *e, const struct message_witness *w)
 {
     const struct record *own = &e->member->record;
     return w->record.round == 0 && !w->record.finished && own->round > 0 &&
@@ -282,10 +283,10 @@ static bool mend(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
     uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
-    if (id == 0 || (!only_begun && m->witness.id != id) || !member_leads(m, now_s)) {
+    if (id == 0 || (!only_begun && m->witness.info.id != id) || !member_leads(m, now_s)) {
         return false;
     }
-    e->answer->next = (struct witness){.id = id, .promised = m->record.term, .record = m->record};
+    e->answer->next = (struct message_witness){.id = id, .promised = m->record.term, .record = m->record};
     dt_text_reset(&e->state);
     witness_encode(&e->answer->next, &e->state);
     put_beat_text(e);
@@ -312,7 +313,7 @@ static bool bear_loss(struct witness_end *e, double now_s)
 }
 
 /* From now on the store has this witness. */
-static void meet(struct witness_end *e, const struct witness *w, double now_s)
+static void meet(struct witness_end *e, const struct message_witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
         witness_drop(e);
@@ -358,8 +359,9 @@ static void serve(struct witness_end *e, double now_s)
         bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
         witness_step(&e->now, unled, self, &e->messages[k], a);
-        a->replies[0].count =
-            a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
+        if (a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE) {
+            a->replies[0].vote.silent = silent;
+        }
         if (a->put_state || a->put_beat) {
             *e->served = e->messages[k];
             e->waits[k] = false;
@@ -410,10 +412,10 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     const struct message *m = e->served;
     if (m->kind == MESSAGE_BEAT) {
-        e->beaten_s = m->stamp;
+        e->beaten_s = m->beat.stamp;
         e->beaten_term = m->term;
-        e->beaten_round = m->round;
-        e->beaten_granted = m->granted;
+        e->beaten_round = m->beat.round;
+        e->beaten_committed = m->beat.committed;
     }
     e->served->kind = 0;
     for (int i = 0; i < a->reply_count; i++) {
@@ -424,7 +426,7 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
 
 static void on_read(struct witness_end *e, const struct witness_result *r, double now_s)
 {
-    struct witness w = {0};
+    struct message_witness w = {0};
     struct dt_error err;
     if (r->state_revision != 0 && witness_decode(&w, r->state->data, r->state->size, &err) != 0) {
         char line[640];

@@ -33,26 +33,20 @@
 
 enum { WITNESS_S = 16, WITNESS_FORSAKEN = 20 }; /* the two times above, in units of dead_s */
 
-struct witness {
-    uint64_t id, promised;
-    struct record record; /* its leader's pid in the council is 0: it is gone for certain */
-    bool clear;           /* the run is over, and nothing of it runs any more */
-};
-
 struct witness_answer {
     bool put_state, put_beat; /* what must be stored before the replies count */
-    struct witness next;
+    struct message_witness next;
     int reply_count;
     struct message replies[MESSAGE_COUNCIL];
 };
 
 /* What the witness does with a message of agent `from`. unled: nobody leads it for certain
  * (above). */
-void witness_step(const struct witness *w, bool unled, uint64_t from, const struct message *in,
+void witness_step(const struct message_witness *w, bool unled, uint64_t from, const struct message *in,
                   struct witness_answer *out);
 /* Appends the bytes to keep. */
-void witness_encode(const struct witness *w, struct dt_text *out);
-int witness_decode(struct witness *w, const void *bytes, size_t size, struct dt_error *err);
+void witness_encode(const struct message_witness *w, struct dt_text *out);
+int witness_decode(struct message_witness *w, const void *bytes, size_t size, struct dt_error *err);
 /* What others know it as. */
 struct peer_info witness_info(uint64_t id);
 
@@ -91,7 +85,7 @@ struct witness_end {
     bool beginning, mending;      /* the call under way begins a run; writes this one anew */
     bool loss_told;               /* said that the store lost it */
     bool doubtful;                /* said that the state is none of ours */
-    struct witness now;
+    struct message_witness now;
     uint64_t leader; /* of the newest beat */
     uint64_t gone;   /* a leader of our machine that is gone, seen so first at: */
     double gone_since_s;
@@ -101,7 +95,7 @@ struct witness_end {
     double beaten_s; /* our newest beat that was put */
     uint64_t beaten_term;
     int beaten_round;
-    bool beaten_granted;
+    bool beaten_committed;
     bool waits[MESSAGE_KIND_COUNT]; /* messages of our member that are not answered yet: the
                                      * newest of each kind */
     struct message *messages;
