@@ -53,9 +53,9 @@ struct field {
 
 /* Appends the encoding of *value. */
 void fields_write(const struct field *list, const void *value, struct dt_text *out);
-/* Fills *value, which is zero before, from exactly `size` bytes. False: they are refused. Then `why`
- * names the first field that was refused and says what it must be; it is empty where the bytes
- * merely end too early or too late. */
+/* Fills *value, which is zero before, from exactly `size` bytes. False: they are refused. Then
+ * `why` names the first field that was refused and says what it must be; it is empty where the
+ * bytes merely end too early or too late. */
 bool fields_read(const struct field *list, void *value, const void *bytes, size_t size, char *why, size_t why_bytes);
 
 /* Rows of a list. BASE is the struct that holds the member: define it before the list. A member of

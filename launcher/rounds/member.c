@@ -1,5 +1,5 @@
-/* What every member does: messages, links and time. Being without a leader is in member_seek.c,
- * elections and records in member_elect.c, leading in member_lead.c. */
+/* What every member does: messages, links and time. Seeking a leader is in member_seek.c, elections
+ * and records in member_elect.c, leading in member_lead.c. */
 #include "launcher/rounds/member.h"
 
 #include "launcher/rounds/member_parts.h"
@@ -59,8 +59,8 @@ struct member_past *member_find_past(struct member *m, const uint64_t *nonce)
     return NULL;
 }
 
-/* What we promised and keep in a run before is not forgotten: should we come back to it, it
- * counts again. */
+/* What this agent promised and kept in the run before is not forgotten: it counts again if the
+ * agent comes back to that run. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
     struct member_past was = {m->record, m->kept.promised}, *back = member_find_past(m, nonce);
@@ -74,7 +74,7 @@ void member_change_run(struct member *m, const uint64_t *nonce)
     }
     m->kept.campaigned = m->kept.promised;
     m->node.last_round = 0;
-    m->cause.past = true; /* it is still to be said */
+    m->cause.past = true; /* people have not heard it yet */
     m->options.self.order = m->node.firm_order ? m->options.self.order : -1;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].told = false;
@@ -113,8 +113,8 @@ const struct peer_info *member_leader(const struct member *m)
 
 /* ---- messages ---- */
 
-/* Whether a run ever had a round: a first one that was only prepared may come to nothing, and
- * whoever waits may still come to be in it. */
+/* Whether a run ever had a round. A first round that was only prepared may come to nothing, and
+ * another host may still come to be in it. */
 bool member_has_begun(int round, bool committed)
 {
     return round > 1 || (round == 1 && committed);
@@ -149,8 +149,9 @@ static void on_beat(struct member *m, struct member_peer *p, const struct messag
     member_follow(m, peer, in->term, now_s);
     struct member_following *f = &m->following;
     m->leader_info = beat->info;
-    p = member_find(m, peer);                                   /* links may have been closed, and peers moved */
-    memcpy(p->info.host, beat->info.host, sizeof p->info.host); /* the link knew its address only */
+    p = member_find(m, peer); /* links may have been closed, and peers moved */
+    /* the link knew the address of the host only */
+    memcpy(p->info.host, beat->info.host, sizeof p->info.host);
     m->node.spare = beat->spare;
     (void)snprintf(m->node.wait_text, sizeof m->node.wait_text, "%.255s", beat->wait_text);
     f->stamp = fmax(f->stamp, beat->stamp);
@@ -172,7 +173,8 @@ static void on_beat_ack(struct member *m, struct member_peer *p, const struct me
     }
 }
 
-/* Our round is over without its leader; run.c says so with the workers' end, when there are any. */
+/* Notes why our round is over without its leader. When there are workers, run.c says it with their
+ * end. */
 static void tell_loss(struct member *m, const char *text)
 {
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
@@ -181,7 +183,7 @@ static void tell_loss(struct member *m, const char *text)
     }
 }
 
-/* It has not heard us for so long that it may count us among the lost. */
+/* Gives up a leader that has not heard us for so long that it may count us as lost. */
 static void give_up_leader(struct member *m, double now_s)
 {
     uint64_t leader = m->following.leader;
@@ -204,7 +206,7 @@ static bool takes_start(struct member *m, uint64_t leader, const struct message_
         give_up_leader(m, now_s);
         return false;
     }
-    /* not from when we came to follow the leader: what we read may be old */
+    /* not the time when we began to follow: what we read may be old */
     m->following.lease_s = m->following.echo_s;
     member_keep(m, &start->record, leader);
     member_forget_past_cause(m);
@@ -279,7 +281,7 @@ static void on_redirect(struct member *m, struct member_peer *p, const struct me
 /* The verdict stands, whoever tells it: a quorum kept it. */
 static void take_verdict(struct member *m, const struct message_refuse *in, double now_s)
 {
-    /* else our leader says so now */
+    /* otherwise our leader says so now */
     if (m->role != MEMBER_FOLLOWING || m->node.waiting || now_s - m->following.lease_s >= m->options.lease_s) {
         member_say(m, "the other hosts ended the job, with exit code %d", in->code);
     }
@@ -289,8 +291,8 @@ static void take_verdict(struct member *m, const struct message_refuse *in, doub
     member_act(m, ACTION_REFUSE, in->code, in->text);
 }
 
-/* A witness that names another run, which goes on, tells for certain that ours is over. If our
- * node never was in a round of ours, it may join that run. */
+/* Refused. A witness that names another run, which goes on, knows for certain that our run is over:
+ * a node that never was in a round of ours may join that run. */
 static void on_refuse(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     const struct message_refuse *no = &in->refuse;
@@ -336,7 +338,7 @@ static void note_time(struct member *m, double now_s)
     m->now_s = now_s;
     if (m->sleep.due_s > 0 && now_s - m->sleep.due_s > m->options.beat_s &&
         now_s - m->sleep.awake_s > 10 * m->options.beat_s) {
-        m->sleep.awake_s = now_s; /* what came meanwhile has not been read yet */
+        m->sleep.awake_s = now_s; /* the messages that came meanwhile are not read yet */
         m->sleep.slept_s = now_s - m->sleep.due_s;
         m->sleep.told = false;
     }
@@ -367,8 +369,8 @@ int member_check(const struct member *m, const struct message *in, double now_s,
 #define ALIVE(h) [MEMBER_SEEKING] = h, [MEMBER_FOLLOWING] = h, [MEMBER_LEADING] = h
 #define ALWAYS(h) ALIVE(h), [MEMBER_OVER] = h
 
-/* The handler of a message in each role; the message is ignored in a role without one. of_leader: it
- * is taken only from the leader that we follow. */
+/* The handler of a message in each role; the message is ignored in a role without one.
+ * of_leader: it is taken only from the leader that we follow. */
 static const struct {
     bool of_leader;
     member_handler *in[MEMBER_ROLE_COUNT];
@@ -423,8 +425,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     p->heard_s = now_s;
     p->info = *who;
     struct message keep = {.kind = MESSAGE_KEEP, .keep = {.info = m->options.self, .record = m->record}};
-    if (m->role == MEMBER_LEADING) { /* before the record: whoever comes to our run by that beat
-                                      * keeps it */
+    if (m->role == MEMBER_LEADING) {
+        /* before the record: an agent that comes to our run by this beat keeps the record */
         member_beat(m, peer);
     }
     member_send(m, peer, &keep);
@@ -435,8 +437,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     }
 }
 
-/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but
- * while beats went to and fro between a leader and who follows it, they had one round. */
+/* Whether we know all records that the peer kept. Not after a reset, when the newest may be lost;
+ * but while beats went to and fro between a leader and its follower, both had one round. */
 static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
 {
     bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->following.leader;
@@ -451,8 +453,9 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         return;
     }
     if (end == MEMBER_RESET && !member_same_machine(&p->info, &m->options.self)) {
-        end = MEMBER_LOST; /* a packet filter, or a translator of addresses that has forgotten the
-                            * link, does the same for a host whose workers run on */
+        /* A packet filter, or an address translator that forgot the link, also resets the link of a
+         * host whose workers run on. */
+        end = MEMBER_LOST;
     }
     if (end != MEMBER_LOST) {
         member_bury(m, peer, knew_all(m, p, end, now_s));
@@ -473,7 +476,7 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         tell_loss(m, text);
         member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
-        member_count_votes(m, now_s); /* one less to ask */
+        member_count_votes(m, now_s); /* one voter less to ask */
     }
 }
 
@@ -508,7 +511,7 @@ static void take_event(struct member *m, const struct event *e, double now_s)
     if (m->role == MEMBER_SEEKING && e->kind == EVENT_STOP) {
         member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : m->node.stop_code, NULL);
     } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
-        member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
+        member_act(m, ACTION_END, 0, NULL); /* the event belongs to a round that is over */
     }
 }
 
@@ -516,7 +519,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
 {
     note_time(m, now_s);
     take_event(m, e, now_s);
-    /* a leader is told with our wish to join */
+    /* a leader hears of the stop with our JOIN */
     bool again = e->kind == EVENT_JOIN && m->node.stop_code != 0 && m->role != MEMBER_FOLLOWING;
     if (again) {
         struct event stop = {
@@ -535,14 +538,15 @@ static double tick(struct member *m, double now_s)
         return member_tick_leading(m, now_s);
     case MEMBER_FOLLOWING:
         if (now_s - m->following.lease_s >= m->options.lease_s) {
-            /* its last words may not have been read yet; the guard does not wait */
+            /* the last words of the leader may not be read yet; the guard does not wait for them */
             if (m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.beat_s) {
                 return m->sleep.awake_s + m->options.beat_s;
             }
             give_up_leader(m, now_s);
             return now_s;
         }
-        if (m->node.waiting && now_s >= m->node.retry_at_s) { /* the leader may have been unable to take us */
+        if (m->node.waiting && now_s >= m->node.retry_at_s) {
+            /* the leader may have been unable to give us a place */
             m->node.retry_at_s = now_s + 5 * m->options.beat_s;
             member_send_join(m, m->following.leader);
         }
@@ -566,8 +570,8 @@ void member_leave(struct member *m)
 {
     struct message out = {.kind = MESSAGE_BYE};
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->kept.verdict && m->peers[i].same_run) { /* one that slept hears it when nobody is left
-                                                   * to ask */
+        if (m->kept.verdict && m->peers[i].same_run) {
+            /* a host that sleeps now hears the verdict even when no agent is left to ask */
             member_tell_end(m, &m->peers[i], true);
         }
         member_send(m, m->peers[i].id, &out);

@@ -1,11 +1,11 @@
-/* Who may lead next, and the record by which that is decided: a member gives its vote once per
- * term, to one that knows no less than itself, and a leader's newest record is kept by a quorum
- * before anything follows from it. */
+/* Elections, and the records that decide them. A member gives its vote once per term, to an agent
+ * that knows no less than itself. A quorum keeps a leader's newest record before anything follows
+ * from it. */
 #include "launcher/rounds/member_parts.h"
 
 #include <string.h>
 
-/* In one of the councils whose quorums it needs. */
+/* The agent is in one of the councils whose quorums the record needs. */
 static bool is_in(const struct record *r, uint64_t id)
 {
     return member_place_of(r->council, r->council_count, id) >= 0 ||
@@ -49,9 +49,9 @@ void member_count_votes(struct member *m, double now_s)
     }
 }
 
-/* A term later than `term` that nobody else asks for: a count, and who asks. Two leaders of one
- * term could take followers from each other for ever, and quorums do not keep them apart: of a
- * voter that died in between the others know every record, but not its vote. */
+/* A term later than `term` that no other agent asks for: a count, and the id of this agent. Two
+ * leaders of one term could take followers from each other for ever. Quorums do not keep them
+ * apart: when a voter dies in between, the others know all its records, but not its vote. */
 static uint64_t next_term(const struct member *m, uint64_t term)
 {
     return ((term >> MEMBER_TERM_BITS) + 1) << MEMBER_TERM_BITS |
@@ -65,7 +65,7 @@ void member_campaign(struct member *m, double now_s)
     member_bury_all_predecessors(m);
     m->seeking.campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
     if (place < 0 || r->nonce[0] == 0) {
-        return; /* not one of those that hold the state */
+        return; /* we do not keep the record */
     }
     uint64_t newest = m->kept.promised > r->term ? m->kept.promised : r->term;
     m->kept.campaigned = m->seeking.term = next_term(m, newest > m->kept.campaigned ? newest : m->kept.campaigned);
@@ -173,8 +173,8 @@ void member_tell_others(struct member *m, const struct record *was)
     }
 }
 
-/* To everybody linked who keeps records with us, by *r, by our own record or by theirs. Who led
- * its round need not be who leads with it now. */
+/* Sends *r to every linked agent that keeps records with us: by *r, by our own record or by its own
+ * record. Also to the leader of the round in *r, which need not be the leader that sent *r. */
 static void tell(struct member *m, const struct record *r, uint64_t from)
 {
     m->kept.told.term = r->term;

@@ -1,5 +1,5 @@
-/* Leading: the coordinator's events and actions travel as messages. When a round begins,
- * member_prepare.c; how long we lead, member_term.c. */
+/* Leading: the coordinator's events come as messages, its actions leave as messages.
+ * member_prepare.c says when a round begins, member_term.c how long a term lasts. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -33,7 +33,7 @@ void member_refuse(struct member *m, struct member_peer *p, int code, const char
     member_send(m, p->id, &out);
 }
 
-/* An action for one node, ours or another's. */
+/* Carries out an action for one node, ours or another's. */
 void member_deliver(struct member *m, const struct action *a)
 {
     if (a->node == MEMBER_OWN_NODE) {
@@ -78,14 +78,14 @@ bool member_drop_start(struct member *m, int node)
     if (at >= m->leading.start_count || m->leading.starts[at].node != node) {
         return false;
     }
-    struct action last = m->leading.starts[--m->leading.start_count]; /* all others go as well: their order does
-                                                       * not matter any more */
+    /* the order in the list does not matter any more: all others are dropped as well */
+    struct action last = m->leading.starts[--m->leading.start_count];
     m->leading.starts[at] = last;
     m->leading.nodes->start_of[last.node] = at;
     return true;
 }
 
-/* A node whose START was held back still waits: for the coordinator it joins again. */
+/* A node whose START was held back still waits: it joins again at the coordinator. */
 static void join_again(struct member *m, int node, double now_s)
 {
     const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
@@ -103,7 +103,7 @@ static void join_again(struct member *m, int node, double now_s)
     }
 }
 
-/* Why a round ends that a host leaves, or first saves: everybody hears it before its workers do. */
+/* Tells all hosts why a round ends or pauses when a host leaves it, before their workers end. */
 static void tell_leaving(struct member *m, int node, const struct actions *list, bool was_running)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -132,7 +132,7 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
     }
 }
 
-/* The same for a round that ends so that a host can take part in the next one. */
+/* The same for a round that ends so that another host can take part in the next one. */
 static void tell_joining(struct member *m, int node)
 {
     char text[128];
@@ -141,7 +141,7 @@ static void tell_joining(struct member *m, int node)
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
 }
 
-/* A new round: who never was in one may have another order now. */
+/* In a new round a node that never was in one may have another order. */
 static void note_orders(struct member *m)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -178,7 +178,8 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         } else if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && member_drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
-        } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) { /* it had not begun: nothing to stop */
+        } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) {
+            /* the node had not begun the round: it has nothing to stop */
             stop = dt_realloc(stop, (size_t)(stop_count + 1) * sizeof *stop);
             stop[stop_count++] = a->node;
             stop_code = a->code;
@@ -231,7 +232,7 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
     note_failure(m, &own);
     if (e->kind == EVENT_JOIN) {
         own.placed = m->options.self.order >= 0;
-        own.preference = -1; /* of those who begin: the workers' store is here */
+        own.preference = -1; /* first of the new nodes: the workers' store is here */
         if (m->options.self.order < 0) {
             m->options.self.order = m->record.next_order++;
         }
@@ -248,30 +249,30 @@ void member_on_ack(struct member *m, struct member_peer *p, const struct message
     p->acked_term = in->term;
     p->acked_round = in->ack.round;
     p->acked_finished = in->ack.finished;
-    p->told = p->told || in->term == m->record.term; /* it holds what we hold */
+    p->told = p->told || in->term == m->record.term; /* it keeps the record that we keep */
     member_check_prepared(m);
 }
 
 void member_on_event(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     struct event e = message_event_of(in);
-    bool stop = e.kind == EVENT_STOP; /* is of no round */
+    bool stop = e.kind == EVENT_STOP; /* a stop belongs to no round */
     if (stop && p->apart != 0) {      /* the job runs without that host */
         struct action leave = {.kind = ACTION_LEAVE, .code = e.code};
         member_send_action(m, p, &leave);
     }
     if (!p->joined || (in->term != m->record.term && !stop)) {
-        return; /* what ended in a round of another leader is no news */
+        return; /* what ended in a round of another leader does not count */
     }
     e.node = p->node;
     e.order = p->info.order;
-    e.placed = true; /* a JOIN that comes so was led before, into a round */
+    e.placed = true; /* a JOIN that comes as an event is of a node that was in a round */
     note_failure(m, &e);
     member_lead_step(m, &e, now_s);
 }
 
-/* Links that ended while we slept say more about us than about their other ends: who lost whom
- * is known when we have a leader again, or lead on. */
+/* Links that ended while this process slept say more about this host than about the others. Whether
+ * the others are lost is known when we have a leader again, or lead on. */
 static void tell_sleep(struct member *m, bool ends, double slept_s)
 {
     char text[256];
@@ -287,12 +288,13 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     }
 }
 
-/* With what happens next. run.c says it with the workers' end, when there are any. */
+/* Tells people of a lost host, and what happens next. When there are workers, run.c says it with
+ * their end. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->leading.coordinator;
-    bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost
-                                                       * their host */
+    /* a worker lost its peers before we lost this host */
+    bool doubted = coordinator_doubts(c, gone->node);
     char text[512];
     double slept_s = member_slept_s(m, now_s);
     if (slept_s > 0 && !gone->left && !member_is_dead(m, gone->id)) {
@@ -326,7 +328,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     }
 }
 
-/* It lives, but takes no part in the round that is to begin. */
+/* Takes a node out of the round that is to begin. Its agent lives and stays linked. */
 void member_put_out(struct member *m, struct member_peer *p, double now_s)
 {
     struct event e = {.kind = EVENT_LOST, .node = p->node};

@@ -1,5 +1,5 @@
-/* What people are told: who is silent, for whom a round waits, why one ended; and how long our
- * workers may live, which is told to the guard. */
+/* News for people: silent hosts, what a round waits for, why a round ended. Also how long our
+ * workers may live, for the guard. */
 #include "launcher/rounds/member_parts.h"
 #include "launcher/output/report.h"
 
@@ -14,7 +14,7 @@
 /* Says once that a peer on whom a round depends is silent. Returns when to look again. */
 static double look_at(struct member *m, struct member_peer *p, double now_s)
 {
-    /* who sleeps hears nobody */
+    /* a process that sleeps hears nothing */
     double since_s = fmax(p->heard_s, m->sleep.awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3;
     if (!p->suspect && silent_s >= suspect_s) {
         p->suspect = true;
@@ -27,7 +27,7 @@ static double look_at(struct member *m, struct member_peer *p, double now_s)
 double member_slept_s(const struct member *m, double now_s)
 {
     bool lately = m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.lease_s;
-    /* its last beat was older than that */
+    /* the last beat was sent up to beat_s before it slept */
     return lately && m->sleep.slept_s + m->options.beat_s >= m->options.lease_s ? m->sleep.slept_s : 0;
 }
 
@@ -59,7 +59,7 @@ struct since {
     double s;
 };
 
-/* When a peer answered us last, in our time; its link may have ended since. */
+/* Whether a peer answered us since then, by our clock; its link may have ended since. */
 static bool answered_since(const struct member *m, uint64_t id, const void *arg)
 {
     const struct since *since = arg;
@@ -98,7 +98,7 @@ static double led_until(const struct member *m, double now_s)
 {
     double newest_s = now_s - m->options.lease_s;
     if (member_heard_quorum(m, now_s)) {
-        return now_s; /* we are one by ourselves */
+        return now_s; /* we are a quorum by ourselves */
     }
     for (int i = 0; i < m->record.council_count + m->record.before_count; i++) {
         uint64_t id =
@@ -116,12 +116,12 @@ double member_workers_s(const struct member *m)
     return m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
 }
 
-/* The others may begin a round without us dead_s after they heard us last; there is time left
- * for whoever does not end when told to. */
+/* The other hosts may begin a round without us dead_s after they heard us last. The time until then
+ * is left for workers that do not end when told to. */
 double member_workers_until(struct member *m, double now_s)
 {
     if (m->role == MEMBER_OVER && m->record.finished) {
-        m->node.workers_until_s = 0; /* there is no other round to disturb */
+        m->node.workers_until_s = 0; /* no other round can be disturbed */
     } else if (m->role == MEMBER_FOLLOWING && !m->node.workers_left) {
         m->node.workers_until_s = m->following.lease_s + member_workers_s(m);
     } else if (m->role == MEMBER_LEADING && !m->node.workers_left) {
@@ -142,7 +142,7 @@ void member_forget_past_cause(struct member *m)
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
 {
     member_forget_past_cause(m);
-    /* until now only from ranks that were told */
+    /* the cause so far came only from ranks that were told of the loss */
     bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0;
     bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE &&
                   (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
@@ -153,8 +153,8 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
     m->cause.kind = kind;
     m->cause.said = false;
     (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
-    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a
-                                                  * terminal */
+    /* a worker may have written the text, and it goes to a terminal */
+    dt_text_make_harmless(m->cause.text, false);
     if (m->role != MEMBER_LEADING) {
         return;
     }
@@ -178,7 +178,7 @@ const struct member_cause *member_cause(const struct member *m, int round)
     return m->cause.round == round && m->cause.kind != CAUSE_NONE ? &m->cause : NULL;
 }
 
-/* ---- for whom a round waits ---- */
+/* ---- what a round waits for ---- */
 
 static const char *host_of_node(const struct member *m, int node)
 {
@@ -186,7 +186,7 @@ static const char *host_of_node(const struct member *m, int node)
     return p != NULL && p->joined && p->node == node ? p->info.host : m->options.self.host;
 }
 
-/* Those that still have workers, or all. */
+/* The hosts that still have workers, or all hosts. */
 static void add_hosts(const struct member *m, const char *before, bool ending, struct dt_text *out)
 {
     const struct coordinator *c = m->leading.coordinator;

@@ -1,6 +1,6 @@
-/* What must be kept before it happens: a round begins, and the job ends, only when the council
- * keeps the record of it; and a round not before the workers of lost hosts are gone for certain
- * (fences). */
+/* What must be kept before it happens. A round begins, and the job ends, only when the council
+ * keeps the record of it; and a round does not begin before the workers of lost hosts are gone for
+ * certain (fences). */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -27,8 +27,8 @@ void member_finish_now(struct member *m)
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
     m->leading.preparing = false;
     m->kept.verdict = true;
-    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in
-                                               * yet */
+    for (int i = 0; i < m->peer_count; i++) {
+        /* also to agents that follow us but have no place yet */
         member_send_action(m, &m->peers[i], &a);
     }
     m->role = MEMBER_OVER;
@@ -68,8 +68,8 @@ bool member_end_run(struct member *m, double now_s)
     return true;
 }
 
-/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum
- * keeps it, at least with the witness. */
+/* Agents that ask the witness hear at once how the job ended. So the witness hears it only when a
+ * quorum keeps it, at least with the witness. */
 static void tell_witness(struct member *m)
 {
     const struct record *r = &m->record;
@@ -81,8 +81,8 @@ static void tell_witness(struct member *m)
     }
 }
 
-/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the
- * council: they come looking for us. */
+/* A quorum keeps the end. A leader that was elected when the job was over stays a while for the
+ * hosts outside the council: they come looking for it. */
 static void tell_verdict(struct member *m)
 {
     const struct record *r = &m->record;
@@ -128,13 +128,12 @@ static bool has_returned(const struct member *m, uint64_t id)
     return p != NULL && p->joined && p->returned;
 }
 
-/* When the workers of all lost nodes are gone for certain; a time in the past: now. */
+/* When the workers of all lost nodes are gone for certain; a time in the past means now. */
 double member_fenced_until(struct member *m)
 {
     const struct record *r = &m->record;
     double until_s = m->leading.fence_until_s;
-    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be
-                                               * accounted for */
+    if (until_s > m->now_s && r->committed) { /* all hosts of the last round may be accounted for */
         int known = m->node.last_round == r->round && m->node.waiting;
         for (int i = 0; i < m->peer_count; i++) {
             known += m->peers[i].joined && m->peers[i].returned;
@@ -155,8 +154,8 @@ double member_fenced_until(struct member *m)
     return until_s;
 }
 
-/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of
- * the one before. */
+/* Goes on when all of the new council keep the record (a quorum is enough when the job ends), and a
+ * quorum of the council before. */
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
@@ -170,7 +169,8 @@ void member_check_prepared(struct member *m)
         return;
     }
     m->leading.inherited = false;
-    if (!m->leading.preparing) { /* whoever may be elected knows that round, or ours of later */
+    if (!m->leading.preparing) {
+        /* every agent that can be elected knows that round, or a later one of ours */
         m->record.committed = true;
         member_begin_when_free(m);
         return;
@@ -185,8 +185,8 @@ void member_check_prepared(struct member *m)
         return;
     }
     if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
-        return; /* this process slept, and what it hears now is old: others may have begun a
-                 * round */
+        /* This process slept, and what it reads now is old: others may have begun a round. */
+        return;
     }
     m->leading.preparing = false;
     m->record.committed = true;
@@ -205,8 +205,8 @@ void member_check_prepared(struct member *m)
     }
 }
 
-/* Again with each beat, to those who have not answered: their link may be another one by now.
- * The job's end not to the witness. */
+/* Asks the agents that have not answered, again with each beat: they may have a new link by now.
+ * The witness is not asked to keep the job's end here (tell_witness). */
 void member_send_prepare(struct member *m)
 {
     struct message out = {.kind = MESSAGE_PREPARE, .prepare = {.record = m->record}};
@@ -227,7 +227,8 @@ void member_prepare(struct member *m)
     member_check_prepared(m);
 }
 
-/* Workers of the round's hosts, in the order of their ranks; nothing when it does not fit. */
+/* Notes the workers of the round's hosts, in the order of their ranks; nothing when the text does
+ * not fit. */
 static void note_sizes(struct member *m)
 {
     int *by_group = dt_alloc(((size_t)m->leading.start_count + 1) * sizeof *by_group);
@@ -262,13 +263,14 @@ void member_add_witness(const struct member *m, struct record *r)
     }
 }
 
-/* The record of the round that the held-back STARTs begin. The council: its first nodes, the
- * leader among them in any case. */
+/* Prepares the record of the round that the held-back STARTs begin. Its council are its first
+ * nodes, and in any case the leader. */
 static void prepare_round(struct member *m)
 {
     struct record *r = &m->record, was = *r;
     const struct coordinator *c = m->leading.coordinator;
-    if (r->committed) { /* else it did not begin, as it was ours */
+    if (r->committed) {
+        /* a round that is not committed did not begin: the council before it stays */
         memcpy(r->before, r->council, sizeof r->before);
         r->before_count = r->council_count;
         r->before_leader = r->leader;
@@ -302,7 +304,8 @@ static void prepare_round(struct member *m)
     r->best_saved = c->best_saved;
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
-    for (int i = 0; i < m->leading.start_count; i++) { /* one may have been given back while it waited */
+    for (int i = 0; i < m->leading.start_count; i++) {
+        /* a restart may have been given back while the round waited */
         m->leading.starts[i].place.restarts_used = c->restarts_used;
     }
     note_sizes(m);
@@ -310,8 +313,8 @@ static void prepare_round(struct member *m)
     member_prepare(m);
 }
 
-/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach
- * each other. */
+/* Begins the round unless workers of lost nodes may still run, or hosts in it have not reached each
+ * other. */
 void member_begin_when_free(struct member *m)
 {
     if (m->leading.fenced && m->leading.start_count == 0) {
@@ -319,8 +322,8 @@ void member_begin_when_free(struct member *m)
     }
     if (m->leading.fenced && !m->leading.inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
         m->leading.fenced = m->leading.reaching = false;
-        if (m->leading.coordinator->doubtful) { /* no host was lost, and all reach each other: that may
-                                         * be the job's end */
+        if (m->leading.coordinator->doubtful) {
+            /* no host was lost, and all reach each other: that may be the end of the job */
             struct event met = {.kind = EVENT_MET, .node = -1};
             member_lead_step(m, &met, m->now_s);
         }

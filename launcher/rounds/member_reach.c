@@ -1,9 +1,9 @@
-/* Workers of any two hosts talk to each other, agents of two followers need not: so before a
- * round begins, its leader lets them try. Who cannot be reached is left out when the job may go
- * on without it; otherwise the round waits. A host that takes connections from nobody (its ports
- * are closed, and it has a link because it called its leader) is no such case: the agents need
- * no more than that link, and what the workers need only their program knows. For rounds of up
- * to MEMBER_REACH hosts: a larger one learns it from its workers. */
+/* Workers of any two hosts talk to each other, agents of two followers need not. So before a round
+ * begins its leader lets the followers connect to each other. A host that another one cannot reach
+ * is left out when the job may go on without it; otherwise the round waits. A host that takes no
+ * connections from any host (its ports are closed; it called its leader) is an exception: agents
+ * need no more than its link to the leader, and only the program knows what its workers need.
+ * Rounds of more than MEMBER_REACH hosts begin without this: their workers find out. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -18,7 +18,7 @@ static const struct peer_info *info_of(const struct member *m, uint64_t id)
     return p != NULL && p->joined ? &p->info : NULL;
 }
 
-/* The later one calls, as its workers will. */
+/* The later node of a pair connects to the earlier one, as its workers will. */
 static void ask(struct member *m)
 {
     for (int i = 0; i < m->leading.pair_count; i++) {
@@ -83,14 +83,14 @@ const char *member_apart_text(const struct member *m, char *text, size_t size)
     return text;
 }
 
-/* Pairs of which one takes connections from nobody, not even from us. True: that is still being
- * asked. */
+/* Counts pairs as reached of which one host takes no connections from any host. True: we are still
+ * asking. */
 static bool excuse_closed(struct member *m)
 {
     bool asking = false;
     for (int i = 0; i < m->leading.pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
         struct member_pair *pair = &m->leading.pairs[i];
-        struct member_peer *p = member_find(m, pair->low); /* the other one calls it */
+        struct member_peer *p = member_find(m, pair->low); /* the host that is connected to */
         if (pair->reached || p == NULL || !p->joined) {
             continue;
         }
@@ -126,7 +126,7 @@ void member_knocked(struct member *m, uint64_t peer, bool open, double now_s)
     }
 }
 
-/* Whoever misses most of the others; of several the one that came last. */
+/* The host that misses most other hosts; of several the last one. */
 static struct member_peer *loneliest(const struct member *m, uint64_t *other)
 {
     struct member_peer *worst = NULL;
@@ -151,8 +151,8 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
-/* They were in the round before, and its workers lost their peers: that is why, and costs no
- * restart. Everybody hears it before the next round begins. */
+/* The two were in the round before, and its workers lost their peers: this is why, and it costs no
+ * restart. All hosts hear it before the next round begins. */
 static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *text)
 {
     const struct member_peer *o = member_find(m, other);
@@ -229,7 +229,7 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
     member_begin_when_free(m);
 }
 
-/* At a follower. */
+/* From a follower to its leader. */
 void member_say_reached(struct member *m, uint64_t peer)
 {
     struct message out = {.kind = MESSAGE_REACH, .reach = {.id = peer}};

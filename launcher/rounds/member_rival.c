@@ -1,8 +1,9 @@
-/* Two runs of one name: who holds the endpoint began anew, as it remembers nothing, while
- * survivors of its run before went on. They cannot be told from hosts that are gone as long as
- * nothing is heard of them. When two leaders hear of each other, the run with more hosts goes
- * on, then the one with the higher round, then the smaller nonce; the other one's leader ends
- * its round and joins, and so do those who followed it. Where there is a witness, it decides. */
+/* Two runs of one name. The holder of the endpoint began anew, as it remembers nothing, while
+ * survivors of its run before went on. As long as it hears nothing of them it cannot tell them
+ * from hosts that are gone. When the two leaders hear of each other, the run with more hosts
+ * goes on; of equal ones the run with the higher round, then with the smaller nonce. The other
+ * leader ends its round and joins that run, and so do its followers. Where there is a witness,
+ * the witness decides. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -17,7 +18,7 @@ int member_claim(const struct member *m)
     return m->witness.info.id == 0 && !ends && member_leads(m, m->now_s) ? c->node_count : 0;
 }
 
-/* Whether the run of a beat goes on and not ours. Both leaders decide by what each told the
+/* Whether the run of the beat goes on and ours does not. Both leaders decide by what each told the
  * other. */
 static bool is_weaker(const struct member *m, const struct message_beat *in)
 {
@@ -25,8 +26,8 @@ static bool is_weaker(const struct member *m, const struct message_beat *in)
          theirs = member_has_begun(in->round, in->committed);
     int own = member_claim(m);
     if (!begun || !theirs) {
-        return theirs; /* of two that have not begun nobody yields: one of them will begin, or
-                        * find the other */
+        /* of two runs without a round none yields: one of them will begin, or find the other */
+        return theirs;
     }
     if (own != in->hosts) {
         return own < in->hosts;
@@ -42,7 +43,7 @@ static const char *hosts(int count)
     return count == 1 ? "host" : "hosts";
 }
 
-/* Our round ends, and those who are in it hear why and where to go. */
+/* Ends our round: its hosts hear why, and which leader to join. */
 static void yield(struct member *m, const struct member_peer *to, const struct message_beat *in)
 {
     char text[512];
@@ -67,7 +68,7 @@ static void yield(struct member *m, const struct member_peer *to, const struct m
     }
 }
 
-/* There is no room for what we promised in one run more. */
+/* False, after a last word: there is no room for what we promised in one more run. */
 static bool may_give_up(struct member *m)
 {
     if (m->kept.past_count < MEMBER_PAST) {
@@ -78,16 +79,16 @@ static bool may_give_up(struct member *m)
     return false;
 }
 
-/* A leader hears of another run's. */
+/* As a leader: whether we yield to the leader of another run. */
 static bool yields(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s)
 {
     int own = member_claim(m);
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->elsewhere = true;
     if (own == 0 || in->hosts == 0) {
-        return false; /* one of them is at its end */
+        return false; /* one of the runs is at its end */
     }
-    /* said before it heard us, or before we slept */
+    /* it said so before it heard us, or before we slept */
     if (in->echo <= 0 || now_s - in->echo > 2 * m->options.beat_s) {
         member_beat(m, p->id);
         return false;
@@ -117,7 +118,7 @@ bool member_leaves_run(struct member *m, struct member_peer *p, const struct mes
         yield(m, p, in);
         return true;
     }
-    /* they have to hear of each other */
+    /* the two leaders have to hear of each other */
     if (m->role == MEMBER_FOLLOWING && begun && in->hosts > 0 && leader != NULL) {
         struct message out = {.kind = MESSAGE_REDIRECT, .redirect = *leader};
         member_send(m, p->id, &out);
@@ -137,7 +138,7 @@ void member_on_yield(struct member *m, struct member_peer *p, const struct messa
     }
     member_lose_leader(m, true, now_s);
     if (m->role != MEMBER_SEEKING) {
-        return; /* it was asked to stop */
+        return; /* our node was asked to stop, and ended */
     }
     member_change_run(m, (const uint64_t[2]){0, 0});
     if (member_find(m, to->id) != NULL) {

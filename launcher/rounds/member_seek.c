@@ -1,4 +1,4 @@
-/* Without a leader, and with one: seeking, how we ask for a place in a round, whom we follow. */
+/* Seeking a leader, asking for a place in a round, and following the leader that was found. */
 #include "launcher/rounds/member_parts.h"
 
 #include <math.h>
@@ -58,7 +58,8 @@ void member_lose_leader(struct member *m, bool dead, double now_s)
     if (!m->node.waiting) {
         m->node.workers_left = true;
         member_act(m, ACTION_END, 0, NULL);
-    } else if (m->node.stop_code != 0) { /* it knew, and is gone: nothing of ours runs any more */
+    } else if (m->node.stop_code != 0) {
+        /* The leader knew that we were asked to stop, and is gone; our workers are gone, too. */
         member_act(m, ACTION_FINISH, m->node.stop_saved ? DT_EXIT_STOPPED : m->node.stop_code, NULL);
     }
 }
@@ -69,7 +70,7 @@ void member_seek(struct member *m, double now_s)
     seek(m, now_s, false, now_s); /* there never was a leader */
 }
 
-/* Whether we keep the state: those who do are linked with each other. */
+/* Whether this agent keeps the record. Agents that do are linked with each other. */
 static bool is_keeper(const struct member *m)
 {
     const struct record *r = &m->record;
@@ -77,8 +78,8 @@ static bool is_keeper(const struct member *m)
            member_place_of(r->before, r->before_count, m->options.self.id) >= 0;
 }
 
-/* All others need their leader only. What they opened to find it is closed again: ten thousand
- * links to each keeper would stay for nothing. */
+/* All other agents need their leader only. The links that they opened to find it are closed again:
+ * ten thousand links to each keeper would serve nothing. */
 void member_let_others_go(struct member *m)
 {
     for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
@@ -99,7 +100,7 @@ void member_hold(struct member *m, double now_s)
 
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
-    /* the same agent may lead again without our news */
+    /* The same agent may lead again in a later term, without our noticing the time between. */
     bool other = m->following.leader != leader || m->role != MEMBER_FOLLOWING || m->following.term != term;
     if (m->role == MEMBER_LEADING) {
         member_stop_leading(m);
@@ -112,7 +113,8 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     m->following.heard_s = now_s;
     if (other && !m->node.waiting && m->following.joined != leader) {
         m->node.workers_left = true;
-        member_act(m, ACTION_END, 0, NULL); /* of a round that this leader did not begin */
+        /* the workers are of a round that this leader did not begin */
+        member_act(m, ACTION_END, 0, NULL);
     }
     if (m->node.waiting && m->following.joined != leader) {
         m->following.joined = leader;
@@ -123,8 +125,9 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     }
 }
 
-/* Links to those who may know a leader, and our wish to those that are there. Keepers look for
- * all of them, as they elect; the others, who may be thousands, for two more at each try. */
+/* Connects to agents that may know a leader, and asks the linked ones for a place. Keepers look for
+ * all other keepers, as they elect. All other agents may be thousands: each looks for two more
+ * keepers at each try. */
 static void look_around(struct member *m)
 {
     const struct record *r = &m->record;
@@ -142,17 +145,18 @@ static void look_around(struct member *m)
     }
 }
 
-/* Until we look around again. All hosts of a job begin at about the same time, and whoever holds
- * the endpoint may listen a moment after we asked: before the first round we ask again soon,
- * then less and less often. */
+/* How long until we look around again. All hosts of a job begin at about the same time, and the
+ * holder of the endpoint may listen a moment after we asked. So before the first round we ask again
+ * soon, then less and less often. */
 static double pause_of(const struct member *m, double now_s)
 {
     double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seeking.since_s) / 2, most_s / 50);
     return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
-/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we
- * may begin anew with the others. Whoever never was in a round has nothing to hope for. */
+/* Whether we may begin anew with other hosts: no agent of our run could be reached for long, and
+ * our run cannot go on anywhere beside a new one. A host that never was in a round has nothing to
+ * wait for. */
 bool member_hopeless(const struct member *m, double now_s)
 {
     return m->node.waiting && now_s - m->seeking.since_s > 2 * m->options.dead_s &&
@@ -162,7 +166,7 @@ bool member_hopeless(const struct member *m, double now_s)
 
 double member_tick_seeking(struct member *m, double now_s)
 {
-    /* where there is a witness, nobody begins without it */
+    /* where there is a witness, no run begins without it */
     if (m->holds_endpoint && m->witness.info.id == 0 && member_hopeless(m, now_s)) {
         member_lead(m, now_s);
         return now_s;

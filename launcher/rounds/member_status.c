@@ -99,6 +99,6 @@ static const char *name_of_role(enum member_role role)
 void member_status(const struct member *m, struct dt_text *out)
 {
     dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", name_of_role(m->role),
-                   /* the first one has no bits above */
+                   /* the first term has no high bits */
                    (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1);
 }

@@ -1,5 +1,5 @@
-/* A term: how an agent begins to lead, what it does with time while it leads, and when it may
- * not go on. */
+/* A term as the leader: how it begins, what happens with time, and when the leader must stand
+ * down. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of
- * our voters in the dead_s before they voted, if they all say so: it stood down lease_s after it
- * heard one of them, and what it answered last gave its nodes time from then on. Else it may
- * have led until now. */
+/* How long workers of unknown nodes may live on. If all our voters say that they heard nothing of
+ * the leader before for dead_s, that leader stood down lease_s after it heard one of them, and its
+ * last answer gave its nodes time from then on. Otherwise it may have led until now. */
 static double unknown_workers_s(const struct member *m)
 {
     const struct member_options *o = &m->options;
@@ -69,10 +68,10 @@ void member_begin_leading(struct member *m, double now_s)
         m->peers[i].returned = false;
         m->peers[i].lease_s = now_s;
     }
-    m->witness.heard_s = now_s; /* the next round has to wait for it anyway */
+    m->witness.heard_s = now_s; /* the next round waits for the witness anyway */
     for (int i = 0; i < r->council_count; i++) {
-        if (peer_is_witness(&r->council[i])) { /* ours may be that of a run before, if the store
-                                                * was not asked since */
+        if (peer_is_witness(&r->council[i])) {
+            /* our witness may be that of a run before, if the store was not asked since */
             m->witness.info = r->council[i];
         }
     }
@@ -83,8 +82,7 @@ void member_begin_leading(struct member *m, double now_s)
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
     }
-    if (r->finished) { /* the leader before decided that, and may not have told anybody that it
-                        * stands */
+    if (r->finished) { /* the leader before decided the end, and may not have told it to any host */
         member_prepare(m);
         return;
     }
@@ -123,7 +121,7 @@ void member_first_record(const struct member *m, struct record *out)
                            .committed = true,
                            .council_count = 1,
                            .council = {m->options.self}};
-    /* one that was given belongs to another run */
+    /* an order that a leader gave belongs to another run */
     out->council[0].order = m->node.firm_order ? m->options.self.order : -1;
     out->next_order = out->council[0].order + 1;
     member_add_witness(m, out);
@@ -144,7 +142,7 @@ void member_stop_leading(struct member *m)
     }
 }
 
-/* It waits beside a round that runs without it. */
+/* The node waits beside a round that runs without it. */
 static bool is_spare(const struct member *m, int node)
 {
     const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
@@ -237,7 +235,7 @@ double member_tick_leading(struct member *m, double now_s)
         }
         if (m->leading.preparing || m->leading.inherited) {
             member_send_prepare(m);
-            member_check_prepared(m); /* all may have answered while too few were heard */
+            member_check_prepared(m); /* all may have answered while we heard too few */
             if (m->role != MEMBER_LEADING) {
                 return now_s;
             }
@@ -249,7 +247,7 @@ double member_tick_leading(struct member *m, double now_s)
             return now_s;
         }
     }
-    if (now_s >= m->leading.call_at_s) { /* whoever holds the endpoint now may not know of us */
+    if (now_s >= m->leading.call_at_s) { /* the holder of the endpoint may not know of us */
         m->leading.call_at_s = now_s + (m->witness.info.id != 0 ? 5 : 1) * m->options.beat_s;
         m->hooks.connect(m->hooks.user, NULL);
     }
@@ -267,7 +265,6 @@ double member_tick_leading(struct member *m, double now_s)
     wake_s = fmax(m->leading.wake_s, wake_s);
     double next_s = m->leading.wake_s > 0 && wake_s < m->leading.beat_at_s ? wake_s : m->leading.beat_at_s,
            free_s = m->leading.fenced ? member_fenced_until(m) : next_s;
-    return free_s > now_s && free_s < next_s ? free_s : next_s; /* what else a round waits for is
-                                                                 * an event, or looked at with
-                                                                 * each beat */
+    /* what else a round waits for comes as an event, or is looked at with each beat */
+    return free_s > now_s && free_s < next_s ? free_s : next_s;
 }

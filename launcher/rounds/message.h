@@ -23,7 +23,9 @@ enum {
     /* rounds, restarts and the like: no job gets that far, and one more still fits an int */
     MESSAGE_COUNT_MAX = 1000000000
 };
-#define MESSAGE_STEP_MAX ((int64_t)1 << 53) /* steps and orders: JSON holds them as whole numbers, too */
+#define MESSAGE_STEP_MAX                                                                                               \
+    ((int64_t)1 << 53) /* steps and orders: JSON holds them as whole
+                                             * numbers, too */
 
 /* one agent */
 struct peer_info {
@@ -101,7 +103,8 @@ struct message_join {
     char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all hosts: lines of "name value" */
     double stamp;                    /* the sender's clock, as in a beat */
     int seek_count;                  /* how often the sender was without a leader */
-    int preference;                  /* node rank that the host would like where the leader gives ranks; -1: none */
+    int preference;                  /* node rank that the host would like where the leader gives
+                                      * ranks; -1: none */
     double clock_s;                  /* the sender's time of day, for people */
 };
 
@@ -137,12 +140,13 @@ struct message_action {
 /* stamp: the sender's clock now. echo: the newest stamp that the sender has of the receiver. So a
  * lease needs no common clock: it runs from a stamp that came back. */
 struct message_beat {
-    struct peer_info info; /* the leader */
-    uint64_t nonce[2];     /* its run */
-    int round;             /* its newest round, */
-    bool committed;        /* which a quorum keeps */
-    bool spare;            /* the round has no place for the receiver */
-    int hosts;             /* hosts that the sender leads for certain; 0: its run ends, or it may not lead */
+    struct peer_info info;              /* the leader */
+    uint64_t nonce[2];                  /* its run */
+    int round;                          /* its newest round, */
+    bool committed;                     /* which a quorum keeps */
+    bool spare;                         /* the round has no place for the receiver */
+    int hosts;                          /* hosts that the sender leads for certain; 0: its run ends, or it may
+                            * not lead */
     char wait_text[MESSAGE_TEXT_BYTES]; /* what the next round waits for, for people */
     double stamp, echo;
 };
@@ -192,7 +196,8 @@ struct message_status {
 
 struct message_witness {
     uint64_t id, promised; /* promised: the newest term that it gave its vote for */
-    struct record record;  /* its leader's pid in the council is 0: that agent is gone for certain */
+    struct record record;  /* its leader's pid in the council is 0: that agent is gone for
+                            * certain */
     bool clear;            /* the run is over, and none of its workers runs any more */
 };
 

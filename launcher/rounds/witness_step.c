@@ -1,4 +1,4 @@
-/* What the witness decides, alone and without a store: as a follower would. */
+/* The decisions of the witness, without its store: those that a follower would make. */
 #include "launcher/rounds/witness.h"
 
 #include "base/error.h"
@@ -20,7 +20,7 @@ static uint64_t newest_term(const struct message_witness *w)
     return w->promised > w->record.term ? w->promised : w->record.term;
 }
 
-/* Somebody else was elected: as member.c refuses an old term. */
+/* Another agent was elected: refuses as member.c refuses an old term. */
 static void refuse(const struct message_witness *w, struct witness_answer *out)
 {
     reply(out, MESSAGE_VOTE, newest_term(w))->vote.record = w->record;
@@ -77,7 +77,7 @@ static void refuse_run(const struct message_witness *w, struct witness_answer *o
 {
     struct message_refuse *no = &reply(out, MESSAGE_REFUSE, w->record.term)->refuse;
     no->code = DT_EXIT_TEMPORARY;
-    if (!w->record.finished) { /* else there is nothing to join */
+    if (!w->record.finished) { /* a finished run cannot be joined */
         memcpy(no->nonce, w->record.nonce, sizeof no->nonce);
     }
     (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
