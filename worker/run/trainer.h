@@ -9,7 +9,7 @@
 
 #include "worker/model/chain.h"
 #include "worker/checkpoints/checkpoint.h"
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 #include "worker/data/data.h"
 #include "worker/run/horizon.h"
 #include "worker/job/job.h"
@@ -55,7 +55,7 @@ struct trainer {
     struct strategy strategy;
     struct plan plan;
     struct optimizer optimizer;
-    struct clip clip;
+    struct step_sums step_sums;
     struct schedule schedule;
     struct metrics metrics;
     struct data_source train, val;
