@@ -211,12 +211,12 @@ static void tell(struct hosts *h, const struct event *e)
 static struct hosts_view view(const struct hosts *h)
 {
     const struct member *m = &((const struct several *)h)->member;
-    const struct coordinator *c = m->coordinator; /* null: another host leads, or none */
+    const struct coordinator *c = m->leading.coordinator; /* null: another host leads, or none */
     const char *address = m->options.self.address;
     int used = c != NULL ? c->restarts_used : m->record.restarts_used;
     return (struct hosts_view){.others = true,
                                .alone = c != NULL && c->node_count <= 1,
-                               .spare = m->spare,
+                               .spare = m->node.spare,
                                .restarts_used = used,
                                .restarts_after_failure = c != NULL ? used : used + 1,
                                .no_progress = c != NULL ? c->no_progress : m->record.no_progress,

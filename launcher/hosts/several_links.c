@@ -75,10 +75,10 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
 }
 
 /* Says once per peer that its clock differs from ours: people compare times in logs and files. */
-static void note_skew(struct several *s, uint64_t peer, const struct message *join)
+static void note_skew(struct several *s, uint64_t peer, const struct message_join *join)
 {
-    double ahead_s = join->wall_s - dt_wall_s();
-    bool told = s->skewed_count == SEVERAL_SKEWED || join->wall_s <= 0 || s->member.role != MEMBER_LEADING;
+    double ahead_s = join->clock_s - dt_wall_s();
+    bool told = s->skewed_count == SEVERAL_SKEWED || join->clock_s <= 0 || s->member.role != MEMBER_LEADING;
     for (int i = 0; i < s->skewed_count; i++) {
         told = told || s->skewed[i] == peer;
     }
@@ -118,7 +118,7 @@ static void on_message(void *user, uint64_t peer, const void *bytes, size_t size
         return;
     }
     if (s->in.kind == MESSAGE_JOIN) {
-        note_skew(s, peer, &s->in);
+        note_skew(s, peer, &s->in.join);
     }
     member_message(&s->member, peer, &s->in, dt_now_s());
     several_moved(s);

@@ -19,7 +19,7 @@ void several_send(void *user, uint64_t peer, const struct message *m)
     }
     if (m->kind == MESSAGE_JOIN) {
         s->out_join = *m;
-        s->out_join.wall_s = dt_wall_s();
+        s->out_join.join.clock_s = dt_wall_s();
         m = &s->out_join;
     }
     dt_text_reset(&s->out);
@@ -85,7 +85,8 @@ static const char *address_of_store(const struct several *s, const struct peer_i
 void several_find_holder(struct several *s)
 {
     const struct member *m = &s->member;
-    bool met = m->coordinator != NULL || (m->role != MEMBER_SEEKING && m->wait_text[0] != '\0'), found = false;
+    bool met = m->leading.coordinator != NULL || (m->role != MEMBER_SEEKING && m->node.wait_text[0] != '\0'),
+         found = false;
     for (int i = 0; i < s->place.endpoint.count && !met && !found && s->etcd == NULL; i++) {
         found = endpoint_is_local((const struct sockaddr *)&s->place.endpoint.addresses[i]) &&
                 endpoint_port_owner(s->base.o->master_port, s->wait.holder, sizeof s->wait.holder);

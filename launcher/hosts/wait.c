@@ -70,16 +70,16 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
-    if (m->coordinator != NULL) {
+    if (m->leading.coordinator != NULL) {
         const char *why = why_of(w, m);
-        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count,
+        dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->leading.coordinator->node_count,
                        o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
         }
-    } else if (m->wait_text[0] != '\0') {
-        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
+    } else if (m->node.wait_text[0] != '\0') {
+        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->node.wait_text);
     } else {
         hosts_wait_endpoint(w, m, o, out);
     }
@@ -110,7 +110,7 @@ void hosts_wait_line(const struct hosts_wait *w, const struct member *m, const s
                      struct dt_text *out)
 {
     double now_s = dt_now_s(), waited_s = now_s - w->since_s;
-    if (m->spare) {
+    if (m->node.spare) {
         dt_text_printf(out,
                        "this host is a spare for %.0f s: the job of run id %s runs with as many hosts as may be, and "
                        "it takes part when one is lost; "
@@ -120,10 +120,10 @@ void hosts_wait_line(const struct hosts_wait *w, const struct member *m, const s
         return;
     }
     if (m->role != MEMBER_SEEKING) {
-        dt_text_printf(out, "waiting %.0f s for hosts: %s", waited_s, m->wait_text);
+        dt_text_printf(out, "waiting %.0f s for hosts: %s", waited_s, m->node.wait_text);
         return;
     }
-    double left_s = m->seek_since_s + o->join_timeout_s - now_s;
+    double left_s = m->seeking.since_s + o->join_timeout_s - now_s;
     dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr,
                    o->master_port, left_s > 0 ? left_s : 0);
     add_council(m, out);

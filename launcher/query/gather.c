@@ -101,7 +101,7 @@ static void ask_all(struct gather *g, const struct message *ask)
 {
     const struct member *m = g->member;
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->peers[i].joined && m->peers[i].id != ask->nonce[1]) {
+        if (m->peers[i].joined && m->peers[i].id != ask->status_ask.asker) {
             g->hooks.send(g->hooks.user, m->peers[i].id, ask);
         }
     }
@@ -110,7 +110,7 @@ static void ask_all(struct gather *g, const struct message *ask)
 bool gather_begin(struct gather *g)
 {
     const struct member *m = g->member;
-    bool leads = m->role == MEMBER_LEADING && m->coordinator != NULL;
+    bool leads = m->role == MEMBER_LEADING && m->leading.coordinator != NULL;
     if (g->asking) {
         return true;
     }
@@ -125,7 +125,8 @@ bool gather_begin(struct gather *g)
     if (!leads && m->role != MEMBER_FOLLOWING) {
         return false;
     }
-    struct message ask = {.kind = MESSAGE_STATUS_ASK, .nonce = {++g->number, m->options.self.id}};
+    struct message ask = {.kind = MESSAGE_STATUS_ASK,
+                          .status_ask = {.number = ++g->number, .asker = m->options.self.id}};
     g->asking = !all_answered(g);
     if (!g->asking) {
         return false;
@@ -133,7 +134,7 @@ bool gather_begin(struct gather *g)
     if (leads) {
         ask_all(g, &ask);
     } else {
-        g->hooks.send(g->hooks.user, m->leader, &ask);
+        g->hooks.send(g->hooks.user, m->following.leader, &ask);
     }
     uv_update_time(g->timer.loop);
     (void)uv_timer_start(&g->timer, on_timer, PATIENCE_MS, 0);
@@ -143,7 +144,8 @@ bool gather_begin(struct gather *g)
 /* ---- answers ---- */
 
 /* Lines in as few messages as they fit. */
-static void send_lines(struct gather *g, uint64_t to, const uint64_t *nonce, bool members, const struct dt_text *lines)
+static void send_lines(struct gather *g, uint64_t to, const struct message_status_ask *ask, bool members,
+                       const struct dt_text *lines)
 {
     const char *p = dt_text_str(lines);
     int part = 0;
@@ -160,30 +162,30 @@ static void send_lines(struct gather *g, uint64_t to, const uint64_t *nonce, boo
             continue;
         }
         struct message out = {.kind = MESSAGE_STATUS,
-                              .nonce = {nonce[0], nonce[1]},
-                              .info = g->member->options.self,
-                              .granted = members,
-                              .count = part++,
-                              .finished = p[size] == '\0',
-                              .body = p,
-                              .body_size = size};
+                              .status = {.number = ask->number,
+                                         .asker = ask->asker,
+                                         .info = g->member->options.self,
+                                         .of_hosts = members,
+                                         .part = part++,
+                                         .last = p[size] == '\0',
+                                         .lines = {p, size}}};
         g->hooks.send(g->hooks.user, to, &out);
         p += size;
     } while (*p != '\0');
 }
 
-static void answer(struct gather *g, uint64_t to, const uint64_t *nonce)
+static void answer(struct gather *g, uint64_t to, const struct message_status_ask *ask)
 {
     struct dt_text lines;
     dt_text_init(&lines);
     if (g->hooks.rows != NULL) {
         g->hooks.rows(g->hooks.user, &lines);
     }
-    send_lines(g, to, nonce, false, &lines);
-    if (g->member->role == MEMBER_LEADING && g->member->coordinator != NULL) {
+    send_lines(g, to, ask, false, &lines);
+    if (g->member->role == MEMBER_LEADING && g->member->leading.coordinator != NULL) {
         dt_text_reset(&lines);
         member_hosts(g->member, dt_now_s(), &lines);
-        send_lines(g, to, nonce, true, &lines);
+        send_lines(g, to, ask, true, &lines);
     }
     dt_text_clear(&lines);
 }
@@ -209,10 +211,10 @@ static bool is_joined(const struct member *m, uint64_t id)
 static void on_ask(struct gather *g, uint64_t peer, const struct message *in)
 {
     const struct member *m = g->member;
-    if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-        answer(g, peer, in->nonce);
-    } else if (is_joined(m, peer) && in->nonce[1] == peer) {
-        answer(g, peer, in->nonce);
+    if (m->role == MEMBER_FOLLOWING && peer == m->following.leader) {
+        answer(g, peer, &in->status_ask);
+    } else if (is_joined(m, peer) && in->status_ask.asker == peer) {
+        answer(g, peer, &in->status_ask);
         if (may_pass(g, m->peer_count)) {
             ask_all(g, in);
         }
@@ -241,26 +243,27 @@ static void take_lines(struct dt_text *to, const char *body, size_t size)
 static void on_answer(struct gather *g, uint64_t peer, const struct message *in)
 {
     const struct member *m = g->member;
-    if (in->nonce[1] != m->options.self.id) {
-        if (is_joined(m, peer) && is_joined(m, in->nonce[1]) && may_pass(g, 1)) {
+    const struct message_status *status = &in->status;
+    if (status->asker != m->options.self.id) {
+        if (is_joined(m, peer) && is_joined(m, status->asker) && may_pass(g, 1)) {
             struct message out = *in;
-            out.info = member_find(m, peer)->info; /* nobody answers for others */
-            out.granted = false;
-            g->hooks.send(g->hooks.user, in->nonce[1], &out);
+            out.status.info = member_find(m, peer)->info; /* nobody answers for others */
+            out.status.of_hosts = false;
+            g->hooks.send(g->hooks.user, status->asker, &out);
         }
         return;
     }
-    if (!g->asking || in->nonce[0] != g->number) {
+    if (!g->asking || status->number != g->number) {
         return;
     }
-    bool by_leader = m->role == MEMBER_FOLLOWING && peer == m->leader;
-    uint64_t who = by_leader ? in->info.id : peer;
-    if (in->granted && by_leader) {
-        take_lines(&g->members, in->body, in->body_size);
-        g->knows_members = g->knows_members || in->finished;
-    } else if (!in->granted && !has_answered(g, who)) {
-        take_lines(&g->rows, in->body, in->body_size);
-        if (in->finished) {
+    bool by_leader = m->role == MEMBER_FOLLOWING && peer == m->following.leader;
+    uint64_t who = by_leader ? status->info.id : peer;
+    if (status->of_hosts && by_leader) {
+        take_lines(&g->members, status->lines.bytes, status->lines.size);
+        g->knows_members = g->knows_members || status->last;
+    } else if (!status->of_hosts && !has_answered(g, who)) {
+        take_lines(&g->rows, status->lines.bytes, status->lines.size);
+        if (status->last) {
             add_answered(g, who);
         }
     }

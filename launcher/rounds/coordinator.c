@@ -1,6 +1,6 @@
-/* One function per kind of event, then two questions that any event can change the answer of:
- * can a round begin, is the job over? Events of older rounds are late news and change nothing:
- * the round they speak of has been ended already. */
+/* One function per kind of event; then two questions that any event can decide: can a round begin,
+ * is the job over? Events of older rounds come late and change nothing: those rounds have been
+ * ended already. */
 #include "launcher/rounds/coordinator.h"
 
 #include "base/error.h"
@@ -54,7 +54,7 @@ static struct action *add(struct actions *out, enum action_kind kind, int node, 
     return a;
 }
 
-/* The job is over: everybody who is here hears it once. */
+/* The job is over: every node that is here hears it once. */
 static void finish(struct coordinator *c, int code, struct actions *out)
 {
     if (c->finished) {
@@ -68,7 +68,7 @@ static void finish(struct coordinator *c, int code, struct actions *out)
     }
 }
 
-/* The round is over for those that still run; `except` knows it already (-1: nobody). They join
+/* Ends the round for all nodes that still run; `except` knows it already (-1: none does). They join
  * again when their workers are gone. */
 static void end_round(struct coordinator *c, int except, struct actions *out)
 {
@@ -92,7 +92,7 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     bool full =
              n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
          over = c->finished || (n == NULL && c->stopping);
-    if (c->finished && n != NULL) { /* it has been told, or will be as soon as that stands */
+    if (c->finished && n != NULL) { /* it hears the end, or has heard it */
         return;
     }
     if (full || over) {
@@ -128,7 +128,7 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     }
     if (c->running && !c->pausing && !n->member && count_of(c, NODE_IN) < c->options.nodes_max &&
         count_of(c, NODE_DONE) == 0) {
-        end_round(c, -1, out); /* a newcomer, and there is room: costs no restart */
+        end_round(c, -1, out); /* there is room for the newcomer: costs no restart */
     }
 }
 
@@ -140,8 +140,7 @@ static bool got_further(struct coordinator *c, const struct event *e)
     return further;
 }
 
-/* A worker was killed for memory, and the one before it was killed in the same step: the next
- * one will be, too. */
+/* Two workers in a row were killed for memory in the same step: the next one would be, too. */
 static bool out_of_memory_again(struct coordinator *c, const struct event *e)
 {
     bool again = e->out_of_memory && c->oom_seen && c->oom_step == e->at_step;
@@ -152,7 +151,8 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
     return again;
 }
 
-/* Their workers lost each other, and that is why: what was counted is given back. */
+/* The hosts lost each other, so the failure of the workers costs nothing: gives back what was
+ * counted. */
 static void forgive(struct coordinator *c)
 {
     c->restarts_used -= c->doubt_counted;
@@ -168,7 +168,7 @@ bool coordinator_doubts(const struct coordinator *c, int node)
 
 bool coordinator_apart(struct coordinator *c, int node, int other)
 {
-    /* a newcomer ended nothing */
+    /* only nodes of that round can have ended it */
     bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other);
     if (both) {
         forgive(c);
@@ -176,7 +176,7 @@ bool coordinator_apart(struct coordinator *c, int node, int other)
     return both;
 }
 
-/* Nobody was lost, or a worker failed by itself: what was counted stays. */
+/* No host was lost, or a worker failed by itself: what was counted stays. */
 static void end_doubt(struct coordinator *c, struct actions *out)
 {
     bool ends = c->doubtful && !c->doubt_counted;
@@ -206,8 +206,8 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
     bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
          ends = permanent || c->restarts_used >= c->options.restarts_max;
-    c->doubtful = e->weak && count_of(c, NODE_IN) > 1; /* their host may be gone, and nobody has
-                                                        * noticed */
+    /* the host of the lost peers may be gone, unnoticed so far */
+    c->doubtful = e->weak && count_of(c, NODE_IN) > 1;
     c->doubt_counted = !ends;
     c->doubt_code = permanent ? DT_EXIT_PERMANENT : e->code;
     if (ends && !c->doubtful) {
@@ -221,13 +221,14 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     end_round(c, e->node, out);
 }
 
-/* It is asked alone, and enough others are there and stay, or come: it waits with a new leader,
- * to which the others of its round are on their way. */
+/* Whether a node that is asked to stop leaves alone, and the job goes on: enough other nodes are
+ * here and stay. A node that came back to a new leader may leave, too: the others of its round are
+ * on their way. */
 static bool may_leave(const struct coordinator *c, const struct coordinator_node *n, int code)
 {
     int others = 0;
-    if (c->options.save && code != 128 + SIGTERM) { /* a person's INT, a scheduler's warning that
-                                                     * its time is over: the whole job */
+    if (c->options.save && code != 128 + SIGTERM) {
+        /* a person's INT, or a scheduler's warning that its time is over, means the whole job */
         return false;
     }
     for (int i = 0; i < c->node_count; i++) {
@@ -239,7 +240,7 @@ static bool may_leave(const struct coordinator *c, const struct coordinator_node
            (n->returns || others >= c->options.nodes_min);
 }
 
-/* The job goes on, but first all save: each node holds a part of the state. */
+/* All nodes save before one leaves: each holds a part of the state. The job goes on. */
 static void pause_round(struct coordinator *c, struct actions *out)
 {
     for (int i = 0; i < c->node_count && !c->pausing; i++) {
@@ -250,8 +251,8 @@ static void pause_round(struct coordinator *c, struct actions *out)
     c->pausing = true;
 }
 
-/* They insist: nobody waits for a worker any more. Whoever leaves alone ends alone. The verdict
- * stays what comes of the stop. */
+/* A second request to stop: no worker is waited for any more. A node that leaves alone ends alone.
+ * The exit code stays that of the stop. */
 static void on_kill(struct coordinator *c, const struct coordinator_node *n, struct actions *out)
 {
     for (int i = 0; i < c->node_count && c->stopping && !c->finished && n != NULL && !n->leaving; i++) {
@@ -275,15 +276,15 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
     if (n != NULL && may_leave(c, n, e->code)) {
         n->leaving = true;
         if (c->options.save && c->running && (n->state == NODE_IN || n->state == NODE_STOPPED)) {
-            pause_round(c, out); /* it is told when it joins again */
+            pause_round(c, out); /* the node is told to leave when it joins again */
             return;
         }
         (void)add(out, ACTION_LEAVE, n->node, code);
         if (n->state == NODE_WAITING) {
             set_state(c, n, NODE_LEFT);
         } else if (n->state == NODE_IN && c->running) {
-            end_round(c, n->node, out); /* costs no restart; the next one waits until we have
-                                         * lost it */
+            /* costs no restart; the next round waits until we have lost the node */
+            end_round(c, n->node, out);
         }
         return;
     }
@@ -292,8 +293,8 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
         return;
     }
     c->stopping = true;
-    c->code = count_of(c, NODE_STOPPED) > 0 ? c->code : code; /* in a pause some may have saved
-                                                               * already */
+    /* in a pause some nodes may have saved already */
+    c->code = count_of(c, NODE_STOPPED) > 0 ? c->code : code;
     for (int i = 0; i < c->node_count; i++) {
         if (c->nodes[i].state == NODE_IN) {
             (void)add(out, ACTION_STOP, c->nodes[i].node, e->code);
@@ -351,9 +352,9 @@ static int by_preference(const void *a, const void *b)
     return by_name != 0 ? by_name : by_order(a, b);
 }
 
-/* The first `count` of c->order are by order. Those among them that never were in a round change
- * places, and orders, with each other: whoever was in one keeps its rank before all that came
- * later. */
+/* Gives places to new nodes. The first `count` of c->order are sorted by order; those among them
+ * that never were in a round change places, and orders, with each other. A node that was in a round
+ * keeps its rank before all that came later. */
 static void place_fresh(struct coordinator *c, int count)
 {
     int fresh = 0;
@@ -372,8 +373,8 @@ static void place_fresh(struct coordinator *c, int count)
     }
 }
 
-/* Ranks are contiguous per node, in group-rank order; role ranks alike within a role. Only the
- * first nodes_max are taken. */
+/* Ranks are contiguous per node, in group-rank order, and so are role ranks within a role. Only the
+ * first nodes_max nodes get a place. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
     struct coordinator_node **in = c->order;
@@ -418,7 +419,7 @@ static void start_round(struct coordinator *c, struct actions *out)
     }
 }
 
-/* Begins when it may; else says when. */
+/* Begins the round if it may begin; otherwise asks for a tick then. */
 static void start_from(struct coordinator *c, double from_s, double now_s, struct actions *out)
 {
     from_s = from_s > c->hold_until_s ? from_s : c->hold_until_s;
@@ -435,8 +436,8 @@ double coordinator_last_call_end(const struct coordinator *c)
     return end_s > c->alone_from_s ? end_s : c->alone_from_s;
 }
 
-/* A round begins with all nodes at once; with the minimum after the last call, or when nobody
- * else who was there can still come. */
+/* A round begins with all nodes at once; with the minimum after the last call, or when no other
+ * node of the round before can still come. */
 static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
 {
     int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN) + count_of(c, NODE_LEFT);
@@ -460,19 +461,20 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         c->complete_since_s = now_s;
     }
     if (in > 0) {
-        return; /* workers of the round before may still run there; the node joins again, leaves,
-                 * or is lost */
+        /* Workers of the round before may still run at that node: it joins again, leaves, or is
+         * lost. */
+        return;
     }
     bool all_back = c->round > 0;
-    for (int i = 0; i < c->node_count && all_back; i++) { /* a newcomer has the whole last call
-                                                           * to be followed by others */
+    for (int i = 0; i < c->node_count && all_back; i++) {
+        /* after a newcomer the whole last call is left for more newcomers */
         all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member || c->nodes[i].returns;
     }
     start_from(c, all_back ? now_s : coordinator_last_call_end(c), now_s, out);
 }
 
-/* All have saved: who was asked to leave does so when it joins again, the others begin the next
- * round. Costs no restart. */
+/* All nodes have saved: a node that was asked to leave does so when it joins again, the others
+ * begin the next round. Costs no restart. */
 static void maybe_go_on(struct coordinator *c, struct actions *out)
 {
     /* it was the last step */
@@ -482,7 +484,7 @@ static void maybe_go_on(struct coordinator *c, struct actions *out)
     }
 }
 
-/* Done when every node of the round is; a stop is done when nobody runs any more. */
+/* The job is done when every node of the round is; a stop is done when no node runs any more. */
 static void maybe_finish(struct coordinator *c, struct actions *out)
 {
     if (c->finished || count_of(c, NODE_IN) > 0) {

@@ -1,5 +1,5 @@
-/* What every member does: messages, links and time. Being without a leader is in member_seek.c,
- * elections and records in member_elect.c, leading in member_lead.c. */
+/* What every member does: messages, links and time. Seeking a leader is in member_seek.c, elections
+ * and records in member_elect.c, leading in member_lead.c. */
 #include "launcher/rounds/member.h"
 
 #include "launcher/rounds/member_parts.h"
@@ -18,17 +18,14 @@ void member_init(struct member *m, const struct member_options *options, const s
     m->options = *options;
     m->hooks = *hooks;
     m->record.best_step = m->record.best_saved = -1;
-    m->firm_order = options->self.order >= 0;
+    m->node.firm_order = options->self.order >= 0;
 }
 
 void member_clear(struct member *m)
 {
+    member_stop_leading(m);
     free(m->peers);
     free(m->slots);
-    free(m->nodes);
-    free(m->coordinator);
-    free(m->actions);
-    free(m->starts);
     memset(m, 0, sizeof *m);
 }
 
@@ -47,44 +44,44 @@ void member_act(struct member *m, enum action_kind kind, int code, const char *w
     struct action a = {.kind = kind, .code = code};
     if (kind == ACTION_FINISH || kind == ACTION_REFUSE) {
         m->role = MEMBER_OVER;
-        m->waiting = false;
+        m->node.waiting = false;
     }
     m->hooks.act(m->hooks.user, &a, &m->record, why);
 }
 
 struct member_past *member_find_past(struct member *m, const uint64_t *nonce)
 {
-    for (int i = 0; i < m->past_count; i++) {
-        if (memcmp(nonce, m->past[i].record.nonce, sizeof m->past[i].record.nonce) == 0) {
-            return &m->past[i];
+    for (int i = 0; i < m->kept.past_count; i++) {
+        if (memcmp(nonce, m->kept.past[i].record.nonce, sizeof m->kept.past[i].record.nonce) == 0) {
+            return &m->kept.past[i];
         }
     }
     return NULL;
 }
 
-/* What we promised and keep in a run before is not forgotten: should we come back to it, it
- * counts again. */
+/* What this agent promised and kept in the run before is not forgotten: it counts again if the
+ * agent comes back to that run. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
-    struct member_past was = {m->record, m->promised}, *back = member_find_past(m, nonce);
+    struct member_past was = {m->record, m->kept.promised}, *back = member_find_past(m, nonce);
     if (back != NULL) {
         m->record = back->record;
-        m->promised = back->promised;
-        *back = m->past[--m->past_count];
+        m->kept.promised = back->promised;
+        *back = m->kept.past[--m->kept.past_count];
     } else {
         m->record = (struct record){.nonce = {nonce[0], nonce[1]}, .best_step = -1, .best_saved = -1};
-        m->promised = 0;
+        m->kept.promised = 0;
     }
-    m->campaigned = m->promised;
-    m->last_round = 0;
-    m->cause.past = true; /* it is still to be said */
-    m->options.self.order = m->firm_order ? m->options.self.order : -1;
+    m->kept.campaigned = m->kept.promised;
+    m->node.last_round = 0;
+    m->cause.past = true; /* people have not heard it yet */
+    m->options.self.order = m->node.firm_order ? m->options.self.order : -1;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].told = false;
     }
-    m->told_term = 0;
+    m->kept.told.term = 0;
     if (was.record.round > 0) {
-        m->past[m->past_count++] = was;
+        m->kept.past[m->kept.past_count++] = was;
     }
 }
 
@@ -111,175 +108,200 @@ const struct peer_info *member_leader(const struct member *m)
     if (m->role == MEMBER_LEADING) {
         return &m->options.self;
     }
-    return m->role == MEMBER_FOLLOWING && m->leader_info.id == m->leader ? &m->leader_info : NULL;
+    return m->role == MEMBER_FOLLOWING && m->leader_info.id == m->following.leader ? &m->leader_info : NULL;
 }
 
 /* ---- messages ---- */
 
-/* Whether a run ever had a round: a first one that was only prepared may come to nothing, and
- * whoever waits may still come to be in it. */
+/* Whether a run ever had a round. A first round that was only prepared may come to nothing, and
+ * another host may still come to be in it. */
 bool member_has_begun(int round, bool committed)
 {
     return round > 1 || (round == 1 && committed);
 }
 
-/* A leader's beat. Another run's leader is followed by one that never began a round; by others
- * only as member_rival.c says. */
-static void on_beat(struct member *m, uint64_t peer, const struct message *in, double now_s)
+/* Another run's leader is followed by an agent that never began a round; by others only as
+ * member_rival.c says. */
+static void on_beat(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    bool same = memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0;
-    if (m->role == MEMBER_OVER) {
-        return;
-    }
-    if (!same && m->record.round > 0 && !member_leaves_run(m, member_find(m, peer), in, now_s)) {
-        if (m->role == MEMBER_FOLLOWING && peer == m->leader) { /* it gave our run up: what it
-                                                                 * says next is of its new one */
+    const struct message_beat *beat = &in->beat;
+    uint64_t peer = p->id;
+    bool same = memcmp(beat->nonce, m->record.nonce, sizeof beat->nonce) == 0;
+    if (!same && m->record.round > 0 && !member_leaves_run(m, p, beat, now_s)) {
+        if (m->role == MEMBER_FOLLOWING && peer == m->following.leader) {
+            /* the leader gave our run up: what it says next is of its new run */
             member_lose_leader(m, true, now_s);
         }
         return;
     }
-    if (same && (in->term < m->record.term || member_refuse_old_term(m, peer, in))) {
+    if (same && (in->term < m->record.term || member_refuse_old_term(m, peer, in->term))) {
         return;
     }
-    if (m->role == MEMBER_LEADING && (same ? in->term <= m->record.term : in->round == 0)) {
+    if (m->role == MEMBER_LEADING && (same ? in->term <= m->record.term : beat->round == 0)) {
         return;
     }
     if (!same) {
-        member_change_run(m, in->nonce);
+        member_change_run(m, beat->nonce);
     }
-    if (in->granted && in->term == m->record.term && in->round == m->record.round) {
+    if (beat->committed && in->term == m->record.term && beat->round == m->record.round) {
         m->record.committed = true;
     }
     member_follow(m, peer, in->term, now_s);
-    m->leader_info = in->info;
-    struct member_peer *p = member_find(m, peer);
-    memcpy(p->info.host, in->info.host, sizeof p->info.host); /* the link knew its address only */
-    m->spare = in->count < 0;
-    (void)snprintf(m->wait_text, sizeof m->wait_text, "%.255s", in->text);
-    m->leader_stamp = in->stamp > m->leader_stamp ? in->stamp : m->leader_stamp;
-    m->echo_s = in->echo > m->echo_s ? in->echo : m->echo_s;
-    m->lease_s = m->echo_s > m->lease_s ? m->echo_s : m->lease_s;
-    struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .stamp = now_s, .echo = m->leader_stamp};
+    struct member_following *f = &m->following;
+    m->leader_info = beat->info;
+    p = member_find(m, peer); /* links may have been closed, and peers moved */
+    /* the link knew the address of the host only */
+    memcpy(p->info.host, beat->info.host, sizeof p->info.host);
+    m->node.spare = beat->spare;
+    (void)snprintf(m->node.wait_text, sizeof m->node.wait_text, "%.255s", beat->wait_text);
+    f->stamp = fmax(f->stamp, beat->stamp);
+    f->echo_s = fmax(f->echo_s, beat->echo);
+    f->lease_s = fmax(f->lease_s, f->echo_s);
+    struct message out = {.kind = MESSAGE_BEAT_ACK, .term = in->term, .beat_ack = {.stamp = now_s, .echo = f->stamp}};
     member_send(m, peer, &out);
 }
 
-/* Our round is over without its leader; run.c says so with the workers' end, when there are any. */
+static void on_beat_ack(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    (void)now_s;
+    p->stamp = fmax(p->stamp, in->beat_ack.stamp);
+    if (m->role == MEMBER_LEADING && in->term == m->record.term) {
+        p->lease_s = fmax(p->lease_s, in->beat_ack.echo);
+    }
+    if (p->id == m->witness.info.id) {
+        m->witness.heard_s = fmax(m->witness.heard_s, p->lease_s);
+    }
+}
+
+/* Notes why our round is over without its leader. When there are workers, run.c says it with their
+ * end. */
 static void tell_loss(struct member *m, const char *text)
 {
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
-    if (m->waiting) {
+    if (m->node.waiting) {
         member_say_cause(m, text);
     }
 }
 
-/* It has not heard us for so long that it may count us among the lost. */
+/* Gives up a leader that has not heard us for so long that it may count us as lost. */
 static void give_up_leader(struct member *m, double now_s)
 {
-    uint64_t leader = m->leader;
+    uint64_t leader = m->following.leader;
     char text[256];
     (void)snprintf(text, sizeof text, "host %s: no answer from this coordinator for %.1f s; looking for another one",
-                   m->leader_info.id == leader ? m->leader_info.host : "?", now_s - m->lease_s);
+                   m->leader_info.id == leader ? m->leader_info.host : "?", now_s - m->following.lease_s);
     tell_loss(m, text);
     m->hooks.drop(m->hooks.user, leader);
     member_down(m, leader, MEMBER_LOST, now_s);
 }
 
-static void on_action(struct member *m, uint64_t peer, const struct message *in, double now_s)
+/* True: our node begins the round of a START. */
+static bool takes_start(struct member *m, uint64_t leader, const struct message_action *start, double now_s)
 {
-    if (m->role != MEMBER_FOLLOWING || peer != m->leader || in->term < m->promised) {
-        return;
+    if (!m->node.waiting) {
+        return false;
     }
-    if (in->action.kind == ACTION_START) {
-        if (!m->waiting) {
-            return;
-        }
-        if (now_s - m->echo_s >= m->options.lease_s) { /* too late: the leader has given us up
-                                                        * meanwhile, or will hear that we begin
-                                                        * anew */
-            give_up_leader(m, now_s);
-            return;
-        }
-        m->lease_s = m->echo_s; /* whenever we came to follow it: what we read may be old */
-        member_keep(m, &in->record, peer);
-        member_forget_past_cause(m);
-        member_let_others_go(m);
-        m->last_round = in->record.round;
-        m->options.self.order = in->info.order;
-        m->waiting = false;
+    if (now_s - m->following.echo_s >= m->options.lease_s) {
+        /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
+        give_up_leader(m, now_s);
+        return false;
     }
-    if (in->action.kind == ACTION_FINISH) {
-        m->role = MEMBER_OVER;
-        m->waiting = false;
-        m->record.finished = m->verdict = true;
-        m->record.code = in->action.code;
-    }
-    if ((in->action.kind == ACTION_END || in->action.kind == ACTION_PAUSE) && m->waiting) {
-        return; /* we had not begun it */
-    }
-    m->hooks.act(m->hooks.user, &in->action, &m->record, in->action.kind == ACTION_START ? in->text : NULL);
+    /* not the time when we began to follow: what we read may be old */
+    m->following.lease_s = m->following.echo_s;
+    member_keep(m, &start->record, leader);
+    member_forget_past_cause(m);
+    member_let_others_go(m);
+    m->node.last_round = start->record.round;
+    m->options.self.order = start->order;
+    m->node.waiting = false;
+    return true;
 }
 
-/* To a node that asks when the run is over: one of it hears the verdict, which it may have
- * missed with its leader; a newcomer is too late. */
+static void on_action(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    const struct action *a = &in->action.action;
+    bool starts = a->kind == ACTION_START;
+    if (in->term < m->kept.promised || (starts && !takes_start(m, p->id, &in->action, now_s))) {
+        return;
+    }
+    if (a->kind == ACTION_FINISH) {
+        m->role = MEMBER_OVER;
+        m->node.waiting = false;
+        m->record.finished = m->kept.verdict = true;
+        m->record.code = a->code;
+    }
+    if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && m->node.waiting) {
+        return; /* we had not begun that round */
+    }
+    m->hooks.act(m->hooks.user, a, &m->record, starts ? in->action.sizes : NULL);
+}
+
 void member_tell_end(struct member *m, const struct member_peer *p, bool of_this_run)
 {
-    struct message out = {.kind = MESSAGE_REFUSE, .code = DT_EXIT_TEMPORARY};
+    struct message out = {.kind = MESSAGE_REFUSE, .refuse = {.code = DT_EXIT_TEMPORARY}};
+    struct message_refuse *refuse = &out.refuse;
     if (of_this_run) {
-        out.finished = true;
-        memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
-        out.code = m->record.code;
+        refuse->finished = true;
+        memcpy(refuse->nonce, m->record.nonce, sizeof refuse->nonce);
+        refuse->code = m->record.code;
     } else {
-        (void)snprintf(out.text, sizeof out.text, "this run ended");
+        (void)snprintf(refuse->text, sizeof refuse->text, "this run ended");
     }
     member_send(m, p->id, &out);
 }
 
-static void on_join_elsewhere(struct member *m, const struct member_peer *p, const struct message *in)
+/* While we do not lead. An agent that ended without a verdict knows nothing of the others. */
+static void on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    uint64_t peer = p->id;
     const struct peer_info *leader = member_leader(m);
-    if (m->verdict) { /* who ends without one knows nothing of the others */
-        member_tell_end(m, p, memcmp(in->nonce, m->record.nonce, sizeof in->nonce) == 0);
-    } else if (leader != NULL && leader->id != peer) {
-        struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};
-        member_send(m, peer, &out);
+    (void)now_s;
+    if (m->kept.verdict) {
+        member_tell_end(m, p, memcmp(in->join.nonce, m->record.nonce, sizeof in->join.nonce) == 0);
+    } else if (leader != NULL && leader->id != p->id) {
+        struct message out = {.kind = MESSAGE_REDIRECT, .redirect = *leader};
+        member_send(m, p->id, &out);
     }
 }
 
-static void on_redirect(struct member *m, const struct message *in)
+static void on_redirect(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    bool lonely = m->role == MEMBER_LEADING && m->record.round == 0;
-    if (m->role == MEMBER_LEADING && !lonely && member_find(m, in->info.id) == NULL &&
-        in->info.id != m->options.self.id && !member_is_dead(m, in->info.id)) {
-        m->hooks.connect(m->hooks.user, &in->info); /* it leads another run */
-    }
-    if ((m->role != MEMBER_SEEKING && !lonely) || in->info.id == m->options.self.id || member_is_dead(m, in->info.id)) {
+    const struct peer_info *to = &in->redirect;
+    bool has_round = m->role == MEMBER_LEADING && m->record.round > 0, linked = member_find(m, to->id) != NULL;
+    (void)p, (void)now_s;
+    if (to->id == m->options.self.id || member_is_dead(m, to->id)) {
         return;
     }
-    if (member_find(m, in->info.id) == NULL) {
-        m->hooks.connect(m->hooks.user, &in->info);
-    } else {
-        member_send_join(m, in->info.id);
+    if (!linked) { /* for a leader that has a round: this one leads another run */
+        m->hooks.connect(m->hooks.user, to);
+    } else if (!has_round) {
+        member_send_join(m, to->id);
     }
 }
 
-/* A witness that names another run, which goes on, tells for certain that ours is over. If our
- * node never was in a round of it, it may join that one. */
-static void on_refuse(struct member *m, uint64_t peer, const struct message *in, double now_s)
+/* The verdict stands, whoever tells it: a quorum kept it. */
+static void take_verdict(struct member *m, const struct message_refuse *in, double now_s)
 {
-    bool led = m->role == MEMBER_LEADING, by_witness = peer == m->witness.id;
-    bool named = in->nonce[0] != 0 || in->nonce[1] != 0,
-         other = named && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0;
-    if (in->finished && !other && m->role != MEMBER_OVER) { /* the verdict stands, whoever tells
-                                                             * it: a quorum kept it */
-        /* else our leader says so now */
-        if (m->role != MEMBER_FOLLOWING || m->waiting || now_s - m->lease_s >= m->options.lease_s) {
-            member_say(m, "the other hosts ended the job, with exit code %d", in->code);
-        }
-        member_stop_leading(m);
-        m->record.finished = m->verdict = true;
-        m->record.code = in->code;
-        member_act(m, ACTION_REFUSE, in->code, in->text);
+    /* otherwise our leader says so now */
+    if (m->role != MEMBER_FOLLOWING || m->node.waiting || now_s - m->following.lease_s >= m->options.lease_s) {
+        member_say(m, "the other hosts ended the job, with exit code %d", in->code);
+    }
+    member_stop_leading(m);
+    m->record.finished = m->kept.verdict = true;
+    m->record.code = in->code;
+    member_act(m, ACTION_REFUSE, in->code, in->text);
+}
+
+/* Refused. A witness that names another run, which goes on, knows for certain that our run is over:
+ * a node that never was in a round of ours may join that run. */
+static void on_refuse(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    const struct message_refuse *no = &in->refuse;
+    bool led = m->role == MEMBER_LEADING, by_witness = p->id == m->witness.info.id,
+         by_leader = m->role == MEMBER_FOLLOWING && p->id == m->following.leader;
+    bool named = no->nonce[0] != 0 || no->nonce[1] != 0,
+         other = named && memcmp(no->nonce, m->record.nonce, sizeof no->nonce) != 0;
+    if (no->finished && !other) {
+        take_verdict(m, no, now_s);
         return;
     }
     if (by_witness && named && !other) {
@@ -289,44 +311,92 @@ static void on_refuse(struct member *m, uint64_t peer, const struct message *in,
         member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s",
                           m->options.dead_s, now_s);
     }
-    if (m->role == MEMBER_SEEKING && by_witness && other && m->last_round == 0 && m->past_count < MEMBER_PAST) {
-        m->campaign = 0;
+    if (m->role == MEMBER_SEEKING && by_witness && other && m->node.last_round == 0 &&
+        m->kept.past_count < MEMBER_PAST) {
+        m->seeking.term = 0;
         member_change_run(m, (const uint64_t[2]){0, 0});
-    } else if (!led && (m->role == MEMBER_SEEKING || (m->role == MEMBER_FOLLOWING && peer == m->leader))) {
-        member_act(m, ACTION_REFUSE, in->code, in->text);
+    } else if (!led && (m->role == MEMBER_SEEKING || by_leader)) {
+        member_act(m, ACTION_REFUSE, no->code, no->text);
     }
+}
+
+static void on_bye(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    (void)in;
+    p->left = true;
+    member_down(m, p->id, MEMBER_ENDED, now_s);
+}
+
+static void on_cause(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    (void)p, (void)now_s;
+    member_set_cause(m, in->cause.round, in->cause.kind, in->cause.text);
 }
 
 static void note_time(struct member *m, double now_s)
 {
     m->now_s = now_s;
-    if (m->due_s > 0 && now_s - m->due_s > m->options.beat_s && now_s - m->awake_s > 10 * m->options.beat_s) {
-        m->awake_s = now_s; /* what came meanwhile has not been read yet */
-        m->slept_s = now_s - m->due_s;
-        m->sleep_told = false;
+    if (m->sleep.due_s > 0 && now_s - m->sleep.due_s > m->options.beat_s &&
+        now_s - m->sleep.awake_s > 10 * m->options.beat_s) {
+        m->sleep.awake_s = now_s; /* the messages that came meanwhile are not read yet */
+        m->sleep.slept_s = now_s - m->sleep.due_s;
+        m->sleep.told = false;
     }
 }
 
 int member_check(const struct member *m, const struct message *in, double now_s, struct dt_error *err)
 {
-    const struct place *p = &in->action.place;
-    if ((in->kind == MESSAGE_BEAT || in->kind == MESSAGE_BEAT_ACK) && in->echo > now_s) {
+    const struct action *a = &in->action.action;
+    double echo = in->kind == MESSAGE_BEAT ? in->beat.echo : in->kind == MESSAGE_BEAT_ACK ? in->beat_ack.echo : 0;
+    if (echo > now_s) {
         return dt_fail(err, DT_INVALID, "%s message: it echoes what this host will say in %.3g s",
-                       message_name(in->kind), in->echo - now_s);
+                       message_name(in->kind), echo - now_s);
     }
-    if (in->kind != MESSAGE_ACTION || in->action.kind != ACTION_START || !m->waiting) {
+    if (in->kind != MESSAGE_ACTION || a->kind != ACTION_START || !m->node.waiting) {
         return 0;
     }
-    if (p->local_world_size != m->join.local_world_size) {
+    if (a->place.local_world_size != m->node.join.local_world_size) {
         return dt_fail(err, DT_INVALID, "action message: start of %d workers on this host, which has %d",
-                       p->local_world_size, m->join.local_world_size);
+                       a->place.local_world_size, m->node.join.local_world_size);
     }
-    if (p->group_world_size > m->options.rounds.nodes_max) {
+    if (a->place.group_world_size > m->options.rounds.nodes_max) {
         return dt_fail(err, DT_INVALID, "action message: start of a round of %d hosts, of which there are at most %d",
-                       p->group_world_size, m->options.rounds.nodes_max);
+                       a->place.group_world_size, m->options.rounds.nodes_max);
     }
     return 0;
 }
+
+#define ALIVE(h) [MEMBER_SEEKING] = h, [MEMBER_FOLLOWING] = h, [MEMBER_LEADING] = h
+#define ALWAYS(h) ALIVE(h), [MEMBER_OVER] = h
+
+/* The handler of a message in each role; the message is ignored in a role without one.
+ * of_leader: it is taken only from the leader that we follow. */
+static const struct {
+    bool of_leader;
+    member_handler *in[MEMBER_ROLE_COUNT];
+} handlers[MESSAGE_KIND_COUNT] = {
+    [MESSAGE_JOIN] = {.in = {[MEMBER_SEEKING] = on_join,
+                             [MEMBER_FOLLOWING] = on_join,
+                             [MEMBER_LEADING] = member_on_join,
+                             [MEMBER_OVER] = on_join}},
+    [MESSAGE_REFUSE] = {.in = {ALIVE(on_refuse)}},
+    [MESSAGE_REDIRECT] = {.in = {[MEMBER_SEEKING] = on_redirect, [MEMBER_LEADING] = on_redirect}},
+    [MESSAGE_PREPARE] = {.in = {ALWAYS(member_on_prepare)}},
+    [MESSAGE_ACK] = {.in = {[MEMBER_LEADING] = member_on_ack}},
+    [MESSAGE_EVENT] = {.in = {[MEMBER_LEADING] = member_on_event}},
+    [MESSAGE_ACTION] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = on_action}},
+    [MESSAGE_BEAT] = {.in = {ALIVE(on_beat)}},
+    [MESSAGE_BEAT_ACK] = {.in = {ALWAYS(on_beat_ack)}},
+    [MESSAGE_VOTE_ASK] = {.in = {ALWAYS(member_on_vote_ask)}},
+    [MESSAGE_VOTE] = {.in = {[MEMBER_SEEKING] = member_on_vote, [MEMBER_LEADING] = member_on_vote}},
+    [MESSAGE_KEEP] = {.in = {ALWAYS(member_on_keep)}},
+    [MESSAGE_BYE] = {.in = {ALWAYS(on_bye)}},
+    [MESSAGE_PROBE] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = member_on_probe}},
+    [MESSAGE_REACH] = {.in = {[MEMBER_LEADING] = member_on_reach}},
+    [MESSAGE_CAUSE] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = on_cause}},
+    [MESSAGE_YIELD] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = member_on_yield}},
+    /* STATUS_ASK and STATUS: gather.c */
+};
 
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
 {
@@ -336,74 +406,9 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         return;
     }
     member_heard(m, p, now_s);
-    switch (in->kind) {
-    case MESSAGE_JOIN:
-        if (m->role == MEMBER_LEADING) {
-            member_on_join(m, p, in, now_s);
-        } else {
-            on_join_elsewhere(m, p, in);
-        }
-        break;
-    case MESSAGE_REFUSE:
-        on_refuse(m, peer, in, now_s);
-        break;
-    case MESSAGE_REDIRECT:
-        on_redirect(m, in);
-        break;
-    case MESSAGE_PREPARE:
-        member_on_prepare(m, peer, in, now_s);
-        break;
-    case MESSAGE_PROBE:
-        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-            member_on_probe(m, in);
-        }
-        break;
-    case MESSAGE_REACH:
-    case MESSAGE_ACK:
-    case MESSAGE_EVENT:
-        if (m->role == MEMBER_LEADING) {
-            member_on_leading(m, p, in, now_s);
-        }
-        break;
-    case MESSAGE_ACTION:
-        on_action(m, peer, in, now_s);
-        break;
-    case MESSAGE_BEAT:
-        on_beat(m, peer, in, now_s);
-        break;
-    case MESSAGE_VOTE_ASK:
-        member_on_vote_ask(m, peer, in, now_s);
-        break;
-    case MESSAGE_VOTE:
-        member_on_vote(m, peer, in, now_s);
-        break;
-    case MESSAGE_KEEP:
-        member_on_keep(m, p, in, now_s);
-        break;
-    case MESSAGE_BYE:
-        p->left = true;
-        member_down(m, peer, MEMBER_ENDED, now_s);
-        break;
-    case MESSAGE_CAUSE:
-        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-            member_set_cause(m, in->round, (enum cause_kind)in->count, in->text);
-        }
-        break;
-    case MESSAGE_YIELD:
-        if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-            member_on_yield(m, in, now_s);
-        }
-        break;
-    case MESSAGE_BEAT_ACK:
-        p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
-        p->lease_s =
-            m->role == MEMBER_LEADING && in->term == m->record.term && in->echo > p->lease_s ? in->echo : p->lease_s;
-        m->witness_heard_s = peer == m->witness.id && p->lease_s > m->witness_heard_s ? p->lease_s : m->witness_heard_s;
-        break;
-    case MESSAGE_STATUS_ASK: /* gather.c */
-    case MESSAGE_STATUS:
-    case MESSAGE_KIND_COUNT:
-        break;
+    member_handler *handler = handlers[in->kind].in[m->role];
+    if (handler != NULL && (!handlers[in->kind].of_leader || peer == m->following.leader)) {
+        handler(m, p, in, now_s);
     }
 }
 
@@ -419,24 +424,24 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     struct member_peer *p = member_add_peer(m, peer);
     p->heard_s = now_s;
     p->info = *who;
-    struct message keep = {.kind = MESSAGE_KEEP, .info = m->options.self, .record = m->record};
-    if (m->role == MEMBER_LEADING) { /* before the record: whoever comes to our run by that beat
-                                      * keeps it */
+    struct message keep = {.kind = MESSAGE_KEEP, .keep = {.info = m->options.self, .record = m->record}};
+    if (m->role == MEMBER_LEADING) {
+        /* before the record: an agent that comes to our run by this beat keeps the record */
         member_beat(m, peer);
     }
     member_send(m, peer, &keep);
     if (m->role == MEMBER_SEEKING) {
         member_send_join(m, peer);
-    } else if (m->role == MEMBER_FOLLOWING && m->waiting && peer != m->leader) {
+    } else if (m->role == MEMBER_FOLLOWING && m->node.waiting && peer != m->following.leader) {
         member_say_reached(m, peer);
     }
 }
 
-/* Whether we know all records that it kept. Not after a reset, where the newest may be lost; but
- * while beats went to and fro between a leader and who follows it, they had one round. */
+/* Whether we know all records that the peer kept. Not after a reset, when the newest may be lost;
+ * but while beats went to and fro between a leader and its follower, both had one round. */
 static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
 {
-    bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->leader;
+    bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->following.leader;
     return p->told && (end == MEMBER_ENDED || (led && now_s - p->heard_s < m->options.lease_s));
 }
 
@@ -448,8 +453,9 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         return;
     }
     if (end == MEMBER_RESET && !member_same_machine(&p->info, &m->options.self)) {
-        end = MEMBER_LOST; /* a packet filter, or a translator of addresses that has forgotten the
-                            * link, does the same for a host whose workers run on */
+        /* A packet filter, or an address translator that forgot the link, also resets the link of a
+         * host whose workers run on. */
+        end = MEMBER_LOST;
     }
     if (end != MEMBER_LOST) {
         member_bury(m, peer, knew_all(m, p, end, now_s));
@@ -457,10 +463,10 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
     struct member_peer gone = *p;
     member_remove_peer(m, p);
     if (m->role == MEMBER_OVER && gone.joined && end == MEMBER_LOST) {
-        m->unclear = true;
+        m->witness.unclear = true;
     } else if (m->role == MEMBER_LEADING) {
         member_lost_peer(m, &gone, now_s);
-    } else if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
+    } else if (m->role == MEMBER_FOLLOWING && peer == m->following.leader) {
         char text[256];
         (void)snprintf(text, sizeof text, "host %s (pid %d), the coordinator, %s; looking for another one",
                        m->leader_info.host, m->leader_info.pid,
@@ -470,41 +476,42 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         tell_loss(m, text);
         member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
-        member_count_votes(m, now_s); /* one less to ask */
+        member_count_votes(m, now_s); /* one voter less to ask */
     }
 }
 
 static void take_event(struct member *m, const struct event *e, double now_s)
 {
     if (e->kind == EVENT_JOIN) {
-        m->join = *e;
-        (void)snprintf(m->join_role, sizeof m->join_role, "%s", e->role != NULL ? e->role : "");
-        m->join.role = NULL;
-        m->waiting = true;
-        m->workers_left = false;
+        m->node.join = *e;
+        (void)snprintf(m->node.join_role, sizeof m->node.join_role, "%s", e->role != NULL ? e->role : "");
+        m->node.join.role = NULL;
+        m->node.waiting = true;
+        m->node.workers_left = false;
     }
     if (e->kind == EVENT_STOP && e->code != COORDINATOR_KILL) {
-        m->stop_code = e->code;
-        m->stop_saved = e->saved;
+        m->node.stop_code = e->code;
+        m->node.stop_saved = e->saved;
     }
     if (m->role == MEMBER_LEADING) {
         member_own_event(m, e, now_s);
         return;
     }
     if (m->role == MEMBER_FOLLOWING) {
-        if (e->kind == EVENT_JOIN && m->joined != m->leader) {
-            m->joined = m->leader;
-            member_send_join(m, m->leader);
+        if (e->kind == EVENT_JOIN && m->following.joined != m->following.leader) {
+            m->following.joined = m->following.leader;
+            member_send_join(m, m->following.leader);
             return;
         }
-        struct message out = {.kind = MESSAGE_EVENT, .event = *e};
-        member_send(m, m->leader, &out);
+        struct message out;
+        message_set_event(&out, e);
+        member_send(m, m->following.leader, &out);
         return;
     }
     if (m->role == MEMBER_SEEKING && e->kind == EVENT_STOP) {
-        member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : m->stop_code, NULL);
+        member_act(m, ACTION_FINISH, e->saved ? DT_EXIT_STOPPED : m->node.stop_code, NULL);
     } else if (m->role == MEMBER_SEEKING && e->kind != EVENT_JOIN) {
-        member_act(m, ACTION_END, 0, NULL); /* whatever ended, it ended in a round that is over */
+        member_act(m, ACTION_END, 0, NULL); /* the event belongs to a round that is over */
     }
 }
 
@@ -512,10 +519,11 @@ void member_event(struct member *m, const struct event *e, double now_s)
 {
     note_time(m, now_s);
     take_event(m, e, now_s);
-    /* a leader is told with our wish to join */
-    bool again = e->kind == EVENT_JOIN && m->stop_code != 0 && m->role != MEMBER_FOLLOWING;
+    /* a leader hears of the stop with our JOIN */
+    bool again = e->kind == EVENT_JOIN && m->node.stop_code != 0 && m->role != MEMBER_FOLLOWING;
     if (again) {
-        struct event stop = {.kind = EVENT_STOP, .round = m->last_round, .code = m->stop_code, .saved = m->stop_saved};
+        struct event stop = {
+            .kind = EVENT_STOP, .round = m->node.last_round, .code = m->node.stop_code, .saved = m->node.stop_saved};
         take_event(m, &stop, now_s);
     }
 }
@@ -529,20 +537,22 @@ static double tick(struct member *m, double now_s)
     case MEMBER_LEADING:
         return member_tick_leading(m, now_s);
     case MEMBER_FOLLOWING:
-        if (now_s - m->lease_s >= m->options.lease_s) {
-            /* its last words may not have been read yet; the guard does not wait */
-            if (m->awake_s > 0 && now_s < m->awake_s + m->options.beat_s) {
-                return m->awake_s + m->options.beat_s;
+        if (now_s - m->following.lease_s >= m->options.lease_s) {
+            /* the last words of the leader may not be read yet; the guard does not wait for them */
+            if (m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.beat_s) {
+                return m->sleep.awake_s + m->options.beat_s;
             }
             give_up_leader(m, now_s);
             return now_s;
         }
-        if (m->waiting && now_s >= m->retry_at_s) { /* the leader may have been unable to take us */
-            m->retry_at_s = now_s + 5 * m->options.beat_s;
-            member_send_join(m, m->leader);
+        if (m->node.waiting && now_s >= m->node.retry_at_s) {
+            /* the leader may have been unable to give us a place */
+            m->node.retry_at_s = now_s + 5 * m->options.beat_s;
+            member_send_join(m, m->following.leader);
         }
-        look_s = look_s < m->lease_s + m->options.lease_s ? look_s : m->lease_s + m->options.lease_s;
-        return m->waiting && m->retry_at_s < look_s ? m->retry_at_s : look_s;
+        look_s =
+            look_s < m->following.lease_s + m->options.lease_s ? look_s : m->following.lease_s + m->options.lease_s;
+        return m->node.waiting && m->node.retry_at_s < look_s ? m->node.retry_at_s : look_s;
     case MEMBER_OVER:
         break;
     }
@@ -552,16 +562,16 @@ static double tick(struct member *m, double now_s)
 double member_tick(struct member *m, double now_s)
 {
     note_time(m, now_s);
-    m->due_s = tick(m, now_s);
-    return m->due_s;
+    m->sleep.due_s = tick(m, now_s);
+    return m->sleep.due_s;
 }
 
 void member_leave(struct member *m)
 {
     struct message out = {.kind = MESSAGE_BYE};
     for (int i = 0; i < m->peer_count; i++) {
-        if (m->verdict && m->peers[i].same_run) { /* one that slept hears it when nobody is left
-                                                   * to ask */
+        if (m->kept.verdict && m->peers[i].same_run) {
+            /* a host that sleeps now hears the verdict even when no agent is left to ask */
             member_tell_end(m, &m->peers[i], true);
         }
         member_send(m, m->peers[i].id, &out);

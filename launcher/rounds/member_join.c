@@ -1,4 +1,5 @@
-/* Whoever wants in, at the leader: refused, told to stay first, or a node of the next round. */
+/* How the leader answers a JOIN: it refuses the host, tells it to stay first, or makes it a node of
+ * the next round. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -10,7 +11,7 @@
 
 static int new_node(struct member *m, uint64_t id)
 {
-    struct member_nodes *n = m->nodes;
+    struct member_nodes *n = m->leading.nodes;
     int node = n->unused_count > 0 ? n->unused[--n->unused_count] : n->next < COORDINATOR_MAX_NODES ? n->next++ : -1;
     if (node >= 0) {
         n->ids[node] = id;
@@ -21,14 +22,13 @@ static int new_node(struct member *m, uint64_t id)
 enum {
     ALIKE_BYTES = 60,
     SHOWN_BYTES = 150
-}; /* of two lines: so much may be alike before the
-    * difference; so much is shown */
+}; /* of two lines: this much may be alike before the difference; this much is shown */
 
-/* One side of a difference: of a long line its name, and what stands from `from` on. */
+/* One side of a difference: of a long line its name, and what stands at `from` and behind it. */
 static void show_line(char *out, size_t out_bytes, const char *line, int size, int from)
 {
     int name = (int)strcspn(line, " \n"), rest = size - from;
-    if (size == 0) { /* the other side has a line more */
+    if (size == 0) { /* the other side has one more line */
         (void)snprintf(out, out_bytes, "nothing");
         return;
     }
@@ -36,7 +36,7 @@ static void show_line(char *out, size_t out_bytes, const char *line, int size, i
                    rest < SHOWN_BYTES ? rest : SHOWN_BYTES, line + from, rest > SHOWN_BYTES ? "..." : "");
 }
 
-/* Both digests, line by line where they differ. */
+/* Shows the lines in which the digests differ. */
 static void compare_digests(const char *ours, const char *theirs, char *out, size_t out_bytes)
 {
     char here[2 * SHOWN_BYTES], there[2 * SHOWN_BYTES];
@@ -59,14 +59,14 @@ static void compare_digests(const char *ours, const char *theirs, char *out, siz
     }
 }
 
-/* Somebody else already has this node rank. */
+/* The agent that already has this node rank, or null. */
 static const struct peer_info *same_order(const struct member *m, const struct member_peer *p, int64_t order)
 {
     if (order == m->options.self.order) {
         return &m->options.self;
     }
-    if (order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
-        const struct member_peer *had = member_find(m, m->nodes->order_ids[order]);
+    if (order < (int64_t)(sizeof m->leading.nodes->order_ids / sizeof m->leading.nodes->order_ids[0])) {
+        const struct member_peer *had = member_find(m, m->leading.nodes->order_ids[order]);
         return had != NULL && had->joined && had->id != p->id && had->info.order == order ? &had->info : NULL;
     }
     for (int i = 0; i < m->peer_count; i++) {
@@ -77,7 +77,7 @@ static const struct peer_info *same_order(const struct member *m, const struct m
     return NULL;
 }
 
-/* The job cannot begin with this host, and not without it. */
+/* Ends the job: it cannot begin with this host, and not without it. */
 static void end_all(struct member *m, int code, const char *text)
 {
     for (int i = 0; i < m->peer_count; i++) {
@@ -88,7 +88,7 @@ static void end_all(struct member *m, int code, const char *text)
     member_act(m, ACTION_REFUSE, code, text);
 }
 
-/* With which exit code a host's check of the job failed, by its digest; 0: it did not. */
+/* The exit code with which a host's check of the job failed, by its digest; 0: it did not. */
 static int failed_check(const char *digest)
 {
     const char *line = strstr(digest, MEMBER_FAILED_CHECK);
@@ -101,31 +101,31 @@ static bool can_never_begin(const struct member *m)
     return m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max;
 }
 
-/* One of us two cannot take part, and has said why where it runs. */
-static void refuse_failed(struct member *m, struct member_peer *p, const struct message *in, int ours, int theirs)
+/* One of the two hosts cannot take part; its own output says why. */
+static void refuse_failed(struct member *m, struct member_peer *p, const struct message_join *in, int ours, int theirs)
 {
     char text[MESSAGE_TEXT_BYTES];
     int code = theirs > 0 ? theirs : ours;
     (void)snprintf(text, sizeof text, "host %s cannot take part: " MEMBER_FAILED_CHECK "%d; its own output says why",
                    theirs > 0 ? in->info.host : m->options.self.host, code);
     member_refuse(m, p, code, text);
-    m->told_count += p->seek_count != in->count;
-    if (ours > 0) { /* we stay for the next one who comes */
-        p->seek_count = in->count;
-        if (m->told_count >= m->options.rounds.nodes_max - 1) {
+    m->node.told_count += p->seek_count != in->seek_count;
+    if (ours > 0) { /* we stay to tell the other hosts */
+        p->seek_count = in->seek_count;
+        if (m->node.told_count >= m->options.rounds.nodes_max - 1) {
             member_act(m, ACTION_REFUSE, ours, text);
         }
         return;
     }
     if (can_never_begin(m)) {
         end_all(m, code, text);
-    } else if (p->seek_count != in->count) {
+    } else if (p->seek_count != in->seek_count) {
         member_say(m, "%.400s", text);
     }
-    p->seek_count = in->count;
+    p->seek_count = in->seek_count;
 }
 
-/* Both were not given a name, and run different things. */
+/* Neither job has a run id, and they run different things. */
 static bool is_another_job(const char *ours, const char *theirs)
 {
     const char *a = strstr(ours, MEMBER_UNNAMED), *b = strstr(theirs, MEMBER_UNNAMED);
@@ -133,44 +133,46 @@ static bool is_another_job(const char *ours, const char *theirs)
     return a != NULL && b != NULL && (strcspn(b, "\n") != n || strncmp(a, b, n) != 0);
 }
 
-/* It reads what it was started with as "here", and so do we. */
-static void refuse_different(struct member *m, struct member_peer *p, const struct message *in)
+/* In the text for the other host "here" is that host; in our own text "here" is ours. */
+static void refuse_different(struct member *m, struct member_peer *p, const struct message_join *in)
 {
     char text[MESSAGE_TEXT_BYTES], told[MESSAGE_TEXT_BYTES];
-    int ours = failed_check(m->options.digest), theirs = failed_check(in->text);
+    int ours = failed_check(m->options.digest), theirs = failed_check(in->digest);
     if (ours > 0 || theirs > 0) {
         refuse_failed(m, p, in, ours, theirs);
         return;
     }
-    bool other_job = is_another_job(m->options.digest, in->text);
-    compare_digests(in->text, m->options.digest, text, sizeof text);
+    bool other_job = is_another_job(m->options.digest, in->digest);
+    compare_digests(in->digest, m->options.digest, text, sizeof text);
     (void)snprintf(told, sizeof told, "started differently from host %s: %.1700s; start all alike%s",
                    m->options.self.host, text, other_job ? ", or give each job an --rdzv_id of its own" : "");
     member_refuse(m, p, DT_EXIT_USAGE, told);
-    compare_digests(m->options.digest, in->text, text, sizeof text);
+    compare_digests(m->options.digest, in->digest, text, sizeof text);
     if (can_never_begin(m) && !other_job) {
         (void)snprintf(told, sizeof told, "host %s was started differently: %.1800s", in->info.host, text);
         end_all(m, DT_EXIT_USAGE, told);
-    } else if (p->seek_count != in->count) { /* it asks several times before it hears us */
+    } else if (p->seek_count != in->seek_count) {
+        /* once: it asks several times before it hears us */
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
     }
-    p->seek_count = in->count;
+    p->seek_count = in->seek_count;
 }
 
-/* Without a name of its own for the job, who would wait beside a round that has no place for it
- * may be another job's, and would end having run nothing. It may also take the place of a host
- * whose death nobody has noticed yet: one that was silent when it came counts as lost dead_s
- * later. */
+/* A job without a run id refuses hosts that would only wait beside a round without a place for
+ * them: such a host may belong to another job, and would end having run nothing. But it may also
+ * take the place of a host whose death is not noticed yet. A host that was silent when the newcomer
+ * came counts as lost dead_s later, so the newcomer is refused after that. */
 void member_refuse_spares(struct member *m, double now_s)
 {
     bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL, suspect = false;
     for (int i = 0; i < m->peer_count; i++) {
         suspect = suspect || (m->peers[i].joined && m->peers[i].suspect);
     }
-    for (int i = m->peer_count - 1;
-         i >= 0 && unnamed && m->role == MEMBER_LEADING && m->coordinator->running && !m->coordinator->pausing; i--) {
+    for (int i = m->peer_count - 1; i >= 0 && unnamed && m->role == MEMBER_LEADING && m->leading.coordinator->running &&
+                                    !m->leading.coordinator->pausing;
+         i--) {
         struct member_peer *p = &m->peers[i];
-        const struct coordinator_node *n = p->joined ? coordinator_find(m->coordinator, p->node) : NULL;
+        const struct coordinator_node *n = p->joined ? coordinator_find(m->leading.coordinator, p->node) : NULL;
         bool waits = n != NULL && n->state == NODE_WAITING && !n->placed;
         p->spare_since_s = !waits ? 0 : p->spare_since_s > 0 ? p->spare_since_s : now_s;
         if (waits && !suspect && now_s - p->spare_since_s >= m->options.dead_s) {
@@ -184,12 +186,12 @@ void member_refuse_spares(struct member *m, double now_s)
 
 static struct member_return *return_of(struct member *m, const struct peer_info *info)
 {
-    int ring = (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0]),
-        count = m->nodes->return_count < ring ? m->nodes->return_count : ring;
+    int ring = (int)(sizeof m->leading.nodes->returns / sizeof m->leading.nodes->returns[0]),
+        count = m->leading.nodes->return_count < ring ? m->leading.nodes->return_count : ring;
     for (int i = 0; i < count; i++) {
-        if (strcmp(m->nodes->returns[i].host, info->host) == 0 &&
-            strcmp(m->nodes->returns[i].address, info->address) == 0) {
-            return &m->nodes->returns[i];
+        if (strcmp(m->leading.nodes->returns[i].host, info->host) == 0 &&
+            strcmp(m->leading.nodes->returns[i].address, info->address) == 0) {
+            return &m->leading.nodes->returns[i];
         }
     }
     return NULL;
@@ -199,8 +201,8 @@ void member_note_loss(struct member *m, const struct peer_info *info)
 {
     struct member_return *r = return_of(m, info);
     if (r == NULL) {
-        r = &m->nodes
-                 ->returns[m->nodes->return_count++ % (int)(sizeof m->nodes->returns / sizeof m->nodes->returns[0])];
+        r = &m->leading.nodes->returns[m->leading.nodes->return_count++ %
+                                       (int)(sizeof m->leading.nodes->returns / sizeof m->leading.nodes->returns[0])];
         memset(r, 0, sizeof *r);
         memcpy(r->host, info->host, sizeof r->host);
         memcpy(r->address, info->address, sizeof r->address);
@@ -208,8 +210,8 @@ void member_note_loss(struct member *m, const struct peer_info *info)
     r->away = true;
 }
 
-/* A host that came back three times within ten minutes has to stay for a minute before it is
- * taken in: each coming and going ends a round. It asks again. */
+/* A host that came back three times within ten minutes must stay for a minute before it gets a
+ * place, because each coming and going ends a round. It asks again. */
 static bool must_stay_first(struct member *m, struct member_peer *p, const struct peer_info *info, double now_s)
 {
     struct member_return *r = return_of(m, info);
@@ -225,50 +227,55 @@ static bool must_stay_first(struct member *m, struct member_peer *p, const struc
                        info->host);
         }
     }
-    /* or it is needed */
-    bool held = now_s < r->held_until_s && m->coordinator->node_count >= m->options.rounds.nodes_min;
+    /* a host that is needed gets its place at once */
+    bool held = now_s < r->held_until_s && m->leading.coordinator->node_count >= m->options.rounds.nodes_min;
     p->held_until_s = held ? r->held_until_s : 0;
     return held;
 }
 
 void member_note_order(struct member *m, const struct member_peer *p)
 {
-    if (p->info.order >= 0 && p->info.order < (int64_t)(sizeof m->nodes->order_ids / sizeof m->nodes->order_ids[0])) {
-        m->nodes->order_ids[p->info.order] = p->id;
+    if (p->info.order >= 0 &&
+        p->info.order < (int64_t)(sizeof m->leading.nodes->order_ids / sizeof m->leading.nodes->order_ids[0])) {
+        m->leading.nodes->order_ids[p->info.order] = p->id;
     }
 }
 
-void member_on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+void member_on_join(struct member *m, struct member_peer *p, const struct message *message, double now_s)
 {
+    const struct message_join *in = &message->join;
     char text[MESSAGE_TEXT_BYTES];
     int64_t order = in->info.order;
     bool placed, returns = in->nonce[0] != 0 || in->nonce[1] != 0;
     if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
         if (!member_has_begun(m->record.round, m->record.committed)) {
-            member_beat(m, p->id); /* its run is older: those who are left of it will tell us who
-                                    * leads it */
+            /* The run of the host is older than ours: its survivors will tell us their leader. */
+            member_beat(m, p->id);
             return;
         }
         member_refuse(m, p, DT_EXIT_TEMPORARY, "this run ended; another one of the same name has begun");
         return;
     }
-    if (m->verdict) {
+    if (m->kept.verdict) {
         member_tell_end(m, p, returns);
     }
-    if (m->record.finished) { /* it follows us, and hears the verdict as soon as that stands */
+    if (m->record.finished) {
+        /* it follows us, and hears the verdict as soon as a quorum keeps it */
         return;
     }
-    if (strcmp(in->text, m->options.digest) != 0) {
+    if (strcmp(in->digest, m->options.digest) != 0) {
         refuse_different(m, p, in);
         return;
     }
     const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
-    if (other != NULL && !in->granted) {
-        order = -1; /* it was given by a leader that we know nothing of */
+    if (other != NULL && !in->order_binds) {
+        order = -1; /* a leader of which we know nothing gave this order */
     } else if (other != NULL) {
         const struct member_peer *holder = member_find(m, other->id);
         if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
-            return; /* perhaps its predecessor, whose end we have not seen; it asks again */
+            /* The holder may be the predecessor of this agent, whose end we have not seen; the
+             * agent asks again. */
+            return;
         }
         (void)snprintf(text, sizeof text,
                        "--node_rank=%lld: host %s, pid %d, has this node rank already; give each host its own, 0 to %d",
@@ -276,10 +283,10 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         member_refuse(m, p, DT_EXIT_USAGE, text);
         return;
     }
-    if (p->joined && in->count == p->seek_count) {
+    if (p->joined && in->seek_count == p->seek_count) {
         return; /* it asked several times before it heard us */
     }
-    if (p->joined) { /* it was without a leader meanwhile, and has ended what it ran */
+    if (p->joined) { /* it was without a leader meanwhile, and has ended its workers */
         (void)member_drop_start(m, p->node);
         struct event lost = {.kind = EVENT_LOST, .node = p->node};
         member_lead_step(m, &lost, now_s);
@@ -287,12 +294,12 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
             return;
         }
     }
-    member_unfence(m, p->id); /* who waits for a round has no workers */
+    member_unfence(m, p->id); /* a node that waits for a round has no workers */
     if (member_stays_apart(m, p) || must_stay_first(m, p, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
     }
-    p->seek_count = in->count;
+    p->seek_count = in->seek_count;
     placed = order >= 0;
     order = order < 0 && p->joined ? p->info.order : order;
     p->info = in->info;
@@ -313,7 +320,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     p->elsewhere = false;
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
-    if (returns && in->round == m->record.round) {
+    if (returns && in->last_round == m->record.round) {
         p->returned = true;
     }
     member_beat(m, p->id);
@@ -325,7 +332,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
                       .preference = in->preference < 0 ? INT_MAX : in->preference,
                       .host = p->info.host,
                       .role = in->role,
-                      .returns = returns && in->round > 0};
+                      .returns = returns && in->last_round > 0};
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {
         member_hold_for_others(m, now_s);

@@ -1,5 +1,5 @@
-/* Leading: the coordinator's events and actions travel as messages. When a round begins,
- * member_prepare.c; how long we lead, member_term.c. */
+/* Leading: the coordinator's events come as messages, its actions leave as messages.
+ * member_prepare.c says when a round begins, member_term.c how long a term lasts. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -12,36 +12,37 @@
 static struct member_peer *peer_of_node(struct member *m, int node)
 {
     struct member_peer *p =
-        node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->nodes->ids[node]) : NULL;
+        node > MEMBER_OWN_NODE && node < COORDINATOR_MAX_NODES ? member_find(m, m->leading.nodes->ids[node]) : NULL;
     return p != NULL && p->joined && p->node == node ? p : NULL;
 }
 
 void member_send_action(struct member *m, struct member_peer *p, const struct action *a)
 {
-    struct message out = {.kind = MESSAGE_ACTION, .action = *a, .record = m->record, .info = {.order = p->info.order}};
+    struct message out = {.kind = MESSAGE_ACTION,
+                          .action = {.action = *a, .record = m->record, .order = p->info.order}};
     if (a->kind == ACTION_START) {
-        memcpy(out.text, m->sizes, sizeof out.text);
+        memcpy(out.action.sizes, m->leading.sizes, sizeof out.action.sizes);
     }
     member_send(m, p->id, &out);
 }
 
 void member_refuse(struct member *m, struct member_peer *p, int code, const char *text)
 {
-    struct message out = {.kind = MESSAGE_REFUSE, .code = code};
-    (void)snprintf(out.text, sizeof out.text, "%s", text);
+    struct message out = {.kind = MESSAGE_REFUSE, .refuse = {.code = code}};
+    (void)snprintf(out.refuse.text, sizeof out.refuse.text, "%s", text);
     member_send(m, p->id, &out);
 }
 
-/* An action for one node, ours or another's. */
+/* Carries out an action for one node, ours or another's. */
 void member_deliver(struct member *m, const struct action *a)
 {
     if (a->node == MEMBER_OWN_NODE) {
         if (a->kind == ACTION_START) {
-            m->waiting = false;
+            m->node.waiting = false;
             member_forget_past_cause(m);
-            m->last_round = m->record.round;
+            m->node.last_round = m->record.round;
         }
-        m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->sizes : NULL);
+        m->hooks.act(m->hooks.user, a, &m->record, a->kind == ACTION_START ? m->leading.sizes : NULL);
         return;
     }
     struct member_peer *p = peer_of_node(m, a->node);
@@ -62,31 +63,32 @@ const struct peer_info *member_info_of_node(struct member *m, int node)
 
 static void hold_start(struct member *m, const struct action *a)
 {
-    if (m->start_count == m->start_capacity) {
-        m->start_capacity = m->start_capacity * 2 + 16;
-        m->starts = dt_realloc(m->starts, (size_t)m->start_capacity * sizeof *m->starts);
+    if (m->leading.start_count == m->leading.start_capacity) {
+        m->leading.start_capacity = m->leading.start_capacity * 2 + 16;
+        m->leading.starts =
+            dt_realloc(m->leading.starts, (size_t)m->leading.start_capacity * sizeof *m->leading.starts);
     }
-    m->nodes->start_of[a->node] = m->start_count;
-    m->starts[m->start_count++] = *a;
+    m->leading.nodes->start_of[a->node] = m->leading.start_count;
+    m->leading.starts[m->leading.start_count++] = *a;
 }
 
 bool member_drop_start(struct member *m, int node)
 {
-    int at = m->nodes->start_of[node];
-    if (at >= m->start_count || m->starts[at].node != node) {
+    int at = m->leading.nodes->start_of[node];
+    if (at >= m->leading.start_count || m->leading.starts[at].node != node) {
         return false;
     }
-    struct action last = m->starts[--m->start_count]; /* all others go as well: their order does
-                                                       * not matter any more */
-    m->starts[at] = last;
-    m->nodes->start_of[last.node] = at;
+    /* the order in the list does not matter any more: all others are dropped as well */
+    struct action last = m->leading.starts[--m->leading.start_count];
+    m->leading.starts[at] = last;
+    m->leading.nodes->start_of[last.node] = at;
     return true;
 }
 
-/* A node whose START was held back still waits: for the coordinator it joins again. */
+/* A node whose START was held back still waits: it joins again at the coordinator. */
 static void join_again(struct member *m, int node, double now_s)
 {
-    const struct coordinator_node *n = coordinator_find(m->coordinator, node);
+    const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
     if (n != NULL) {
         struct coordinator_node was = *n;
         struct event e = {.kind = EVENT_JOIN,
@@ -101,10 +103,10 @@ static void join_again(struct member *m, int node, double now_s)
     }
 }
 
-/* Why a round ends that a host leaves, or first saves: everybody hears it before its workers do. */
+/* Tells all hosts why a round ends or pauses when a host leaves it, before their workers end. */
 static void tell_leaving(struct member *m, int node, const struct actions *list, bool was_running)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     const struct action *pause = NULL, *leave = NULL;
     int stay = 0;
     for (int i = 0; i < list->count; i++) {
@@ -130,7 +132,7 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
     }
 }
 
-/* The same for a round that ends so that a host can take part in the next one. */
+/* The same for a round that ends so that another host can take part in the next one. */
 static void tell_joining(struct member *m, int node)
 {
     char text[128];
@@ -139,10 +141,10 @@ static void tell_joining(struct member *m, int node)
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
 }
 
-/* A new round: who never was in one may have another order now. */
+/* In a new round a node that never was in one may have another order. */
 static void note_orders(struct member *m)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     for (int i = 0; i < c->node_count; i++) {
         struct member_peer *p = peer_of_node(m, c->nodes[i].node);
         if (c->nodes[i].node == MEMBER_OWN_NODE) {
@@ -156,14 +158,14 @@ static void note_orders(struct member *m)
 
 void member_lead_step(struct member *m, const struct event *e, double now_s)
 {
-    struct actions *out = m->actions;
-    bool was_running = m->coordinator->running;
-    coordinator_step(m->coordinator, e, now_s, out);
-    m->wake_s = out->wake_s;
+    struct actions *out = m->leading.actions;
+    bool was_running = m->leading.coordinator->running;
+    coordinator_step(m->leading.coordinator, e, now_s, out);
+    m->leading.wake_s = out->wake_s;
     int again_count = 0, start_count = 0, *again = NULL, finish = -1, stop_count = 0, stop_code = 0, *stop = NULL;
     int count = out->count;
     tell_leaving(m, e->node, out, was_running);
-    if (e->kind == EVENT_JOIN && was_running && !m->coordinator->running) {
+    if (e->kind == EVENT_JOIN && was_running && !m->leading.coordinator->running) {
         tell_joining(m, e->node);
     }
     for (int i = 0; i < count; i++) {
@@ -171,12 +173,13 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         if (a->kind == ACTION_FINISH) {
             finish = a->code;
         } else if (a->kind == ACTION_START) {
-            start_count += start_count == 0 ? (m->start_count = 0, 1) : 1;
+            start_count += start_count == 0 ? (m->leading.start_count = 0, 1) : 1;
             hold_start(m, a);
         } else if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && member_drop_start(m, a->node)) {
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
-        } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) { /* it had not begun: nothing to stop */
+        } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) {
+            /* the node had not begun the round: it has nothing to stop */
             stop = dt_realloc(stop, (size_t)(stop_count + 1) * sizeof *stop);
             stop[stop_count++] = a->node;
             stop_code = a->code;
@@ -188,24 +191,24 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
         }
     }
     if (finish >= 0 && !m->record.finished) {
-        m->start_count = 0;
+        m->leading.start_count = 0;
         m->record.finished = true;
         m->record.code = finish;
         member_prepare(m);
     } else if (start_count > 0) {
         note_orders(m);
-        m->fenced = true;
-        m->reaching = false;
+        m->leading.fenced = true;
+        m->leading.reaching = false;
         member_begin_when_free(m);
-    } else if (again_count + stop_count > 0 && m->start_count == 0) {
-        m->preparing = false;
+    } else if (again_count + stop_count > 0 && m->leading.start_count == 0) {
+        m->leading.preparing = false;
     }
     for (int i = 0; i < again_count && m->role == MEMBER_LEADING; i++) {
         join_again(m, again[i], now_s);
     }
     for (int i = 0; i < stop_count && m->role == MEMBER_LEADING; i++) {
         struct event stopped = {
-            .kind = EVENT_STOPPED, .node = stop[i], .round = m->coordinator->round, .code = stop_code};
+            .kind = EVENT_STOPPED, .node = stop[i], .round = m->leading.coordinator->round, .code = stop_code};
         member_lead_step(m, &stopped, now_s);
     }
     free(stop);
@@ -229,50 +232,47 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
     note_failure(m, &own);
     if (e->kind == EVENT_JOIN) {
         own.placed = m->options.self.order >= 0;
-        own.preference = -1; /* of those who begin: the workers' store is here */
+        own.preference = -1; /* first of the new nodes: the workers' store is here */
         if (m->options.self.order < 0) {
             m->options.self.order = m->record.next_order++;
         }
         own.order = m->options.self.order;
-        own.role = m->join_role;
-        own.returns = m->last_round > 0;
+        own.role = m->node.join_role;
+        own.returns = m->node.last_round > 0;
     }
     member_lead_step(m, &own, now_s);
 }
 
-void member_on_leading(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+void member_on_ack(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    if (in->kind == MESSAGE_REACH) {
-        member_on_reach(m, p, in);
-        return;
-    }
-    if (in->kind == MESSAGE_ACK) {
-        p->acked_term = in->term;
-        p->acked_round = in->round;
-        p->acked_finished = in->finished;
-        p->told = p->told || in->term == m->record.term; /* it holds what we hold */
-        member_check_prepared(m);
-        return;
-    }
-    bool stop = in->event.kind == EVENT_STOP; /* is of no round */
-    if (stop && p->apart != 0) {              /* the job runs without it */
-        struct action leave = {.kind = ACTION_LEAVE, .code = in->event.code};
+    (void)now_s;
+    p->acked_term = in->term;
+    p->acked_round = in->ack.round;
+    p->acked_finished = in->ack.finished;
+    p->told = p->told || in->term == m->record.term; /* it keeps the record that we keep */
+    member_check_prepared(m);
+}
+
+void member_on_event(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+{
+    struct event e = message_event_of(in);
+    bool stop = e.kind == EVENT_STOP; /* a stop belongs to no round */
+    if (stop && p->apart != 0) {      /* the job runs without that host */
+        struct action leave = {.kind = ACTION_LEAVE, .code = e.code};
         member_send_action(m, p, &leave);
     }
     if (!p->joined || (in->term != m->record.term && !stop)) {
-        return; /* what ended in a round of another leader is no news */
+        return; /* what ended in a round of another leader does not count */
     }
-    struct event e = in->event;
     e.node = p->node;
     e.order = p->info.order;
-    e.placed = true; /* a JOIN that comes so was led before, into a round */
-    e.role = in->role;
+    e.placed = true; /* a JOIN that comes as an event is of a node that was in a round */
     note_failure(m, &e);
     member_lead_step(m, &e, now_s);
 }
 
-/* Links that ended while we slept say more about us than about their other ends: who lost whom
- * is known when we have a leader again, or lead on. */
+/* Links that ended while this process slept say more about this host than about the others. Whether
+ * the others are lost is known when we have a leader again, or lead on. */
 static void tell_sleep(struct member *m, bool ends, double slept_s)
 {
     char text[256];
@@ -282,18 +282,19 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     if (ends) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    if (m->waiting && !m->sleep_told) {
+    if (m->node.waiting && !m->sleep.told) {
         member_say_cause(m, text);
-        m->sleep_told = true;
+        m->sleep.told = true;
     }
 }
 
-/* With what happens next. run.c says it with the workers' end, when there are any. */
+/* Tells people of a lost host, and what happens next. When there are workers, run.c says it with
+ * their end. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
-    const struct coordinator *c = m->coordinator;
-    bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost
-                                                       * their host */
+    const struct coordinator *c = m->leading.coordinator;
+    /* a worker lost its peers before we lost this host */
+    bool doubted = coordinator_doubts(c, gone->node);
     char text[512];
     double slept_s = member_slept_s(m, now_s);
     if (slept_s > 0 && !gone->left && !member_is_dead(m, gone->id)) {
@@ -322,12 +323,12 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     if ((was_in && c->running) || doubted) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
     }
-    if (!gone->leave_told && (!was_in || m->waiting)) {
+    if (!gone->leave_told && (!was_in || m->node.waiting)) {
         member_say_cause(m, text);
     }
 }
 
-/* It lives, but takes no part in the round that is to begin. */
+/* Takes a node out of the round that is to begin. Its agent lives and stays linked. */
 void member_put_out(struct member *m, struct member_peer *p, double now_s)
 {
     struct event e = {.kind = EVENT_LOST, .node = p->node};
@@ -336,17 +337,17 @@ void member_put_out(struct member *m, struct member_peer *p, double now_s)
     (void)member_drop_start(m, e.node);
     member_lead_step(m, &e, now_s);
     if (m->role == MEMBER_LEADING) {
-        m->nodes->unused[m->nodes->unused_count++] = e.node;
+        m->leading.nodes->unused[m->leading.nodes->unused_count++] = e.node;
     }
 }
 
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s)
 {
-    if (m->nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
+    if (m->leading.nodes != NULL && gone->info.host[0] != 0 && m->record.round > 0) {
         member_note_loss(m, &gone->info);
     }
     if (gone->joined) {
-        const struct coordinator_node *n = coordinator_find(m->coordinator, gone->node);
+        const struct coordinator_node *n = coordinator_find(m->leading.coordinator, gone->node);
         bool waits = member_drop_start(m, gone->node) || (n != NULL && n->state == NODE_WAITING);
         if (!waits && !member_is_dead(m, gone->id)) {
             member_fence(m, gone->id,
@@ -358,7 +359,7 @@ void member_lost_peer(struct member *m, const struct member_peer *gone, double n
         tell_loss(m, gone, was_in, now_s);
         member_lead_step(m, &e, now_s);
         if (m->role == MEMBER_LEADING) {
-            m->nodes->unused[m->nodes->unused_count++] = gone->node;
+            m->leading.nodes->unused[m->leading.nodes->unused_count++] = gone->node;
         }
     }
     if (m->role == MEMBER_LEADING) {

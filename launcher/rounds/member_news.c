@@ -1,5 +1,5 @@
-/* What people are told: who is silent, for whom a round waits, why one ended; and how long our
- * workers may live, which is told to the guard. */
+/* News for people: silent hosts, what a round waits for, why a round ended. Also how long our
+ * workers may live, for the guard. */
 #include "launcher/rounds/member_parts.h"
 #include "launcher/output/report.h"
 
@@ -14,8 +14,8 @@
 /* Says once that a peer on whom a round depends is silent. Returns when to look again. */
 static double look_at(struct member *m, struct member_peer *p, double now_s)
 {
-    /* who sleeps hears nobody */
-    double since_s = fmax(p->heard_s, m->awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3;
+    /* a process that sleeps hears nothing */
+    double since_s = fmax(p->heard_s, m->sleep.awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3;
     if (!p->suspect && silent_s >= suspect_s) {
         p->suspect = true;
         member_say(m, "host %s: suspect: no heartbeat for %.1f s; counts as lost after %.0f s", p->info.host, silent_s,
@@ -26,9 +26,9 @@ static double look_at(struct member *m, struct member_peer *p, double now_s)
 
 double member_slept_s(const struct member *m, double now_s)
 {
-    bool lately = m->awake_s > 0 && now_s < m->awake_s + m->options.lease_s;
-    /* its last beat was older than that */
-    return lately && m->slept_s + m->options.beat_s >= m->options.lease_s ? m->slept_s : 0;
+    bool lately = m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.lease_s;
+    /* the last beat was sent up to beat_s before it slept */
+    return lately && m->sleep.slept_s + m->options.beat_s >= m->options.lease_s ? m->sleep.slept_s : 0;
 }
 
 double member_watch_silence(struct member *m, double now_s)
@@ -36,7 +36,7 @@ double member_watch_silence(struct member *m, double now_s)
     double next_s = now_s + m->options.dead_s;
     for (int i = 0; i < m->peer_count; i++) {
         struct member_peer *p = &m->peers[i];
-        if (m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->leader) {
+        if (m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->following.leader) {
             double look_s = look_at(m, p, now_s);
             next_s = look_s < next_s ? look_s : next_s;
         }
@@ -59,7 +59,7 @@ struct since {
     double s;
 };
 
-/* When a peer answered us last, in our time; its link may have ended since. */
+/* Whether a peer answered us since then, by our clock; its link may have ended since. */
 static bool answered_since(const struct member *m, uint64_t id, const void *arg)
 {
     const struct since *since = arg;
@@ -68,7 +68,7 @@ static bool answered_since(const struct member *m, uint64_t id, const void *arg)
         return true;
     }
     for (int i = 0; i < MEMBER_GHOSTS; i++) {
-        if (m->ghosts[i].id == id && m->ghosts[i].lease_s >= since->s) {
+        if (m->leading.ghosts[i].id == id && m->leading.ghosts[i].lease_s >= since->s) {
             return true;
         }
     }
@@ -89,7 +89,7 @@ bool member_leads(const struct member *m, double now_s)
 void member_add_ghost(struct member *m, const struct member_peer *p)
 {
     if (p->lease_s > 0) {
-        m->ghosts[m->ghost_count++ % MEMBER_GHOSTS] = (struct member_ghost){p->id, p->lease_s};
+        m->leading.ghosts[m->leading.ghost_count++ % MEMBER_GHOSTS] = (struct member_ghost){p->id, p->lease_s};
     }
 }
 
@@ -98,7 +98,7 @@ static double led_until(const struct member *m, double now_s)
 {
     double newest_s = now_s - m->options.lease_s;
     if (member_heard_quorum(m, now_s)) {
-        return now_s; /* we are one by ourselves */
+        return now_s; /* we are a quorum by ourselves */
     }
     for (int i = 0; i < m->record.council_count + m->record.before_count; i++) {
         uint64_t id =
@@ -116,18 +116,18 @@ double member_workers_s(const struct member *m)
     return m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
 }
 
-/* The others may begin a round without us dead_s after they heard us last; there is time left
- * for whoever does not end when told to. */
+/* The other hosts may begin a round without us dead_s after they heard us last. The time until then
+ * is left for workers that do not end when told to. */
 double member_workers_until(struct member *m, double now_s)
 {
     if (m->role == MEMBER_OVER && m->record.finished) {
-        m->workers_until_s = 0; /* there is no other round to disturb */
-    } else if (m->role == MEMBER_FOLLOWING && !m->workers_left) {
-        m->workers_until_s = m->lease_s + member_workers_s(m);
-    } else if (m->role == MEMBER_LEADING && !m->workers_left) {
-        m->workers_until_s = led_until(m, now_s) + member_workers_s(m);
+        m->node.workers_until_s = 0; /* no other round can be disturbed */
+    } else if (m->role == MEMBER_FOLLOWING && !m->node.workers_left) {
+        m->node.workers_until_s = m->following.lease_s + member_workers_s(m);
+    } else if (m->role == MEMBER_LEADING && !m->node.workers_left) {
+        m->node.workers_until_s = led_until(m, now_s) + member_workers_s(m);
     }
-    return m->workers_until_s;
+    return m->node.workers_until_s;
 }
 
 /* ---- why a round ended ---- */
@@ -142,7 +142,7 @@ void member_forget_past_cause(struct member *m)
 void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
 {
     member_forget_past_cause(m);
-    /* until now only from ranks that were told */
+    /* the cause so far came only from ranks that were told of the loss */
     bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0;
     bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE &&
                   (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
@@ -153,13 +153,13 @@ void member_set_cause(struct member *m, int round, enum cause_kind kind, const c
     m->cause.kind = kind;
     m->cause.said = false;
     (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
-    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a
-                                                  * terminal */
+    /* a worker may have written the text, and it goes to a terminal */
+    dt_text_make_harmless(m->cause.text, false);
     if (m->role != MEMBER_LEADING) {
         return;
     }
-    struct message out = {.kind = MESSAGE_CAUSE, .round = round, .count = (int)kind};
-    (void)snprintf(out.text, sizeof out.text, "%s", m->cause.text);
+    struct message out = {.kind = MESSAGE_CAUSE, .cause = {.round = round, .kind = kind}};
+    (void)snprintf(out.cause.text, sizeof out.cause.text, "%s", m->cause.text);
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].joined) {
             member_send(m, m->peers[i].id, &out);
@@ -178,18 +178,18 @@ const struct member_cause *member_cause(const struct member *m, int round)
     return m->cause.round == round && m->cause.kind != CAUSE_NONE ? &m->cause : NULL;
 }
 
-/* ---- for whom a round waits ---- */
+/* ---- what a round waits for ---- */
 
 static const char *host_of_node(const struct member *m, int node)
 {
-    const struct member_peer *p = member_find(m, m->nodes->ids[node]);
+    const struct member_peer *p = member_find(m, m->leading.nodes->ids[node]);
     return p != NULL && p->joined && p->node == node ? p->info.host : m->options.self.host;
 }
 
-/* Those that still have workers, or all. */
+/* The hosts that still have workers, or all hosts. */
 static void add_hosts(const struct member *m, const char *before, bool ending, struct dt_text *out)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     int shown = 0;
     for (int i = 0; i < c->node_count; i++) {
         if ((!ending || c->nodes[i].state == NODE_IN) && shown++ < 8) {
@@ -204,7 +204,7 @@ void member_missing(const struct member *m, struct dt_text *out)
     const struct record *r = &m->record;
     const char *before = "; not heard from: ";
     int shown = 0;
-    for (int64_t order = 0; m->firm_order && order < m->options.rounds.nodes_max && shown < 8; order++) {
+    for (int64_t order = 0; m->node.firm_order && order < m->options.rounds.nodes_max && shown < 8; order++) {
         bool here = order == m->options.self.order;
         for (int i = 0; i < m->peer_count && !here; i++) {
             here = m->peers[i].joined && m->peers[i].info.order == order;
@@ -213,7 +213,7 @@ void member_missing(const struct member *m, struct dt_text *out)
             dt_text_printf(out, "%snode %lld", shown++ == 0 ? before : ", ", (long long)order);
         }
     }
-    for (int k = 0; k < r->council_count && !m->firm_order && r->round > 0; k++) {
+    for (int k = 0; k < r->council_count && !m->node.firm_order && r->round > 0; k++) {
         const struct member_peer *p = member_find(m, r->council[k].id);
         if (r->council[k].id != m->options.self.id && !peer_is_witness(&r->council[k]) && (p == NULL || !p->joined)) {
             dt_text_printf(out, "%s%s", shown++ == 0 ? before : " ", r->council[k].host);
@@ -228,7 +228,7 @@ static double left(double until_s, double now_s)
 
 void member_wait_text(struct member *m, char *text, size_t size)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     const struct coordinator_options *o = &c->options;
     int waiting = c->state_counts[NODE_WAITING];
     struct dt_text out;
@@ -239,8 +239,8 @@ void member_wait_text(struct member *m, char *text, size_t size)
     dt_text_puts(&out, c->node_count > 0 ? ")" : "");
     char apart[256];
     if (member_apart_text(m, apart, sizeof apart) != NULL) {
-        dt_text_printf(&out, "; %s, %.0f s left", apart, left(m->reach_since_s + o->join_timeout_s, m->now_s));
-    } else if (m->fenced) {
+        dt_text_printf(&out, "; %s, %.0f s left", apart, left(m->leading.reach_since_s + o->join_timeout_s, m->now_s));
+    } else if (m->leading.fenced) {
         dt_text_printf(&out, "; %.0f s left until the workers of lost hosts are gone for certain",
                        left(member_fenced_until(m), m->now_s));
     } else if (c->state_counts[NODE_IN] > 0) {

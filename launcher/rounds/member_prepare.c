@@ -1,6 +1,6 @@
-/* What must be kept before it happens: a round begins, and the job ends, only when the council
- * keeps the record of it; and a round not before the workers of lost hosts are gone for certain
- * (fences). */
+/* What must be kept before it happens. A round begins, and the job ends, only when the council
+ * keeps the record of it; and a round does not begin before the workers of lost hosts are gone for
+ * certain (fences). */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -19,27 +19,27 @@ static bool has_acked(const struct member *m, uint64_t id, const void *arg)
 
 static bool has_acked_or_is_witness(const struct member *m, uint64_t id, const void *arg)
 {
-    return (m->witness.id != 0 && id == m->witness.id) || has_acked(m, id, arg);
+    return (m->witness.info.id != 0 && id == m->witness.info.id) || has_acked(m, id, arg);
 }
 
 void member_finish_now(struct member *m)
 {
     struct action a = {.kind = ACTION_FINISH, .code = m->record.code};
-    m->preparing = false;
-    m->verdict = true;
-    for (int i = 0; i < m->peer_count; i++) { /* also those who follow us but were not taken in
-                                               * yet */
+    m->leading.preparing = false;
+    m->kept.verdict = true;
+    for (int i = 0; i < m->peer_count; i++) {
+        /* also to agents that follow us but have no place yet */
         member_send_action(m, &m->peers[i], &a);
     }
     m->role = MEMBER_OVER;
-    m->waiting = false;
+    m->node.waiting = false;
     m->hooks.act(m->hooks.user, &a, &m->record, NULL);
 }
 
 bool member_is_clear(struct member *m)
 {
-    const struct coordinator *c = m->coordinator;
-    if (c == NULL || !c->finished || m->unclear || member_fenced_until(m) > m->now_s) {
+    const struct coordinator *c = m->leading.coordinator;
+    if (c == NULL || !c->finished || m->witness.unclear || member_fenced_until(m) > m->now_s) {
         return false;
     }
     for (int i = 0; i < c->node_count; i++) {
@@ -55,33 +55,34 @@ bool member_is_clear(struct member *m)
 bool member_end_run(struct member *m, double now_s)
 {
     m->now_s = now_s;
-    if (m->role != MEMBER_OVER || !m->verdict || m->witness.id == 0 || m->coordinator == NULL ||
-        !m->coordinator->finished || m->clear_told || m->unclear) {
+    if (m->role != MEMBER_OVER || !m->kept.verdict || m->witness.info.id == 0 || m->leading.coordinator == NULL ||
+        !m->leading.coordinator->finished || m->witness.clear_told || m->witness.unclear) {
         return true;
     }
     if (!member_is_clear(m)) {
         return false;
     }
-    struct message out = {.kind = MESSAGE_PREPARE, .granted = true, .record = m->record};
-    m->clear_told = true;
-    member_send(m, m->witness.id, &out);
+    struct message out = {.kind = MESSAGE_PREPARE, .prepare = {.clear = true, .record = m->record}};
+    m->witness.clear_told = true;
+    member_send(m, m->witness.info.id, &out);
     return true;
 }
 
-/* Whoever asks the witness hears at once how the job ended: so that is told to it when a quorum
- * keeps it, at least with the witness. */
+/* Agents that ask the witness hear at once how the job ended. So the witness hears it only when a
+ * quorum keeps it, at least with the witness. */
 static void tell_witness(struct member *m)
 {
     const struct record *r = &m->record;
-    struct message out = {.kind = MESSAGE_PREPARE, .granted = member_is_clear(m), .record = *r};
-    if (m->witness.id != 0 && !has_acked(m, m->witness.id, r) && member_quorum(m, r, has_acked_or_is_witness, r)) {
-        m->clear_told = out.granted;
-        member_send(m, m->witness.id, &out);
+    struct message out = {.kind = MESSAGE_PREPARE, .prepare = {.clear = member_is_clear(m), .record = *r}};
+    if (m->witness.info.id != 0 && !has_acked(m, m->witness.info.id, r) &&
+        member_quorum(m, r, has_acked_or_is_witness, r)) {
+        m->witness.clear_told = out.prepare.clear;
+        member_send(m, m->witness.info.id, &out);
     }
 }
 
-/* A quorum keeps it. Elected when the job was over, we stay a while for those who are not of the
- * council: they come looking for us. */
+/* A quorum keeps the end. A leader that was elected when the job was over stays a while for the
+ * hosts outside the council: they come looking for it. */
 static void tell_verdict(struct member *m)
 {
     const struct record *r = &m->record;
@@ -89,13 +90,13 @@ static void tell_verdict(struct member *m)
     for (int i = 0; i < r->council_count; i++) {
         agents -= peer_is_witness(&r->council[i]);
     }
-    if (m->coordinator->finished || r->members <= agents) {
+    if (m->leading.coordinator->finished || r->members <= agents) {
         member_finish_now(m);
         return;
     }
-    m->preparing = false;
-    m->verdict = true;
-    m->finish_at_s = m->now_s + 4 * m->options.beat_s;
+    m->leading.preparing = false;
+    m->kept.verdict = true;
+    m->leading.finish_at_s = m->now_s + 4 * m->options.beat_s;
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].same_run) {
             member_tell_end(m, &m->peers[i], true);
@@ -105,18 +106,18 @@ static void tell_verdict(struct member *m)
 
 void member_fence(struct member *m, uint64_t id, double until_s)
 {
-    if (m->fence_count < MEMBER_FENCES) {
-        m->fences[m->fence_count++] = (struct member_fence){id, until_s};
-    } else if (until_s > m->fence_until_s) {
-        m->fence_until_s = until_s;
+    if (m->leading.fence_count < MEMBER_FENCES) {
+        m->leading.fences[m->leading.fence_count++] = (struct member_fence){id, until_s};
+    } else if (until_s > m->leading.fence_until_s) {
+        m->leading.fence_until_s = until_s;
     }
 }
 
 void member_unfence(struct member *m, uint64_t id)
 {
-    for (int i = m->fence_count - 1; i >= 0; i--) {
-        if (m->fences[i].id == id) {
-            m->fences[i] = m->fences[--m->fence_count];
+    for (int i = m->leading.fence_count - 1; i >= 0; i--) {
+        if (m->leading.fences[i].id == id) {
+            m->leading.fences[i] = m->leading.fences[--m->leading.fence_count];
         }
     }
 }
@@ -127,39 +128,38 @@ static bool has_returned(const struct member *m, uint64_t id)
     return p != NULL && p->joined && p->returned;
 }
 
-/* When the workers of all lost nodes are gone for certain; a time in the past: now. */
+/* When the workers of all lost nodes are gone for certain; a time in the past means now. */
 double member_fenced_until(struct member *m)
 {
     const struct record *r = &m->record;
-    double until_s = m->fence_until_s;
-    if (until_s > m->now_s && r->committed) { /* everybody who was in the last round may be
-                                               * accounted for */
-        int known = m->last_round == r->round && m->waiting;
+    double until_s = m->leading.fence_until_s;
+    if (until_s > m->now_s && r->committed) { /* all hosts of the last round may be accounted for */
+        int known = m->node.last_round == r->round && m->node.waiting;
         for (int i = 0; i < m->peer_count; i++) {
             known += m->peers[i].joined && m->peers[i].returned;
         }
         for (int i = 0; i < r->council_count; i++) {
             uint64_t id = r->council[i].id;
             bool led = id == r->leader,
-                 gone = member_is_dead(m, id) || (led && m->leader_fenced && !has_returned(m, id));
+                 gone = member_is_dead(m, id) || (led && m->leading.leader_fenced && !has_returned(m, id));
             known += id != m->options.self.id && gone && (!led || r->leader_in);
         }
         if (known >= r->members) {
-            m->fence_until_s = until_s = 0;
+            m->leading.fence_until_s = until_s = 0;
         }
     }
-    for (int i = 0; i < m->fence_count; i++) {
-        until_s = m->fences[i].until_s > until_s ? m->fences[i].until_s : until_s;
+    for (int i = 0; i < m->leading.fence_count; i++) {
+        until_s = m->leading.fences[i].until_s > until_s ? m->leading.fences[i].until_s : until_s;
     }
     return until_s;
 }
 
-/* All of the new council hold the record (unless the job ends: then a quorum), and a quorum of
- * the one before. */
+/* Goes on when all of the new council keep the record (a quorum is enough when the job ends), and a
+ * quorum of the council before. */
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
-    if (!m->preparing && !m->inherited) {
+    if (!m->leading.preparing && !m->leading.inherited) {
         return;
     }
     if (r->finished) {
@@ -168,8 +168,9 @@ void member_check_prepared(struct member *m)
     if (!member_quorum(m, r, has_acked, r)) {
         return;
     }
-    m->inherited = false;
-    if (!m->preparing) { /* whoever may be elected knows that round, or ours of later */
+    m->leading.inherited = false;
+    if (!m->leading.preparing) {
+        /* every agent that can be elected knows that round, or a later one of ours */
         m->record.committed = true;
         member_begin_when_free(m);
         return;
@@ -184,35 +185,35 @@ void member_check_prepared(struct member *m)
         return;
     }
     if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
-        return; /* this process slept, and what it hears now is old: others may have begun a
-                 * round */
+        /* This process slept, and what it reads now is old: others may have begun a round. */
+        return;
     }
-    m->preparing = false;
+    m->leading.preparing = false;
     m->record.committed = true;
-    m->fence_count = 0;
-    m->fence_until_s = 0;
+    m->leading.fence_count = 0;
+    m->leading.fence_until_s = 0;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].returned = false;
     }
-    int count = m->start_count;
-    m->start_count = 0;
+    int count = m->leading.start_count;
+    m->leading.start_count = 0;
     if (count > 0 && m->hooks.serve != NULL) {
-        m->hooks.serve(m->hooks.user, m->starts[0].place.world_size);
+        m->hooks.serve(m->hooks.user, m->leading.starts[0].place.world_size);
     }
     for (int i = 0; i < count; i++) {
-        member_deliver(m, &m->starts[i]);
+        member_deliver(m, &m->leading.starts[i]);
     }
 }
 
-/* Again with each beat, to those who have not answered: their link may be another one by now.
- * The job's end not to the witness. */
+/* Asks the agents that have not answered, again with each beat: they may have a new link by now.
+ * The witness is not asked to keep the job's end here (tell_witness). */
 void member_send_prepare(struct member *m)
 {
-    struct message out = {.kind = MESSAGE_PREPARE, .record = m->record};
+    struct message out = {.kind = MESSAGE_PREPARE, .prepare = {.record = m->record}};
     const struct record *r = &m->record;
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         uint64_t id = k < r->council_count ? r->council[k].id : r->before[k - r->council_count].id;
-        bool late = r->finished && id == m->witness.id;
+        bool late = r->finished && id == m->witness.info.id;
         if (id != m->options.self.id && !late && member_find(m, id) != NULL && !has_acked(m, id, r)) {
             member_send(m, id, &out);
         }
@@ -221,34 +222,35 @@ void member_send_prepare(struct member *m)
 
 void member_prepare(struct member *m)
 {
-    m->preparing = true;
+    m->leading.preparing = true;
     member_send_prepare(m);
     member_check_prepared(m);
 }
 
-/* Workers of the round's hosts, in the order of their ranks; nothing when it does not fit. */
+/* Notes the workers of the round's hosts, in the order of their ranks; nothing when the text does
+ * not fit. */
 static void note_sizes(struct member *m)
 {
-    int *by_group = dt_alloc(((size_t)m->start_count + 1) * sizeof *by_group);
+    int *by_group = dt_alloc(((size_t)m->leading.start_count + 1) * sizeof *by_group);
     struct dt_text text;
     dt_text_init(&text);
-    for (int i = 0; i < m->start_count; i++) {
-        const struct place *p = &m->starts[i].place;
-        if (p->group_rank >= 0 && p->group_rank < m->start_count) {
+    for (int i = 0; i < m->leading.start_count; i++) {
+        const struct place *p = &m->leading.starts[i].place;
+        if (p->group_rank >= 0 && p->group_rank < m->leading.start_count) {
             by_group[p->group_rank] = p->local_world_size;
         }
     }
-    for (int i = 0, n; i < m->start_count; i += n) {
-        for (n = 1; i + n < m->start_count && by_group[i + n] == by_group[i]; n++) {
+    for (int i = 0, n; i < m->leading.start_count; i += n) {
+        for (n = 1; i + n < m->leading.start_count && by_group[i + n] == by_group[i]; n++) {
         }
         dt_text_printf(&text, "%s%d", i > 0 ? "," : "", by_group[i]);
         if (n > 1) {
             dt_text_printf(&text, "(x%d)", n);
         }
     }
-    memset(m->sizes, 0, sizeof m->sizes);
-    if (text.size < sizeof m->sizes) {
-        memcpy(m->sizes, dt_text_str(&text), text.size);
+    memset(m->leading.sizes, 0, sizeof m->leading.sizes);
+    if (text.size < sizeof m->leading.sizes) {
+        memcpy(m->leading.sizes, dt_text_str(&text), text.size);
     }
     dt_text_clear(&text);
     free(by_group);
@@ -256,27 +258,28 @@ static void note_sizes(struct member *m)
 
 void member_add_witness(const struct member *m, struct record *r)
 {
-    if (m->witness.id != 0) {
-        r->council[r->council_count++] = m->witness;
+    if (m->witness.info.id != 0) {
+        r->council[r->council_count++] = m->witness.info;
     }
 }
 
-/* The record of the round that the held-back STARTs begin. The council: its first nodes, the
- * leader among them in any case. */
+/* Prepares the record of the round that the held-back STARTs begin. Its council are its first
+ * nodes, and in any case the leader. */
 static void prepare_round(struct member *m)
 {
     struct record *r = &m->record, was = *r;
-    const struct coordinator *c = m->coordinator;
-    if (r->committed) { /* else it did not begin, as it was ours */
+    const struct coordinator *c = m->leading.coordinator;
+    if (r->committed) {
+        /* a round that is not committed did not begin: the council before it stays */
         memcpy(r->before, r->council, sizeof r->before);
         r->before_count = r->council_count;
         r->before_leader = r->leader;
     }
     r->council_count = 0;
     bool with_self = false;
-    int most = m->witness.id != 0 ? MESSAGE_COUNCIL - 1 : MESSAGE_COUNCIL;
-    for (int i = 0; i < m->start_count && r->council_count < most; i++) {
-        const struct peer_info *info = member_info_of_node(m, m->starts[i].node);
+    int most = m->witness.info.id != 0 ? MESSAGE_COUNCIL - 1 : MESSAGE_COUNCIL;
+    for (int i = 0; i < m->leading.start_count && r->council_count < most; i++) {
+        const struct peer_info *info = member_info_of_node(m, m->leading.starts[i].node);
         if (info != NULL) {
             with_self = with_self || info->id == m->options.self.id;
             r->council[r->council_count++] = *info;
@@ -289,10 +292,10 @@ static void prepare_round(struct member *m)
     member_add_witness(m, r);
     r->leader = m->options.self.id;
     r->committed = false;
-    r->members = m->start_count;
+    r->members = m->leading.start_count;
     r->leader_in = false;
-    for (int i = 0; i < m->start_count; i++) {
-        r->leader_in = r->leader_in || m->starts[i].node == MEMBER_OWN_NODE;
+    for (int i = 0; i < m->leading.start_count; i++) {
+        r->leader_in = r->leader_in || m->leading.starts[i].node == MEMBER_OWN_NODE;
     }
     r->round = c->round;
     r->restarts_used = c->restarts_used;
@@ -301,25 +304,26 @@ static void prepare_round(struct member *m)
     r->best_saved = c->best_saved;
     r->oom_seen = c->oom_seen;
     r->oom_step = c->oom_step;
-    for (int i = 0; i < m->start_count; i++) { /* one may have been given back while it waited */
-        m->starts[i].place.restarts_used = c->restarts_used;
+    for (int i = 0; i < m->leading.start_count; i++) {
+        /* a restart may have been given back while the round waited */
+        m->leading.starts[i].place.restarts_used = c->restarts_used;
     }
     note_sizes(m);
     member_tell_others(m, &was);
     member_prepare(m);
 }
 
-/* A round does not begin while workers of lost nodes may still run, and hosts in it cannot reach
- * each other. */
+/* Begins the round unless workers of lost nodes may still run, or hosts in it have not reached each
+ * other. */
 void member_begin_when_free(struct member *m)
 {
-    if (m->fenced && m->start_count == 0) {
-        m->fenced = false;
+    if (m->leading.fenced && m->leading.start_count == 0) {
+        m->leading.fenced = false;
     }
-    if (m->fenced && !m->inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
-        m->fenced = m->reaching = false;
-        if (m->coordinator->doubtful) { /* no host was lost, and all reach each other: that may
-                                         * be the job's end */
+    if (m->leading.fenced && !m->leading.inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
+        m->leading.fenced = m->leading.reaching = false;
+        if (m->leading.coordinator->doubtful) {
+            /* no host was lost, and all reach each other: that may be the end of the job */
             struct event met = {.kind = EVENT_MET, .node = -1};
             member_lead_step(m, &met, m->now_s);
         }

@@ -1,9 +1,9 @@
-/* Workers of any two hosts talk to each other, agents of two followers need not: so before a
- * round begins, its leader lets them try. Who cannot be reached is left out when the job may go
- * on without it; otherwise the round waits. A host that takes connections from nobody (its ports
- * are closed, and it has a link because it called its leader) is no such case: the agents need
- * no more than that link, and what the workers need only their program knows. For rounds of up
- * to MEMBER_REACH hosts: a larger one learns it from its workers. */
+/* Workers of any two hosts talk to each other, agents of two followers need not. So before a round
+ * begins its leader lets the followers connect to each other. A host that another one cannot reach
+ * is left out when the job may go on without it; otherwise the round waits. A host that takes no
+ * connections from any host (its ports are closed; it called its leader) is an exception: agents
+ * need no more than its link to the leader, and only the program knows what its workers need.
+ * Rounds of more than MEMBER_REACH hosts begin without this: their workers find out. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -18,27 +18,27 @@ static const struct peer_info *info_of(const struct member *m, uint64_t id)
     return p != NULL && p->joined ? &p->info : NULL;
 }
 
-/* The later one calls, as its workers will. */
+/* The later node of a pair connects to the earlier one, as its workers will. */
 static void ask(struct member *m)
 {
-    for (int i = 0; i < m->pair_count; i++) {
-        const struct peer_info *low = info_of(m, m->pairs[i].low);
-        if (!m->pairs[i].reached && low != NULL) {
-            struct message out = {.kind = MESSAGE_PROBE, .info = *low};
-            member_send(m, m->pairs[i].high, &out);
+    for (int i = 0; i < m->leading.pair_count; i++) {
+        const struct peer_info *low = info_of(m, m->leading.pairs[i].low);
+        if (!m->leading.pairs[i].reached && low != NULL) {
+            struct message out = {.kind = MESSAGE_PROBE, .probe = *low};
+            member_send(m, m->leading.pairs[i].high, &out);
         }
     }
 }
 
 static void list_pairs(struct member *m)
 {
-    m->pair_count = 0;
-    for (int j = 0; j < m->start_count; j++) {
-        const struct peer_info *high = member_info_of_node(m, m->starts[j].node);
+    m->leading.pair_count = 0;
+    for (int j = 0; j < m->leading.start_count; j++) {
+        const struct peer_info *high = member_info_of_node(m, m->leading.starts[j].node);
         for (int i = 0; i < j; i++) {
-            const struct peer_info *low = member_info_of_node(m, m->starts[i].node);
+            const struct peer_info *low = member_info_of_node(m, m->leading.starts[i].node);
             if (low != NULL && high != NULL && low->id != m->options.self.id && high->id != m->options.self.id) {
-                m->pairs[m->pair_count++] = (struct member_pair){.low = low->id, .high = high->id};
+                m->leading.pairs[m->leading.pair_count++] = (struct member_pair){.low = low->id, .high = high->id};
             }
         }
     }
@@ -46,9 +46,9 @@ static void list_pairs(struct member *m)
 
 static const struct member_pair *unreached(const struct member *m)
 {
-    for (int i = 0; i < m->pair_count; i++) {
-        if (!m->pairs[i].reached) {
-            return &m->pairs[i];
+    for (int i = 0; i < m->leading.pair_count; i++) {
+        if (!m->leading.pairs[i].reached) {
+            return &m->leading.pairs[i];
         }
     }
     return NULL;
@@ -56,15 +56,15 @@ static const struct member_pair *unreached(const struct member *m)
 
 bool member_all_reached(struct member *m)
 {
-    if (m->start_count > MEMBER_REACH) {
+    if (m->leading.start_count > MEMBER_REACH) {
         return true;
     }
-    if (!m->reaching) {
+    if (!m->leading.reaching) {
         for (int i = 0; i < m->peer_count; i++) {
             m->peers[i].door = m->peers[i].door == DOOR_ASKED ? DOOR_ASKED : DOOR_UNKNOWN;
         }
-        m->reaching = true;
-        m->reach_since_s = m->now_s;
+        m->leading.reaching = true;
+        m->leading.reach_since_s = m->now_s;
         list_pairs(m);
         ask(m);
     }
@@ -73,24 +73,24 @@ bool member_all_reached(struct member *m)
 
 const char *member_apart_text(const struct member *m, char *text, size_t size)
 {
-    const struct member_pair *pair = m->reaching && m->fenced ? unreached(m) : NULL;
+    const struct member_pair *pair = m->leading.reaching && m->leading.fenced ? unreached(m) : NULL;
     const struct peer_info *a = pair != NULL ? info_of(m, pair->low) : NULL,
                            *b = pair != NULL ? info_of(m, pair->high) : NULL;
-    if (a == NULL || b == NULL || m->now_s - m->reach_since_s < m->options.beat_s) {
+    if (a == NULL || b == NULL || m->now_s - m->leading.reach_since_s < m->options.beat_s) {
         return NULL;
     }
     (void)snprintf(text, size, "hosts %s and %s cannot reach each other", a->host, b->host);
     return text;
 }
 
-/* Pairs of which one takes connections from nobody, not even from us. True: that is still being
- * asked. */
+/* Counts pairs as reached of which one host takes no connections from any host. True: we are still
+ * asking. */
 static bool excuse_closed(struct member *m)
 {
     bool asking = false;
-    for (int i = 0; i < m->pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
-        struct member_pair *pair = &m->pairs[i];
-        struct member_peer *p = member_find(m, pair->low); /* the other one calls it */
+    for (int i = 0; i < m->leading.pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
+        struct member_pair *pair = &m->leading.pairs[i];
+        struct member_peer *p = member_find(m, pair->low); /* the host that is connected to */
         if (pair->reached || p == NULL || !p->joined) {
             continue;
         }
@@ -120,23 +120,23 @@ void member_knocked(struct member *m, uint64_t peer, bool open, double now_s)
         return;
     }
     p->door = open ? DOOR_OPEN : DOOR_CLOSED;
-    if (m->role == MEMBER_LEADING && m->reaching && m->fenced) {
+    if (m->role == MEMBER_LEADING && m->leading.reaching && m->leading.fenced) {
         (void)excuse_closed(m);
         member_begin_when_free(m);
     }
 }
 
-/* Whoever misses most of the others; of several the one that came last. */
+/* The host that misses most other hosts; of several the last one. */
 static struct member_peer *loneliest(const struct member *m, uint64_t *other)
 {
     struct member_peer *worst = NULL;
     int most = 0;
-    for (int k = 0; k < m->start_count; k++) {
-        const struct peer_info *info = member_info_of_node((struct member *)m, m->starts[k].node);
+    for (int k = 0; k < m->leading.start_count; k++) {
+        const struct peer_info *info = member_info_of_node((struct member *)m, m->leading.starts[k].node);
         int missed = 0;
         uint64_t whom = 0;
-        for (int i = 0; info != NULL && i < m->pair_count; i++) {
-            const struct member_pair *p = &m->pairs[i];
+        for (int i = 0; info != NULL && i < m->leading.pair_count; i++) {
+            const struct member_pair *p = &m->leading.pairs[i];
             if (!p->reached && (p->low == info->id || p->high == info->id)) {
                 missed++;
                 whom = p->low == info->id ? p->high : p->low;
@@ -151,12 +151,12 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
-/* They were in the round before, and its workers lost their peers: that is why, and costs no
- * restart. Everybody hears it before the next round begins. */
+/* The two were in the round before, and its workers lost their peers: this is why, and it costs no
+ * restart. All hosts hear it before the next round begins. */
 static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *text)
 {
     const struct member_peer *o = member_find(m, other);
-    if (o == NULL || !coordinator_apart(m->coordinator, p->node, o->node)) {
+    if (o == NULL || !coordinator_apart(m->leading.coordinator, p->node, o->node)) {
         return false;
     }
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
@@ -166,18 +166,19 @@ static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_
 void member_tick_reach(struct member *m, double now_s)
 {
     char text[256], line[512];
-    if (!m->reaching || !m->fenced) {
+    if (!m->leading.reaching || !m->leading.fenced) {
         return;
     }
     ask(m);
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     uint64_t other = 0;
-    bool asking = now_s - m->reach_since_s >= m->options.beat_s && excuse_closed(m);
+    bool asking = now_s - m->leading.reach_since_s >= m->options.beat_s && excuse_closed(m);
     if (unreached(m) == NULL) {
         member_begin_when_free(m);
         return;
     }
-    struct member_peer *p = !asking && now_s - m->reach_since_s >= m->options.dead_s / 3 ? loneliest(m, &other) : NULL;
+    struct member_peer *p =
+        !asking && now_s - m->leading.reach_since_s >= m->options.dead_s / 3 ? loneliest(m, &other) : NULL;
     if (p == NULL || member_apart_text(m, text, sizeof text) == NULL) {
         return;
     }
@@ -193,7 +194,7 @@ void member_tick_reach(struct member *m, double now_s)
         return;
     }
     (void)ended_a_round(m, p, other, text);
-    if (now_s - m->reach_since_s >= c->options.join_timeout_s) {
+    if (now_s - m->leading.reach_since_s >= c->options.join_timeout_s) {
         member_set_cause(m, m->record.round, CAUSE_HOST, text);
         struct event e = {
             .kind = EVENT_FAILED, .node = 0, .round = c->round, .failure = FAILURE_START, .code = DT_EXIT_TEMPORARY};
@@ -208,40 +209,43 @@ bool member_stays_apart(struct member *m, struct member_peer *p)
         p->apart = 0;
         return false;
     }
-    struct message out = {.kind = MESSAGE_PROBE, .info = *other};
+    struct message out = {.kind = MESSAGE_PROBE, .probe = *other};
     member_send(m, p->id, &out);
     return true;
 }
 
-/* From a follower: it has a link with `info`. */
-void member_on_reach(struct member *m, struct member_peer *p, const struct message *in)
+void member_on_reach(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    if (p->apart == in->info.id) {
+    uint64_t other = in->reach.id;
+    (void)now_s;
+    if (p->apart == other) {
         p->apart = 0; /* it asks again soon */
     }
-    for (int i = 0; i < m->pair_count; i++) {
-        struct member_pair *pair = &m->pairs[i];
-        pair->reached = pair->reached || (pair->high == p->id && pair->low == in->info.id) ||
-                        (pair->low == p->id && pair->high == in->info.id);
+    for (int i = 0; i < m->leading.pair_count; i++) {
+        struct member_pair *pair = &m->leading.pairs[i];
+        pair->reached =
+            pair->reached || (pair->high == p->id && pair->low == other) || (pair->low == p->id && pair->high == other);
     }
     member_begin_when_free(m);
 }
 
-/* At a follower. */
+/* From a follower to its leader. */
 void member_say_reached(struct member *m, uint64_t peer)
 {
-    struct message out = {.kind = MESSAGE_REACH, .info = {.id = peer, .order = -1}};
-    member_send(m, m->leader, &out);
+    struct message out = {.kind = MESSAGE_REACH, .reach = {.id = peer}};
+    member_send(m, m->following.leader, &out);
 }
 
-void member_on_probe(struct member *m, const struct message *in)
+void member_on_probe(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
-    if (in->info.id == m->options.self.id || !m->waiting) {
+    const struct peer_info *other = &in->probe;
+    (void)p, (void)now_s;
+    if (other->id == m->options.self.id || !m->node.waiting) {
         return;
     }
-    if (member_find(m, in->info.id) != NULL) {
-        member_say_reached(m, in->info.id);
+    if (member_find(m, other->id) != NULL) {
+        member_say_reached(m, other->id);
     } else {
-        m->hooks.connect(m->hooks.user, &in->info);
+        m->hooks.connect(m->hooks.user, other);
     }
 }

@@ -1,8 +1,9 @@
-/* Two runs of one name: who holds the endpoint began anew, as it remembers nothing, while
- * survivors of its run before went on. They cannot be told from hosts that are gone as long as
- * nothing is heard of them. When two leaders hear of each other, the run with more hosts goes
- * on, then the one with the higher round, then the smaller nonce; the other one's leader ends
- * its round and joins, and so do those who followed it. Where there is a witness, it decides. */
+/* Two runs of one name. The holder of the endpoint began anew, as it remembers nothing, while
+ * survivors of its run before went on. As long as it hears nothing of them it cannot tell them
+ * from hosts that are gone. When the two leaders hear of each other, the run with more hosts
+ * goes on; of equal ones the run with the higher round, then with the smaller nonce. The other
+ * leader ends its round and joins that run, and so do its followers. Where there is a witness,
+ * the witness decides. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -12,24 +13,24 @@
 
 int member_claim(const struct member *m)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     bool ends = m->record.finished || c->finished || c->stopping;
-    return m->witness.id == 0 && !ends && member_leads(m, m->now_s) ? c->node_count : 0;
+    return m->witness.info.id == 0 && !ends && member_leads(m, m->now_s) ? c->node_count : 0;
 }
 
-/* Whether the run of a beat goes on and not ours. Both leaders decide by what each told the
+/* Whether the run of the beat goes on and ours does not. Both leaders decide by what each told the
  * other. */
-static bool is_weaker(const struct member *m, const struct message *in)
+static bool is_weaker(const struct member *m, const struct message_beat *in)
 {
     bool begun = member_has_begun(m->record.round, m->record.committed),
-         theirs = member_has_begun(in->round, in->granted);
+         theirs = member_has_begun(in->round, in->committed);
     int own = member_claim(m);
     if (!begun || !theirs) {
-        return theirs; /* of two that have not begun nobody yields: one of them will begin, or
-                        * find the other */
+        /* of two runs without a round none yields: one of them will begin, or find the other */
+        return theirs;
     }
-    if (own != in->members) {
-        return own < in->members;
+    if (own != in->hosts) {
+        return own < in->hosts;
     }
     if (m->record.round != in->round) {
         return m->record.round < in->round;
@@ -42,22 +43,22 @@ static const char *hosts(int count)
     return count == 1 ? "host" : "hosts";
 }
 
-/* Our round ends, and those who are in it hear why and where to go. */
-static void yield(struct member *m, const struct member_peer *to, const struct message *in)
+/* Ends our round: its hosts hear why, and which leader to join. */
+static void yield(struct member *m, const struct member_peer *to, const struct message_beat *in)
 {
     char text[512];
     int own = member_claim(m);
-    struct message out = {.kind = MESSAGE_YIELD, .info = in->info};
+    struct message out = {.kind = MESSAGE_YIELD, .yield = in->info};
     (void)snprintf(text, sizeof text,
                    "host %s (pid %d): leads another run of this name, with %d %s in round %d; this one, with %d %s in "
                    "round %d, ends and joins it",
-                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own),
+                   in->info.host, in->info.pid, in->hosts, hosts(in->hosts), in->round, own, hosts(own),
                    m->record.round);
-    if (out.info.address[0] == '\0') { /* where we see it */
-        memcpy(out.info.address, to->info.address, sizeof out.info.address);
+    if (out.yield.address[0] == '\0') { /* the address at which we see it */
+        memcpy(out.yield.address, to->info.address, sizeof out.yield.address);
     }
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
-    if (m->waiting) {
+    if (m->node.waiting) {
         member_say_cause(m, text);
     }
     for (int i = 0; i < m->peer_count; i++) {
@@ -67,10 +68,10 @@ static void yield(struct member *m, const struct member_peer *to, const struct m
     }
 }
 
-/* There is no room for what we promised in one run more. */
+/* False, after a last word: there is no room for what we promised in one more run. */
 static bool may_give_up(struct member *m)
 {
-    if (m->past_count < MEMBER_PAST) {
+    if (m->kept.past_count < MEMBER_PAST) {
         return true;
     }
     member_act(m, ACTION_REFUSE, DT_EXIT_TEMPORARY,
@@ -78,16 +79,16 @@ static bool may_give_up(struct member *m)
     return false;
 }
 
-/* A leader hears of another run's. */
-static bool yields(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+/* As a leader: whether we yield to the leader of another run. */
+static bool yields(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s)
 {
     int own = member_claim(m);
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->elsewhere = true;
-    if (own == 0 || in->members == 0) {
-        return false; /* one of them is at its end */
+    if (own == 0 || in->hosts == 0) {
+        return false; /* one of the runs is at its end */
     }
-    /* said before it heard us, or before we slept */
+    /* it said so before it heard us, or before we slept */
     if (in->echo <= 0 || now_s - in->echo > 2 * m->options.beat_s) {
         member_beat(m, p->id);
         return false;
@@ -95,20 +96,20 @@ static bool yields(struct member *m, struct member_peer *p, const struct message
     if (is_weaker(m, in)) {
         return true;
     }
-    if (!p->rival_told && member_has_begun(in->round, in->granted)) {
+    if (!p->rival_told && member_has_begun(in->round, in->committed)) {
         p->rival_told = true;
         member_say(m,
                    "host %s (pid %d): led another run of this name, with %d %s in round %d; it ends and joins this "
                    "one, with %d %s in round %d",
-                   in->info.host, in->info.pid, in->members, hosts(in->members), in->round, own, hosts(own),
+                   in->info.host, in->info.pid, in->hosts, hosts(in->hosts), in->round, own, hosts(own),
                    m->record.round);
     }
     return false;
 }
 
-bool member_leaves_run(struct member *m, struct member_peer *p, const struct message *in, double now_s)
+bool member_leaves_run(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s)
 {
-    bool begun = member_has_begun(in->round, in->granted);
+    bool begun = member_has_begun(in->round, in->committed);
     const struct peer_info *leader = member_leader(m);
     if (m->role == MEMBER_SEEKING) {
         return !begun && member_hopeless(m, now_s);
@@ -117,48 +118,50 @@ bool member_leaves_run(struct member *m, struct member_peer *p, const struct mes
         yield(m, p, in);
         return true;
     }
-    /* they have to hear of each other */
-    if (m->role == MEMBER_FOLLOWING && begun && in->members > 0 && leader != NULL) {
-        struct message out = {.kind = MESSAGE_REDIRECT, .info = *leader};
+    /* the two leaders have to hear of each other */
+    if (m->role == MEMBER_FOLLOWING && begun && in->hosts > 0 && leader != NULL) {
+        struct message out = {.kind = MESSAGE_REDIRECT, .redirect = *leader};
         member_send(m, p->id, &out);
     }
     return false;
 }
 
-void member_on_yield(struct member *m, const struct message *in, double now_s)
+void member_on_yield(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
+    const struct peer_info *to = &in->yield;
+    (void)p;
     if (!may_give_up(m)) {
         return;
     }
-    if (m->waiting && m->cause.round == m->record.round && !m->cause.said) {
+    if (m->node.waiting && m->cause.round == m->record.round && !m->cause.said) {
         member_say_cause(m, m->cause.text);
     }
     member_lose_leader(m, true, now_s);
     if (m->role != MEMBER_SEEKING) {
-        return; /* it was asked to stop */
+        return; /* our node was asked to stop, and ended */
     }
     member_change_run(m, (const uint64_t[2]){0, 0});
-    if (member_find(m, in->info.id) != NULL) {
-        member_send_join(m, in->info.id);
+    if (member_find(m, to->id) != NULL) {
+        member_send_join(m, to->id);
     } else {
-        m->hooks.connect(m->hooks.user, &in->info);
+        m->hooks.connect(m->hooks.user, to);
     }
 }
 
 void member_hold_for_others(struct member *m, double now_s)
 {
-    struct coordinator *c = m->coordinator;
+    struct coordinator *c = m->leading.coordinator;
     bool any = false;
-    if (m->witness.id != 0 || m->record.round > 0) {
+    if (m->witness.info.id != 0 || m->record.round > 0) {
         return;
     }
     for (int i = 0; i < m->peer_count; i++) {
         any = any || m->peers[i].elsewhere;
     }
-    if (any && m->others_since_s <= 0) {
-        m->others_since_s = now_s;
+    if (any && m->leading.others_since_s <= 0) {
+        m->leading.others_since_s = now_s;
     }
-    double until_s = any ? m->others_since_s + 2 * m->options.dead_s : m->strays ? c->alone_from_s : 0;
+    double until_s = any ? m->leading.others_since_s + 2 * m->options.dead_s : m->strays ? c->alone_from_s : 0;
     if (until_s != c->hold_until_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
         c->hold_until_s = until_s;

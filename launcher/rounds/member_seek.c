@@ -1,4 +1,4 @@
-/* Without a leader, and with one: seeking, how we ask for a place in a round, whom we follow. */
+/* Seeking a leader, asking for a place in a round, and following the leader that was found. */
 #include "launcher/rounds/member_parts.h"
 
 #include <math.h>
@@ -6,69 +6,71 @@
 
 void member_send_join(struct member *m, uint64_t peer)
 {
-    struct message out = {.kind = MESSAGE_JOIN, .info = m->options.self, .local_world_size = m->join.local_world_size};
-    if (!m->waiting) {
+    struct message out = {.kind = MESSAGE_JOIN,
+                          .join = {.info = m->options.self,
+                                   .order_binds = m->node.firm_order,
+                                   .local_world_size = m->node.join.local_world_size,
+                                   .last_round = m->node.last_round,
+                                   .stamp = m->now_s,
+                                   .seek_count = m->node.seek_count,
+                                   .preference = m->options.preference}};
+    if (!m->node.waiting) {
         return;
     }
-    memcpy(out.role, m->join_role, sizeof out.role);
-    memcpy(out.text, m->options.digest, sizeof out.text);
+    memcpy(out.join.role, m->node.join_role, sizeof out.join.role);
+    memcpy(out.join.digest, m->options.digest, sizeof out.join.digest);
     if (m->record.round > 0) { /* before that, nothing binds us to a run */
-        memcpy(out.nonce, m->record.nonce, sizeof out.nonce);
+        memcpy(out.join.nonce, m->record.nonce, sizeof out.join.nonce);
     }
-    out.granted = m->firm_order;
-    out.round = m->last_round;
-    out.stamp = m->now_s;
-    out.count = m->seek_count;
-    out.preference = m->options.preference;
     member_send(m, peer, &out);
-    if (m->stop_code != 0) {
-        struct message stop = {.kind = MESSAGE_EVENT,
-                               .event = {.kind = EVENT_STOP,
-                                         .round = m->last_round,
-                                         .code = m->stop_code,
-                                         .saved = m->stop_saved,
-                                         .role = m->join_role}};
+    if (m->node.stop_code != 0) {
+        struct event e = {.kind = EVENT_STOP,
+                          .round = m->node.last_round,
+                          .code = m->node.stop_code,
+                          .saved = m->node.stop_saved,
+                          .role = m->node.join_role};
+        struct message stop;
+        message_set_event(&stop, &e);
         member_send(m, peer, &stop);
     }
 }
 
-static void seek(struct member *m, double now_s)
+static void seek(struct member *m, double vote_after_s, bool silent, double now_s)
 {
     int place = member_place_of(m->record.council, m->record.council_count, m->options.self.id);
     m->role = MEMBER_SEEKING;
-    m->wait_text[0] = '\0';
-    m->spare = false;
-    m->seek_count++;
-    m->leader = m->joined = m->campaign = 0;
-    m->seek_since_s = now_s;
-    m->retry_at_s = now_s;
-    m->campaign_at_s =
-        (m->vote_after_s > now_s ? m->vote_after_s : now_s) + 0.2 * m->options.beat_s * (place > 0 ? place : 0);
+    m->following = (struct member_following){0};
+    m->seeking = (struct member_seeking){.since_s = now_s,
+                                         .vote_after_s = vote_after_s,
+                                         .lost_silent = silent,
+                                         .campaign_at_s = fmax(vote_after_s, now_s) +
+                                                          0.2 * m->options.beat_s * (place > 0 ? place : 0)};
+    m->node.wait_text[0] = '\0';
+    m->node.spare = false;
+    m->node.seek_count++;
+    m->node.retry_at_s = now_s;
 }
 
 /* Nobody leads us any more: our workers may not go on. */
 void member_lose_leader(struct member *m, bool dead, double now_s)
 {
-    m->vote_after_s = dead ? now_s : m->leader_heard_s + m->options.dead_s;
-    m->lost_silent = !dead;
-    seek(m, now_s);
-    if (!m->waiting) {
-        m->workers_left = true;
+    seek(m, dead ? now_s : m->following.heard_s + m->options.dead_s, !dead, now_s);
+    if (!m->node.waiting) {
+        m->node.workers_left = true;
         member_act(m, ACTION_END, 0, NULL);
-    } else if (m->stop_code != 0) { /* it knew, and is gone: nothing of ours runs any more */
-        member_act(m, ACTION_FINISH, m->stop_saved ? DT_EXIT_STOPPED : m->stop_code, NULL);
+    } else if (m->node.stop_code != 0) {
+        /* The leader knew that we were asked to stop, and is gone; our workers are gone, too. */
+        member_act(m, ACTION_FINISH, m->node.stop_saved ? DT_EXIT_STOPPED : m->node.stop_code, NULL);
     }
 }
 
 void member_seek(struct member *m, double now_s)
 {
     m->now_s = now_s;
-    m->vote_after_s = now_s; /* there never was one */
-    m->lost_silent = false;
-    seek(m, now_s);
+    seek(m, now_s, false, now_s); /* there never was a leader */
 }
 
-/* Whether we keep the state: those who do are linked with each other. */
+/* Whether this agent keeps the record. Agents that do are linked with each other. */
 static bool is_keeper(const struct member *m)
 {
     const struct record *r = &m->record;
@@ -76,12 +78,12 @@ static bool is_keeper(const struct member *m)
            member_place_of(r->before, r->before_count, m->options.self.id) >= 0;
 }
 
-/* All others need their leader only. What they opened to find it is closed again: ten thousand
- * links to each keeper would stay for nothing. */
+/* All other agents need their leader only. The links that they opened to find it are closed again:
+ * ten thousand links to each keeper would serve nothing. */
 void member_let_others_go(struct member *m)
 {
     for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
-        if (m->peers[i].id != m->leader) {
+        if (m->peers[i].id != m->following.leader) {
             m->hooks.drop(m->hooks.user, m->peers[i].id);
             member_remove_peer(m, &m->peers[i]);
         }
@@ -98,26 +100,24 @@ void member_hold(struct member *m, double now_s)
 
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
-    /* the same agent may lead again without our news */
-    bool other = m->leader != leader || m->role != MEMBER_FOLLOWING || m->leader_term != term;
+    /* The same agent may lead again in a later term, without our noticing the time between. */
+    bool other = m->following.leader != leader || m->role != MEMBER_FOLLOWING || m->following.term != term;
     if (m->role == MEMBER_LEADING) {
         member_stop_leading(m);
     }
-    m->joined = other ? 0 : m->joined;
-    m->leader_term = term;
     m->role = MEMBER_FOLLOWING;
-    m->leader = leader;
-    m->leader_heard_s = now_s;
-    m->lease_s = other ? now_s : m->lease_s; /* no worker of ours runs under it yet */
-    m->echo_s = other ? 0 : m->echo_s;
-    m->leader_stamp = other ? 0 : m->leader_stamp;
-    m->campaign = 0;
-    if (other && !m->waiting && m->joined != leader) {
-        m->workers_left = true;
-        member_act(m, ACTION_END, 0, NULL); /* of a round that this leader did not begin */
+    m->seeking.term = 0;
+    if (other) { /* no worker of ours runs under it yet */
+        m->following = (struct member_following){.leader = leader, .term = term, .lease_s = now_s};
     }
-    if (m->waiting && m->joined != leader) {
-        m->joined = leader;
+    m->following.heard_s = now_s;
+    if (other && !m->node.waiting && m->following.joined != leader) {
+        m->node.workers_left = true;
+        /* the workers are of a round that this leader did not begin */
+        member_act(m, ACTION_END, 0, NULL);
+    }
+    if (m->node.waiting && m->following.joined != leader) {
+        m->following.joined = leader;
         member_send_join(m, leader);
     }
     if (other) {
@@ -125,8 +125,9 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
     }
 }
 
-/* Links to those who may know a leader, and our wish to those that are there. Keepers look for
- * all of them, as they elect; the others, who may be thousands, for two more at each try. */
+/* Connects to agents that may know a leader, and asks the linked ones for a place. Keepers look for
+ * all other keepers, as they elect. All other agents may be thousands: each looks for two more
+ * keepers at each try. */
 static void look_around(struct member *m)
 {
     const struct record *r = &m->record;
@@ -144,32 +145,33 @@ static void look_around(struct member *m)
     }
 }
 
-/* Until we look around again. All hosts of a job begin at about the same time, and whoever holds
- * the endpoint may listen a moment after we asked: before the first round we ask again soon,
- * then less and less often. */
+/* How long until we look around again. All hosts of a job begin at about the same time, and the
+ * holder of the endpoint may listen a moment after we asked. So before the first round we ask again
+ * soon, then less and less often. */
 static double pause_of(const struct member *m, double now_s)
 {
-    double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seek_since_s) / 2, most_s / 50);
+    double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seeking.since_s) / 2, most_s / 50);
     return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
-/* Nobody of our run can be reached for long, and it cannot go on anywhere beside a new one: we
- * may begin anew with the others. Whoever never was in a round has nothing to hope for. */
+/* Whether we may begin anew with other hosts: no agent of our run could be reached for long, and
+ * our run cannot go on anywhere beside a new one. A host that never was in a round has nothing to
+ * wait for. */
 bool member_hopeless(const struct member *m, double now_s)
 {
-    return m->waiting && now_s - m->seek_since_s > 2 * m->options.dead_s &&
+    return m->node.waiting && now_s - m->seeking.since_s > 2 * m->options.dead_s &&
            (m->record.round == 0 ||
-            (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->past_count < MEMBER_PAST));
+            (2 * m->options.rounds.nodes_min > m->options.rounds.nodes_max && m->kept.past_count < MEMBER_PAST));
 }
 
 double member_tick_seeking(struct member *m, double now_s)
 {
-    /* where there is a witness, nobody begins without it */
-    if (m->holds_endpoint && m->witness.id == 0 && member_hopeless(m, now_s)) {
+    /* where there is a witness, no run begins without it */
+    if (m->holds_endpoint && m->witness.info.id == 0 && member_hopeless(m, now_s)) {
         member_lead(m, now_s);
         return now_s;
     }
-    if (m->options.rounds.join_timeout_s > 0 && now_s - m->seek_since_s >= m->options.rounds.join_timeout_s) {
+    if (m->options.rounds.join_timeout_s > 0 && now_s - m->seeking.since_s >= m->options.rounds.join_timeout_s) {
         member_say(m,
                    m->record.round == 0 ? "no host that leads this run was found within %.0f s"
                                         : "nobody leads this run, and none could be elected within %.0f s",
@@ -177,15 +179,15 @@ double member_tick_seeking(struct member *m, double now_s)
         member_act(m, ACTION_FINISH, DT_EXIT_TEMPORARY, NULL);
         return now_s + 3600;
     }
-    if (now_s >= m->retry_at_s) {
-        m->retry_at_s = now_s + pause_of(m, now_s);
+    if (now_s >= m->node.retry_at_s) {
+        m->node.retry_at_s = now_s + pause_of(m, now_s);
         look_around(m);
     }
-    if (m->role == MEMBER_SEEKING && now_s >= m->campaign_at_s) {
+    if (m->role == MEMBER_SEEKING && now_s >= m->seeking.campaign_at_s) {
         member_campaign(m, now_s);
     }
     if (m->role != MEMBER_SEEKING) {
         return now_s;
     }
-    return m->retry_at_s < m->campaign_at_s ? m->retry_at_s : m->campaign_at_s;
+    return m->node.retry_at_s < m->seeking.campaign_at_s ? m->node.retry_at_s : m->seeking.campaign_at_s;
 }

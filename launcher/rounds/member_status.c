@@ -46,7 +46,7 @@ static const char *name_of_state(enum node_state state)
 
 static void add_led(const struct member *m, double now_s, struct dt_text *out)
 {
-    const struct coordinator *c = m->coordinator;
+    const struct coordinator *c = m->leading.coordinator;
     for (int i = 0; i < c->node_count && i < SHOWN; i++) {
         const struct coordinator_node *n = &c->nodes[i];
         struct peer_info who = m->options.self;
@@ -60,18 +60,18 @@ static void add_led(const struct member *m, double now_s, struct dt_text *out)
         who.order = n->order;
         add_host(out, &who, name_of_state(n->state), n->local_world_size, heard_s);
     }
-    if (m->witness.id != 0) {
-        add_host(out, &m->witness, "in the council", 0, now_s - m->witness_heard_s);
+    if (m->witness.info.id != 0) {
+        add_host(out, &m->witness.info, "in the council", 0, now_s - m->witness.heard_s);
     }
 }
 
 void member_hosts(const struct member *m, double now_s, struct dt_text *out)
 {
     const struct peer_info *leader = member_leader(m);
-    if (m->role == MEMBER_LEADING && m->coordinator != NULL) {
+    if (m->role == MEMBER_LEADING && m->leading.coordinator != NULL) {
         add_led(m, now_s, out);
     } else if (m->role == MEMBER_FOLLOWING && leader != NULL) {
-        add_host(out, leader, "leading", 0, now_s - m->leader_heard_s);
+        add_host(out, leader, "leading", 0, now_s - m->following.heard_s);
         for (int i = 0; i < m->record.council_count; i++) {
             const struct peer_info *who = &m->record.council[i];
             if (who->id != leader->id) {
@@ -99,6 +99,6 @@ static const char *name_of_role(enum member_role role)
 void member_status(const struct member *m, struct dt_text *out)
 {
     dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", name_of_role(m->role),
-                   /* the first one has no bits above */
+                   /* the first term has no high bits */
                    (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1);
 }

@@ -1,5 +1,5 @@
-/* A term: how an agent begins to lead, what it does with time while it leads, and when it may
- * not go on. */
+/* A term as the leader: how it begins, what happens with time, and when the leader must stand
+ * down. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -9,42 +9,57 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long workers of nodes that we know nothing of may live on. Whoever led them heard none of
- * our voters in the dead_s before they voted, if they all say so: it stood down lease_s after it
- * heard one of them, and what it answered last gave its nodes time from then on. Else it may
- * have led until now. */
+/* How long workers of unknown nodes may live on. If all our voters say that they heard nothing of
+ * the leader before for dead_s, that leader stood down lease_s after it heard one of them, and its
+ * last answer gave its nodes time from then on. Otherwise it may have led until now. */
 static double unknown_workers_s(const struct member *m)
 {
     const struct member_options *o = &m->options;
-    return m->votes_silent ? o->lease_s + member_workers_s(m) - o->dead_s + o->beat_s : o->dead_s;
+    return m->seeking.votes_silent ? o->lease_s + member_workers_s(m) - o->dead_s + o->beat_s : o->dead_s;
+}
+
+/* The coordinator goes on where the record ends. */
+static void take_up_rounds(struct member *m)
+{
+    struct coordinator *c = m->leading.coordinator;
+    const struct record *r = &m->record;
+    coordinator_init(c, &m->options.rounds);
+    c->round = r->round;
+    c->restarts_used = r->restarts_used;
+    c->no_progress = r->no_progress;
+    c->best_step = r->best_step;
+    c->best_saved = r->best_saved;
+    c->oom_seen = r->oom_seen;
+    c->oom_step = r->oom_step;
+}
+
+static void free_leading(struct member *m)
+{
+    free(m->leading.coordinator);
+    free(m->leading.actions);
+    free(m->leading.nodes);
+    free(m->leading.starts);
 }
 
 void member_begin_leading(struct member *m, double now_s)
 {
     struct record *r = &m->record;
     member_bury_all_predecessors(m);
-    free(m->coordinator);
-    m->coordinator = dt_alloc(sizeof *m->coordinator);
-    m->actions = m->actions != NULL ? m->actions : dt_alloc(sizeof *m->actions);
-    coordinator_init(m->coordinator, &m->options.rounds);
-    m->coordinator->round = r->round;
-    m->coordinator->restarts_used = r->restarts_used;
-    m->coordinator->no_progress = r->no_progress;
-    m->coordinator->best_step = r->best_step;
-    m->coordinator->best_saved = r->best_saved;
-    m->coordinator->oom_seen = r->oom_seen;
-    m->coordinator->oom_step = r->oom_step;
+    free_leading(m);
+    m->leading = (struct member_leading){
+        .coordinator = dt_alloc(sizeof *m->leading.coordinator),
+        .actions = dt_alloc(sizeof *m->leading.actions),
+        .nodes = dt_alloc(sizeof *m->leading.nodes),
+        .beat_at_s = now_s,
+        .call_at_s = now_s,
+        .leader_fenced = r->round > 0 && m->seeking.votes_silent,
+        .fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0,
+    };
+    m->leading.nodes->next = MEMBER_OWN_NODE + 1;
+    take_up_rounds(m);
     m->role = MEMBER_LEADING;
-    m->leader = m->joined = 0;
-    m->promised = r->term;
-    free(m->nodes);
-    m->nodes = dt_alloc(sizeof *m->nodes);
-    m->nodes->next = MEMBER_OWN_NODE + 1;
-    m->start_count = 0;
-    m->preparing = m->inherited = false;
-    m->wake_s = 0;
-    m->beat_at_s = now_s;
-    m->call_at_s = now_s;
+    m->following = (struct member_following){0};
+    m->kept.promised = r->term;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].joined = false;
         m->peers[i].node = -1;
@@ -53,40 +68,32 @@ void member_begin_leading(struct member *m, double now_s)
         m->peers[i].returned = false;
         m->peers[i].lease_s = now_s;
     }
-    m->witness_heard_s = now_s; /* the next round has to wait for it anyway */
+    m->witness.heard_s = now_s; /* the next round waits for the witness anyway */
     for (int i = 0; i < r->council_count; i++) {
-        if (peer_is_witness(&r->council[i])) { /* ours may be that of a run before, if the store
-                                                * was not asked since */
-            m->witness = r->council[i];
+        if (peer_is_witness(&r->council[i])) {
+            /* our witness may be that of a run before, if the store was not asked since */
+            m->witness.info = r->council[i];
         }
     }
-    m->fence_count = m->ghost_count = 0;
-    memset(m->ghosts, 0, sizeof m->ghosts);
-    m->fenced = m->reaching = false;
-    m->leader_fenced = r->round > 0 && m->votes_silent;
-    m->fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0;
-    m->finish_at_s = 0;
-    m->others_since_s = 0;
-    if (r->round == 0 && m->witness.id == 0) { /* a witness knows every run */
-        m->coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
-        m->coordinator->hold_until_s = m->strays ? m->coordinator->alone_from_s : 0;
+    if (r->round == 0 && m->witness.info.id == 0) { /* a witness knows every run */
+        m->leading.coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
+        m->leading.coordinator->hold_until_s = m->strays ? m->leading.coordinator->alone_from_s : 0;
     }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
     }
-    if (r->finished) { /* the leader before decided that, and may not have told anybody that it
-                        * stands */
+    if (r->finished) { /* the leader before decided the end, and may not have told it to any host */
         member_prepare(m);
         return;
     }
     if (!r->committed) {
-        m->inherited = true;
+        m->leading.inherited = true;
         member_send_prepare(m);
         member_check_prepared(m);
     }
-    if (m->waiting) {
-        struct event e = m->join;
-        e.role = m->join_role;
+    if (m->node.waiting) {
+        struct event e = m->node.join;
+        e.role = m->node.join_role;
         member_own_event(m, &e, now_s);
     }
 }
@@ -97,7 +104,7 @@ void member_lead(struct member *m, double now_s)
     m->now_s = now_s;
     m->holds_endpoint = true;
     member_first_record(m, &first);
-    m->run_count++;
+    m->kept.run_count++;
     m->strays = m->strays || m->record.nonce[0] != 0;
     member_change_run(m, first.nonce);
     m->record = first;
@@ -106,7 +113,7 @@ void member_lead(struct member *m, double now_s)
 
 void member_first_record(const struct member *m, struct record *out)
 {
-    *out = (struct record){.nonce = {m->options.nonce[0], m->options.nonce[1] + m->run_count},
+    *out = (struct record){.nonce = {m->options.nonce[0], m->options.nonce[1] + m->kept.run_count},
                            .term = 1,
                            .leader = m->options.self.id,
                            .best_step = -1,
@@ -114,59 +121,57 @@ void member_first_record(const struct member *m, struct record *out)
                            .committed = true,
                            .council_count = 1,
                            .council = {m->options.self}};
-    /* one that was given belongs to another run */
-    out->council[0].order = m->firm_order ? m->options.self.order : -1;
+    /* an order that a leader gave belongs to another run */
+    out->council[0].order = m->node.firm_order ? m->options.self.order : -1;
     out->next_order = out->council[0].order + 1;
     member_add_witness(m, out);
 }
 
 void member_witness(struct member *m, const struct peer_info *witness)
 {
-    m->witness = *witness;
+    m->witness.info = *witness;
 }
 
 void member_stop_leading(struct member *m)
 {
-    free(m->coordinator);
-    free(m->nodes);
-    m->coordinator = NULL;
-    m->nodes = NULL;
-    m->start_count = 0;
-    m->preparing = m->inherited = m->fenced = m->reaching = false;
+    free_leading(m);
+    m->leading = (struct member_leading){0};
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].joined = false;
         m->peers[i].node = -1;
     }
 }
 
-/* It waits beside a round that runs without it. */
+/* The node waits beside a round that runs without it. */
 static bool is_spare(const struct member *m, int node)
 {
-    const struct coordinator_node *n = coordinator_find(m->coordinator, node);
-    return m->coordinator->running && n != NULL && n->state == NODE_WAITING;
+    const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
+    return m->leading.coordinator->running && n != NULL && n->state == NODE_WAITING;
 }
 
 void member_beat(struct member *m, uint64_t peer)
 {
     const struct member_peer *p = member_find(m, peer);
     struct message out = {.kind = MESSAGE_BEAT,
-                          .info = m->options.self,
-                          .stamp = m->now_s,
-                          .echo = p != NULL ? p->stamp : 0,
-                          .round = m->record.round,
-                          .granted = m->record.committed,
-                          .members = member_claim(m),
-                          .nonce = {m->record.nonce[0], m->record.nonce[1]}};
-    out.count = p != NULL && p->joined && is_spare(m, p->node) ? -1 : 0;
+                          .beat = {.info = m->options.self,
+                                   .nonce = {m->record.nonce[0], m->record.nonce[1]},
+                                   .round = m->record.round,
+                                   .committed = m->record.committed,
+                                   .spare = p != NULL && p->joined && is_spare(m, p->node),
+                                   .hosts = member_claim(m),
+                                   .stamp = m->now_s,
+                                   .echo = p != NULL ? p->stamp : 0}};
+    char *text = out.beat.wait_text;
+    size_t text_bytes = sizeof out.beat.wait_text;
     if (p != NULL && p->apart != 0) {
-        (void)snprintf(out.text, sizeof out.text,
+        (void)snprintf(text, text_bytes,
                        "this one and another host of the round cannot reach each other; it runs without this one");
     } else if (p != NULL && p->held_until_s > m->now_s) {
-        (void)snprintf(out.text, sizeof out.text,
+        (void)snprintf(text, text_bytes,
                        "this one came back 3 times within 10 minutes: %.0f s left until it has stayed for 60 s",
                        p->held_until_s - m->now_s);
-    } else if (!m->coordinator->running || m->fenced) {
-        memcpy(out.text, m->wait_text, sizeof m->wait_text);
+    } else if (!m->leading.coordinator->running || m->leading.fenced) {
+        memcpy(text, m->node.wait_text, sizeof m->node.wait_text);
     }
     member_send(m, peer, &out);
 }
@@ -175,15 +180,15 @@ void member_beat(struct member *m, uint64_t peer)
 void member_stand_down(struct member *m, const char *why, double seconds, double now_s)
 {
     char text[128];
-    m->leader_heard_s = now_s - m->options.lease_s;
+    m->following.heard_s = now_s - m->options.lease_s;
     (void)snprintf(text, sizeof text, why, seconds);
     member_set_cause(m, m->record.round, CAUSE_HOST, text);
-    if (m->waiting) {
+    if (m->node.waiting) {
         member_say_cause(m, text);
     }
     member_stop_leading(m);
     member_lose_leader(m, false, now_s);
-    m->lost_silent = false; /* we may have led until now */
+    m->seeking.lost_silent = false; /* we may have led until now */
 }
 
 double member_tick_leading(struct member *m, double now_s)
@@ -200,11 +205,11 @@ double member_tick_leading(struct member *m, double now_s)
             i = i < m->peer_count ? i : m->peer_count;
         }
     }
-    if (m->finish_at_s > 0) {
-        if (now_s >= m->finish_at_s) {
+    if (m->leading.finish_at_s > 0) {
+        if (now_s >= m->leading.finish_at_s) {
             member_finish_now(m);
         }
-        return m->finish_at_s;
+        return m->leading.finish_at_s;
     }
     if (!member_heard_quorum(m, now_s - m->options.lease_s)) {
         double slept_s = member_slept_s(m, now_s);
@@ -215,22 +220,22 @@ double member_tick_leading(struct member *m, double now_s)
                           slept_s > 0 ? slept_s : m->options.lease_s, now_s);
         return now_s;
     }
-    if (m->options.witness_s > 0 && now_s - m->witness_heard_s >= m->options.witness_s && m->coordinator->running &&
-        !m->preparing) {
+    if (m->options.witness_s > 0 && now_s - m->witness.heard_s >= m->options.witness_s &&
+        m->leading.coordinator->running && !m->leading.preparing) {
         member_stand_down(m, "no answer of etcd for %.0f s: another run of this name may begin", m->options.witness_s,
                           now_s);
         return now_s;
     }
-    if (now_s >= m->beat_at_s) {
-        m->spare = is_spare(m, MEMBER_OWN_NODE);
-        member_wait_text(m, m->wait_text, sizeof m->wait_text);
-        m->beat_at_s = now_s + m->options.beat_s;
+    if (now_s >= m->leading.beat_at_s) {
+        m->node.spare = is_spare(m, MEMBER_OWN_NODE);
+        member_wait_text(m, m->node.wait_text, sizeof m->node.wait_text);
+        m->leading.beat_at_s = now_s + m->options.beat_s;
         for (int i = 0; i < m->peer_count; i++) {
             member_beat(m, m->peers[i].id);
         }
-        if (m->preparing || m->inherited) {
+        if (m->leading.preparing || m->leading.inherited) {
             member_send_prepare(m);
-            member_check_prepared(m); /* all may have answered while too few were heard */
+            member_check_prepared(m); /* all may have answered while we heard too few */
             if (m->role != MEMBER_LEADING) {
                 return now_s;
             }
@@ -242,25 +247,24 @@ double member_tick_leading(struct member *m, double now_s)
             return now_s;
         }
     }
-    if (now_s >= m->call_at_s) { /* whoever holds the endpoint now may not know of us */
-        m->call_at_s = now_s + (m->witness.id != 0 ? 5 : 1) * m->options.beat_s;
+    if (now_s >= m->leading.call_at_s) { /* the holder of the endpoint may not know of us */
+        m->leading.call_at_s = now_s + (m->witness.info.id != 0 ? 5 : 1) * m->options.beat_s;
         m->hooks.connect(m->hooks.user, NULL);
     }
-    double wake_s = fmax(m->wake_s, m->awake_s > 0 ? m->awake_s + m->options.beat_s : 0);
-    if (m->fenced) {
+    double wake_s = fmax(m->leading.wake_s, m->sleep.awake_s > 0 ? m->sleep.awake_s + m->options.beat_s : 0);
+    if (m->leading.fenced) {
         member_begin_when_free(m);
     }
-    if (m->wake_s > 0 && now_s >= wake_s) {
+    if (m->leading.wake_s > 0 && now_s >= wake_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
         member_lead_step(m, &e, now_s);
     }
     if (m->role != MEMBER_LEADING) {
         return now_s;
     }
-    wake_s = fmax(m->wake_s, wake_s);
-    double next_s = m->wake_s > 0 && wake_s < m->beat_at_s ? wake_s : m->beat_at_s,
-           free_s = m->fenced ? member_fenced_until(m) : next_s;
-    return free_s > now_s && free_s < next_s ? free_s : next_s; /* what else a round waits for is
-                                                                 * an event, or looked at with
-                                                                 * each beat */
+    wake_s = fmax(m->leading.wake_s, wake_s);
+    double next_s = m->leading.wake_s > 0 && wake_s < m->leading.beat_at_s ? wake_s : m->leading.beat_at_s,
+           free_s = m->leading.fenced ? member_fenced_until(m) : next_s;
+    /* what else a round waits for comes as an event, or is looked at with each beat */
+    return free_s > now_s && free_s < next_s ? free_s : next_s;
 }

@@ -1,4 +1,4 @@
-/* An agent's end of the witness: read, decide (witness_step.c), put, reply. */
+/* An agent's end of the witness: read the store, decide (witness_step.c), put, reply. */
 #include "launcher/rounds/witness.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* survivors who can elect another leader have done so within 25/15 of dead_s */
+/* survivors that can elect another leader have done so within 25/15 of dead_s */
 #define LEADERLESS_DEAD 2
 
 void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
@@ -69,8 +69,9 @@ void witness_send(struct witness_end *e, const struct message *m)
 {
     bool answered =
         m->kind == MESSAGE_JOIN || m->kind == MESSAGE_PREPARE || m->kind == MESSAGE_BEAT || m->kind == MESSAGE_VOTE_ASK;
-    bool beaten = m->kind == MESSAGE_BEAT && m->stamp - e->beaten_s < e->options.beat_every_s &&
-                  m->term == e->beaten_term && m->round == e->beaten_round && m->granted == e->beaten_granted;
+    bool beaten = m->kind == MESSAGE_BEAT && m->beat.stamp - e->beaten_s < e->options.beat_every_s &&
+                  m->term == e->beaten_term && m->beat.round == e->beaten_round &&
+                  m->beat.committed == e->beaten_committed;
     if (!e->up || !answered || beaten) {
         return;
     }
@@ -105,17 +106,18 @@ void witness_tick(struct witness_end *e, double now_s)
     }
 }
 
-/* Whether our member would begin a run here, and when it may. It remembers what it promised in
- * the runs before, which are a few at most. */
+/* Whether our member would begin a run here, if it may. It has room for what it promised in a few
+ * runs before. */
 static bool wants_a_run(const struct witness_end *e)
 {
     const struct member *m = e->member;
-    return m->role == MEMBER_SEEKING && m->waiting && (m->record.round == 0 || m->past_count < MEMBER_PAST);
+    return m->role == MEMBER_SEEKING && m->node.waiting && (m->record.round == 0 || m->kept.past_count < MEMBER_PAST);
 }
 
 /* ---- the leader of a run before ---- */
 
-/* The agent that began the round that is kept; null: it is us, or nobody that the council names. */
+/* The agent that began the round in the store; null: this agent did, or the council does not name
+ * it. */
 static const struct peer_info *leader_before(const struct witness_end *e)
 {
     const struct record *r = &e->now.record;
@@ -134,7 +136,8 @@ void witness_refused(struct witness_end *e, uint64_t agent, double now_s)
     }
 }
 
-/* Looks for it, if it was on our machine. Who listens where it did is its successor. */
+/* Looks for that leader, if it ran on our machine. An agent that listens at its port is its
+ * successor. */
 static void look_for_leader(struct witness_end *e, double now_s)
 {
     const struct peer_info *self = &e->member->options.self, *p = leader_before(e);
@@ -148,8 +151,8 @@ static void look_for_leader(struct witness_end *e, double now_s)
     }
 }
 
-/* Since when it is gone for certain; infinity: that is not known, or others of its run are here,
- * who may go on. */
+/* Since when that leader is gone for certain; infinity: unknown, or others of its run are here and
+ * may go on. */
 static double leaderless_since(const struct witness_end *e)
 {
     const struct record *r = &e->now.record;
@@ -162,7 +165,8 @@ static double leaderless_since(const struct witness_end *e)
     return p == NULL ? INFINITY : p->pid == 0 ? 0 : p->id == e->gone ? e->gone_since_s : INFINITY;
 }
 
-/* For those who begin on other machines. True: a call is under way. */
+/* Marks that leader as gone, for agents of other machines that would begin a run. True: a call is
+ * under way. */
 static bool mark_gone(struct witness_end *e, double now_s)
 {
     const struct peer_info *p = leader_before(e);
@@ -190,11 +194,12 @@ static double forsaken_at(const struct witness_end *e)
     double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
     const struct record *r = &e->now.record;
     if (r->round == 0 && r->leader == e->member->options.self.id) {
-        return 0; /* our own beginning, whose answer was lost */
+        return 0; /* we began this run ourselves, and the answer was lost */
     }
     bool nothing = e->state_revision == 0, fresh = e->member->record.round == 0;
-    if (nothing) { /* who was in a round of a run that is not there any more may be the only one
-                    * who does not know how it ended */
+    if (nothing) {
+        /* A host that was in a round of the vanished run may be the only one that does not know how
+         * it ended. */
         return fresh ? 0 : since_s + e->options.forsaken_s;
     }
     if (r->finished && e->now.clear) {
@@ -224,9 +229,9 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     if (!wants_a_run(e) || now_s < forsaken_at(e)) {
         return false;
     }
-    struct witness *next = &e->answer->next;
-    *next =
-        (struct witness){.id = (e->member->options.nonce[1] ^ (e->member->run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
+    struct message_witness *next = &e->answer->next;
+    *next = (struct message_witness){
+        .id = (e->member->options.nonce[1] ^ (e->member->kept.run_count + 1) * 0x9e3779b97f4a7c15ull) | 1};
     struct peer_info info = witness_info(next->id);
     member_witness(e->member, &info);
     member_first_record(e->member, &next->record);
@@ -239,14 +244,14 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     return true;
 }
 
-/* Whether the store has less than it had: its data were wiped, or an older copy was put in their
- * place. Another run there is none as long as nothing has begun in it. */
-static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct witness *w)
+/* Whether the store has less than it had: its data were wiped, or replaced by an older copy.
+ * Another run in the store does not count while it has no round. */
+static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct message_witness *w)
 {
-    const struct witness *had = &e->now;
-    /* one that leads was elected by those whom the verdict did not reach */
+    const struct message_witness *had = &e->now;
+    /* a member that leads was elected by agents that did not hear the verdict */
     bool over = had->record.finished && e->member->role != MEMBER_LEADING;
-    /* what is finished vanishes */
+    /* a finished run vanishes from the store */
     if (!e->stored || had->id == 0 || over) {
         return false;
     }
@@ -254,16 +259,16 @@ static bool is_lost(const struct witness_end *e, const struct witness_result *r,
     return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
 }
 
-/* Another run is there in which no round has begun, and our member's run is further. Whoever
- * came to an empty store began that one. */
-static bool is_only_begun(const struct witness_end *e, const struct witness *w)
+/* The store has another run without a round, and our member's run is further. An agent that found
+ * the store empty began that one. */
+static bool is_only_begun(const struct witness_end *e, const struct message_witness *w)
 {
     const struct record *own = &e->member->record;
     return w->record.round == 0 && !w->record.finished && own->round > 0 &&
            memcmp(w->record.nonce, own->nonce, sizeof own->nonce) != 0;
 }
 
-/* The id under which the council of our member's record knows it; 0: it has none. */
+/* The id of the witness in the council of a record; 0: there is none. */
 static uint64_t witness_of(const struct record *r)
 {
     for (int i = 0; i < r->council_count; i++) {
@@ -274,18 +279,19 @@ static uint64_t witness_of(const struct record *r)
     return 0;
 }
 
-/* Whoever leads for certain knows all that matters of what the witness knew: nobody was elected
- * against it, with that vote or without. So it writes the witness anew, as a follower of its
- * own; over a run that has only begun as well, whose leader then finds that nobody keeps its
- * first round. Nobody else can; until then there are no votes. True: a call is under way. */
+/* Writes the witness anew, as a follower of our member, which leads for certain. Such a leader
+ * knows all that matters of what the witness knew: no agent was elected against it, with the vote
+ * of the witness or without. It also writes over a run without a round, whose leader then finds
+ * that no witness keeps its first round. No other agent can write the witness anew; until then it
+ * has no vote. True: a call is under way. */
 static bool mend(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
     uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
-    if (id == 0 || (!only_begun && m->witness.id != id) || !member_leads(m, now_s)) {
+    if (id == 0 || (!only_begun && m->witness.info.id != id) || !member_leads(m, now_s)) {
         return false;
     }
-    e->answer->next = (struct witness){.id = id, .promised = m->record.term, .record = m->record};
+    e->answer->next = (struct message_witness){.id = id, .promised = m->record.term, .record = m->record};
     dt_text_reset(&e->state);
     witness_encode(&e->answer->next, &e->state);
     put_beat_text(e);
@@ -294,7 +300,7 @@ static bool mend(struct witness_end *e, bool only_begun, double now_s)
     return true;
 }
 
-/* True: there is nothing to decide now. */
+/* The store lost what it had. True: there is nothing to decide now. */
 static bool bear_loss(struct witness_end *e, double now_s)
 {
     bool seeks = e->member->role == MEMBER_SEEKING;
@@ -312,7 +318,7 @@ static bool bear_loss(struct witness_end *e, double now_s)
 }
 
 /* From now on the store has this witness. */
-static void meet(struct witness_end *e, const struct witness *w, double now_s)
+static void meet(struct witness_end *e, const struct message_witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
         witness_drop(e);
@@ -338,7 +344,7 @@ static void come_up(struct witness_end *e, double now_s)
     }
 }
 
-/* After an answer that nothing is behind: decide until something must be put. */
+/* Takes messages and replies until something must be put. */
 static void serve(struct witness_end *e, double now_s)
 {
     if (begin_a_run(e, now_s) || mark_gone(e, now_s)) {
@@ -358,8 +364,9 @@ static void serve(struct witness_end *e, double now_s)
         bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
         witness_step(&e->now, unled, self, &e->messages[k], a);
-        a->replies[0].count =
-            a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE && silent ? 1 : a->replies[0].count;
+        if (a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE) {
+            a->replies[0].vote.silent = silent;
+        }
         if (a->put_state || a->put_beat) {
             *e->served = e->messages[k];
             e->waits[k] = false;
@@ -400,8 +407,9 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     if (e->beginning) {
         e->beginning = e->asked = false;
-        if (wants_a_run(e)) { /* else it found a leader while the answer was on its way: whose
-                               * run is further takes the place of this one */
+        if (wants_a_run(e)) {
+            /* Otherwise it found a leader while the answer was on its way: of the two runs the
+             * further one takes the place of the other. */
             member_lead(e->member, now_s);
         }
         come_up(e, now_s);
@@ -410,10 +418,10 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     const struct message *m = e->served;
     if (m->kind == MESSAGE_BEAT) {
-        e->beaten_s = m->stamp;
+        e->beaten_s = m->beat.stamp;
         e->beaten_term = m->term;
-        e->beaten_round = m->round;
-        e->beaten_granted = m->granted;
+        e->beaten_round = m->beat.round;
+        e->beaten_committed = m->beat.committed;
     }
     e->served->kind = 0;
     for (int i = 0; i < a->reply_count; i++) {
@@ -424,7 +432,7 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
 
 static void on_read(struct witness_end *e, const struct witness_result *r, double now_s)
 {
-    struct witness w = {0};
+    struct message_witness w = {0};
     struct dt_error err;
     if (r->state_revision != 0 && witness_decode(&w, r->state->data, r->state->size, &err) != 0) {
         char line[640];
@@ -472,7 +480,7 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
         on_put(e, both || e->answer->put_state, both || e->answer->put_beat, r->revision, now_s);
     } else {
         enum message_kind k = e->served->kind;
-        if (k != 0 && !e->waits[k]) { /* something changed meanwhile: once more */
+        if (k != 0 && !e->waits[k]) { /* the store changed meanwhile: once more */
             e->messages[k] = *e->served;
             e->waits[k] = true;
         }

@@ -1,10 +1,9 @@
-/* What the witness decides, alone and without a store: as a follower would. */
+/* The decisions of the witness, without its store: those that a follower would make. */
 #include "launcher/rounds/witness.h"
 
 #include "base/error.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static struct message *reply(struct witness_answer *out, enum message_kind kind, uint64_t term)
@@ -16,121 +15,129 @@ static struct message *reply(struct witness_answer *out, enum message_kind kind,
     return m;
 }
 
-static uint64_t newest_term(const struct witness *w)
+static uint64_t newest_term(const struct message_witness *w)
 {
     return w->promised > w->record.term ? w->promised : w->record.term;
 }
 
-/* Somebody else was elected: as member.c refuses an old term. */
-static void refuse(const struct witness *w, struct witness_answer *out)
+/* Another agent was elected: refuses as member.c refuses an old term. */
+static void refuse(const struct message_witness *w, struct witness_answer *out)
 {
-    reply(out, MESSAGE_VOTE, newest_term(w))->record = w->record;
+    reply(out, MESSAGE_VOTE, newest_term(w))->vote.record = w->record;
 }
 
-static void on_prepare(const struct witness *w, const struct message *in, struct witness_answer *out)
+static void on_prepare(const struct message_witness *w, const struct message *in, struct witness_answer *out)
 {
+    const struct record *r = &in->prepare.record;
     if (in->term < w->promised) {
         refuse(w, out);
-    } else if (in->record.term == in->term && !record_newer(&w->record, &in->record)) {
-        out->next.record = in->record;
+    } else if (r->term == in->term && !record_newer(&w->record, r)) {
+        out->next.record = *r;
         out->next.promised = in->term;
-        out->next.clear = in->record.finished && (in->granted || w->clear);
+        out->next.clear = r->finished && (in->prepare.clear || w->clear);
         out->put_state = out->put_beat = true;
-        struct message *ack = reply(out, MESSAGE_ACK, in->term);
-        ack->round = in->record.round;
-        ack->finished = in->record.finished;
+        reply(out, MESSAGE_ACK, in->term)->ack = (struct message_ack){.round = r->round, .finished = r->finished};
     }
 }
 
-static void on_beat(const struct witness *w, const struct message *in, struct witness_answer *out)
+static void on_beat(const struct message_witness *w, const struct message *in, struct witness_answer *out)
 {
+    const struct message_beat *beat = &in->beat;
     if (in->term < newest_term(w)) {
         refuse(w, out);
         return;
     }
     out->put_beat = true;
-    if (in->term > w->promised) { /* whoever it follows has its vote, too */
+    if (in->term > w->promised) { /* the leader that it follows has its vote, too */
         out->next.promised = in->term;
         out->put_state = true;
     }
-    if (in->granted && in->term == w->record.term && in->round == w->record.round && !w->record.committed) {
+    if (beat->committed && in->term == w->record.term && beat->round == w->record.round && !w->record.committed) {
         out->next.record.committed = true;
         out->put_state = true;
     }
-    struct message *ack = reply(out, MESSAGE_BEAT_ACK, in->term);
-    ack->stamp = ack->echo = in->stamp; /* it has no clock of its own */
+    /* it has no clock of its own */
+    reply(out, MESSAGE_BEAT_ACK, in->term)->beat_ack = (struct message_beat_ack){beat->stamp, beat->stamp};
 }
 
-static void on_vote_ask(const struct witness *w, bool unled, const struct message *in, struct witness_answer *out)
+static void on_vote_ask(const struct message_witness *w, bool unled, const struct message *in,
+                        struct witness_answer *out)
 {
-    bool granted = in->granted && unled && record_grants(w->promised, &w->record, in);
-    if (granted) {
+    bool yes = in->vote_ask.decisive && unled && record_grants(w->promised, &w->record, in);
+    if (yes) {
         out->next.promised = in->term;
         out->put_state = true;
     }
-    struct message *vote = reply(out, MESSAGE_VOTE, in->term);
-    vote->granted = granted;
+    struct message_vote *vote = &reply(out, MESSAGE_VOTE, in->term)->vote;
+    vote->yes = yes;
     vote->record = w->record;
 }
 
-static void refuse_run(const struct witness *w, struct witness_answer *out)
+static void refuse_run(const struct message_witness *w, struct witness_answer *out)
 {
-    struct message *no = reply(out, MESSAGE_REFUSE, w->record.term);
+    struct message_refuse *no = &reply(out, MESSAGE_REFUSE, w->record.term)->refuse;
     no->code = DT_EXIT_TEMPORARY;
-    if (!w->record.finished) { /* else there is nothing to join */
+    if (!w->record.finished) { /* a finished run cannot be joined */
         memcpy(no->nonce, w->record.nonce, sizeof no->nonce);
     }
     (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
 }
 
-/* Who asks is told where to go: to the leader, or to whoever knows the next one. */
-static void on_join(const struct witness *w, uint64_t from, const struct message *in, struct witness_answer *out)
+/* A newcomer is told to ask the leader, or the agents that know the next one. */
+static void redirect(const struct record *r, uint64_t from, struct witness_answer *out)
 {
-    const struct record *r = &w->record;
-    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
-    if (returns && !same) {
-        if (r->round > 0 || in->round == 0) { /* who never was in a round may come over before
-                                               * this run has begun */
-            refuse_run(w, out);
-        }
-    } else if (r->finished) {
-        if (returns) {
-            struct message *end = reply(out, MESSAGE_REFUSE, r->term);
-            end->finished = true;
-            end->code = r->code;
-            memcpy(end->nonce, r->nonce, sizeof end->nonce);
-        }
-    } else {
-        for (int leaders = 1; leaders >= 0; leaders--) {
-            for (int i = 0; i < r->council_count; i++) {
-                const struct peer_info *p = &r->council[i];
-                if (p->id != from && !peer_is_witness(p) && (p->id == r->leader) == (leaders == 1)) {
-                    reply(out, MESSAGE_REDIRECT, r->term)->info = *p;
-                }
+    for (int leaders = 1; leaders >= 0; leaders--) {
+        for (int i = 0; i < r->council_count; i++) {
+            const struct peer_info *p = &r->council[i];
+            if (p->id != from && !peer_is_witness(p) && (p->id == r->leader) == (leaders == 1)) {
+                reply(out, MESSAGE_REDIRECT, r->term)->redirect = *p;
             }
         }
     }
 }
 
-void witness_step(const struct witness *w, bool unled, uint64_t from, const struct message *in,
+static void on_join(const struct message_witness *w, uint64_t from, const struct message_join *in,
+                    struct witness_answer *out)
+{
+    const struct record *r = &w->record;
+    bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
+    if (returns && !same) {
+        if (r->round > 0 || in->last_round == 0) { /* a host that never was in a round may come over
+                                                    * before this run has begun */
+            refuse_run(w, out);
+        }
+    } else if (!r->finished) {
+        redirect(r, from, out);
+    } else if (returns) {
+        struct message_refuse *end = &reply(out, MESSAGE_REFUSE, r->term)->refuse;
+        end->finished = true;
+        end->code = r->code;
+        memcpy(end->nonce, r->nonce, sizeof end->nonce);
+    }
+}
+
+void witness_step(const struct message_witness *w, bool unled, uint64_t from, const struct message *in,
                   struct witness_answer *out)
 {
-    const struct record *asked = in->kind == MESSAGE_BEAT ? NULL : &in->record;
-    bool same = memcmp(asked != NULL ? asked->nonce : in->nonce, w->record.nonce, sizeof w->record.nonce) == 0;
+    const uint64_t *nonce = in->kind == MESSAGE_BEAT      ? in->beat.nonce
+                            : in->kind == MESSAGE_PREPARE ? in->prepare.record.nonce
+                                                          : in->vote_ask.record.nonce;
     out->put_state = out->put_beat = false;
     out->next = *w;
     out->reply_count = 0;
     if (in->kind == MESSAGE_JOIN) {
-        on_join(w, from, in, out);
-    } else if (in->kind == MESSAGE_PREPARE && same) {
+        on_join(w, from, &in->join, out);
+        return;
+    }
+    bool same = memcmp(nonce, w->record.nonce, sizeof w->record.nonce) == 0;
+    if (in->kind == MESSAGE_PREPARE && same) {
         on_prepare(w, in, out);
     } else if (in->kind == MESSAGE_BEAT && same) {
         on_beat(w, in, out);
     } else if (in->kind == MESSAGE_VOTE_ASK && same) {
         on_vote_ask(w, unled, in, out);
-    } else if (in->kind == MESSAGE_BEAT ||
-               in->kind == MESSAGE_PREPARE) { /* every run begins here, so the one that is kept
-                                               * is the newest */
+    } else if (in->kind == MESSAGE_BEAT || in->kind == MESSAGE_PREPARE) {
+        /* every run begins at the witness, so the run that it keeps is the newest */
         refuse_run(w, out);
     }
 }
@@ -140,31 +147,20 @@ struct peer_info witness_info(uint64_t id)
     return (struct peer_info){.id = id, .order = -1, .host = "etcd"};
 }
 
-void witness_encode(const struct witness *w, struct dt_text *out)
+void witness_encode(const struct message_witness *w, struct dt_text *out)
 {
-    uint8_t id[8];
-    for (int i = 0; i < 8; i++) {
-        id[i] = (uint8_t)(w->id >> (8 * i));
-    }
-    dt_text_add(out, id, sizeof id);
-    struct message m = {.kind = MESSAGE_VOTE, .term = w->promised, .granted = w->clear, .record = w->record};
-    message_encode(&m, out);
+    message_encode(&(struct message){.kind = MESSAGE_WITNESS, .witness = *w}, out);
 }
 
-int witness_decode(struct witness *w, const void *bytes, size_t size, struct dt_error *err)
+int witness_decode(struct message_witness *w, const void *bytes, size_t size, struct dt_error *err)
 {
-    const uint8_t *p = bytes;
-    struct message *m = dt_alloc(sizeof *m);
-    int result = size < 8 ? dt_fail(err, DT_INVALID, "%zu bytes", size) : message_decode(m, p + 8, size - 8, err);
-    if (result == 0 && m->kind != MESSAGE_VOTE) {
-        result = dt_fail(err, DT_INVALID, "a %s message", message_name(m->kind));
+    struct message m;
+    int result = message_decode(&m, bytes, size, err);
+    if (result == 0 && m.kind != MESSAGE_WITNESS) {
+        result = dt_fail(err, DT_INVALID, "a %s message", message_name(m.kind));
     }
     if (result == 0) {
-        *w = (struct witness){.promised = m->term, .record = m->record, .clear = m->granted};
-        for (int i = 0; i < 8; i++) {
-            w->id |= (uint64_t)p[i] << (8 * i);
-        }
+        *w = m.witness;
     }
-    free(m);
     return result;
 }

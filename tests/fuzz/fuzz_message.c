@@ -14,33 +14,76 @@ static void must(bool holds)
     }
 }
 
-static void check_info(const struct peer_info *p)
+static int64_t number_of(const struct field *f, const void *at)
 {
-    must(p->order >= -1 && p->order <= MESSAGE_STEP_MAX && p->port >= 0 && p->port <= 65535 && p->pid >= 0);
-    must(dt_text_is_harmless(p->host, strlen(p->host), false) &&
-         dt_text_is_harmless(p->address, strlen(p->address), false));
+    int i;
+    memcpy(&i, at, sizeof i);
+    return f->type == FIELD_I64 ? *(const int64_t *)at : i;
 }
 
+/* Every value is in the range of its row. */
+static void check_fields(const struct field *f, const void *value)
+{
+    for (; f->type != FIELD_END; f++) {
+        const char *at = (const char *)value + f->at;
+        int count;
+        switch (f->type) {
+        case FIELD_TERM:
+            must(*(const uint64_t *)(const void *)at <= (uint64_t)1 << 63);
+            break;
+        case FIELD_I64:
+        case FIELD_INT:
+            must(number_of(f, at) >= f->low && number_of(f, at) <= f->high);
+            break;
+        case FIELD_BOOL:
+            must(at[0] == 0 || at[0] == 1);
+            break;
+        case FIELD_SECONDS:
+            must(*(const double *)(const void *)at >= 0 && *(const double *)(const void *)at <= 1e12);
+            break;
+        case FIELD_NAME:
+        case FIELD_LINE:
+        case FIELD_LINES:
+        case FIELD_CHARS:
+            must(strnlen(at, f->bytes) < f->bytes && dt_text_is_harmless(at, strlen(at), f->type == FIELD_LINES));
+            must(f->type != FIELD_CHARS || at[strspn(at, f->characters)] == '\0');
+            break;
+        case FIELD_BODY:
+            must(((const struct field_body *)(const void *)at)->size <= MESSAGE_BODY_BYTES);
+            break;
+        case FIELD_STRUCT:
+            check_fields(f->of, at);
+            break;
+        case FIELD_LIST:
+            memcpy(&count, (const char *)value + f->count_at, sizeof count);
+            must(count >= 0 && count <= f->high);
+            for (int i = 0; i < count; i++) {
+                check_fields(f->of, at + (size_t)i * f->bytes);
+            }
+            break;
+        case FIELD_U64:
+        case FIELD_CHECK:
+        case FIELD_END:
+            break;
+        }
+    }
+}
+
+/* What becomes the size of a table, whatever the rows say. */
 static void check_record(const struct record *r)
 {
-    must(r->term <= MESSAGE_TERM_MAX && r->round >= 0 && r->round <= MESSAGE_COUNT_MAX && r->restarts_used >= 0 &&
-         r->restarts_used <= MESSAGE_COUNT_MAX && r->no_progress >= 0 && r->no_progress <= MESSAGE_COUNT_MAX);
-    must(r->best_step >= -1 && r->best_saved >= -1 && r->oom_step >= -1 && r->next_order >= 0 &&
-         r->next_order <= MESSAGE_STEP_MAX);
-    must(r->members >= 0 && r->members <= COORDINATOR_MAX_NODES && r->code >= 0 && r->code <= 255);
+    must(r->round >= 0 && r->restarts_used >= 0 && r->no_progress >= 0 && r->code >= 0 && r->code <= 255);
+    must(r->best_step >= -1 && r->best_saved >= -1 && r->oom_step >= -1 && r->next_order >= 0);
+    must(r->members >= 0 && r->members <= COORDINATOR_MAX_NODES);
     must(r->council_count >= 0 && r->council_count <= MESSAGE_COUNCIL && r->before_count >= 0 &&
          r->before_count <= MESSAGE_COUNCIL);
-    for (int i = 0; i < r->council_count; i++) {
-        check_info(&r->council[i]);
-        must(r->council[i].id != 0);
-    }
-    for (int i = 0; i < r->before_count; i++) {
-        check_info(&r->before[i]);
+    for (int i = 0; i < r->council_count + r->before_count; i++) {
+        must((i < r->council_count ? r->council[i] : r->before[i - r->council_count]).id != 0);
     }
 }
 
 /* What run.c makes tables and variables of. */
-static void check_start(const struct message *in)
+static void check_start(const struct message_action *in)
 {
     const struct place *p = &in->action.place;
     const struct record *r = &in->record;
@@ -48,37 +91,61 @@ static void check_start(const struct message *in)
     for (int i = 0; i < r->council_count; i++) {
         led = led || (r->council[i].id == r->leader && r->council[i].port > 0);
     }
-    must(led && p->round == r->round && p->round > 0 && in->info.order >= 0);
+    must(led && p->round == r->round && p->round > 0 && in->order >= 0);
     must(p->local_world_size > 0 && p->local_world_size <= MESSAGE_LOCAL_MAX && p->rank >= 0 && p->group_rank >= 0 &&
          p->role_rank >= 0);
     must((int64_t)p->rank + p->local_world_size <= p->world_size &&
          (int64_t)p->role_rank + p->local_world_size <= p->role_world_size);
     must(p->group_rank < p->group_world_size && p->group_world_size <= COORDINATOR_MAX_NODES && p->restarts_used >= 0);
-    must(in->text[strspn(in->text, "0123456789,(x)")] == '\0');
+    must(in->sizes[strspn(in->sizes, "0123456789,(x)")] == '\0');
 }
 
 static void check(const struct message *in)
 {
-    must(in->term <= MESSAGE_TERM_MAX && in->round >= 0 && in->round <= MESSAGE_COUNT_MAX && in->code >= 0 &&
-         in->code <= 255);
-    must(in->local_world_size >= 0 && in->local_world_size <= MESSAGE_LOCAL_MAX && in->members >= 0 &&
-         in->members <= COORDINATOR_MAX_NODES);
-    must(in->stamp >= 0 && in->stamp <= MESSAGE_TIME_MAX && in->echo >= 0 && in->echo <= MESSAGE_TIME_MAX &&
-         in->wall_s >= 0);
-    must(dt_text_is_harmless(in->text, strlen(in->text), in->kind == MESSAGE_JOIN) &&
-         dt_text_is_harmless(in->role, strlen(in->role), false));
-    check_info(&in->info);
-    check_record(&in->record);
-    must(in->event.kind <= EVENT_STOP && in->event.step >= -1 && in->event.saved_step >= -1 &&
-         in->event.at_step >= -1 && in->event.round >= 0);
-    must(in->event.step <= MESSAGE_STEP_MAX && in->event.local_world_size <= MESSAGE_LOCAL_MAX);
-    if (in->kind == MESSAGE_ACTION && in->action.kind == ACTION_START) {
-        check_start(in);
+    check_fields(message_fields(in->kind), in);
+    switch (in->kind) {
+    case MESSAGE_JOIN:
+        must(in->join.local_world_size > 0 && in->join.local_world_size <= MESSAGE_LOCAL_MAX);
+        break;
+    case MESSAGE_REFUSE:
+        must(in->refuse.code >= 0 && in->refuse.code <= 255);
+        break;
+    case MESSAGE_REDIRECT:
+    case MESSAGE_PROBE:
+    case MESSAGE_YIELD:
+        must(in->redirect.id != 0 && in->redirect.port > 0); /* the same place for all of them */
+        break;
+    case MESSAGE_EVENT:
+        must(in->event.event.kind <= EVENT_STOP && in->event.event.round >= 0 && in->event.event.step >= -1 &&
+             in->event.event.local_world_size >= 0 && in->event.event.local_world_size <= MESSAGE_LOCAL_MAX);
+        break;
+    case MESSAGE_ACTION:
+        check_record(&in->action.record);
+        if (in->action.action.kind == ACTION_START) {
+            check_start(&in->action);
+        }
+        break;
+    case MESSAGE_BEAT:
+        must(in->beat.hosts >= 0 && in->beat.hosts <= COORDINATOR_MAX_NODES);
+        break;
+    case MESSAGE_PREPARE:
+        check_record(&in->prepare.record);
+        break;
+    case MESSAGE_VOTE_ASK:
+        check_record(&in->vote_ask.record);
+        break;
+    case MESSAGE_VOTE:
+        check_record(&in->vote.record);
+        break;
+    case MESSAGE_KEEP:
+        check_record(&in->keep.record);
+        break;
+    case MESSAGE_WITNESS:
+        check_record(&in->witness.record);
+        break;
+    default:
+        break;
     }
-    if (in->kind == MESSAGE_REDIRECT || in->kind == MESSAGE_PROBE || in->kind == MESSAGE_YIELD) {
-        must(in->info.id != 0 && in->info.port > 0);
-    }
-    must(in->body_size <= MESSAGE_BODY_BYTES);
 }
 
 int dt_fuzz(const uint8_t *data, size_t size)

@@ -650,7 +650,7 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
         check_place(&a->place, &sim.runs[agent->run]);
         check_order(agent, sim.runs[agent->run].nonce);
     }
-    if ((a->kind == ACTION_FINISH || a->kind == ACTION_REFUSE) && agent->member.verdict) {
+    if ((a->kind == ACTION_FINISH || a->kind == ACTION_REFUSE) && agent->member.kept.verdict) {
         check_verdict((int)(intptr_t)user, a->code, run_of(record));
     }
     post(agent, events[a->kind], a->code);
@@ -1280,6 +1280,16 @@ static bool sleeps_on(const struct happen *h)
     return true;
 }
 
+static const struct record *record_of(const struct message *m)
+{
+    return m->kind == MESSAGE_PREPARE    ? &m->prepare.record
+           : m->kind == MESSAGE_ACTION   ? &m->action.record
+           : m->kind == MESSAGE_VOTE_ASK ? &m->vote_ask.record
+           : m->kind == MESSAGE_VOTE     ? &m->vote.record
+           : m->kind == MESSAGE_KEEP     ? &m->keep.record
+                                         : NULL;
+}
+
 static void hear(struct sim_agent *a, const struct happen *h)
 {
     static struct message m;
@@ -1289,12 +1299,14 @@ static void hear(struct sim_agent *a, const struct happen *h)
         fail_msg("%s", err.text);
     }
     if (sim.o.trace) {
-        const struct record *r = &m.record;
-        (void)fprintf(
-            stderr,
-            "%8.3f %d -> %d %s term %llu granted %d round %d; record: term %llu round %d committed %d finished %d\n",
-            sim.now_s, h->peer, h->node, message_name(m.kind), (unsigned long long)m.term, m.granted, m.round,
-            (unsigned long long)r->term, r->round, r->committed, r->finished);
+        const struct record *r = record_of(&m);
+        (void)fprintf(stderr, "%8.3f %d -> %d %s term %llu", sim.now_s, h->peer, h->node, message_name(m.kind),
+                      (unsigned long long)m.term);
+        if (r != NULL) {
+            (void)fprintf(stderr, " record: term %llu round %d committed %d finished %d", (unsigned long long)r->term,
+                          r->round, r->committed, r->finished);
+        }
+        (void)fprintf(stderr, "%s\n", m.kind != MESSAGE_VOTE ? "" : m.vote.yes ? " yes" : " no");
     }
     member_message(&a->member, h->peer_id, &m, sim.now_s);
     check_term(h->node);
@@ -1561,10 +1573,12 @@ void cluster_show_leaders(void)
         (void)fprintf(stderr,
                       "leader %d: term %llu round %d committed %d preparing %d fenced %d (%d) starts %d running %d "
                       "wake %.3f; nodes",
-                      i, (unsigned long long)m->record.term, m->record.round, m->record.committed, m->preparing,
-                      m->fenced, m->fence_count, m->start_count, m->coordinator->running, m->wake_s);
-        for (int k = 0; k < m->coordinator->node_count && k < 16; k++) {
-            (void)fprintf(stderr, " %d:%d", m->coordinator->nodes[k].node, (int)m->coordinator->nodes[k].state);
+                      i, (unsigned long long)m->record.term, m->record.round, m->record.committed, m->leading.preparing,
+                      m->leading.fenced, m->leading.fence_count, m->leading.start_count,
+                      m->leading.coordinator->running, m->leading.wake_s);
+        for (int k = 0; k < m->leading.coordinator->node_count && k < 16; k++) {
+            (void)fprintf(stderr, " %d:%d", m->leading.coordinator->nodes[k].node,
+                          (int)m->leading.coordinator->nodes[k].state);
         }
         (void)fprintf(stderr, "; council");
         for (int k = 0; k < m->record.council_count; k++) {

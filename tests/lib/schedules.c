@@ -33,7 +33,7 @@ void schedule_list_left(int count, char *out, size_t out_bytes)
                                      : !a.alive ? "dead"
                                                 : agent_state_name(a.state),
                                      (int)m->role, m->record.round, (unsigned long long)m->record.term,
-                                     m->waiting ? "/waits" : "");
+                                     m->node.waiting ? "/waits" : "");
         }
     }
 }

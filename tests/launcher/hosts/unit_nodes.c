@@ -294,38 +294,34 @@ static void liar_message(void *user, uint64_t peer, const void *bytes, size_t si
     if (in.kind != MESSAGE_JOIN) {
         return;
     }
-    struct message m = {.kind = MESSAGE_BEAT,
-                        .info = me,
-                        .term = 5,
-                        .granted = true,
-                        .nonce = {7, 9},
-                        .members = 1,
-                        .stamp = 1,
-                        .echo = in.stamp};
+    struct message m = {
+        .kind = MESSAGE_BEAT,
+        .term = 5,
+        .beat = {.info = me, .nonce = {7, 9}, .committed = true, .hosts = 1, .stamp = 1, .echo = in.join.stamp}};
     liar_send(l, peer, &m);
-    m = (struct message){.kind = MESSAGE_ACTION, .term = 5, .info = {.order = 1}};
-    m.record = (struct record){.nonce = {7, 9},
-                               .term = 5,
-                               .leader = 1,
-                               .round = 1,
-                               .best_step = -1,
-                               .best_saved = -1,
-                               .oom_step = -1,
-                               .committed = true,
-                               .members = 2,
-                               .leader_in = true,
-                               .council_count = 1,
-                               .council = {me},
-                               .next_order = 2};
-    m.action = (struct action){.kind = ACTION_START,
-                               .place = {.round = 1,
-                                         .group_rank = 1,
-                                         .group_world_size = 2,
-                                         .rank = 1,
-                                         .world_size = 1 + l->workers,
-                                         .role_rank = 1,
-                                         .role_world_size = 1 + l->workers,
-                                         .local_world_size = l->workers}};
+    m = (struct message){.kind = MESSAGE_ACTION, .term = 5, .action = {.order = 1}};
+    m.action.record = (struct record){.nonce = {7, 9},
+                                      .term = 5,
+                                      .leader = 1,
+                                      .round = 1,
+                                      .best_step = -1,
+                                      .best_saved = -1,
+                                      .oom_step = -1,
+                                      .committed = true,
+                                      .members = 2,
+                                      .leader_in = true,
+                                      .council_count = 1,
+                                      .council = {me},
+                                      .next_order = 2};
+    m.action.action = (struct action){.kind = ACTION_START,
+                                      .place = {.round = 1,
+                                                .group_rank = 1,
+                                                .group_world_size = 2,
+                                                .rank = 1,
+                                                .world_size = 1 + l->workers,
+                                                .role_rank = 1,
+                                                .role_world_size = 1 + l->workers,
+                                                .local_world_size = l->workers}};
     liar_send(l, peer, &m);
     l->starts++;
 }
@@ -493,7 +489,7 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
     struct dt_text line;
     dt_text_init(&line);
     m->role = MEMBER_SEEKING;
-    m->seek_since_s = w.since_s;
+    m->seeking.since_s = w.since_s;
     for (int i = 0; i < 15; i++) {
         assert_false(hosts_wait_key_refused(&w, key, 100 + i, 1));
     }

@@ -863,7 +863,7 @@ static void who_was_in_a_round_that_is_given_up_hears_of_the_next_one(void **sta
             .seed = seed, .count = 4, .min = 1, .max = 4, .restarts = 3, .start_s = 0.1, .work_s = 500});
         cluster_isolate(2);
         cluster_isolate(3);
-        while (cluster_agent(1).member->record.nonce[0] == 0 || !cluster_agent(0).member->preparing) {
+        while (cluster_agent(1).member->record.nonce[0] == 0 || !cluster_agent(0).member->leading.preparing) {
             assert_false(cluster_run_steps(1));
         }
         cluster_stop(1, 3);
@@ -921,7 +921,7 @@ static void who_keeps_a_round_that_came_to_nothing_hears_of_the_one_in_its_place
                              3;
         cluster_heal();
         (void)cluster_run(now_s + 30);
-        if (alone && cluster_agent(1).member->role == MEMBER_LEADING && cluster_agent(3).member->spare) {
+        if (alone && cluster_agent(1).member->role == MEMBER_LEADING && cluster_agent(3).member->node.spare) {
             tried++;
             cluster_kill(1, -1);
             (void)cluster_run(now_s + 90);

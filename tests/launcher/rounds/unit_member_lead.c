@@ -50,11 +50,11 @@ static void many_send(void *user, uint64_t peer, const struct message *m)
     (void)user;
     if (m->kind == MESSAGE_PREPARE) {
         many.acks[peer - 2] = true;
-        many.ack = (struct message){.kind = MESSAGE_ACK, .term = m->record.term, .round = m->record.round};
-    } else if (m->kind == MESSAGE_ACTION && m->action.kind == ACTION_START && !many.started[peer - 2]) {
+        many.ack = (struct message){.kind = MESSAGE_ACK, .term = m->term, .ack = {.round = m->prepare.record.round}};
+    } else if (m->kind == MESSAGE_ACTION && m->action.action.kind == ACTION_START && !many.started[peer - 2]) {
         many.started[peer - 2] = true;
         many.start_count++;
-        many.world_size = m->action.place.world_size;
+        many.world_size = m->action.action.place.world_size;
     }
 }
 
@@ -93,8 +93,8 @@ static void ten_thousand_nodes_join(void **state)
                  &(struct event){.kind = EVENT_JOIN, .local_world_size = 8, .order = -1, .role = "default"}, 1);
     for (int i = 0; i < MANY - 1; i++) {
         struct peer_info info = {.id = (uint64_t)i + 2, .order = -1, .port = 1 + i};
-        join =
-            (struct message){.kind = MESSAGE_JOIN, .info = info, .local_world_size = 8, .role = "default", .count = 1};
+        join = (struct message){.kind = MESSAGE_JOIN,
+                                .join = {.info = info, .local_world_size = 8, .role = "default", .seek_count = 1}};
         member_up(&many.member, &info, 2);
         member_message(&many.member, info.id, &join, 2);
     }
@@ -119,7 +119,8 @@ static void ten_thousand_nodes_join(void **state)
 
 static struct {
     struct member member;
-    struct message refused, beat;
+    struct message_refuse refused;
+    struct message_beat beat;
     int refusals, code, yielded, own_starts, served, served_world;
     int kept_round[10]; /* of the last record that peer i was told of */
     uint64_t kept_term[10];
@@ -132,18 +133,18 @@ static void lead_send(void *user, uint64_t peer, const struct message *m)
 {
     (void)user;
     if (m->kind == MESSAGE_REFUSE) {
-        lead.refused = *m;
+        lead.refused = m->refuse;
         lead.refusals++;
     } else if (m->kind == MESSAGE_BEAT) {
-        lead.beat = *m;
+        lead.beat = m->beat;
     } else if (m->kind == MESSAGE_KEEP && peer < 10) {
-        lead.kept_round[peer] = m->record.round;
-        lead.kept_term[peer] = m->record.term;
-    } else if (m->kind == MESSAGE_ACTION && m->action.kind == ACTION_START && peer < 10) {
-        lead.rank[peer] = m->action.place.group_rank;
-        lead.order[peer] = m->info.order;
+        lead.kept_round[peer] = m->keep.record.round;
+        lead.kept_term[peer] = m->keep.record.term;
+    } else if (m->kind == MESSAGE_ACTION && m->action.action.kind == ACTION_START && peer < 10) {
+        lead.rank[peer] = m->action.action.place.group_rank;
+        lead.order[peer] = m->action.order;
     }
-    lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->info.id == 9;
+    lead.yielded += m->kind == MESSAGE_YIELD && peer == 2 && m->yield.id == 9;
 }
 
 static void lead_act(void *user, const struct action *a, const struct record *record, const char *why)
@@ -195,13 +196,10 @@ static void come(uint64_t id, const char *host, int64_t order, const char *diges
     static struct message join;
     struct peer_info info = {.id = id, .order = order, .port = (int)id, .pid = 40 + (int)id};
     (void)snprintf(info.host, sizeof info.host, "%s", host);
-    join = (struct message){.kind = MESSAGE_JOIN,
-                            .info = info,
-                            .granted = order >= 0,
-                            .local_world_size = 1,
-                            .role = "default",
-                            .count = 1};
-    (void)snprintf(join.text, sizeof join.text, "%s", digest);
+    join = (struct message){
+        .kind = MESSAGE_JOIN,
+        .join = {.info = info, .order_binds = order >= 0, .local_world_size = 1, .role = "default", .seek_count = 1}};
+    (void)snprintf(join.join.digest, sizeof join.join.digest, "%s", digest);
     member_up(&lead.member, &info, now_s);
     member_message(&lead.member, id, &join, now_s);
 }
@@ -215,7 +213,7 @@ static void every_state_of_a_host_has_a_name(void **state)
     for (int s = 0; s < NODE_STATE_COUNT; s++) {
         char expected[64];
         struct dt_text out = {0};
-        lead.member.coordinator->nodes[0].state = (enum node_state)s;
+        lead.member.leading.coordinator->nodes[0].state = (enum node_state)s;
         member_hosts(&lead.member, 2, &out);
         (void)snprintf(expected, sizeof expected, "\"state\":\"%s\"", names[s]);
         assert_non_null(strstr(dt_text_str(&out), expected));
@@ -246,7 +244,7 @@ static void other_options_are_refused(void **state)
 /* What of the council waits for its answers. */
 static void acknowledge(int round, double now_s)
 {
-    struct message ack = {.kind = MESSAGE_ACK, .term = 1, .round = round};
+    struct message ack = {.kind = MESSAGE_ACK, .term = 1, .ack = {.round = round}};
     for (int i = 0; i < lead.member.peer_count; i++) {
         member_message(&lead.member, lead.member.peers[i].id, &ack, now_s);
     }
@@ -259,9 +257,10 @@ static void wait_without(uint64_t dead, double from_s, double to_s)
         for (int i = 0; i < lead.member.peer_count; i++) {
             uint64_t peer = lead.member.peers[i].id;
             if (peer != dead) {
-                struct message ack = {.kind = MESSAGE_ACK, .term = 1, .round = lead.member.record.round};
-                member_message(&lead.member, peer,
-                               &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
+                struct message ack = {.kind = MESSAGE_ACK, .term = 1, .ack = {.round = lead.member.record.round}};
+                member_message(
+                    &lead.member, peer,
+                    &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .beat_ack = {.echo = now_s - 0.1}}, now_s);
                 member_message(&lead.member, peer, &ack, now_s);
             }
         }
@@ -291,10 +290,10 @@ static void jobs_without_names_do_not_mix(void **state)
         come(3, "c", -1, own, 3);
         come(4, "d", -1, own, 3);
         assert_int_equal(lead.refusals, 0); /* no round yet: c may be lost before it begins */
-        for (double now_s = 4; now_s < 12 && lead.member.coordinator->running == 0; now_s++) {
+        for (double now_s = 4; now_s < 12 && lead.member.leading.coordinator->running == 0; now_s++) {
             (void)member_tick(&lead.member, now_s);
         }
-        assert_true(lead.member.coordinator->running);
+        assert_true(lead.member.leading.coordinator->running);
         acknowledge(1, 12);
         wait_without(0, 12, 26);
         assert_int_equal(lead.refusals, 0); /* it may be here for a host whose death nobody has
@@ -317,15 +316,15 @@ static void a_replacement_waits_until_the_death_is_noticed(void **state)
     (void)snprintf(lead.member.options.digest, sizeof lead.member.options.digest, "%s", red);
     come(2, "b", -1, red, 2);
     come(3, "c", -1, red, 2);
-    member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 2);
+    member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .reach = {2}}, 2);
     acknowledge(1, 2);
-    assert_true(lead.member.coordinator->running && lead.member.record.round == 1);
+    assert_true(lead.member.leading.coordinator->running && lead.member.record.round == 1);
     wait_without(0, 2, 4); /* c dies */
     come(4, "d", -1, red, 5);
     wait_without(3, 5, 40);
     assert_int_equal(lead.refusals, 0);
     assert_true(lead.member.role == MEMBER_LEADING && member_find(&lead.member, 3) == NULL);
-    assert_false(lead.member.coordinator->running); /* the next round has a place for d */
+    assert_false(lead.member.leading.coordinator->running); /* the next round has a place for d */
     assert_true(member_find(&lead.member, 4)->joined);
     member_clear(&lead.member);
 }
@@ -380,7 +379,7 @@ static void those_who_wait_are_told_for_what(void **state)
     for (double now_s = 3; now_s <= 13; now_s++) {
         (void)member_tick(&lead.member, now_s);
     }
-    assert_string_equal(lead.beat.text, "2 of 3 here (a b); 588 s left");
+    assert_string_equal(lead.beat.wait_text, "2 of 3 here (a b); 588 s left");
     assert_string_equal(lead.said, "host b: suspect: no heartbeat for 5.0 s; counts as lost after 15 s");
     member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1}, 13.5);
     assert_string_equal(lead.said, "host b: suspect for 11.5 s, back");
@@ -395,14 +394,14 @@ static void who_comes_and_goes_has_to_stay(void **state)
     assert_int_equal(lead.member.record.round, 1);
     for (int i = 0; i < 4; i++) {
         come(2 + (uint64_t)i, "b", -1, "nnodes 3\ncommand a", 21 + i);
-        assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], i < 3);
+        assert_int_equal(lead.member.leading.coordinator->state_counts[NODE_WAITING], i < 3);
         member_down(&lead.member, 2 + (uint64_t)i, MEMBER_ENDED, 21.5 + i);
     }
     come(9, "b", -1, "nnodes 3\ncommand a", 100); /* it came again, and has not stayed */
-    assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 0);
-    assert_non_null(strstr(lead.beat.text, "came back 3 times within 10 minutes: "));
+    assert_int_equal(lead.member.leading.coordinator->state_counts[NODE_WAITING], 0);
+    assert_non_null(strstr(lead.beat.wait_text, "came back 3 times within 10 minutes: "));
     come(10, "c", -1, "nnodes 3\ncommand a", 100); /* another host */
-    assert_int_equal(lead.member.coordinator->state_counts[NODE_WAITING], 1);
+    assert_int_equal(lead.member.leading.coordinator->state_counts[NODE_WAITING], 1);
     member_clear(&lead.member);
 }
 
@@ -421,13 +420,13 @@ static void a_round_without_its_leader_has_a_store(void **state)
     come(3, "c", 1, "nnodes 3\ncommand a", 3);
     struct message failed = {.kind = MESSAGE_EVENT,
                              .term = 1,
-                             .event = {.kind = EVENT_FAILED, .round = 1, .code = 1, .step = -1, .saved_step = -1}};
+                             .event = {{.kind = EVENT_FAILED, .round = 1, .code = 1, .step = -1, .saved_step = -1}}};
     struct message again = {
-        .kind = MESSAGE_EVENT, .term = 1, .event = {.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"};
+        .kind = MESSAGE_EVENT, .term = 1, .event = {{.kind = EVENT_JOIN, .local_world_size = 3}, .role = "default"}};
     member_message(&lead.member, 2, &failed, 4);
     member_message(&lead.member, 2, &again, 4);
     join_self(&lead.member, 4);
-    member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 4);
+    member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .reach = {2}}, 4);
     acknowledge(2, 4);
     assert_true(lead.member.record.committed && lead.member.record.round == 2);
     assert_int_equal(lead.own_starts, 1);
@@ -442,12 +441,12 @@ static void come_with(uint64_t id, const char *host, int preference, double now_
     struct peer_info info = {.id = id, .order = -1, .port = (int)id, .pid = 40 + (int)id};
     (void)snprintf(info.host, sizeof info.host, "%s", host);
     join = (struct message){.kind = MESSAGE_JOIN,
-                            .info = info,
-                            .local_world_size = 1,
-                            .role = "default",
-                            .count = 1,
-                            .preference = preference};
-    (void)snprintf(join.text, sizeof join.text, "nnodes 3\ncommand a");
+                            .join = {.info = info,
+                                     .local_world_size = 1,
+                                     .role = "default",
+                                     .seek_count = 1,
+                                     .digest = "nnodes 3\ncommand a",
+                                     .preference = preference}};
     member_up(&lead.member, &info, now_s);
     member_message(&lead.member, id, &join, now_s);
 }
@@ -465,8 +464,7 @@ static void who_leads_comes_first_then_preferences_and_names(void **state)
     come_with(6, "c", 7, 2);
     for (uint64_t id = 2; id <= 6; id++) { /* all reach all */
         for (uint64_t other = 2; other <= 6; other++) {
-            member_message(&lead.member, id,
-                           &(struct message){.kind = MESSAGE_REACH, .info = {.id = other, .order = -1}}, 2);
+            member_message(&lead.member, id, &(struct message){.kind = MESSAGE_REACH, .reach = {other}}, 2);
         }
     }
     acknowledge(1, 2);
@@ -492,11 +490,11 @@ static void who_slept_reads_before_it_begins_alone(void **state)
     double due_s = member_tick(&lead.member, 2);
     assert_true(due_s < 4);
     (void)member_tick(&lead.member, 20);
-    assert_int_equal(lead.member.coordinator->round, 0);
+    assert_int_equal(lead.member.leading.coordinator->round, 0);
     come(2, "b", -1, "nnodes 3\ncommand a", 20.2);
     (void)member_tick(&lead.member, 21.1);
-    assert_int_equal(lead.member.coordinator->round, 1);
-    assert_int_equal(lead.member.coordinator->state_counts[NODE_IN], 2);
+    assert_int_equal(lead.member.leading.coordinator->round, 1);
+    assert_int_equal(lead.member.leading.coordinator->state_counts[NODE_IN], 2);
     member_clear(&lead.member);
 }
 
@@ -513,13 +511,14 @@ static void who_slept_blames_nobody(void **state)
         begin_lead(2, 3);
         come(2, "b", -1, "nnodes 3\ncommand a", 1);
         come(3, "c", -1, "nnodes 3\ncommand a", 1);
-        member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .info = {.id = 2, .order = -1}}, 1);
+        member_message(&lead.member, 3, &(struct message){.kind = MESSAGE_REACH, .reach = {2}}, 1);
         acknowledge(1, 1);
         assert_int_equal(lead.own_starts, 1);
         for (double now_s = 1; now_s <= 6; now_s++) {
             for (uint64_t id = 2; id <= 3; id++) {
-                member_message(&lead.member, id,
-                               &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = now_s - 0.1}, now_s);
+                member_message(
+                    &lead.member, id,
+                    &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .beat_ack = {.echo = now_s - 0.1}}, now_s);
             }
             (void)member_tick(&lead.member, now_s);
         }
@@ -534,7 +533,8 @@ static void who_slept_blames_nobody(void **state)
         }
         if (first == 0) {
             /* was not read before */
-            member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 6}, 20);
+            member_message(&lead.member, 2,
+                           &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .beat_ack = {.echo = 6}}, 20);
             member_down(&lead.member, 2, MEMBER_LOST, 20);
             assert_string_equal(member_cause(&lead.member, 1)->text, words);
         }
@@ -566,10 +566,9 @@ static struct record record_of(uint64_t term, int round, const uint64_t *council
 static void keeps(uint64_t peer, const struct record *r, double now_s)
 {
     static struct message keep;
-    keep =
-        (struct message){.kind = MESSAGE_KEEP, .term = r->term, .info = {.id = peer, .port = (int)peer}, .record = *r};
+    keep = (struct message){.kind = MESSAGE_KEEP, .term = r->term, .keep = {{.id = peer, .port = (int)peer}, *r}};
     if (member_find(&lead.member, peer) == NULL) {
-        member_up(&lead.member, &keep.info, now_s);
+        member_up(&lead.member, &keep.keep.info, now_s);
     }
     member_message(&lead.member, peer, &keep, now_s);
 }
@@ -588,7 +587,7 @@ static void who_counts_us_hears_what_we_keep(void **state)
         keeps(2, &second, 2);
         keeps(3, &apart, 2);
         if (by_leader) {
-            struct message prepare = {.kind = MESSAGE_PREPARE, .term = 3, .record = third};
+            struct message prepare = {.kind = MESSAGE_PREPARE, .term = 3, .prepare = {.record = third}};
             member_up(&lead.member, &third.council[0], 2.5);
             member_message(&lead.member, 4, &prepare, 2.5);
         } else {
@@ -610,7 +609,7 @@ static void who_led_that_round_before_hears_it_too(void **state)
     struct message prepare = {.kind = MESSAGE_PREPARE, .term = 3};
     third.term = 3;
     third.finished = true;
-    prepare.record = third;
+    prepare.prepare.record = third;
     begin_lead(1, 3);
     keeps(2, &second, 2);
     member_up(&lead.member, &second.council[2], 2.5);
@@ -630,10 +629,12 @@ static void the_end_is_told_on(void **state)
     begin_lead(1, 3);
     keeps(2, &first, 2);
     member_message(&lead.member, 2,
-                   &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {5, 5}, .code = 7}, 3);
+                   &(struct message){.kind = MESSAGE_REFUSE, .refuse = {.finished = true, .nonce = {5, 5}, .code = 7}},
+                   3);
     assert_int_equal(lead.member.role, MEMBER_LEADING);
     member_message(&lead.member, 2,
-                   &(struct message){.kind = MESSAGE_REFUSE, .finished = true, .nonce = {1, 2}, .code = 7}, 3);
+                   &(struct message){.kind = MESSAGE_REFUSE, .refuse = {.finished = true, .nonce = {1, 2}, .code = 7}},
+                   3);
     assert_int_equal(lead.member.role, MEMBER_OVER);
     assert_int_equal(lead.code, 7);
     assert_string_equal(lead.said, "the other hosts ended the job, with exit code 7");
@@ -666,8 +667,8 @@ static void who_ends_by_itself_refuses_nobody(void **state)
     assert_int_equal(m.role, MEMBER_OVER);
     member_up(&m, &m.record.council[1], 12);
     for (uint64_t run = 0; run < 2; run++) { /* a newcomer asks, and one of this run */
-        join = (struct message){
-            .kind = MESSAGE_JOIN, .info = m.record.council[1], .nonce = {run, 2 * run}, .local_world_size = 1};
+        join = (struct message){.kind = MESSAGE_JOIN,
+                                .join = {.info = m.record.council[1], .nonce = {run, 2 * run}, .local_world_size = 1}};
         member_message(&m, 2, &join, 12);
         assert_int_equal(lead.refusals, 0);
     }
@@ -684,12 +685,12 @@ static void who_remembers_nothing_waits_for_survivors(void **state)
     for (int stays = 0; stays < 2; stays++) {
         begin_lead(1, 3);
         struct peer_info b = {.id = 2, .port = 2, .host = "b"};
-        keep = (struct message){
-            .kind = MESSAGE_KEEP, .info = b, .record = {.nonce = {7, 7}, .term = 3, .round = 2, .committed = true}};
+        keep = (struct message){.kind = MESSAGE_KEEP,
+                                .keep = {b, {.nonce = {7, 7}, .term = 3, .round = 2, .committed = true}}};
         member_up(&lead.member, &b, 5);
         member_message(&lead.member, 2, &keep, 5);
         double now_s = 5;
-        while (lead.member.coordinator->round == 0 && now_s < 100) {
+        while (lead.member.leading.coordinator->round == 0 && now_s < 100) {
             member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1}, now_s);
             if (stays == 0 && now_s >= 12 && now_s < 12.5) {
                 member_down(&lead.member, 2, MEMBER_LOST, now_s);
@@ -702,17 +703,18 @@ static void who_remembers_nothing_waits_for_survivors(void **state)
     }
 }
 
-static struct message rival_beat(int round, int members, double echo_s, uint64_t nonce)
+static struct message rival_beat(int round, int hosts, double echo_s, uint64_t nonce)
 {
+    struct peer_info z = {.id = 9, .order = 0, .port = 9, .host = "z", .address = "10.0.0.9", .pid = 77};
     return (struct message){.kind = MESSAGE_BEAT,
                             .term = 4,
-                            .round = round,
-                            .granted = true,
-                            .members = members,
-                            .stamp = 1000,
-                            .echo = echo_s,
-                            .nonce = {nonce, nonce},
-                            .info = {.id = 9, .order = 0, .port = 9, .host = "z", .address = "10.0.0.9", .pid = 77}};
+                            .beat = {.info = z,
+                                     .nonce = {nonce, nonce},
+                                     .round = round,
+                                     .committed = true,
+                                     .hosts = hosts,
+                                     .stamp = 1000,
+                                     .echo = echo_s}};
 }
 
 /* More hosts, then the higher round, then the nonce; and only by what was said after it heard
@@ -736,9 +738,11 @@ static void one_of_two_leaders_yields(void **state)
         begin_lead(2, 2);
         come(2, "b", -1, "nnodes 3\ncommand a", 2);
         struct record *r = &lead.member.record;
-        member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_ACK, .term = r->term, .round = r->round}, 2);
+        member_message(&lead.member, 2,
+                       &(struct message){.kind = MESSAGE_ACK, .term = r->term, .ack = {.round = r->round}}, 2);
         assert_true(r->round == 1 && r->committed);
-        member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .echo = 29}, 29);
+        member_message(&lead.member, 2,
+                       &(struct message){.kind = MESSAGE_BEAT_ACK, .term = 1, .beat_ack = {.echo = 29}}, 29);
         member_up(&lead.member, &z, 30);
         member_message(&lead.member, 9, &beat, 30);
         if ((lead.member.role == MEMBER_FOLLOWING) != cases[i].yields || (lead.yielded == 1) != cases[i].yields) {
@@ -768,7 +772,8 @@ static void replace_second(uint64_t id, uint64_t machine)
     begin_lead(2, 2);
     come(2, "b", -1, "nnodes 3\ncommand a", 2);
     struct record *r = &lead.member.record;
-    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_ACK, .term = r->term, .round = r->round}, 2);
+    member_message(&lead.member, 2, &(struct message){.kind = MESSAGE_ACK, .term = r->term, .ack = {.round = r->round}},
+                   2);
     assert_int_equal(r->council_count, 2);
     assert_true(r->committed);
     (void)snprintf(r->council[1].address, sizeof r->council[1].address, "172.17.0.2");
@@ -777,8 +782,8 @@ static void replace_second(uint64_t id, uint64_t machine)
     info.id = id;
     info.machine = 0; /* what a link knows */
     member_up(&lead.member, &info, 3);
-    keep = (struct message){.kind = MESSAGE_KEEP, .info = info};
-    keep.info.machine = machine;
+    keep = (struct message){.kind = MESSAGE_KEEP, .keep = {.info = info}};
+    keep.keep.info.machine = machine;
     member_message(&lead.member, id, &keep, 3);
 }
 
@@ -864,25 +869,29 @@ static void messages_that_do_not_fit_us_are_refused(void **state)
     struct member m;
     struct member_options o = seeker_of(2, 9);
     struct dt_error err;
-    struct message start = {.kind = MESSAGE_ACTION, .action = {.kind = ACTION_START, .place = fits}};
+    struct message start = {.kind = MESSAGE_ACTION, .action = {.action = {.kind = ACTION_START, .place = fits}}};
     memset(&lead, 0, sizeof lead);
     member_init(&m, &o, &lead_hooks);
     member_seek(&m, 10);
     join_self(&m, 10);
     assert_int_equal(member_check(&m, &start, 10, &err), 0);
-    start.action.place.local_world_size = 2;
+    start.action.action.place.local_world_size = 2;
     assert_int_equal(member_check(&m, &start, 10, &err), -1);
     assert_string_equal(err.text, "action message: start of 2 workers on this host, which has 1");
-    start.action.place = fits;
-    start.action.place.group_world_size = 1 + o.rounds.nodes_max;
+    start.action.action.place = fits;
+    start.action.action.place.group_world_size = 1 + o.rounds.nodes_max;
     assert_int_equal(member_check(&m, &start, 10, &err), -1);
     assert_non_null(strstr(err.text, "start of a round of "));
-    start.action.kind = ACTION_END; /* its place means nothing */
+    start.action.action.kind = ACTION_END; /* its place means nothing */
     assert_int_equal(member_check(&m, &start, 10, &err), 0);
     /* our leases end by what is echoed */
-    for (enum message_kind kind = MESSAGE_BEAT; kind <= MESSAGE_BEAT_ACK; kind++) {
-        assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 99, .echo = 10}, 10, &err), 0);
-        assert_int_equal(member_check(&m, &(struct message){.kind = kind, .stamp = 1, .echo = 10.5}, 10, &err), -1);
+    for (int k = 0; k < 2; k++) {
+        struct message beat = {.kind = k == 0 ? MESSAGE_BEAT : MESSAGE_BEAT_ACK};
+        double *echo = k == 0 ? &beat.beat.echo : &beat.beat_ack.echo;
+        *echo = 10;
+        assert_int_equal(member_check(&m, &beat, 10, &err), 0);
+        *echo = 10.5;
+        assert_int_equal(member_check(&m, &beat, 10, &err), -1);
         assert_non_null(strstr(err.text, "it echoes what this host will say in 0.5 s"));
     }
     member_clear(&m);
@@ -896,9 +905,10 @@ static void who_slept_starts_nothing_of_before(void **state)
     struct member m;
     struct member_options o = seeker_of(2, 9);
     struct peer_info leader = {.id = 2, .order = 0, .host = "b"};
-    struct message beat = {.kind = MESSAGE_BEAT, .term = 1, .info = leader, .stamp = 50, .nonce = {3, 4}};
-    struct message start = {.kind = MESSAGE_ACTION, .term = 1, .action = {.kind = ACTION_START, .place = {.round = 2}}};
-    start.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 2, .leader = 2};
+    struct message beat = {.kind = MESSAGE_BEAT, .term = 1, .beat = {.info = leader, .stamp = 50, .nonce = {3, 4}}};
+    struct message start = {
+        .kind = MESSAGE_ACTION, .term = 1, .action = {{.kind = ACTION_START, .place = {.round = 2}}}};
+    start.action.record = (struct record){.nonce = {3, 4}, .term = 1, .round = 2, .leader = 2};
     for (int slept = 0; slept < 2; slept++) {
         double now_s = slept ? 70 : 10.5;
         memset(&lead, 0, sizeof lead);
@@ -906,9 +916,9 @@ static void who_slept_starts_nothing_of_before(void **state)
         member_seek(&m, 10);
         join_self(&m, 10);
         member_up(&m, &leader, 10); /* and says JOIN, of 10 s */
-        beat.echo = 0;
+        beat.beat.echo = 0;
         member_message(&m, 2, &beat, now_s); /* the first one of its term */
-        beat.echo = 10;
+        beat.beat.echo = 10;
         member_message(&m, 2, &beat, now_s);
         member_message(&m, 2, &start, now_s);
         assert_int_equal(lead.own_starts, !slept);
@@ -936,13 +946,13 @@ static void who_never_was_in_a_round_joins_the_run_that_etcd_keeps(void **state)
     } rows[] = {{0, 5, 0}, {1, 5, DT_EXIT_TEMPORARY}, {0, 0, DT_EXIT_TEMPORARY}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct message refuse = {
-            .kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}};
-        refuse.nonce[1] = rows[i].nonce != 0 ? 6 : 0;
+            .kind = MESSAGE_REFUSE, .term = 1, .refuse = {.code = DT_EXIT_TEMPORARY, .nonce = {rows[i].nonce, 6}}};
+        refuse.refuse.nonce[1] = rows[i].nonce != 0 ? 6 : 0;
         memset(&lead, 0, sizeof lead);
         member_init(&m, &o, &lead_hooks);
         m.record = (struct record){
             .nonce = {3, 4}, .term = 1, .round = 1, .leader = 2, .council_count = 1, .council = {o.self}};
-        m.last_round = rows[i].last_round;
+        m.node.last_round = rows[i].last_round;
         member_witness(&m, &witness);
         member_seek(&m, 10);
         join_self(&m, 10);
@@ -970,13 +980,14 @@ static void who_asked_for_a_vote_and_leads_since_is_followed_on(void **state)
     join_self(&m, 10);
     member_up(&m, &m.record.council[0], 10);
     member_message(
-        &m, 2, &(struct message){.kind = MESSAGE_BEAT, .term = 2, .info = m.record.council[0], .nonce = {1, 2}}, 11);
+        &m, 2,
+        &(struct message){.kind = MESSAGE_BEAT, .term = 2, .beat = {.info = m.record.council[0], .nonce = {1, 2}}}, 11);
     for (uint64_t term = 2; term <= 3; term++) {
         assert_int_equal(m.role, MEMBER_FOLLOWING);
-        ask = (struct message){.kind = MESSAGE_VOTE_ASK, .term = term, .record = m.record};
+        ask = (struct message){.kind = MESSAGE_VOTE_ASK, .term = term, .vote_ask = {.record = m.record}};
         member_message(&m, 2, &ask, 11);
     }
-    assert_true(m.role == MEMBER_SEEKING && m.promised == 3); /* it asks for the next term: it
+    assert_true(m.role == MEMBER_SEEKING && m.kept.promised == 3); /* it asks for the next term: it
                                                                * does not lead any more */
     member_clear(&m);
 }
@@ -996,11 +1007,11 @@ static void a_refusal_for_the_sake_of_our_own_run_is_old(void **state)
     member_seek(&m, 10);
     join_self(&m, 10);
     member_up(&m, &witness, 10);
-    struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .code = DT_EXIT_TEMPORARY, .nonce = {1, 2}};
+    struct message refuse = {.kind = MESSAGE_REFUSE, .term = 1, .refuse = {.code = DT_EXIT_TEMPORARY, .nonce = {1, 2}}};
     member_message(&m, 9, &refuse, 11);
     assert_true(m.role == MEMBER_SEEKING && lead.code == 0);
-    refuse.nonce[0] = 7; /* another run is there */
-    m.last_round = 1;
+    refuse.refuse.nonce[0] = 7; /* another run is there */
+    m.node.last_round = 1;
     member_message(&m, 9, &refuse, 11);
     assert_true(m.role == MEMBER_OVER && lead.code == DT_EXIT_TEMPORARY);
     member_clear(&m);

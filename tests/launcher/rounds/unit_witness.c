@@ -28,13 +28,13 @@ enum { SCHEDULES = 1000 };
 /* ---- the step ---- */
 
 enum { A = 11, B = 12, W = 99 };
-static struct witness w;
+static struct message_witness w;
 static struct witness_answer answer;
 static struct message ask;
 
 static void keep(uint64_t promised, uint64_t term, int round)
 {
-    w = (struct witness){
+    w = (struct message_witness){
         .id = W,
         .promised = promised,
         .record = {.nonce = {5, 6},
@@ -52,7 +52,6 @@ static void say(enum message_kind kind, uint64_t term, bool unled)
 {
     ask.kind = kind;
     ask.term = term;
-    memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce);
     witness_step(&w, unled, B, &ask, &answer);
 }
 
@@ -73,18 +72,18 @@ static void votes_once_and_for_what_is_as_new(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         keep(rows[i].promised, rows[i].own_term, rows[i].own_round);
-        ask = (struct message){.record = w.record, .granted = rows[i].elects};
-        ask.record.term = rows[i].record_term;
-        ask.record.round = rows[i].record_round;
+        ask = (struct message){.vote_ask = {.record = w.record, .decisive = rows[i].elects}};
+        ask.vote_ask.record.term = rows[i].record_term;
+        ask.vote_ask.record.round = rows[i].record_round;
         say(MESSAGE_VOTE_ASK, rows[i].term, rows[i].unled);
         assert_int_equal(answer.reply_count, 1);
         assert_int_equal(answer.replies[0].kind, MESSAGE_VOTE);
-        if (answer.replies[0].granted != rows[i].granted || answer.put_state != rows[i].granted || answer.put_beat) {
+        if (answer.replies[0].vote.yes != rows[i].granted || answer.put_state != rows[i].granted || answer.put_beat) {
             fail_msg("row %zu", i);
         }
         assert_int_equal(answer.next.promised, rows[i].granted ? rows[i].term : rows[i].promised);
         /* a candidate that knows less learns it */
-        assert_int_equal(answer.replies[0].record.round, rows[i].own_round);
+        assert_int_equal(answer.replies[0].vote.record.round, rows[i].own_round);
     }
 }
 
@@ -92,23 +91,23 @@ static void keeps_a_newer_record_and_follows_its_leader(void **state)
 {
     (void)state;
     keep(3, 3, 2);
-    ask = (struct message){.record = w.record};
-    ask.record.round = 3;
+    ask = (struct message){.prepare = {.record = w.record}};
+    ask.prepare.record.round = 3;
     say(MESSAGE_PREPARE, 3, false);
     assert_true(answer.put_state && answer.put_beat && answer.next.record.round == 3);
     assert_int_equal(answer.replies[0].kind, MESSAGE_ACK);
-    assert_int_equal(answer.replies[0].round, 3);
-    ask.record.round = 1; /* an older one */
+    assert_int_equal(answer.replies[0].ack.round, 3);
+    ask.prepare.record.round = 1; /* an older one */
     say(MESSAGE_PREPARE, 3, false);
     assert_true(answer.reply_count == 0 && !answer.put_state);
     keep(4, 3, 2);
-    ask.record.round = 3;
+    ask.prepare.record.round = 3;
     say(MESSAGE_PREPARE, 3, false); /* of a leader that another one follows */
     assert_true(!answer.put_state && !answer.put_beat);
     assert_int_equal(answer.replies[0].kind, MESSAGE_VOTE);
     assert_int_equal(answer.replies[0].term, 4);
-    assert_false(answer.replies[0].granted);
-    ask.record.nonce[0]++;
+    assert_false(answer.replies[0].vote.yes);
+    ask.prepare.record.nonce[0]++;
     ask.kind = MESSAGE_PREPARE;
     witness_step(&w, true, A, &ask, &answer); /* of another run */
     assert_true(answer.reply_count == 1 && answer.replies[0].kind == MESSAGE_REFUSE && !answer.put_state);
@@ -118,11 +117,11 @@ static void answers_beats_of_the_newest_leader(void **state)
 {
     (void)state;
     keep(3, 3, 2);
-    ask = (struct message){.round = 2, .granted = true, .stamp = 7.5};
+    ask = (struct message){.beat = {.nonce = {5, 6}, .round = 2, .committed = true, .stamp = 7.5}};
     say(MESSAGE_BEAT, 3, false);
     assert_true(answer.put_beat && answer.put_state && answer.next.record.committed);
     assert_int_equal(answer.replies[0].kind, MESSAGE_BEAT_ACK);
-    assert_true(answer.replies[0].echo == 7.5);
+    assert_true(answer.replies[0].beat_ack.echo == 7.5);
     w = answer.next;
     say(MESSAGE_BEAT, 3, false);
     assert_true(answer.put_beat && !answer.put_state);
@@ -142,30 +141,31 @@ static void tells_who_comes_where_to_go(void **state)
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.reply_count, 2); /* not to the witness */
     assert_int_equal(answer.replies[0].kind, MESSAGE_REDIRECT);
-    assert_int_equal(answer.replies[0].info.id, A); /* the leader first */
-    assert_int_equal(answer.replies[1].info.id, B);
-    ask.nonce[0] = 1; /* of another run */
+    assert_int_equal(answer.replies[0].redirect.id, A); /* the leader first */
+    assert_int_equal(answer.replies[1].redirect.id, B);
+    ask.join.nonce[0] = 1; /* of another run */
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.replies[0].kind, MESSAGE_REFUSE);
-    assert_int_equal(answer.replies[0].code, DT_EXIT_TEMPORARY);
-    assert_memory_equal(answer.replies[0].nonce, w.record.nonce, sizeof w.record.nonce);
+    assert_int_equal(answer.replies[0].refuse.code, DT_EXIT_TEMPORARY);
+    assert_memory_equal(answer.replies[0].refuse.nonce, w.record.nonce, sizeof w.record.nonce);
     w.record.round = 0; /* one that has not begun: who never was in a round may come over, and
                          * who was may hear of the other one yet */
     witness_step(&w, false, 77, &ask, &answer);
     assert_true(answer.reply_count == 1 && answer.replies[0].kind == MESSAGE_REFUSE);
-    ask.round = 1;
+    ask.join.last_round = 1;
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.reply_count, 0);
     w.record.round = 2;
     w.record.finished = true;
     w.record.code = 3;
     witness_step(&w, false, 77, &ask, &answer);
-    assert_int_equal(answer.replies[0].nonce[0], 0);     /* nothing to join */
-    memcpy(ask.nonce, w.record.nonce, sizeof ask.nonce); /* it missed the verdict */
+    assert_int_equal(answer.replies[0].refuse.nonce[0], 0);        /* nothing to join */
+    memcpy(ask.join.nonce, w.record.nonce, sizeof ask.join.nonce); /* it missed the verdict */
     witness_step(&w, false, 77, &ask, &answer);
-    assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].finished && answer.replies[0].code == 3);
-    assert_memory_equal(answer.replies[0].nonce, w.record.nonce, sizeof w.record.nonce);
-    memset(ask.nonce, 0, sizeof ask.nonce);
+    assert_true(answer.replies[0].kind == MESSAGE_REFUSE && answer.replies[0].refuse.finished &&
+                answer.replies[0].refuse.code == 3);
+    assert_memory_equal(answer.replies[0].refuse.nonce, w.record.nonce, sizeof w.record.nonce);
+    memset(ask.join.nonce, 0, sizeof ask.join.nonce);
     witness_step(&w, false, 77, &ask, &answer);
     assert_int_equal(answer.reply_count, 0); /* a newcomer waits for the next run */
 }
@@ -175,7 +175,7 @@ static void bytes_come_back(void **state)
     (void)state;
     struct dt_text bytes;
     struct dt_error err;
-    struct witness back;
+    struct message_witness back;
     dt_text_init(&bytes);
     keep(0x1234567890abcdef, 7, 3);
     witness_encode(&w, &bytes);
@@ -621,7 +621,7 @@ static void runs_that_are_given_up_are_a_few(void **state)
         (void)cluster_run(now_s + 440);
     }
     assert_int_equal(given_up, MEMBER_PAST + 1);
-    assert_int_equal(cluster_agent(0).member->past_count, MEMBER_PAST);
+    assert_int_equal(cluster_agent(0).member->kept.past_count, MEMBER_PAST);
     assert_null(cluster_broken());
     cluster_close();
 }
