@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale)
+bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, uint32_t digest, double now_s, double time_scale)
 {
     double long_s = HOSTS_WAIT_KEY_S / time_scale;
     bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 6;
     (void)snprintf(w->key, sizeof w->key, "%s", why);
+    w->key_digest = digest;
     w->key_refusals++;
     w->row_refusals = follows ? w->row_refusals + 1 : 1;
     w->row_since_s = follows ? w->row_since_s : now_s;
@@ -17,9 +18,15 @@ bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s,
     return w->row_refusals >= HOSTS_WAIT_REFUSALS && now_s - w->row_since_s >= long_s;
 }
 
+void hosts_wait_trouble(struct hosts_wait *w, const char *text, uint32_t digest)
+{
+    (void)snprintf(w->trouble, sizeof w->trouble, "%s", text);
+    w->trouble_digest = digest;
+}
+
 void hosts_wait_met(struct hosts_wait *w)
 {
-    w->trouble[0] = '\0';
+    hosts_wait_trouble(w, "", 0);
     w->key_refusals = w->row_refusals = 0;
 }
 
@@ -70,11 +77,13 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
+    uint32_t said = 0; /* the digest of what is in `out` */
     if (m->leading.coordinator != NULL) {
         const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->leading.coordinator->node_count,
                        o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
+        said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
         }
@@ -82,14 +91,13 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->node.wait_text);
     } else {
         hosts_wait_endpoint(w, m, o, out);
+        said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
     }
-    const char *after_address = strstr(w->denied, ": ");
-    if (lost == NULL && after_address != NULL && strstr(dt_text_str(out), after_address + 2) == NULL) {
+    if (lost == NULL && w->denied[0] != '\0' && said != w->denied_digest) {
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
-        /* what was to come next is past */
-        size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text);
-        dt_text_printf(out, "; first cause: round %d ended: %.*s", lost->round, (int)size, lost->text);
+        dt_text_printf(out, "; first cause: round %d ended: ", lost->round);
+        cause_add_line(&lost->cause, out); /* what was to come next is past */
     } else if (lost != NULL) {
         dt_text_printf(out, "; cause: %s", lost->text);
     }

@@ -10,6 +10,8 @@
 #define HOSTS_WAIT_KEY_S 15.0
 
 struct hosts_wait {
+    /* of the three texts, whatever address they name: as struct dt_error has it */
+    uint32_t trouble_digest, denied_digest, key_digest;
     double since_s;    /* our node waits for a round; -1: it does not */
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
@@ -24,7 +26,10 @@ struct hosts_wait {
 
 /* The endpoint refused our key. True when it has done so for long enough (HOSTS_WAIT_KEY_S /
  * time_scale) that nothing else can be the cause. */
-bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale);
+bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, uint32_t digest, double now_s, double time_scale);
+/* Why the endpoint cannot be reached now, "" for none. digest: of what happened, as struct dt_error
+ * has it; 0 where that is not known. */
+void hosts_wait_trouble(struct hosts_wait *w, const char *text, uint32_t digest);
 /* Another agent was met. */
 void hosts_wait_met(struct hosts_wait *w);
 /* Appends what is wrong at the endpoint. */

@@ -177,9 +177,9 @@ static void on_beat_ack(struct member *m, struct member_peer *p, const struct me
  * end. */
 static void tell_loss(struct member *m, const char *text)
 {
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, "");
     if (m->node.waiting) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, "", set);
     }
 }
 
@@ -330,7 +330,7 @@ static void on_bye(struct member *m, struct member_peer *p, const struct message
 static void on_cause(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     (void)p, (void)now_s;
-    member_set_cause(m, in->cause.round, in->cause.kind, in->cause.text);
+    (void)member_set_cause(m, in->cause.round, &in->cause.cause);
 }
 
 static void note_time(struct member *m, double now_s)

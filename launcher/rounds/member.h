@@ -153,10 +153,10 @@ struct member_pair { /* followers in a round that is to begin */
 };
 struct member_cause { /* why a round ended, for people */
     int round;
-    enum cause_kind kind;
     bool said; /* we have said it to people */
     bool past; /* of a run that we gave up */
-    char text[512];
+    struct cause cause;
+    char text[1024]; /* for people, with what comes of it */
 };
 struct member_past {
     struct record record;

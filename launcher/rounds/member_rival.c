@@ -57,9 +57,9 @@ static void yield(struct member *m, const struct member_peer *to, const struct m
     if (out.yield.address[0] == '\0') { /* the address at which we see it */
         memcpy(out.yield.address, to->info.address, sizeof out.yield.address);
     }
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, "");
     if (m->node.waiting) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, "", set);
     }
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].joined && m->peers[i].id != to->id) {
@@ -134,7 +134,7 @@ void member_on_yield(struct member *m, struct member_peer *p, const struct messa
         return;
     }
     if (m->node.waiting && m->cause.round == m->record.round && !m->cause.said) {
-        member_say_cause(m, m->cause.text);
+        member_say_cause(m, m->cause.text, "", true);
     }
     member_lose_leader(m, true, now_s);
     if (m->role != MEMBER_SEEKING) {

@@ -15,6 +15,7 @@
 #define NONCE(member) U64(member[0]), U64(member[1])
 #define INFO(member) STRUCT(member, peer_info, "", info_fields)
 #define RECORD(member) STRUCT(member, record, "record", record_fields)
+#define CAUSE(member) STRUCT(member, cause, "cause", cause_fields)
 /* an agent to connect to */
 #define OTHER(member) INFO(member), CHECK(member, can_be_connected_to)
 
@@ -110,6 +111,35 @@ static const struct field place_fields[] = {
 };
 #undef BASE
 
+#define BASE struct cause
+static const struct field cause_fields[] = {
+    ENUM(kind, cause_kind, "kind", 0, CAUSE_KIND_COUNT - 1),
+    NAME(host, "host"),
+    INT(rank, "rank", -1, MESSAGE_COUNT_MAX),
+    COUNT(local_rank, "local rank"),
+    INT(pid, "pid", 0, INT32_MAX),
+    INT(exit_code, "exit code", -255, 255),
+    BOOL(stopped_by_us, "stopped"),
+    STEP(step, "step"),
+    ENUM(blame.fault, dt_fault, "fault", 0, DT_FAULT_COUNT - 1),
+    COUNT(blame.rank, "blamed rank"),
+    ENUM(blame.told, dt_told, "told", 0, DT_TOLD_COUNT - 1),
+    COUNT(blame.teller, "teller"),
+    COUNT(blame.host, "teller's host"),
+    U64(digest),
+    BOOL(whole, "whole"),
+    LINE(words, "words"),
+    LINE(next, "next"),
+    {.type = FIELD_END},
+};
+#undef BASE
+
+static bool is_a_cause(const void *value, char *why, size_t why_bytes)
+{
+    (void)snprintf(why, why_bytes, "cause: none");
+    return ((const struct cause *)value)->kind != CAUSE_NONE;
+}
+
 /* ---- START ---- */
 
 /* Ranks and sizes of a node in a round must fit each other: they become the sizes of tables, and
@@ -175,7 +205,7 @@ static const struct row {
     [MESSAGE_PREPARE] = ROW("prepare", RECORD(prepare.record), BOOL(prepare.clear, "clear")),
     [MESSAGE_ACK] = ROW("ack", COUNT(ack.round, "round"), BOOL(ack.finished, "finished")),
     [MESSAGE_EVENT] =
-        ROW("event", STRUCT(event.event, event, "", event_fields), NAME(event.role, "role"), LINE(event.why, "text")),
+        ROW("event", STRUCT(event.event, event, "", event_fields), NAME(event.role, "role"), CAUSE(event.cause)),
     [MESSAGE_ACTION] = ROW("action", ENUM(action.action.kind, action_kind, "action", 0, ACTION_REFUSE),
                            CODE(action.action.code, "code"), STRUCT(action.action.place, place, "place", place_fields),
                            RECORD(action.record), STEP(action.order, "order"),
@@ -192,8 +222,7 @@ static const struct row {
     [MESSAGE_PROBE] = ROW("probe", OTHER(probe)),
     [MESSAGE_REACH] = ROW("reach", U64(reach.id)),
     [MESSAGE_CAUSE] =
-        ROW("cause", COUNT(cause.round, "round"),
-            ENUM(cause.kind, cause_kind, "cause", CAUSE_PEER, CAUSE_KIND_COUNT - 1), LINE(cause.text, "text")),
+        ROW("cause", COUNT(cause.round, "round"), CAUSE(cause.cause), CHECK(cause.cause, is_a_cause)),
     [MESSAGE_YIELD] = ROW("yield", OTHER(yield)),
     [MESSAGE_STATUS_ASK] = ROW("status_ask", U64(status_ask.number), U64(status_ask.asker)),
     [MESSAGE_STATUS] =
@@ -260,15 +289,16 @@ void message_set_event(struct message *m, const struct event *e)
     m->kind = MESSAGE_EVENT;
     m->event.event = *e;
     copy_string(m->event.role, sizeof m->event.role, e->role);
-    copy_string(m->event.why, sizeof m->event.why, e->why);
-    m->event.event.role = m->event.event.why = m->event.event.host = NULL;
+    m->event.cause = e->cause != NULL ? *e->cause : (struct cause){.rank = -1, .step = -1};
+    m->event.event.role = m->event.event.host = NULL;
+    m->event.event.cause = NULL;
 }
 
 struct event message_event_of(const struct message *m)
 {
     struct event e = m->event.event;
     e.role = m->event.role;
-    e.why = m->event.why;
+    e.cause = &m->event.cause;
     return e;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/output/cause.h"
 #include "launcher/rounds/coordinator.h"
 #include "launcher/rounds/fields.h"
 
@@ -85,14 +86,6 @@ enum message_kind {
     MESSAGE_KIND_COUNT
 };
 
-enum cause_kind {
-    CAUSE_NONE,
-    CAUSE_PEER,   /* a worker lost its peers: another host will say more */
-    CAUSE_HOST,   /* a host came, or was lost */
-    CAUSE_FAILED, /* a worker failed */
-    CAUSE_KIND_COUNT
-};
-
 struct message_join {
     struct peer_info info; /* the sender */
     bool order_binds;      /* info.order is a node rank that somebody chose */
@@ -126,8 +119,9 @@ struct message_ack { /* with the record's term */
 };
 
 struct message_event {
-    struct event event; /* without its strings: message_event_of gives it with them */
-    char role[COORDINATOR_ROLE_BYTES], why[MESSAGE_TEXT_BYTES];
+    struct event event; /* without its pointers: message_event_of gives it with them */
+    char role[COORDINATOR_ROLE_BYTES];
+    struct cause cause; /* CAUSE_NONE: the event has none */
 };
 
 struct message_action {
@@ -177,8 +171,7 @@ struct message_reach {
 
 struct message_cause {
     int round;
-    enum cause_kind kind;
-    char text[MESSAGE_TEXT_BYTES];
+    struct cause cause;
 };
 
 struct message_status_ask {
@@ -235,9 +228,9 @@ bool record_grants(uint64_t promised, const struct record *own, const struct mes
 /* The agent listens nowhere: it is the witness of a council (witness.h). */
 bool peer_is_witness(const struct peer_info *p);
 
-/* A MESSAGE_EVENT of *e, whose strings are copied as far as they fit. */
+/* A MESSAGE_EVENT of *e. Strings are copied as far as they fit, and the cause is copied. */
 void message_set_event(struct message *m, const struct event *e);
-/* The event of a MESSAGE_EVENT; its strings are those of *m. */
+/* The event of a MESSAGE_EVENT; its role and its cause are those of *m. */
 struct event message_event_of(const struct message *m);
 
 /* Appends the encoding to out. */

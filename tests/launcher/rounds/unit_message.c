@@ -122,6 +122,9 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     if (kind == MESSAGE_REDIRECT || kind == MESSAGE_PROBE || kind == MESSAGE_YIELD) {
         m->redirect.port |= 1;
     }
+    if (kind == MESSAGE_CAUSE) {
+        m->cause.cause.kind = CAUSE_FAILED;
+    }
     if (kind == MESSAGE_ACTION) { /* of a round that its record knows, with a leader */
         struct record *r = &m->action.record;
         r->round = (int)number(1, MESSAGE_COUNT_MAX);
@@ -197,11 +200,12 @@ static void fields_arrive(void **state)
     static struct message in, out;
     struct dt_text bytes = {0};
     (void)state;
+    static const struct cause cause = {.kind = CAUSE_FAILED, .host = "b", .rank = 1, .words = "a file"};
     struct event e = {.kind = EVENT_FAILED,
                       .failure = FAILURE_PERMANENT,
                       .step = 12,
                       .role = "trainer",
-                      .why = "host b rank 1: exit code 3",
+                      .cause = &cause,
                       .weak = true,
                       .out_of_memory = true,
                       .at_step = 11};
@@ -210,7 +214,8 @@ static void fields_arrive(void **state)
     assert_int_equal(decode(&out, &bytes), 0);
     struct event came = message_event_of(&out);
     assert_string_equal(came.role, e.role);
-    assert_string_equal(came.why, e.why);
+    assert_ptr_equal(came.cause, &out.event.cause);
+    assert_memory_equal(came.cause, &cause, sizeof cause);
     assert_true(came.weak && came.out_of_memory && came.at_step == 11);
     assert_true(came.step == 12 && came.kind == e.kind && came.failure == e.failure);
     dt_text_clear(&bytes);
@@ -352,7 +357,13 @@ struct wrong {
     X(MESSAGE_EVENT, "step 4611686018427387904", far_step, m->event.event.step = (int64_t)1 << 62)                     \
     X(MESSAGE_EVENT, "saved step", no_saved_step, m->event.event.saved_step = INT64_MIN)                               \
     X(MESSAGE_EVENT, "out of memory", far_at_step, m->event.event.at_step = INT64_MAX)                                 \
-    X(MESSAGE_CAUSE, "cause 0", no_cause, m->cause.kind = 0)                                                           \
+    X(MESSAGE_CAUSE, "cause: none", no_cause, m->cause.cause.kind = CAUSE_NONE)                                        \
+    X(MESSAGE_CAUSE, "cause: kind 4", unknown_cause, m->cause.cause.kind = CAUSE_KIND_COUNT)                           \
+    X(MESSAGE_EVENT, "cause: rank -2", no_rank, m->event.cause.rank = -2)                                              \
+    X(MESSAGE_EVENT, "cause: fault 3", unknown_fault, m->event.cause.blame.fault = DT_FAULT_COUNT)                     \
+    X(MESSAGE_CAUSE, "cause: blamed rank -1", blamed_nobody, m->cause.cause.blame.rank = -1)                           \
+    X(MESSAGE_CAUSE, "cause: told 3", unknown_told, m->cause.cause.blame.told = DT_TOLD_COUNT)                         \
+    X(MESSAGE_CAUSE, "cause: teller -1", no_teller, m->cause.cause.blame.teller = -1)                                  \
     X(MESSAGE_STATUS, "part -1", no_part, m->status.part = -1)                                                         \
     X(MESSAGE_ACTION, "order -1", start_without_order, start(m); m->action.order = -1)                                 \
     X(MESSAGE_ACTION, "sizes", strange_sizes, start(m); (void)strcpy(m->action.sizes, "8;id"))                         \
@@ -441,11 +452,11 @@ static void texts_are_harmless(void **state)
         assert_string_equal(err.text, "join message: host: control characters, or no UTF-8");
         dt_text_reset(&bytes);
         fill(&in, MESSAGE_EVENT, false);
-        (void)strcpy(in.event.why, harmful[i]);
+        (void)strcpy(in.event.cause.words, harmful[i]);
         message_encode(&in, &bytes);
         assert_int_equal(message_decode(&out, bytes.data, bytes.size, &err), 0);
-        assert_int_equal(strlen(out.event.why), size);
-        assert_non_null(strchr(out.event.why, '?'));
+        assert_int_equal(strlen(out.event.cause.words), size);
+        assert_non_null(strchr(out.event.cause.words, '?'));
         dt_text_clear(&bytes);
     }
     struct dt_text bytes = {0};
