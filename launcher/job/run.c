@@ -18,6 +18,7 @@
 #include "launcher/job/plan.h"
 #include "launcher/job/requeue.h"
 #include "launcher/job/run_parts.h"
+#include "launcher/options/rendezvous.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -379,8 +380,7 @@ static void say_choices(const struct options *o)
     bool counted = !isdigit((unsigned char)o->nproc_text[0]),
          typed = options_source(o, OPTION_nproc_per_node)[0] == '-';
     bool hosts = is_from_outside(o, OPTION_nnodes) && (o->nnodes_max > 1 || !typed);
-    bool first =
-        o->here.node_rank == 0 && o->local_first == 0 && (strcmp(o->rdzv_backend, "static") != 0 || o->node_rank == 0);
+    bool first = o->here.node_rank == 0 && o->local_first == 0 && (!o->rdzv->by_rank || o->node_rank == 0);
     if ((!counted && !hosts && !is_from_outside(o, OPTION_nproc_per_node)) || !first || o->leashed) {
         return;
     }
@@ -526,7 +526,7 @@ static int run_all(const struct options *o, char *const *env)
                       .begin_s = dt_now_s(),
                       .failures = {.root = -1}};
     r->scheduled = strcmp(o->here.name, "none") != 0;
-    r->is_train = o->bundled && strcmp(o->program, "train") == 0;
+    r->is_train = o->bundled == BUNDLED_TRAIN;
     say_choices(o);
     if (run_open_signals(r, &err) != 0 || workers_open(&r->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
         console_say("dtrun: %s\n", err.text);

@@ -2,6 +2,7 @@
  * spelling: some sites parse them. Ours are in events.jsonl, whatever this option says. */
 #include "base/clock.h"
 #include "launcher/job/run_parts.h"
+#include "launcher/options/rendezvous.h"
 #include "launcher/output/console.h"
 
 #include <math.h>
@@ -79,7 +80,7 @@ static void say(const struct run *r, const struct torch_event *e)
     add_member(&line, "hostname", r->failures.host);
     add_member(&line, "state", e->state);
     add_number(&line, "total_run_time", true, ended ? (int)(dt_now_s() - r->begin_s) : 0);
-    add_member(&line, "rdzv_backend", r->o->rdzv_backend);
+    add_member(&line, "rdzv_backend", r->o->rdzv->name);
     add_member(&line, "raw_error", e->raw_error);
     add_inside(r, e, &line);
     add_number(&line, "agent_restarts", true, r->place.restarts_used);
