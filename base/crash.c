@@ -25,9 +25,8 @@ enum {
     LEAST_OURS = 3,        /* of this program: fewer, and the unwinder was stopped on its way */
     SCAN_BYTES = 64 * 1024 /* of the stack */
 };
-#define STACK_MOST_BYTES                                                                                               \
-    ((uintptr_t)64 << 20) /* whatever lies farther below the main thread's
-                           * first frames is not its stack */
+/* whatever lies farther below the main thread's first frames is not its stack */
+#define STACK_MOST_BYTES ((uintptr_t)64 << 20)
 
 static char name[64];
 static char log_path[PATH_MAX];

@@ -14,8 +14,8 @@
 #define DT_SCAN_DEPTH 64                 /* deepest nesting of arrays and objects */
 #define DT_SCAN_VALUES ((size_t)200000)  /* most values in one text */
 
-struct dt_scan_place {             /* lines and columns count from 1; a column is a character,
-                                    * not a byte */
+/* lines and columns count from 1; a column is a character, not a byte */
+struct dt_scan_place {
     uint32_t line, column;         /* of the value */
     uint32_t key_line, key_column; /* of its key; those of the value in an array and at the top */
 };

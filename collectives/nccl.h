@@ -39,7 +39,8 @@ struct nccl_said { /* what a rank puts into its stream; written by it, read by o
                                              * changed too */
 };
 
-struct nccl_side {              /* one rank's part of the memory that ranks of a host share */
+/* one rank's part of the memory that ranks of a host share */
+struct nccl_side {
     alignas(64) uint32_t ready; /* written by its stream: the collective that it has come to */
     alignas(64) uint32_t done;  /* and the one that it has come through */
     alignas(64) struct nccl_said said[NCCL_RING];

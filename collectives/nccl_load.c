@@ -13,9 +13,8 @@
 
 #define LEAST 21400   /* the first with communicators that do not block */
 #define ORDERED 22600 /* the first that knows NCCL_LAUNCH_ORDER_IMPLICIT */
-#define WINDOWS                                                                                                        \
-    22907 /* the first whose kernels over symmetric windows end when their
-           * communicator is aborted */
+/* the first whose kernels over symmetric windows end when their communicator is aborted */
+#define WINDOWS 22907
 
 static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
                                     "/usr/local/cuda/lib/libnccl.so.2"};

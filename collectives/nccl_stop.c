@@ -23,9 +23,9 @@
 #define REVOKE_S 5.0 /* then it is aborted */
 #define END_S 10.0   /* what closing may take */
 #define CAUSE_S 0.2  /* what the hosts have to say who is lost, when NCCL fails first */
-#define SPIN_S                                                                                                         \
-    2e-4 /* since 2.23 each collective is put in by a thread that NCCL starts for it,
-          * which takes tens of microseconds */
+/* since 2.23 each collective is put in by a thread that NCCL starts for it, which takes tens of
+ * microseconds */
+#define SPIN_S 2e-4
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 

@@ -16,9 +16,8 @@
 #include <string.h>
 
 #define NAMED_MAX 4
-#define OTHERS_MORE_S                                                                                                  \
-    2.0 /* ranks beside the missing one, on another host, give up first: they
-         * can name it */
+/* ranks beside the missing one, on another host, give up first: they can name it */
+#define OTHERS_MORE_S 2.0
 
 static struct nccl_side *side(const struct nccl *n, int i)
 {

@@ -15,9 +15,8 @@
 #include <stdalign.h>
 
 #define SHM_MAGIC 0x314d4853u
-#define SHM_SMALL_BYTES                                                                                                \
-    ((size_t)16384)                            /* up to here everybody reads everything: one step
-                                                * instead of two */
+/* up to here everybody reads everything: one step instead of two */
+#define SHM_SMALL_BYTES ((size_t)16384)
 #define SHM_BOUNCE_BYTES ((size_t)1024 * 1024) /* buffers outside the arenas pass through here */
 #define SHM_BLOCK_BYTES ((size_t)16384)        /* summed at a time, then stored to all */
 #define SHM_NAME_WORDS 6

@@ -19,9 +19,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define LEADER_MORE_S                                                                                                  \
-    0.5 /* the leader gives up later than ranks that wait for a neighbour, who
-         * can name it */
+/* the leader gives up later than ranks that wait for a neighbour, who can name it */
+#define LEADER_MORE_S 0.5
 
 /* Where the inner ticket travels: with a group's ticket; through the store otherwise. */
 static struct tcp *parent_of(const struct dt_comm *c)

@@ -21,15 +21,12 @@
 #include <sys/uio.h>
 
 #define TCP_MAGIC 0x32504354u
-#define TCP_SMALL_BYTES                                                                                                \
-    ((size_t)16384) /* up to here every host merges everything: one
-                     * way instead of two */
-#define TCP_BLOCK_BYTES                                                                                                \
-    ((size_t)64 * 1024) /* merged at a time: stays in the second-level
-                         * cache until it travels on */
-#define TCP_RING                                                                                                       \
-    4                                             /* blocks of each node that may arrive before
-                                                   * they are merged */
+/* up to here every host merges everything: one way instead of two */
+#define TCP_SMALL_BYTES ((size_t)16384)
+/* merged at a time: stays in the second-level cache until it travels on */
+#define TCP_BLOCK_BYTES ((size_t)64 * 1024)
+/* blocks of each node that may arrive before they are merged */
+#define TCP_RING 4
 #define TCP_STAGE_BYTES ((size_t)4 * 1024 * 1024) /* of ranks that share a host, per pass */
 #define TCP_LOOK_S 0.05
 #define TCP_SPIN_S 20e-6

@@ -39,9 +39,8 @@ enum dt_wire_query {
     DT_WIRE_QUERY_COUNT
 };
 #define DT_WIRE_MAGIC 0x3C85F7CEu
-#define DT_WIRE_LOOKS                                                                                                  \
-    0x80000000u /* in PING's nonce: this client looks for its answers instead
-                 * of sleeping, and asks on at once */
+/* in PING's nonce: this client looks for its answers instead of sleeping, and asks on at once */
+#define DT_WIRE_LOOKS 0x80000000u
 enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
 
 /* "SET", for statistics. */

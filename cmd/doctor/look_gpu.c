@@ -22,9 +22,8 @@
 #ifndef DT_CUDA_TOOLKIT /* CUDART_VERSION of the toolkit that this was built with; 0: none */
 #define DT_CUDA_TOOLKIT 0
 #endif
-#define CUDA_S                                                                                                         \
-    6.0 /* for CUDA's driver: without persistence mode each GPU takes a second to wake
-         * up */
+/* for CUDA's driver: without persistence mode each GPU takes a second to wake up */
+#define CUDA_S 6.0
 
 enum { PROCESSES = 16, LOG_RECORDS = 100000 };
 

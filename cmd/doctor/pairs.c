@@ -30,9 +30,8 @@
 #define LARGE_S 5.0
 #define IDLE_S 20.0 /* of a caller */
 #define PAIR_S 15.0
-#define FRAME_BYTES                                                                                                    \
-    ((size_t)8900) /* no packet is much larger; what is lost above is not lost by
-                    * its size */
+/* no packet is much larger; what is lost above is not lost by its size */
+#define FRAME_BYTES ((size_t)8900)
 #define PINGS 21
 
 struct hello {

@@ -17,9 +17,8 @@
 #include <unistd.h>
 
 enum { BYTES_VOCABULARY = 256, END_OF_TEXT = 0 };
-#define BASELINE_BYTES                                                                                                 \
-    ((int64_t)16 << 20) /* most of each text that is looked at: seconds, not
-                         * minutes */
+/* most of each text that is looked at: seconds, not minutes */
+#define BASELINE_BYTES ((int64_t)16 << 20)
 
 static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "\n"

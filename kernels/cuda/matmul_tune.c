@@ -17,9 +17,8 @@
 
 enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
 #define READY_S 60.0
-#define COPIES_BYTES                                                                                                   \
-    ((size_t)256 << 20) /* operands are used in turns up to so much: beyond what
-                         * a cache holds */
+/* operands are used in turns up to so much: beyond what a cache holds */
+#define COPIES_BYTES ((size_t)256 << 20)
 
 struct candidate {
     bool apart; /* not as found, but product and epilogue one after the other */

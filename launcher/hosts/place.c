@@ -18,9 +18,8 @@
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
 #define UNNAMED_BYTES 300            /* of what a job without a name runs */
-#define ARGUMENTS_BYTES                                                                                                \
-    1200 /* of train's arguments shown where hosts differ; all of
-          * them are compared */
+/* of train's arguments shown where hosts differ; all of them are compared */
+#define ARGUMENTS_BYTES 1200
 
 static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up
                                  * beside everything else */

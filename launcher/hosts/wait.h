@@ -6,9 +6,8 @@
 #include "launcher/options/options.h"
 
 #define HOSTS_WAIT_REFUSALS 3 /* of so many the key is the cause */
-#define HOSTS_WAIT_KEY_S                                                                                               \
-    15.0 /* for so long refused, and by nobody else answered: the key will
-          * not get better */
+/* for so long refused, and by nobody else answered: the key will not get better */
+#define HOSTS_WAIT_KEY_S 15.0
 
 struct hosts_wait {
     double since_s;    /* our node waits for a round; -1: it does not */

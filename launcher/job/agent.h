@@ -38,23 +38,24 @@ enum agent_event {
                           * for the others it is lost; value: the signal */
     AGENT_EVENT_COUNT
 };
-enum agent_do {                       /* what the caller does, in this order */
-                AGENT_DO_SPAWN,       /* start the workers of the round */
-                AGENT_DO_ORDER_STOP,  /* on the pages: save and stop; programs without a page's
-                                       * ear get the signal `signal` */
-                AGENT_DO_ORDER_ABORT, /* on the pages: the round is over */
-                AGENT_DO_TERM,        /* the signal `signal` to each worker's group */
-                AGENT_DO_KILL,        /* KILL to each worker's group and every descendant */
-                AGENT_DO_GRACE,       /* AGENT_ON_GRACE after the grace time; not again when it
-                                       * is running */
-                AGENT_DO_TELL_JOIN,   /* EVENT_JOIN to the coordinator, and so on */
-                AGENT_DO_TELL_FAILED,
-                AGENT_DO_TELL_DONE,
-                AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
-                AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event; `code` when a stop
-                                        * that went round is told again */
-                AGENT_DO_TELL_KILL,    /* the same with COORDINATOR_KILL */
-                AGENT_DO_EXIT          /* with `code` */
+/* what the caller does, in this order */
+enum agent_do {
+    AGENT_DO_SPAWN,       /* start the workers of the round */
+    AGENT_DO_ORDER_STOP,  /* on the pages: save and stop; programs without a page's
+                           * ear get the signal `signal` */
+    AGENT_DO_ORDER_ABORT, /* on the pages: the round is over */
+    AGENT_DO_TERM,        /* the signal `signal` to each worker's group */
+    AGENT_DO_KILL,        /* KILL to each worker's group and every descendant */
+    AGENT_DO_GRACE,       /* AGENT_ON_GRACE after the grace time; not again when it
+                           * is running */
+    AGENT_DO_TELL_JOIN,   /* EVENT_JOIN to the coordinator, and so on */
+    AGENT_DO_TELL_FAILED,
+    AGENT_DO_TELL_DONE,
+    AGENT_DO_TELL_STOPPED, /* code: `failure_code`, as TELL_FAILED */
+    AGENT_DO_TELL_STOP,    /* code: 128 + the signal of the event; `code` when a stop
+                            * that went round is told again */
+    AGENT_DO_TELL_KILL,    /* the same with COORDINATOR_KILL */
+    AGENT_DO_EXIT          /* with `code` */
 };
 #define AGENT_MAX_DO 6
 

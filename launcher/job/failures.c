@@ -13,9 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TOLD_BYTES                                                                                                     \
-    ((size_t)300)                     /* of a cause; the rest may have been cut off where it was
-                                       * passed on */
+/* of a cause; the rest may have been cut off where it was passed on */
+#define TOLD_BYTES ((size_t)300)
 #define TOLD_LEAST_BYTES ((size_t)24) /* fewer may be anybody's */
 #define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
 

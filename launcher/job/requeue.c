@@ -11,9 +11,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define ASK_S                                                                                                          \
-    20.0 /* a controller under load answers late, but a job that was told to stop has
-          * not much time left */
+/* a controller under load answers late, but a job that was told to stop has not much time left */
+#define ASK_S 20.0
 
 bool requeue_wanted(const struct options *o, int signal)
 {

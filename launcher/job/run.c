@@ -30,12 +30,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SETTLE_S                                                                                                       \
-    0.1 /* the first news of a failure waits so long for the round to be over and
-         * its cause known */
-#define STOPPED_S                                                                                                      \
-    60.0 /* a stopped worker that may be silent for ever, as in a save, is lost
-          * after this */
+/* the first news of a failure waits so long for the round to be over and its cause known */
+#define SETTLE_S 0.1
+/* a stopped worker that may be silent for ever, as in a save, is lost after this */
+#define STOPPED_S 60.0
 
 static struct run run; /* one per process; tables of a thousand nodes are no guest of the stack */
 

@@ -15,9 +15,8 @@
 
 enum { LEFT_MAX = 1024, NAMED = 4 };
 
-#define SETTLE_LEFT_S                                                                                                  \
-    1.0            /* a round is being ended: what ends when a pipe of its worker is
-                    * closed needs no TERM */
+/* a round is being ended: what ends when a pipe of its worker is closed needs no TERM */
+#define SETTLE_LEFT_S 1.0
 #define TOLD_S 5.0 /* all is well, but it was told to end: from TERM to KILL */
 #define LOOK_S 0.02
 #define LATER_S 0.1

@@ -22,9 +22,8 @@
 #include <uv.h>
 
 #define RUN_STUCK_S 10.0 /* after KILL: it hangs in the kernel */
-#define QUEUE                                                                                                          \
-    64 /* events of one turn that are not yet handled; each worker's end is
-        * handled at once */
+/* events of one turn that are not yet handled; each worker's end is handled at once */
+#define QUEUE 64
 
 struct run_binding { /* of one worker, with --numa_binding */
     struct cpus cpus;

@@ -8,12 +8,10 @@
 #include <stdio.h>
 
 #define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
-#define ABORT_GRACE_S                                                                                                  \
-    5.0 /* a bundled worker that was told to leave its waits has nothing to
-         * save */
-#define SAVED_BEFORE_S                                                                                                 \
-    5.0                   /* a save must be done so long before the KILL: hosts have yet to
-                           * agree */
+/* a bundled worker that was told to leave its waits has nothing to save */
+#define ABORT_GRACE_S 5.0
+/* a save must be done so long before the KILL: hosts have yet to agree */
+#define SAVED_BEFORE_S 5.0
 #define WAIT_LINE_S 10.0  /* between two lines about a wait */
 #define WISHED_LINE_S 2.0 /* to the first one after a signal to us */
 

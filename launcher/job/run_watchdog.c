@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RAS_S                                                                                                          \
-    4.0 /* a worker that hangs lives so much longer, at most, while NCCL is asked;
-         * ranks that do not answer it take some of that */
+/* a worker that hangs lives so much longer, at most, while NCCL is asked; ranks that do not
+ * answer it take some of that */
+#define RAS_S 4.0
 
 struct worker *run_worker_of(struct run *r, pid_t pid)
 {

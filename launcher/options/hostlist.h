@@ -12,9 +12,8 @@
 
 #define HOSTLIST_MAX_HOSTS 65536
 #define HOSTLIST_MAX_SLOTS 65536 /* of one host */
-#define HOSTLIST_MAX_WORKERS                                                                                           \
-    4096                      /* slots=N of a file for people: workers that are started on
-                               * one host */
+/* slots=N of a file for people: workers that are started on one host */
+#define HOSTLIST_MAX_WORKERS 4096
 #define HOSTLIST_MAX_NAME 255 /* bytes */
 
 struct hostlist_host {

@@ -21,15 +21,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define OWN_BYTES                                                                                                      \
-    ((size_t)16 << 20) /* what waits of a side when own lines are dropped, too;
-                        * others' are dropped long before */
-#define MOMENT_S                                                                                                       \
-    0.05 /* that an own line is waited for, where what is before it
-          * is being read */
-#define REST_S                                                                                                         \
-    1.0 /* after one that took longer, so that many lines do not add
-         * up */
+/* what waits of a side when own lines are dropped, too; others' are dropped long before */
+#define OWN_BYTES ((size_t)16 << 20)
+/* that an own line is waited for, where what is before it is being read */
+#define MOMENT_S 0.05
+/* after one that took longer, so that many lines do not add up */
+#define REST_S 1.0
 #define LOOK_S 0.1
 #define PIECE_BYTES ((size_t)4096)
 

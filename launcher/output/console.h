@@ -13,9 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define CONSOLE_STALL_S                                                                                                \
-    5.0 /* how long the end of a process waits for a console that does not
-         * read */
+/* how long the end of a process waits for a console that does not read */
+#define CONSOLE_STALL_S 5.0
 
 /* Starts the threads; out_fd and err_fd (1 and 2; tests give others) stay the caller's.
  * DT_NO_MEMORY when there can be no thread: all is written directly, as before. */

@@ -18,9 +18,8 @@
 
 enum { ASKERS = 8, SWEEP_FILES = 64 };
 #define LONGEST_NAME "4194304-0123456789ab.sock" /* of a socket here: PID-RANDOM.sock */
-#define SLOW_S                                                                                                         \
-    5.0 /* for one who asks, from the connection to its
-         * end */
+/* for one who asks, from the connection to its end */
+#define SLOW_S 5.0
 
 struct status {
     struct asked *asked;

@@ -11,12 +11,11 @@
 #define COORDINATOR_MAX_NODES 10240 /* and their numbers are below it */
 #define COORDINATOR_ROLE_BYTES 64
 #define COORDINATOR_HOST_BYTES 64
-#define COORDINATOR_KILL                                                                                               \
-    137 /* 128 + KILL: code of a STOP, event or action, after another
-         * one: whoever asked insists, workers are killed now */
-#define COORDINATOR_NO_PROGRESS                                                                                        \
-    3 /* so many restarts without a newer saved step or a longer run:
-       * another one will not help */
+/* 128 + KILL: code of a STOP, event or action, after another one: whoever asked insists, workers
+ * are killed now */
+#define COORDINATOR_KILL 137
+/* so many restarts without a newer saved step or a longer run: another one will not help */
+#define COORDINATOR_NO_PROGRESS 3
 
 enum event_kind {
     EVENT_JOIN,    /* a node has no workers and waits for a round; again after each round */

@@ -58,12 +58,11 @@ struct member_options {
     bool closed_ok;                          /* the workers need no connections between any two
                                               * hosts, as far as we know */
     uint64_t nonce[2];                       /* random; names the run if this agent leads first */
-#define MEMBER_FAILED_CHECK                                                                                            \
-    "the check of the job failed with exit code " /* a digest that ends with such a line is that
-                                                   * of a host that cannot take part */
-#define MEMBER_UNNAMED                                                                                                 \
-    "job without --rdzv_id: "        /* how a line begins that says what is run, where the run
-                                      * has a name that other jobs may have as well */
+/* a digest that ends with such a line is that of a host that cannot take part */
+#define MEMBER_FAILED_CHECK "the check of the job failed with exit code "
+/* how a line begins that says what is run, where the run has a name that other jobs may have as
+ * well */
+#define MEMBER_UNNAMED "job without --rdzv_id: "
     char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all nodes: lines of "name value" */
 };
 
@@ -166,7 +165,8 @@ struct member_return { /* a host whose agent was lost, and came back */
     double at_s[3]; /* newest returns, a ring */
     double held_until_s;
 };
-struct member_nodes {                    /* of a leader: numbers for the coordinator */
+/* of a leader: numbers for the coordinator */
+struct member_nodes {
     uint64_t ids[COORDINATOR_MAX_NODES]; /* who has the number */
     int unused[COORDINATOR_MAX_NODES], unused_count, next;
     uint64_t order_ids[4 * COORDINATOR_MAX_NODES]; /* who had this order last */

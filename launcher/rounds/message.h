@@ -25,7 +25,8 @@ enum {
 #define MESSAGE_TERM_MAX ((uint64_t)1 << 63) /* there is a later one */
 #define MESSAGE_TIME_MAX 1e12                /* seconds */
 
-struct peer_info {    /* one agent */
+/* one agent */
+struct peer_info {
     uint64_t id;      /* random, per process; 0: nobody */
     int64_t order;    /* decides group ranks; -1: not yet given */
     int port;         /* where it listens */

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEADERLESS_DEAD                                                                                                \
-    2 /* survivors who can elect another leader have done so within 25/15 of
-       * dead_s */
+/* survivors who can elect another leader have done so within 25/15 of dead_s */
+#define LEADERLESS_DEAD 2
 
 void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
 {

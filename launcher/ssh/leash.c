@@ -18,9 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RECORD_BYTES                                                                                                   \
-    ((size_t)1 << 20) /* longest one; a variable of the kernel's has at most 128
-                       * KiB */
+/* longest one; a variable of the kernel's has at most 128 KiB */
+#define RECORD_BYTES ((size_t)1 << 20)
 #define OPEN_S 60.0
 #define SIGN_MS 2000 /* for an output that is full */
 

@@ -22,12 +22,10 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err);
 /* Empties that file, which the workers could reach: once the key has been read. */
 void leash_forget_key(const char *key_path);
 
-#define LEASH_SIGN_BYTES                                                                                               \
-    33 /* of the text that comes with "sign": hexadecimal digits and
-        * NUL */
-#define LEASH_SIGN                                                                                                     \
-    "dtrun-ended " /* what a line ends with that signs: this, the text, a space,
-                    * the exit code */
+/* of the text that comes with "sign": hexadecimal digits and NUL */
+#define LEASH_SIGN_BYTES 33
+/* what a line ends with that signs: this, the text, a space, the exit code */
+#define LEASH_SIGN "dtrun-ended "
 /* Agent, last of all: signs its exit code. Nothing without a leash. */
 void leash_sign(int code);
 

@@ -19,20 +19,17 @@
 #include <unistd.h>
 #include <uv.h>
 
-#define KEEP_BYTES                                                                                                     \
-    ((size_t)8 << 20)  /* of output that waits for our console; what comes then is
-                        * dropped with a count */
+/* of output that waits for our console; what comes then is dropped with a count */
+#define KEEP_BYTES ((size_t)8 << 20)
 #define SSH_FAILED 255 /* ssh's own exit code; dtrun has no such one */
-#define AFTER_S                                                                                                        \
-    20.0 /* beyond the workers' grace, until hosts that do not end
-          * are cut off */
-#define CUT_S                                                                                                          \
-    10.0 /* for an agent whose leash has ended, until its ssh is
-          * killed */
+/* beyond the workers' grace, until hosts that do not end are cut off */
+#define AFTER_S 20.0
+/* for an agent whose leash has ended, until its ssh is killed */
+#define CUT_S 10.0
 #define KEY_RECORD_BYTES (4 + 2 * sizeof((struct secure_key *)NULL)->bytes + 1) /* "key ", hexadecimal, NUL */
-#define DRAIN_S                                                                                                        \
-    2.0 /* for output after the last ssh has ended: what it left in the background
-         * may hold the pipes for ever */
+/* for output after the last ssh has ended: what it left in the background may hold the pipes for
+ * ever */
+#define DRAIN_S 2.0
 
 struct stream {
     struct remote *remote;

@@ -21,7 +21,8 @@ struct store_access_options {
                 * reaches it */
 };
 
-struct store_guest {     /* whose a connection is; all zeros: not known yet */
+/* whose a connection is; all zeros: not known yet */
+struct store_guest {
     uint8_t address[16]; /* zeros for a process of this machine */
     unsigned user;       /* of this machine */
     bool is_here;

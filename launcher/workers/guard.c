@@ -34,9 +34,8 @@
 #include <unistd.h>
 
 #define CONSOLE_S 0.2 /* a console that does not read is tried again */
-#define LOOK_S                                                                                                         \
-    0.2 /* the guard looks for what an earlier job has left, and the job is under
-         * way by then */
+/* the guard looks for what an earlier job has left, and the job is under way by then */
+#define LOOK_S 0.2
 
 static pid_t guard_pid; /* written once, before the agent does anything */
 static struct lifetime {

@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define LEFTOVERS_SWEEPER                                                                                              \
-    "rank-sweeper" /* its name: not ours, so whoever kills all that is
-                    * called dtrun leaves it for just that */
+/* its name: not ours, so whoever kills all that is called dtrun leaves it for just that */
+#define LEFTOVERS_SWEEPER "rank-sweeper"
 
-struct leftovers {    /* zeroed but for the times */
+/* zeroed but for the times */
+struct leftovers {
     double begun_s;   /* of this job */
     double look_at_s; /* the first look */
     bool seen, done;

@@ -20,7 +20,8 @@ struct process_look {
     double resident_bytes;
 };
 
-struct process_use {        /* sums over processes */
+/* sums over processes */
+struct process_use {
     double cpu_s;           /* of all threads, those that have ended too, and of children that
                              * were waited for (these in ticks of the kernel) */
     double waited_s;        /* of their main threads: ready to compute, but others had the CPU; 0

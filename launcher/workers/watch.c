@@ -12,9 +12,9 @@
 #include <string.h>
 
 #define SLOW_PHASE 10
-#define WAITING                                                                                                        \
-    1.25 /* for one that waits for peers: the agent that has the silent one, maybe of
-          * another host, is first to name it */
+/* for one that waits for peers: the agent that has the silent one, maybe of another host, is
+ * first to name it */
+#define WAITING 1.25
 #define MARK_S 5.0
 /* CPU time between two looks that is no sign of life: what a signal costs; and, of a core, what
  * threads of libraries use that look around now and then. Gloo's looks a hundred times a second,
@@ -165,9 +165,8 @@ static bool more_suspect(const struct worker *a, const struct worker *b, bool pa
 /* ---- several silent programs that we know nothing of ---- */
 
 enum { OTHERS = 8 }; /* that are told */
-#define SKEW_S                                                                                                         \
-    4.0 /* within so long workers that wait for each other fall silent, looked at
-         * once a second */
+/* within so long workers that wait for each other fall silent, looked at once a second */
+#define SKEW_S 4.0
 
 struct silent {
     int index;

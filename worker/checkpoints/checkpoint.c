@@ -21,17 +21,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OWNER_MAX_BYTES                                                                                                \
-    (4 << 20) /* the run id is a string of the environment: 128 KiB, before
-               * its escapes */
+/* the run id is a string of the environment: 128 KiB, before its escapes */
+#define OWNER_MAX_BYTES (4 << 20)
 
 #define TAKEN "-taken-by-"
 #define GONE ".tmp-gone-" /* what is being removed */
 #define LOCK_S 60.0       /* claim and commit take a moment */
 #define SEEN_S 5.0        /* a file server may show late what another host has written */
-#define FROZEN_S                                                                                                       \
-    3.0 /* a rank of an older round that does not let go for so long is on a
-         * frozen host */
+/* a rank of an older round that does not let go for so long is on a frozen host */
+#define FROZEN_S 3.0
 
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {

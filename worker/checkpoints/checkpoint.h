@@ -37,7 +37,8 @@ struct checkpoint_slice {
     const struct checkpoint_reader *reader; /* null: host memory */
 };
 
-struct checkpoint_state {          /* everything else; the same on all ranks */
+/* everything else; the same on all ranks */
+struct checkpoint_state {
     int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by
                                     * all ranks */
     int64_t tokens;                /* seen since the start */

@@ -13,9 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_KEY                                                                                                       \
-    "weights_hash" /* as dtckpt hash prints it: a course of another seed has the
-                    * same steps and other weights */
+/* as dtckpt hash prints it: a course of another seed has the same steps and other weights */
+#define HASH_KEY "weights_hash"
 
 enum { CHUNK = 1 << 20 }; /* elements */
 

@@ -15,9 +15,8 @@
 #include <sys/stat.h>
 
 #define COURSE_MAX_BYTES (4 << 20) /* the run id is a string of the environment */
-#define ASIDE_FILES                                                                                                    \
-    20000 /* looked at, at most: on a slow file system it is the start
-           * of a run that waits */
+/* looked at, at most: on a slow file system it is the start of a run that waits */
+#define ASIDE_FILES 20000
 #define ASIDE_DEPTH 4
 #define OLD ".old-"
 

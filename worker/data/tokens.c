@@ -12,9 +12,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MEASURE_BYTES                                                                                                  \
-    ((size_t)1 << 30) /* up to here every id is looked at when opening,
-                       * whatever the JSON says */
+/* up to here every id is looked at when opening, whatever the JSON says */
+#define MEASURE_BYTES ((size_t)1 << 30)
 
 enum { VOCABULARY_MAX = 1 << 24 }; /* as model.vocab_size */
 

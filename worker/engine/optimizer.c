@@ -116,7 +116,7 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             .moment_type = o->moment_type,
         };
     }
-    w->device->kernels->adamw_many(w->compute, o->calls, o->range_count);
+    w->device->kernels->adamw_many(w->compute, &(struct dt_adamw_many_args){o->calls, o->range_count});
 }
 
 void optimizer_clear(struct optimizer *o)

@@ -12,7 +12,8 @@
 /* ---- a table of kernels that only collects ---- */
 
 struct collector {
-    struct dt_stream stream; /* first: it is what the kernels are given */
+    struct dt_stream stream;   /* first: it is what the kernels are given */
+    struct dt_kernels kernels; /* write down products and attention, and do nothing else */
     struct products *to;
 };
 
@@ -46,12 +47,10 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
     p->each[p->count++] = *a;
 }
 
-static const struct dt_kernels collecting;
-
 /* Its parts first: what they take is what it is compared with. */
 static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
-    dt_matmul_parts(&collecting, s, a);
+    dt_matmul_parts(&((struct collector *)s)->kernels, s, a);
     if (a->epilogue != DT_EPILOGUE_NONE) {
         collect(s, a);
     }
@@ -89,50 +88,26 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
     p->attention_backward[p->attention_backward_count++] = *a;
 }
 
-#define SKIP(kernel)                                                                                                   \
-    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                 \
+#define KERNEL(name, types)                                                                                            \
+    static void skip_##name(struct dt_stream *s, const struct dt_##name##_args *a)                                     \
     {                                                                                                                  \
         (void)s;                                                                                                       \
         (void)a;                                                                                                       \
     }
-SKIP(fill)
-SKIP(cast)
-SKIP(scale)
-SKIP(add)
-SKIP(sum_slices)
-SKIP(column_sum)
-SKIP(layernorm)
-SKIP(layernorm_backward)
-SKIP(activation)
-SKIP(activation_backward)
-SKIP(embedding)
-SKIP(embedding_backward)
-SKIP(position_backward)
-SKIP(cross_entropy)
-#undef SKIP
+#include "kernels/rows.def"
 
-/* What blocks call: optimizers and norms are not theirs. */
-static const struct dt_kernels collecting = {
-    .name = "collecting",
-    .fill = skip_fill,
-    .cast = skip_cast,
-    .scale = skip_scale,
-    .add = skip_add,
-    .sum_slices = skip_sum_slices,
-    .matmul = collect,
-    .matmul_epilogue = collect_epilogue,
-    .column_sum = skip_column_sum,
-    .layernorm = skip_layernorm,
-    .layernorm_backward = skip_layernorm_backward,
-    .activation = skip_activation,
-    .activation_backward = skip_activation_backward,
-    .attention = collect_attention,
-    .attention_backward = collect_attention_backward,
-    .embedding = skip_embedding,
-    .embedding_backward = skip_embedding_backward,
-    .position_backward = skip_position_backward,
-    .cross_entropy = skip_cross_entropy,
-};
+static struct collector collector_to(struct products *to)
+{
+    struct collector c = {.to = to,
+                          .kernels = {.name = "collecting",
+#define KERNEL(row, types) .row = skip_##row,
+#include "kernels/rows.def"
+                                      .matmul_epilogue = collect_epilogue}};
+    c.kernels.matmul = collect;
+    c.kernels.attention = collect_attention;
+    c.kernels.attention_backward = collect_attention_backward;
+    return c;
+}
 
 /* Addresses that nobody reads or writes: blocks add to them, and products keep their alignment. */
 static void *nowhere(int at)
@@ -145,7 +120,7 @@ void products_add(struct products *to, const struct chain *c, enum dt_dtype grad
 {
     static const struct products_beside nothing;
     beside = beside != NULL ? beside : &nothing;
-    struct collector collector = {.to = to};
+    struct collector collector = collector_to(to);
     struct batch batch = {.ids = nowhere(0),
                           .labels = nowhere(1),
                           .batch_size = c->spec.batch_size,
@@ -159,7 +134,7 @@ void products_add(struct products *to, const struct chain *c, enum dt_dtype grad
                  forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
             struct pass p = {.phase = phases[phase],
                              .stream = &collector.stream,
-                             .kernels = &collecting,
+                             .kernels = &collector.kernels,
                              .batch = &batch,
                              .weights = nowhere(2),
                              .grads = nowhere(3),

@@ -6,9 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CONNECT_BYTES                                                                                                  \
-    ((size_t)32 << 20) /* so large that a library takes its ways for large
-                        * collectives, too */
+/* so large that a library takes its ways for large collectives, too */
+#define CONNECT_BYTES ((size_t)32 << 20)
 
 static const struct strategy_row rows[] = {
     {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false,

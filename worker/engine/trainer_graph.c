@@ -27,9 +27,8 @@ enum {
     TURNS = 6,    /* half of them with graphs */
     TIMES = TURNS /* of either kind: two steps of each turn count */
 };
-#define LAUNCH_BYTES                                                                                                   \
-    0x1p16 /* of device memory: what drivers before 12.4 take for a kernel in a
-            * graph, newer ones take less */
+/* of device memory: what drivers before 12.4 take for a kernel in a graph, newer ones take less */
+#define LAUNCH_BYTES 0x1p16
 
 struct call {
     enum pass_phase phase;

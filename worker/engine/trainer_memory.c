@@ -15,9 +15,8 @@
 #define SPARE_LEAST_BYTES 0x8p20
 #define SPARE_SHARE (1.0 / 128)
 #define CONTEXT_MOST_BYTES 0x2p30 /* more than CUDA and its libraries ever take for themselves */
-#define HELD_WAIT_S                                                                                                    \
-    50.0 /* for the memory of programs that have ended: the driver takes
-          * a while to give it back */
+/* for the memory of programs that have ended: the driver takes a while to give it back */
+#define HELD_WAIT_S 50.0
 #define HELD_ASK_S 0.25
 #define HELD_SAY_S 10.0
 

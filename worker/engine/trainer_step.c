@@ -257,7 +257,7 @@ static void backward(struct trainer *t, const struct batch *batch, struct micro 
             weights->fetch(s, c->blocks[i - 1].unit);
         }
         if (i == c->units[b->unit].first_use) {
-            clip_add(&t->clip, s->grads->reduce(s, b->unit, last_micro_step));
+            step_sums_add(&t->step_sums, s->grads->reduce(s, b->unit, last_micro_step));
             /* Kept weights stay for the next micro-step unless gradients travel at each one
              * anyway. */
             if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
@@ -296,7 +296,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     trainer_graph_begin(t);
     timeline_step(t->timeline, t->begun + 1);
 
-    clip_begin(&t->clip);
+    step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
         const struct micro micro = {j, f->count};
@@ -309,20 +309,20 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     strategy_land(s);
 
     mark(t, DT_PHASE_STEP, f->count);
-    struct clip_input sums = {.loss_sum = t->loss_sum,
-                              .valid_count = f->valid,
-                              .micro_steps = f->count,
-                              .max_norm = t->job->training.max_grad_norm,
-                              .normalization = t->job->training.loss_normalization,
-                              .riders = p->riders ? t->pace.block_ns : NULL,
-                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+    struct step_sums_input sums = {.loss_sum = t->loss_sum,
+                                   .valid_count = f->valid,
+                                   .micro_steps = f->count,
+                                   .max_norm = t->job->training.max_grad_norm,
+                                   .normalization = t->job->training.loss_normalization,
+                                   .riders = p->riders ? t->pace.block_ns : NULL,
+                                   .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
-    p->turn = clip_start(&t->clip, &sums);
+    p->turn = step_sums_start(&t->step_sums, &sums);
     timeline_end(t->timeline, span, w->compute);
     if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
                       * nothing */
         span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-        optimizer_step(&t->optimizer, p->rate, t->clip.factor);
+        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor);
         timeline_end(t->timeline, span, w->compute);
     }
     s->weights->publish(s);
@@ -361,7 +361,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     if (trainer_wait(t, p->done, what, err) != 0) {
         return -1;
     }
-    const struct clip_result *r = clip_read(&t->clip, p->turn);
+    const struct step_sums_result *r = step_sums_read(&t->step_sums, p->turn);
     if (r->bad_rank >= 0) {
         return dt_fail(err, DT_INVALID,
                        "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data",
@@ -395,7 +395,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                                    .step_s = now_s - fmax(p->begin_s, t->finished_s),
                                    .valid_count = r->valid_count,
                                    .micro_steps = p->count,
-                                   .pace = p->riders ? clip_riders(&t->clip, p->turn) : NULL};
+                                   .pace = p->riders ? step_sums_riders(&t->step_sums, p->turn) : NULL};
     t->finished_s = now_s;
     trainer_graph_timed(t, t->step - 1, out->step_s);
     return 0;
@@ -419,7 +419,8 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         /* The sums so far, of all ranks: the last are the result. With them travels the wish to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
          * this one does, so the host waits. */
-        turn = clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum,
+        turn = step_sums_start_sum(&t->step_sums,
+                                   &(struct step_sums_input){.loss_sum = t->loss_sum,
                                                              .valid_count = &valid,
                                                              .micro_steps = 1,
                                                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
@@ -427,13 +428,13 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         if (trainer_wait(t, t->done, "evaluation", err) != 0) {
             return -1;
         }
-        if (clip_read(&t->clip, turn)->stop_count > 0 && i + 1 < count) {
+        if (step_sums_read(&t->step_sums, turn)->stop_count > 0 && i + 1 < count) {
             t->stop_wanted = true;
             *loss = NAN;
             return 0;
         }
     }
-    const struct clip_result *r = count > 0 ? clip_read(&t->clip, turn) : NULL;
+    const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
     *loss = r != NULL && r->valid_count > 0 ? r->loss : NAN;
     return 0;
 }

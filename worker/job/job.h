@@ -123,7 +123,8 @@ struct job {
                             * output_dir/job.json */
 };
 
-struct job_arguments {             /* the command line of `train` */
+/* the command line of `train` */
+struct job_arguments {
     const char *path;              /* job.json */
     const char *const *set;        /* "training.seed=7", in order */
     const char *const *set_option; /* null, or as many: "--seed" when that option said it, else

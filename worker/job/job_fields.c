@@ -5,9 +5,8 @@
 
 #include <stddef.h>
 
-#define STEPS                                                                                                          \
-    1e12                         /* a microsecond each, and the run takes eleven days: nobody
-                                  * wants more */
+/* a microsecond each, and the run takes eleven days: nobody wants more */
+#define STEPS 1e12
 #define EPOCHS 1e6               /* times 9e12 samples: the sum still is an int64_t */
 #define LARGE 1e30               /* still a float */
 #define EXACT 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */

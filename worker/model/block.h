@@ -42,7 +42,8 @@ enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
-struct tensor {       /* one logical parameter */
+/* one logical parameter */
+struct tensor {
     const char *name; /* Hugging Face name, e.g. "transformer.h.0.ln_1.weight"; owned by the
                        * chain's arena */
     int dims;
@@ -54,7 +55,8 @@ struct tensor {       /* one logical parameter */
     int64_t offset; /* elements from the start of the unit; a multiple of 64 */
 };
 
-struct batch {             /* one micro-batch of one rank, in device memory */
+/* one micro-batch of one rank, in device memory */
+struct batch {
     const int32_t *ids;    /* (B, T) */
     const int32_t *labels; /* (B, T), already shifted: position t is judged against labels[t];
                             * -100: ignored */

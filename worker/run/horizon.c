@@ -8,9 +8,8 @@ static int64_t batch_of(const struct batch_split *s)
     return s->micro_batch * s->micro_steps;
 }
 
-#define MOST                                                                                                           \
-    INT64_C(9000000000000000) /* samples that no run does, and that JSON has as a whole
-                               * number */
+/* samples that no run does, and that JSON has as a whole number */
+#define MOST INT64_C(9000000000000000)
 
 static int64_t times(int64_t a, int64_t b)
 {

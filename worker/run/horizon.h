@@ -17,7 +17,8 @@ struct batch_split {
                                        * step */
 };
 
-struct horizon {           /* kept in checkpoints */
+/* kept in checkpoints */
+struct horizon {
     struct batch_split of; /* the first start's; 0 0: the run has not begun */
     int64_t samples;       /* done, where an incomplete step at the end of an epoch counts as a
                             * whole one of `of` */

@@ -99,7 +99,8 @@ static double own_s(const struct pace_judge *j, int block, int rank)
     return (double)(ns[PACE_DATA] + ns[PACE_COMPUTE]) * 1e-9;
 }
 
-struct look {                           /* at one rank, over the window; seconds of all its steps */
+/* at one rank, over the window; seconds of all its steps */
+struct look {
     double own_s, median_s;             /* all blocks */
     double worst_own_s, worst_median_s; /* of the block in which it lost most */
     double total_s;

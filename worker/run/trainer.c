@@ -14,9 +14,9 @@
 #define START_LIMIT_S 600.0
 #define FOR_EVER_S 1e9
 #define STEP_LIMIT_S 60.0
-#define OWN_WORD_S                                                                                                     \
-    1.0 /* a lone rank looks at its clock itself and says where it is: the agent,
-         * who looks too, leaves it the first word */
+/* a lone rank looks at its clock itself and says where it is: the agent, who looks too, leaves
+ * it the first word */
+#define OWN_WORD_S 1.0
 
 /* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the
  * longest step so far. */

@@ -9,7 +9,7 @@
 
 #include "worker/model/chain.h"
 #include "worker/checkpoints/checkpoint.h"
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 #include "worker/data/data.h"
 #include "worker/run/horizon.h"
 #include "worker/job/job.h"
@@ -55,7 +55,7 @@ struct trainer {
     struct strategy strategy;
     struct plan plan;
     struct optimizer optimizer;
-    struct clip clip;
+    struct step_sums step_sums;
     struct schedule schedule;
     struct metrics metrics;
     struct data_source train, val;
@@ -129,7 +129,8 @@ struct trainer {
     struct dt_arena arena;
 };
 
-struct trainer_result {     /* of one step */
+/* of one step */
+struct trainer_result {
     double loss, grad_norm; /* NaN in a step without targets */
     double lr, step_s;
     int64_t valid_count, micro_steps;

@@ -161,7 +161,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     }
     strategy_plan(&t->strategy, &t->plan);
     optimizer_plan(&t->optimizer, &t->strategy, job, &t->plan);
-    clip_plan(&t->clip, &t->strategy, t->micro_steps, &t->plan);
+    step_sums_plan(&t->step_sums, &t->strategy, t->micro_steps, &t->plan);
     plan_activations(t);
     return 0;
 }
@@ -266,7 +266,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     optimizer_open(&t->optimizer, &t->plan);
-    clip_open(&t->clip, &t->plan);
+    step_sums_open(&t->step_sums, &t->plan);
     t->residual = plan_at(&t->plan, t->piece_residual);
     t->branch = plan_at(&t->plan, t->piece_branch);
     t->gradient = plan_at(&t->plan, t->piece_gradient);

@@ -17,9 +17,8 @@
 #define FOR_EVER_S 1e9
 #define WAIT_SLICE_S 1.0
 #define HOLD_WAIT_S 10.0 /* for a rank 0 of the round before that is still ending */
-#define FREE_WAIT_S                                                                                                    \
-    1.5 /* for a job that was just killed; a start that cannot be is refused
-         * within 2 s */
+/* for a job that was just killed; a start that cannot be is refused within 2 s */
+#define FREE_WAIT_S 1.5
 #define NOTES_SHOWN 5
 
 /* ---- agreement ---- */

@@ -45,9 +45,8 @@ static void on_own_closed(uv_handle_t *handle)
 
 /* ---- time ---- */
 
-#define LOOK_S                                                                                                         \
-    0.2 /* between two looks at those who wait, newest first: the older ones have had
-         * theirs */
+/* between two looks at those who wait, newest first: the older ones have had theirs */
+#define LOOK_S 0.2
 
 static void expire(struct conn *c)
 {

@@ -26,9 +26,8 @@ enum {
     text_bytes = 16
 };
 enum { HEARD_BYTES = 24 }; /* of a stranger's first words, for people */
-#define STACK_BYTES                                                                                                    \
-    4096                                         /* below us: what the hash of libsodium may have
-                                                  * left there */
+/* below us: what the hash of libsodium may have left there */
+#define STACK_BYTES 4096
 static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store
                                                   * clients, which begin with 0x00 */
 

@@ -49,7 +49,8 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
 /* One line for people who run several hosts without a key. */
 const char *secure_no_key_warning(void);
 
-struct secure_self {    /* shared by all connections; must outlive them */
+/* shared by all connections; must outlive them */
+struct secure_self {
     uint64_t id;        /* not 0 */
     int port;           /* that others may connect to, on any of our addresses; 0: none */
     size_t frame_bytes; /* longest message, both ways */

@@ -5,9 +5,8 @@
  * micro-steps that travel in another type do so from one place beside them, bucket by bucket. */
 #include "worker/engine/strategy.h"
 
-#define FIRST_BUCKET_BYTES                                                                                             \
-    0x1p20 /* small, so that the first one is on its way while most of
-            * backward is still to come */
+/* small, so that the first one is on its way while most of backward is still to come */
+#define FIRST_BUCKET_BYTES 0x1p20
 
 /* Backward completes units from the last to the first: a bucket is closed when it holds its
  * limit or more, and before the root, which comes last and whose embedding may be larger than
