@@ -17,7 +17,7 @@
 #include "launcher/workers/guard.h"
 #include "launcher/job/plan.h"
 #include "launcher/job/requeue.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/options/rendezvous.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* What torchrun watches when its variables ask for it: timers that workers set themselves, and
  * the variables that have no effect here. And what NCCL says of workers that hang. */
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/output/console.h"
 
 #include <math.h>

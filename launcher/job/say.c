@@ -1,6 +1,6 @@
 /* What a job says about its rounds: cause lines, the report, the last word after a stop,
  * events.jsonl. */
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include "base/clock.h"
 #include "base/log.h"

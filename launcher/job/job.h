@@ -1,7 +1,7 @@
 /* What the parts of run share: the state of the agent process, and what is said to people and
  * written to events.jsonl. */
-#ifndef DT_LAUNCHER_JOB_RUN_PARTS_H
-#define DT_LAUNCHER_JOB_RUN_PARTS_H
+#ifndef DT_LAUNCHER_JOB_JOB_H
+#define DT_LAUNCHER_JOB_JOB_H
 
 #include "launcher/job/agent.h"
 #include "launcher/rounds/coordinator.h"

@@ -5,7 +5,7 @@
  * this machine. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 enum { NAMED = 32 };
 

@@ -4,7 +4,7 @@
 #include "launcher/options/env.h"
 #include "launcher/workers/guard.h"
 #include "launcher/workers/process.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include "base/log.h"
 #include "collectives/net.h"

@@ -1,7 +1,7 @@
 /* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its
  * spelling: some sites parse them. Ours are in events.jsonl, whatever this option says. */
 #include "base/clock.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/options/rendezvous.h"
 #include "launcher/output/console.h"
 

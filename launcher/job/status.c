@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/gpu/nvml.h"
 #include "launcher/workers/process.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <signal.h>
 #include <string.h>

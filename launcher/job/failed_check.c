@@ -5,7 +5,7 @@
  * seconds. */
 #include "base/clock.h"
 #include "launcher/output/console.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <math.h>
 #include <signal.h>

@@ -4,7 +4,7 @@
  * when it is told, depends on how the workers ended. */
 #include "base/clock.h"
 #include "launcher/workers/guard.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/output/console.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "launcher/output/console.h"
 #include "launcher/workers/gpus.h"
 #include "launcher/workers/numa.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* What happens because time has passed: a worker's grace is over, a rank is silent, a round
  * takes its time to end. */
 #include "base/clock.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/output/console.h"
 
 #include <signal.h>

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "launcher/query/exporter.h"
 #include "launcher/workers/process.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <stddef.h>
 #include <stdlib.h>

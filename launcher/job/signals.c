@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "launcher/output/console.h"
 #include "launcher/workers/guard.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <signal.h>
 #include <sys/signalfd.h>
