@@ -15,53 +15,53 @@
 #define WAIT_LINE_S 10.0  /* between two lines about a wait */
 #define WISHED_LINE_S 2.0 /* to the first one after a signal to us */
 
-void run_start_patience(struct run *r)
+void job_start_patience(struct job *job)
 {
-    if (!uv_is_active((uv_handle_t *)&r->patience)) {
+    if (!uv_is_active((uv_handle_t *)&job->timer.patience)) {
         /* a person waits, or does not see why */
-        bool soon = r->wish != 0 || r->workers.running_count == 0;
-        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / r->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / r->o->time_scale * 1e3) + 1 : every_ms;
-        r->ending_since_s = dt_now_s();
-        uv_update_time(&r->loop);
-        (void)uv_timer_start(&r->patience, r->patience.timer_cb, first_ms, every_ms);
+        bool soon = job->stop.wish != 0 || job->workers.running_count == 0;
+        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / job->o->time_scale * 1e3) + 1;
+        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / job->o->time_scale * 1e3) + 1 : every_ms;
+        job->round.ending_since_s = dt_now_s();
+        uv_update_time(&job->loop);
+        (void)uv_timer_start(&job->timer.patience, job->timer.patience.timer_cb, first_ms, every_ms);
     }
 }
 
-void run_start_grace(struct run *r, double seconds)
+void job_start_grace(struct job *job, double seconds)
 {
-    r->grace_end_s = dt_now_s() + seconds;
-    uv_update_time(&r->loop);
-    (void)uv_timer_start(&r->grace, r->grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
-    run_start_patience(r);
+    job->round.grace_end_s = dt_now_s() + seconds;
+    uv_update_time(&job->loop);
+    (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+    job_start_patience(job);
 }
 
-double run_grace_s(const struct run *r)
+double job_grace_s(const struct job *job)
 {
     bool nothing_to_save =
-        r->agent.options.bundled && !r->agent.stop_wanted && r->o->shutdown_timeout_s > ABORT_GRACE_S;
-    bool saves = r->is_train && r->agent.stop_wanted;
-    double grace_s = r->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / r->o->time_scale;
+        job->agent.options.bundled && !job->agent.stop_wanted && job->o->shutdown_timeout_s > ABORT_GRACE_S;
+    bool saves = job->is_train && job->agent.stop_wanted;
+    double grace_s = job->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / job->o->time_scale;
     return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
 /* Ranks of train that are still in the save that a stop asked for: said once, with what a save
  * takes here. */
-static bool say_save_dropped(const struct run *r)
+static bool say_save_dropped(const struct job *job)
 {
     struct dt_page_look slow = {.step = 0}, page;
     double now_s = dt_now_s();
     int count = 0;
     long long saved = -1; /* by rank 0 first of all */
-    for (int i = 0; i < r->workers.count; i++) {
-        dt_page_read(r->workers.list[i].page, now_s, &page);
+    for (int i = 0; i < job->workers.count; i++) {
+        dt_page_read(job->workers.list[i].page, now_s, &page);
         saved = page.saved_step > saved ? page.saved_step : saved;
-        if (r->workers.list[i].running && page.phase == DT_PHASE_SAVE) {
+        if (job->workers.list[i].running && page.phase == DT_PHASE_SAVE) {
             slow = count == 0 ? page : slow;
             count++;
         }
     }
-    if (!r->is_train || !r->agent.stop_wanted || count == 0 || saved >= slow.step) {
+    if (!job->is_train || !job->agent.stop_wanted || count == 0 || saved >= slow.step) {
         return false;
     }
     char stays[64] = "nothing was saved before";
@@ -73,121 +73,122 @@ static bool say_save_dropped(const struct run *r)
     dt_text_printf(
         &line,
         "dtrun: host %s: the save of step %lld, %.1f s old, was not done %.1f s after the stop: it is dropped, %s; ",
-        r->failures.host, (long long)slow.step, slow.save_age_s, run_grace_s(r), stays);
+        job->failures.host, (long long)slow.step, slow.save_age_s, job_grace_s(job), stays);
     if (slow.save_s > 0) {
         dt_text_printf(&line, "the one before took %.1f s here; ", slow.save_s);
     }
     dt_text_printf(&line,
                    "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
-                   r->o->shutdown_timeout_s);
+                   job->o->shutdown_timeout_s);
     console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
-    return count == r->workers.running_count;
+    return count == job->workers.running_count;
 }
 
 static void on_grace(uv_timer_t *timer)
 {
-    struct run *r = timer->data;
-    if (r->killed) {
+    struct job *job = timer->data;
+    if (job->round.killed) {
         console_say("dtrun: host %s: %d workers%s: not gone %g s after KILL: they hang in the kernel (state D); going "
                     "on without them\n",
-                    r->failures.host, r->workers.running_count,
-                    r->left_since_s > 0 ? ", but processes that they started" : "", RUN_STUCK_S);
-        r->code = r->agent.verdict || (r->agent.stop_wanted && !r->agent.pausing) ? r->agent.code : DT_EXIT_FAILED;
-        r->exiting = true;
-        uv_stop(&r->loop);
+                    job->failures.host, job->workers.running_count,
+                    job->round.left_since_s > 0 ? ", but processes that they started" : "", JOB_STUCK_S);
+        job->code =
+            job->agent.verdict || (job->agent.stop_wanted && !job->agent.pausing) ? job->agent.code : DT_EXIT_FAILED;
+        job->exiting = true;
+        uv_stop(&job->loop);
         return;
     }
-    bool all_save = say_save_dropped(r);
-    for (int i = 0; i < r->workers.count && !all_save; i++) {
-        if (r->workers.list[i].running) {
+    bool all_save = say_save_dropped(job);
+    for (int i = 0; i < job->workers.count && !all_save; i++) {
+        if (job->workers.list[i].running) {
             console_say(
                 "dtrun: host %s rank %d (local %d, pid %d): still there after %g s (--shutdown_timeout); killing it\n",
-                r->failures.host, r->place.rank + i, i, (int)r->workers.list[i].pid, run_grace_s(r));
+                job->failures.host, job->round.place.rank + i, i, (int)job->workers.list[i].pid, job_grace_s(job));
         }
     }
-    if (r->left_since_s > 0) {
+    if (job->round.left_since_s > 0) {
         struct dt_text left;
         dt_text_init(&left);
-        run_add_left(&left);
+        job_add_left(&left);
         console_say("dtrun: host %s: what the workers had started is still there after %g s (--shutdown_timeout), and "
                     "is killed: %s\n",
-                    r->failures.host, run_grace_s(r), dt_text_str(&left));
+                    job->failures.host, job_grace_s(job), dt_text_str(&left));
         dt_text_clear(&left);
     }
-    run_post(r, AGENT_ON_GRACE, 0);
-    run_drain(r);
+    job_post(job, AGENT_ON_GRACE, 0);
+    job_drain(job);
 }
 
 static void on_patience(uv_timer_t *timer)
 {
-    const struct run *r = timer->data;
-    if (r->workers.running_count > 0 || r->left_since_s > 0) {
-        run_say_ending(r);
+    const struct job *job = timer->data;
+    if (job->workers.running_count > 0 || job->round.left_since_s > 0) {
+        job_say_ending(job);
     }
 }
 
 static void on_sweep(uv_timer_t *timer)
 {
-    run_drain(timer->data);
+    job_drain(timer->data);
 }
 
 /* The round takes its time to end: say at least what was seen first. */
 static void on_news(uv_timer_t *timer)
 {
-    struct run *r = timer->data;
+    struct job *job = timer->data;
     struct dt_text line;
-    if (r->failures.count == 0 || (r->workers.running_count == 0 && r->left_since_s == 0)) {
+    if (job->failures.count == 0 || (job->workers.running_count == 0 && job->round.left_since_s == 0)) {
         return;
     }
     /* mostly it is over in a moment */
-    if (r->workers.running_count == 0 && dt_now_s() - r->left_since_s < NEWS_S / r->o->time_scale) {
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / r->o->time_scale * 1e3) + 1, 0);
+    if (job->workers.running_count == 0 && dt_now_s() - job->round.left_since_s < NEWS_S / job->o->time_scale) {
+        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / job->o->time_scale * 1e3) + 1, 0);
         return;
     }
     dt_text_init(&line);
-    report_cause(r->failures.list, 1, 0, &line);
-    if (r->workers.running_count > 0) {
-        dt_text_printf(&line, " (first seen); waiting up to %g s for %d other rank%s to end", run_grace_s(r),
-                       r->workers.running_count, r->workers.running_count == 1 ? "" : "s");
+    report_cause(job->failures.list, 1, 0, &line);
+    if (job->workers.running_count > 0) {
+        dt_text_printf(&line, " (first seen); waiting up to %g s for %d other rank%s to end", job_grace_s(job),
+                       job->workers.running_count, job->workers.running_count == 1 ? "" : "s");
     } else {
         dt_text_printf(&line, " (first seen); waiting up to %g s for what the workers had started to end",
-                       run_grace_s(r));
+                       job_grace_s(job));
     }
     console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
 }
 
-void run_hung_end(struct run *r)
+void job_hung_end(struct job *job)
 {
-    const struct worker *one = &r->workers.list[r->hung];
-    bool hangs = r->agent.state == AGENT_RUNNING && one->running && one->blamed;
-    run_say_nccl(r);
-    ras_close(r->ras);
-    r->ras = NULL;
+    const struct worker *one = &job->workers.list[job->watching.hung];
+    bool hangs = job->agent.state == AGENT_RUNNING && one->running && one->blamed;
+    job_say_nccl(job);
+    ras_close(job->watching.ras);
+    job->watching.ras = NULL;
     if (hangs) {
         (void)kill(-one->pid, SIGKILL);
-        run_post(r, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
-        run_drain(r);
+        job_post(job, one->deaf ? AGENT_ON_NO_START : AGENT_ON_WORKER_BAD, one->deaf ? DT_EXIT_FAILED : -SIGKILL);
+        job_drain(job);
     }
 }
 
 static void on_watch(uv_timer_t *timer)
 {
-    struct run *r = timer->data;
+    struct job *job = timer->data;
     struct dt_text words;
-    if (r->agent.state != AGENT_RUNNING || r->ras != NULL) {
+    if (job->agent.state != AGENT_RUNNING || job->watching.ras != NULL) {
         return;
     }
     dt_text_init(&words);
-    int i = watch_look(&r->workers, &r->watch_options, dt_now_s(), &words);
+    int i = watch_look(&job->workers, &job->watching.options, dt_now_s(), &words);
     if (i >= 0) { /* it is the cause, also of what happens while NCCL is asked */
-        struct worker *one = &r->workers.list[i];
+        struct worker *one = &job->workers.list[i];
         one->status = SIGKILL; /* what it will be */
-        failures_add(&r->failures, one, i, r->place.rank + i, false, dt_text_str(&words));
-        r->hung = i;
-        if (!run_ask_nccl(r)) {
-            run_hung_end(r);
+        failures_add(&job->failures, one, i, job->round.place.rank + i, false, dt_text_str(&words));
+        job->watching.hung = i;
+        if (!job_ask_nccl(job)) {
+            job_hung_end(job);
         }
     }
     dt_text_clear(&words);
@@ -198,21 +199,21 @@ static void on_watch(uv_timer_t *timer)
  * rank that has ended waits for ever. */
 static void on_barrier(uv_timer_t *timer)
 {
-    struct run *r = timer->data;
+    struct job *job = timer->data;
     struct dt_text words;
-    if (r->agent.state != AGENT_RUNNING || r->workers.running_count == 0) {
+    if (job->agent.state != AGENT_RUNNING || job->workers.running_count == 0) {
         return;
     }
-    if (!r->is_train) {
-        run_say_waiting(r);
+    if (!job->is_train) {
+        job_say_waiting(job);
         return;
     }
     dt_text_init(&words);
-    int i = watch_barrier(&r->workers, r->o->exit_barrier_s, dt_now_s(), &words);
+    int i = watch_barrier(&job->workers, job->o->exit_barrier_s, dt_now_s(), &words);
     if (i >= 0) {
-        failures_add(&r->failures, &r->workers.list[i], i, r->place.rank + i, false, dt_text_str(&words));
-        run_post(r, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
-        run_drain(r);
+        failures_add(&job->failures, &job->workers.list[i], i, job->round.place.rank + i, false, dt_text_str(&words));
+        job_post(job, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
+        job_drain(job);
     } else {
         (void)uv_timer_start(timer, timer->timer_cb, 1000, 0);
     }
@@ -223,30 +224,30 @@ static void on_barrier(uv_timer_t *timer)
  * meanwhile what was seen here. */
 static void on_late(uv_timer_t *timer)
 {
-    struct run *r = timer->data;
-    if (r->cause_late && !r->cause_seen) {
-        r->cause_seen = true;
-        run_say_first_seen(r);
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(r->o->dead_after_s * 1e3), 0);
+    struct job *job = timer->data;
+    if (job->cause.late && !job->cause.seen) {
+        job->cause.seen = true;
+        job_say_first_seen(job);
+        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(job->o->dead_after_s * 1e3), 0);
         return;
     }
-    run_say_late(r);
+    job_say_late(job);
 }
 
-static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
+static void open_timer(struct job *job, uv_timer_t *timer, uv_timer_cb callback)
 {
-    (void)uv_timer_init(&r->loop, timer);
-    timer->data = r;
+    (void)uv_timer_init(&job->loop, timer);
+    timer->data = job;
     timer->timer_cb = callback;
 }
 
-void run_open_timers(struct run *r)
+void job_open_timers(struct job *job)
 {
-    open_timer(r, &r->grace, on_grace);
-    open_timer(r, &r->patience, on_patience);
-    open_timer(r, &r->news, on_news);
-    open_timer(r, &r->barrier, on_barrier);
-    open_timer(r, &r->sweep, on_sweep);
-    open_timer(r, &r->watch, on_watch);
-    open_timer(r, &r->late, on_late);
+    open_timer(job, &job->timer.grace, on_grace);
+    open_timer(job, &job->timer.patience, on_patience);
+    open_timer(job, &job->timer.news, on_news);
+    open_timer(job, &job->timer.barrier, on_barrier);
+    open_timer(job, &job->timer.sweep, on_sweep);
+    open_timer(job, &job->timer.watch, on_watch);
+    open_timer(job, &job->timer.late, on_late);
 }

@@ -147,7 +147,7 @@ struct options {
     unsigned store_users[OPTIONS_MAX_CODES]; /* --store_users */
     int store_user_count;
     int check_code;        /* never read from anywhere: the check of the job failed with it, and
-                            * other hosts are told (run_check.c) */
+                            * other hosts are told (failed_check.c) */
     int requeue_exit_code; /* what a saved stop ends with; 75 */
     char *requeue;         /* auto, on, off */
     bool signals[65];      /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
