@@ -1,3 +1,4 @@
+/* covers: kernels/meter.c kernels/cost.c */
 /* The meter of kernels: it has every row, what it counts in a step of a small model is what
  * arithmetic says, and a step does not notice it. */
 #include "kernels/meter.h"
@@ -123,7 +124,7 @@ static void train(const char *device, enum dt_dtype type, enum recompute level, 
     struct dt_error err;
     int exit_code;
     ranks_job(&job);
-    job.model.n_embd = CHANNELS;
+    ranks_model(&job)->n_embd = CHANNELS;
     job.training.batch_size_per_gpu = BATCH;
     job.training.gradient_accumulation_steps = MICRO_STEPS;
     job.training.max_steps = STEPS;

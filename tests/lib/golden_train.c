@@ -71,15 +71,14 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
     const cJSON *optimizer = item(expected, "optimizer"), *schedule = item(run, "schedule"),
                 *betas = item(optimizer, "betas");
     ranks_job(job);
-    job->model = (struct job_model){.name = "gpt2",
-                                    .load = GOLDEN "/hf",
-                                    .n_layer = 2,
-                                    .n_head = 4,
-                                    .n_embd = 48,
-                                    .n_positions = 32,
-                                    .vocab_size = 131,
-                                    .layer_norm_epsilon = 1e-5,
-                                    .initializer_range = 0.02};
+    job->model = (struct job_model){.name = "gpt2", .load = GOLDEN "/hf", .ops = model_find("gpt2")};
+    *ranks_model(job) = (struct gpt2){.n_layer = 2,
+                                      .n_head = 4,
+                                      .n_embd = 48,
+                                      .n_positions = 32,
+                                      .vocab_size = 131,
+                                      .layer_norm_epsilon = 1e-5,
+                                      .initializer_range = 0.02};
     job->data = (struct job_data){.train = path, .format = "tensors", .sequence_length = LENGTH};
     job->training.batch_size_per_gpu = BATCH;
     job->training.gradient_accumulation_steps = MICRO / ranks;

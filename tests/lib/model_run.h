@@ -3,7 +3,7 @@
 #ifndef DT_TESTS_LIB_MODEL_RUN_H
 #define DT_TESTS_LIB_MODEL_RUN_H
 
-#include "worker/model/chain.h"
+#include "worker/model/chain_walk.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -22,8 +22,11 @@ struct model_run {
     struct chain chain;
     enum dt_dtype type;
     void *weights[RUN_UNITS_MAX], *grads[RUN_UNITS_MAX], *m[RUN_UNITS_MAX], *v[RUN_UNITS_MAX];
-    void *kept[RUN_BLOCKS_MAX], *saved[RUN_BLOCKS_MAX], *again, *scratch, *residual, *branch, *dx;
-    int32_t *ids, *labels;
+    void *kept[RUN_BLOCKS_MAX];
+    struct chain_walk walk;
+    bool accumulate;
+    struct batch batch;
+    int32_t *ids, *labels; /* those of a model of tokens */
     double *loss_sum, *norm, *clip;
     int64_t *limbs;
     struct {
@@ -47,6 +50,38 @@ static inline void *run_alloc(struct model_run *r, size_t size_bytes)
     return p;
 }
 
+static inline void run_finish(struct model_run *r)
+{
+    struct dt_error err;
+    if (dt_stream_finish(r->stream, 60, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+/* Frozen units have no gradients. */
+static inline bool run_enter(const struct chain_walk *w, const struct block *b, struct pass *p)
+{
+    const struct model_run *r = w->context;
+    for (int k = 0; k < b->unit_count; k++) {
+        bool frozen = w->chain->units[b->units[k]].role == ROLE_FROZEN;
+        p->weights[k] = r->weights[b->units[k]];
+        p->grads[k] = p->phase == PASS_BACKWARD && !frozen ? r->grads[b->units[k]] : NULL;
+        p->accumulate[k] = r->accumulate;
+    }
+    return true;
+}
+
+/* Nothing of a call's memory lives on, but what is made again from PASS_RECOMPUTE to backward. */
+static inline void run_call(const struct chain_walk *w, const struct block *b, const struct pass *p)
+{
+    chain_call(b, p);
+    run_finish(w->context);
+    memset(w->scratch, 0xff, b->bytes[PLACE_CALL]);
+    if (p->phase != PASS_RECOMPUTE) {
+        memset(w->again, 0xff, b->bytes[PLACE_AGAIN]);
+    }
+}
+
 /* spec->type is set from the device. */
 static inline void run_open(struct model_run *r, const char *device, struct model_spec spec)
 {
@@ -60,8 +95,7 @@ static inline void run_open(struct model_run *r, const char *device, struct mode
     if (chain_open(&r->chain, &spec, 1, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    size_t e = dt_dtype_size(spec.type), rows = (size_t)(spec.batch_size * spec.sequence_length),
-           pair = rows * (size_t)spec.channels * e;
+    size_t e = dt_dtype_size(spec.type);
     assert_true(r->chain.unit_count <= RUN_UNITS_MAX && r->chain.block_count <= RUN_BLOCKS_MAX);
     for (int u = 0; u < r->chain.unit_count; u++) {
         size_t n = (size_t)r->chain.units[u].numel * e;
@@ -70,33 +104,36 @@ static inline void run_open(struct model_run *r, const char *device, struct mode
         r->m[u] = run_alloc(r, n);
         r->v[u] = run_alloc(r, n);
     }
-    size_t scratch = 0, again = 0;
-    for (int i = 0; i < r->chain.block_count; i++) {
-        const struct block *b = &r->chain.blocks[i];
-        r->kept[i] = run_alloc(r, b->kept_bytes);
-        r->saved[i] = run_alloc(r, b->saved_bytes);
-        scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
-        again = b->again_bytes > again ? b->again_bytes : again;
+    const struct chain *c = &r->chain;
+    static const struct walk_hooks hooks = {.enter = run_enter, .run = run_call};
+    for (int i = 0; i < c->block_count; i++) {
+        r->kept[i] = run_alloc(r, c->blocks[i].bytes[PLACE_KEPT]);
     }
-    r->scratch = run_alloc(r, scratch);
-    r->again = run_alloc(r, again);
-    r->residual = run_alloc(r, pair);
-    r->branch = run_alloc(r, pair);
-    r->dx = run_alloc(r, pair);
-    r->ids = run_alloc(r, rows * sizeof(int32_t));
-    r->labels = run_alloc(r, rows * sizeof(int32_t));
+    r->walk = (struct chain_walk){.chain = c,
+                                  .stream = r->stream,
+                                  .kernels = r->device.kernels,
+                                  .kept = r->kept,
+                                  .again = run_alloc(r, chain_most(c, PLACE_AGAIN)),
+                                  .scratch = run_alloc(r, chain_most(c, PLACE_CALL)),
+                                  .buffers = run_alloc(r, (size_t)c->buffer_count * e),
+                                  .hooks = &hooks,
+                                  .context = r};
+    for (int i = 0; i < 2; i++) {
+        r->walk.y[i] = run_alloc(r, c->slot_bytes[i]);
+        r->walk.y_branch[i] = run_alloc(r, c->branch_bytes[i]);
+        r->walk.gradient[i] = run_alloc(r, c->slot_bytes[i]);
+    }
+    r->batch = (struct batch){.layout = &c->batch, .samples = spec.batch_size, .length = spec.sequence_length};
+    for (int k = 0; k < c->batch.count; k++) {
+        r->batch.at[k] = run_alloc(r, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
+    }
+    int ids = batch_find(&c->batch, "input_ids"), labels = batch_find(&c->batch, "labels");
+    r->ids = ids >= 0 ? r->batch.at[ids] : NULL;
+    r->labels = labels >= 0 ? r->batch.at[labels] : NULL;
     r->loss_sum = run_alloc(r, sizeof(double));
     r->norm = run_alloc(r, sizeof(double));
     r->clip = run_alloc(r, sizeof(double));
     r->limbs = run_alloc(r, 64 * sizeof(int64_t));
-}
-
-static inline void run_finish(struct model_run *r)
-{
-    struct dt_error err;
-    if (dt_stream_finish(r->stream, 60, &err) != 0) {
-        fail_msg("%s", err.text);
-    }
 }
 
 static inline void run_close(struct model_run *r)
@@ -140,96 +177,23 @@ static inline double run_value(const struct model_run *r, void *const *units, in
     return run_get(r, units[x->unit], x->offset + e);
 }
 
-static inline struct batch run_batch(const struct model_run *r)
-{
-    const struct model_spec *s = &r->chain.spec;
-    return (struct batch){
-        .ids = r->ids, .labels = r->labels, .batch_size = s->batch_size, .sequence_length = s->sequence_length};
-}
-
-static inline void *run_residual(const struct model_run *r, int block)
-{
-    return r->chain.blocks[block].residual_saved ? r->saved[block] : r->residual;
-}
-
 /* One micro-batch; nothing but what is said to live on does. Returns the sum of the losses. */
 static inline double run_train(struct model_run *r, bool accumulate, double loss_scale)
 {
-    struct batch batch = run_batch(r);
-    const struct chain *c = &r->chain;
+    const struct walk_loss loss = {.scale = loss_scale, .sum = r->loss_sum};
     *r->loss_sum = 0;
-    struct pass p = {.stream = r->stream,
-                     .kernels = r->device.kernels,
-                     .batch = &batch,
-                     .again = r->again,
-                     .scratch = r->scratch,
-                     .loss_scale = loss_scale,
-                     .loss_sum = r->loss_sum,
-                     .accumulate = accumulate};
-    for (int i = 0; i < c->block_count; i++) {
-        const struct block *b = &c->blocks[i];
-        p.phase = PASS_FORWARD;
-        p.weights = r->weights[b->unit];
-        p.x_residual = i > 0 ? run_residual(r, i - 1) : NULL;
-        p.x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL;
-        p.y_residual = run_residual(r, i);
-        p.y_branch = r->branch;
-        p.kept = r->kept[i];
-        p.saved = r->saved[i];
-        b->ops->forward(b, &p);
-        run_finish(r);
-        memset(r->again, 0xff, b->again_bytes);
-        memset(r->scratch, 0xff, b->scratch_bytes);
-    }
-    p.x_residual = p.x_branch = NULL;
-    p.y_residual = p.y_branch = NULL;
-    for (int i = c->block_count - 1; i >= 0; i--) {
-        const struct block *b = &c->blocks[i];
-        p.weights = r->weights[b->unit];
-        p.grads = r->grads[b->unit];
-        p.kept = r->kept[i];
-        p.saved = r->saved[i];
-        p.dy = i < c->block_count - 1 ? r->dx : NULL;
-        p.dx = i > 0 ? r->dx : NULL;
-        if (b->again_bytes > 0) {
-            p.phase = PASS_RECOMPUTE;
-            b->ops->forward(b, &p);
-            run_finish(r);
-            memset(r->scratch, 0xff, b->scratch_bytes);
-        }
-        p.phase = PASS_BACKWARD;
-        b->ops->backward(b, &p);
-    }
+    r->accumulate = accumulate;
+    chain_forward(&r->walk, PASS_FORWARD, &r->batch, &loss);
+    chain_backward(&r->walk, &r->batch, &loss);
     run_finish(r);
     return *r->loss_sum;
 }
 
-/* Forward for evaluation: one set of kept, saved, scratch for all blocks would do. Returns the
- * sum of the losses. */
+/* Forward for evaluation. Returns the sum of the losses. */
 static inline double run_eval(struct model_run *r)
 {
-    struct batch batch = run_batch(r);
-    const struct chain *c = &r->chain;
     *r->loss_sum = 0;
-    for (int i = 0; i < c->block_count; i++) {
-        const struct block *b = &c->blocks[i];
-        struct pass p = {.phase = PASS_EVAL,
-                         .stream = r->stream,
-                         .kernels = r->device.kernels,
-                         .batch = &batch,
-                         .again = r->again,
-                         .scratch = r->scratch,
-                         .loss_scale = 1,
-                         .loss_sum = r->loss_sum,
-                         .weights = r->weights[b->unit],
-                         .x_residual = i > 0 ? run_residual(r, i - 1) : NULL,
-                         .x_branch = i > 0 && c->blocks[i - 1].branch_out ? r->branch : NULL,
-                         .y_residual = run_residual(r, i),
-                         .y_branch = r->branch,
-                         .kept = r->kept[i],
-                         .saved = r->saved[i]};
-        b->ops->forward(b, &p);
-    }
+    chain_forward(&r->walk, PASS_EVAL, &r->batch, &(struct walk_loss){.scale = 1, .sum = r->loss_sum});
     run_finish(r);
     return *r->loss_sum;
 }

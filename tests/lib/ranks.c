@@ -48,6 +48,11 @@ int ranks_setup(void **state)
     return 0;
 }
 
+struct gpt2 *ranks_model(struct job *job)
+{
+    return (struct gpt2 *)(void *)job->model.sizes.bytes;
+}
+
 void ranks_job(struct job *job)
 {
     memset(job, 0, sizeof *job);
@@ -55,14 +60,14 @@ void ranks_job(struct job *job)
     job->path = "test.json";
     job->name = "test";
     job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
-    job->model = (struct job_model){.name = "gpt2",
-                                    .n_layer = 2,
-                                    .n_head = 2,
-                                    .n_embd = 16,
-                                    .n_positions = SEQUENCE,
-                                    .vocab_size = VOCABULARY,
-                                    .layer_norm_epsilon = 1e-5,
-                                    .initializer_range = 0.02};
+    job->model = (struct job_model){.name = "gpt2", .ops = model_find("gpt2")};
+    *ranks_model(job) = (struct gpt2){.n_layer = 2,
+                                      .n_head = 2,
+                                      .n_embd = 16,
+                                      .n_positions = SEQUENCE,
+                                      .vocab_size = VOCABULARY,
+                                      .layer_norm_epsilon = 1e-5,
+                                      .initializer_range = 0.02};
     job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder),
                                   .format = "tokens",
                                   .sequence_length = SEQUENCE,

@@ -4,6 +4,7 @@
 
 #include "tests/lib/folder.h"
 #include "worker/run/trainer.h"
+#include "worker/model/models/gpt2.h"
 
 enum { RANKS_MAX = 8, RANKS_STEPS_MAX = 64 };
 
@@ -54,6 +55,8 @@ int ranks_setup(void **state);
 
 /* A tiny GPT-2 with everything filled in: 2 layers, 16 channels, 40 tokens; it trains on
  * train.bin in `folder` and writes to run/ there. The caller clears job->arena. */
+/* The keys of the job's GPT-2. */
+struct gpt2 *ranks_model(struct job *job);
 void ranks_job(struct job *job);
 /* Trains on `size` threads. */
 void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out);

@@ -111,6 +111,9 @@ void step_sums_add(struct step_sums *c, struct unit_range units)
 {
     struct strategy *s = c->strategy;
     for (int u = units.first; u < units.first + units.count && strategy_counts(s); u++) {
+        if (!strategy_trains(s, u)) {
+            continue;
+        }
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/matmul.c kernels/cuda/matmul_plan.c worker/engine/products.c kernels/timer.c */
 /* How products are chosen at a start: measured once, kept in the plan file, the same for all who
  * share it. On the software GPU, whose three algorithms have bits
  * of their own, and one of which is made fast.   run: timeout 120 */
@@ -8,6 +9,7 @@
 #include "tests/lib/plan_cache.h"
 #include "tests/lib/ranks.h"
 #include "worker/engine/products.h"
+#include "worker/model/models/gpt2.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -571,14 +573,14 @@ static void the_head_is_aligned(void **state)
 {
     (void)state;
     struct model_spec spec = {.name = "gpt2",
-                              .layers = 1,
-                              .heads = 12,
-                              .channels = 768,
-                              .positions = 1024,
-                              .vocabulary = 50257,
-                              .inner = 3072,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 1,
+                                                      .n_head = 12,
+                                                      .n_embd = 768,
+                                                      .n_positions = 1024,
+                                                      .vocab_size = 50257,
+                                                      .n_inner = 3072,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 64,
                               .sequence_length = 1024};
     static const struct {
@@ -601,11 +603,11 @@ static void the_head_is_aligned(void **state)
         for (int p = 0; p < all.count; p++) {
             const struct dt_matmul_args *a = &all.each[p];
             struct dt_matmul_key key = dt_matmul_key_of(a);
-            if (a->n == spec.vocabulary && a->m == cases[i].rows) {
+            if (a->n == 50257 && a->m == cases[i].rows) {
                 assert_int_equal(key.ldc, cases[i].pitch);
                 logits++;
             }
-            if (a->m == spec.vocabulary || a->k == spec.vocabulary) {
+            if (a->m == 50257 || a->k == 50257) {
                 assert_int_equal(key.lda, cases[i].pitch);
                 heads++;
             }

@@ -1,3 +1,4 @@
+/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/checkpoints/safetensors.c */
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
  * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"
@@ -6,6 +7,7 @@
 #include "tests/lib/folder.h"
 #include "worker/checkpoints/origin.h"
 #include "worker/checkpoints/safetensors.h"
+#include "worker/model/models/gpt2.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -39,14 +41,14 @@ static void put(const char *dir, const char *name, const char *text)
 }
 
 static const struct model_spec tiny = {.name = "gpt2",
-                                       .layers = 1,
-                                       .heads = 2,
-                                       .channels = 4,
-                                       .positions = 3,
-                                       .vocabulary = 5,
-                                       .inner = 16,
-                                       .norm_epsilon = 1e-6,
-                                       .init_std = 0.03,
+                                       .sizes = &(struct gpt2){.n_layer = 1,
+                                                               .n_head = 2,
+                                                               .n_embd = 4,
+                                                               .n_positions = 3,
+                                                               .vocab_size = 5,
+                                                               .n_inner = 16,
+                                                               .layer_norm_epsilon = 1e-6,
+                                                               .initializer_range = 0.03},
                                        .batch_size = 1,
                                        .sequence_length = 3,
                                        .type = DT_F32};
@@ -228,9 +230,10 @@ static void test_config(void **state)
     char *dir = sub("config");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         put(dir, "config.json", rows[i].text);
-        struct model_spec spec = {0};
+        struct model_sizes sizes;
+        const struct model_ops *ops;
         struct dt_error err = {.status = DT_OK};
-        int rc = hf_config(dir, &spec, NULL, &err);
+        int rc = hf_config(dir, &ops, &sizes, NULL, &err);
         bool right = rows[i].cause == NULL
                          ? rc == 0
                          : rc == -1 && strstr(err.text, rows[i].cause) != NULL && strstr(err.text, dir) != NULL;
@@ -238,9 +241,11 @@ static void test_config(void **state)
             fail_msg("row %zu: rc %d: %s", i, rc, err.text);
         }
         if (i == 0) {
-            assert_true(spec.layers == 1 && spec.heads == 2 && spec.channels == 4 && spec.positions == 3 &&
-                        spec.vocabulary == 5 && spec.inner == 16 && spec.norm_epsilon == 1e-6 &&
-                        spec.init_std == 0.03 && strcmp(spec.name, "gpt2") == 0);
+            struct gpt2 m;
+            memcpy(&m, sizes.bytes, sizeof m);
+            assert_true(m.n_layer == 1 && m.n_head == 2 && m.n_embd == 4 && m.n_positions == 3 && m.vocab_size == 5 &&
+                        m.n_inner == 0 && m.layer_norm_epsilon == 1e-6 && m.initializer_range == 0.03 &&
+                        strcmp(ops->name, "gpt2") == 0);
         }
     }
     free(dir);
@@ -253,7 +258,8 @@ static void test_config_of_many_values(void **state)
     char *dir = sub("many");
     for (int count = 30000; count <= 150000; count *= 5) {
         struct dt_text text;
-        struct model_spec spec = {0};
+        struct model_sizes sizes;
+        const struct model_ops *ops;
         struct dt_error err = {.status = DT_OK};
         dt_text_init(&text);
         dt_text_puts(&text, "{\"model_type\":\"gpt2\",\"x\":[1");
@@ -262,7 +268,7 @@ static void test_config_of_many_values(void **state)
         }
         dt_text_puts(&text, "]}");
         put(dir, "config.json", text.data);
-        assert_int_equal(hf_config(dir, &spec, NULL, &err), count == 30000 ? 0 : -1);
+        assert_int_equal(hf_config(dir, &ops, &sizes, NULL, &err), count == 30000 ? 0 : -1);
         if (count > 30000) {
             assert_non_null(strstr(err.text, "config.json: more values than a checkpoint keeps"));
         }
@@ -277,8 +283,11 @@ static void test_other_names(void **state)
 {
     (void)state;
     struct dt_error err = {.status = DT_OK};
-    struct model_spec spec = {.batch_size = 1, .sequence_length = 8, .type = DT_F32}, again = spec;
-    assert_int_equal(hf_config(GOLDEN "/hf_legacy", &spec, NULL, &err), 0);
+    struct model_sizes sizes, again;
+    const struct model_ops *ops;
+    assert_int_equal(hf_config(GOLDEN "/hf_legacy", &ops, &sizes, NULL, &err), 0);
+    struct model_spec spec = {
+        .name = ops->name, .sizes = sizes.bytes, .batch_size = 1, .sequence_length = 8, .type = DT_F32};
     struct chain c;
     assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
     struct hf *h, *legacy;
@@ -298,14 +307,11 @@ static void test_other_names(void **state)
 
     struct dt_text text;
     dt_text_init(&text);
-    model_find(spec.name)->write_config(&spec, &text);
+    model_write_config(ops, sizes.bytes, &text);
     char *dir = sub("written");
     put(dir, "config.json", text.data);
-    assert_int_equal(hf_config(dir, &again, NULL, &err), 0);
-    assert_true(again.layers == spec.layers && again.heads == spec.heads && again.channels == spec.channels &&
-                again.inner == spec.inner);
-    assert_true(again.positions == spec.positions && again.vocabulary == spec.vocabulary);
-    assert_true(again.norm_epsilon == spec.norm_epsilon && again.init_std == spec.init_std);
+    assert_int_equal(hf_config(dir, &ops, &again, NULL, &err), 0);
+    assert_memory_equal(&again, &sizes, sizeof(struct gpt2));
     dt_text_clear(&text);
     free(dir);
     chain_close(&c);

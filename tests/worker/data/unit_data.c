@@ -1,3 +1,4 @@
+/* covers: worker/data cmd/dtdata/corpus.c */
 /* Token shards written and read, damaged in every way; batches per rank; safetensors batches;
  * collecting and holding out files. */
 #include "base/file.h"
@@ -53,13 +54,34 @@ static void write_shard(const char *name, int32_t magic, int32_t version, int32_
     free(file);
 }
 
+/* What a model of tokens reads. */
+static int open_tokens(struct data_source *s, const char *glob, const char *format, int64_t length,
+                       struct dt_error *err)
+{
+    const struct batch_layout layout = batch_tokens(1, length, 0, "vocab_size");
+    return data_open(s, glob, format, &layout, err);
+}
+
+static void read_sample(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+{
+    s->ops->read(s, sample, &(struct batch){.layout = &s->layout, .at = {ids, labels}}, 0);
+}
+
+static int64_t fill_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first,
+                          int rank, int ranks, int64_t samples, int32_t *ids, int32_t *labels)
+{
+    struct batch b = {.layout = &s->layout, .samples = samples, .at = {ids, labels}};
+    data_batch(s, order, epoch, first, rank, ranks, &b);
+    return b.weight;
+}
+
 static void refused(const char *name, const char *message)
 {
     struct data_source s;
     struct dt_error err = {0};
     char expected[512];
     (void)snprintf(expected, sizeof expected, "%s/%s", folder, message);
-    assert_int_equal(data_open(&s, in(name), "auto", 4, &err), -1);
+    assert_int_equal(open_tokens(&s, in(name), "auto", 4, &err), -1);
     assert_string_equal(err.text, expected);
 }
 
@@ -83,14 +105,14 @@ static void test_stream(void **state)
     struct data_source s;
     int32_t ids[3], labels[3];
     /* the glob matches the JSON files too */
-    assert_int_equal(data_open(&s, in("stream/train-*"), "auto", 3, &err), 0);
+    assert_int_equal(open_tokens(&s, in("stream/train-*"), "auto", 3, &err), 0);
     assert_string_equal(s.ops->name, "tokens");
     assert_string_equal(s.tokenizer, "bytes");
     assert_int_equal(s.vocabulary, 256);
     assert_int_equal(s.token_count, 10);
     assert_int_equal(s.sample_count, 3);
     for (int32_t i = 0; i < 3; i++) {
-        s.ops->read(&s, i, ids, labels);
+        read_sample(&s, i, ids, labels);
         for (int32_t t = 0; t < 3; t++) {
             assert_int_equal(ids[t], 10 + 3 * i + t);
             assert_int_equal(labels[t], 11 + 3 * i + t);
@@ -98,7 +120,7 @@ static void test_stream(void **state)
     }
     uint64_t hash = s.hash;
     data_close(&s);
-    assert_int_equal(data_open(&s, in("stream/train-0000[01].bin"), "tokens", 3, &err), 0);
+    assert_int_equal(open_tokens(&s, in("stream/train-0000[01].bin"), "tokens", 3, &err), 0);
     assert_int_equal(s.sample_count, 2); /* 8 tokens: the last sample has no label after it
                                           * otherwise */
     assert_true(s.hash != hash);
@@ -136,7 +158,7 @@ static void check_differ(const struct data_source *was, const char *glob, const 
     struct dt_error err;
     struct dt_text what;
     dt_text_init(&what);
-    assert_int_equal(data_open(&now, in(glob), "auto", 3, &err), 0);
+    assert_int_equal(open_tokens(&now, in(glob), "auto", 3, &err), 0);
     assert_int_equal(data_differ(was->files, was->file_count, &now, &what), *expected != 0);
     assert_string_equal(dt_text_str(&what), expected);
     assert_int_equal(data_content(was) == data_content(&now), *expected == 0);
@@ -155,7 +177,7 @@ static void test_same_data(void **state)
     assert_int_equal(dt_file_mkdirs(in("same"), &err), 0);
     put_shard("same/x-0.bin", a, 4);
     put_shard("same/x-1.bin", b, 4);
-    assert_int_equal(data_open(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
+    assert_int_equal(open_tokens(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
     check_differ(&was, "same/x-*.bin", "");
     put_shard("same/y-8.bin", a, 4); /* renamed */
     put_shard("same/y-9.bin", b, 4);
@@ -168,7 +190,7 @@ static void test_same_data(void **state)
     check_differ(&was, "same/x-*.bin", "x-2.bin is new (3 files now, 2 then)");
     data_close(&was);
     assert_int_equal(unlink(in("same/x-2.bin")), 0);
-    assert_int_equal(data_open(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
+    assert_int_equal(open_tokens(&was, in("same/x-*.bin"), "auto", 3, &err), 0);
     put_shard("same/x-1.bin", c, 3);
     check_differ(&was, "same/x-*.bin", "x-1.bin is not what it was");
     data_close(&was);
@@ -227,8 +249,8 @@ static void test_failed_overwrite(void **state)
     shard_writer_close(w);
     struct data_source s;
     int32_t ids[3], labels[3];
-    assert_int_equal(data_open(&s, in("twice/train-*.bin"), "tokens", 3, &err), 0);
-    s.ops->read(&s, 0, ids, labels);
+    assert_int_equal(open_tokens(&s, in("twice/train-*.bin"), "tokens", 3, &err), 0);
+    read_sample(&s, 0, ids, labels);
     assert_int_equal(ids[0], 1);
     assert_int_equal(labels[2], 4);
     data_close(&s);
@@ -275,12 +297,12 @@ static void test_bad_shards(void **state)
     refused("huge.bin", "huge.bin: largest id 4278190080 is beyond any vocabulary (16777216): damaged; make it again");
     struct data_source s;
     struct dt_error err = {0};
-    assert_int_equal(data_open(&s, folder, "auto", 4, &err), -1);
+    assert_int_equal(open_tokens(&s, folder, "auto", 4, &err), -1);
     assert_non_null(strstr(err.text, ": is a folder; name its files, for example "));
-    assert_int_equal(data_open(&s, in("few.bin"), "idx", 4, &err), -1);
+    assert_int_equal(open_tokens(&s, in("few.bin"), "idx", 4, &err), -1);
     assert_string_equal(err.text, "data.format: idx: unknown; use auto, tokens or tensors");
     write_shard("wide.bin", SHARD_MAGIC_U32, 7, 8, ids, 8, 4);
-    assert_int_equal(data_open(&s, in("wide.bin"), "auto", 4, &err), 0);
+    assert_int_equal(open_tokens(&s, in("wide.bin"), "auto", 4, &err), 0);
     assert_int_equal(s.vocabulary, 9);
     assert_string_equal(s.tokenizer, "");
     data_close(&s);
@@ -301,7 +323,7 @@ static void test_bad_info(void **state)
     INFO("{\"tokens\": 8, \"xxh3\": \"0000000000000000\"}");
     struct data_source s;
     struct dt_error err = {0};
-    assert_int_equal(data_open(&s, in("i.bin"), "auto", 4, &err), -1);
+    assert_int_equal(open_tokens(&s, in("i.bin"), "auto", 4, &err), -1);
     assert_non_null(strstr(err.text, ", but its JSON says 0000000000000000: changed or damaged; make it again"));
     INFO("{\"tokens\": ");
     refused("i.bin", "i.bin.json:1:12: the text ends here; expected a value");
@@ -337,7 +359,7 @@ static void test_batches(void **state)
     write_shard("b.bin", SHARD_MAGIC_U16, 1, T * SAMPLES + 1, tokens, T * SAMPLES + 1, 2);
     struct data_source s;
     struct dt_error err = {0};
-    assert_int_equal(data_open(&s, in("b.bin"), "auto", T, &err), 0);
+    assert_int_equal(open_tokens(&s, in("b.bin"), "auto", T, &err), 0);
     assert_int_equal(s.sample_count, SAMPLES);
     struct sampler order = {.sample_count = s.sample_count, .seed = 5, .shuffle = true};
     int32_t ids[6 * T], labels[6 * T];
@@ -347,7 +369,7 @@ static void test_batches(void **state)
         }
         for (int rank = 0; rank < ranks; rank++) {
             int64_t size = 6 / ranks;
-            assert_int_equal(data_batch(&s, &order, 2, 3, rank, ranks, size, ids, labels), size * T);
+            assert_int_equal(fill_batch(&s, &order, 2, 3, rank, ranks, size, ids, labels), size * T);
             for (int64_t b = 0; b < size; b++) {
                 int64_t sample = sampler_at(&order, 2, 3 + b * ranks + rank);
                 assert_int_equal(ids[b * T], sample * T);
@@ -356,7 +378,7 @@ static void test_batches(void **state)
         }
     }
     /* positions 9 and 11: one is beyond the end */
-    assert_int_equal(data_batch(&s, &order, 0, 8, 1, 2, 2, ids, labels), T);
+    assert_int_equal(fill_batch(&s, &order, 0, 8, 1, 2, 2, ids, labels), T);
     assert_int_equal(ids[T], 0);
     assert_int_equal(labels[T], -100);
     data_close(&s);
@@ -388,27 +410,27 @@ static void test_tensors(void **state)
     int32_t x[4], y[4];
     write_tensors("a.safetensors", DT_I64, 2, 4, ids, labels);
     write_tensors("b.safetensors", DT_I32, 2, 4, small, NULL);
-    assert_int_equal(data_open(&s, in("[ab].safetensors"), "auto", 4, &err), 0);
+    assert_int_equal(open_tokens(&s, in("[ab].safetensors"), "auto", 4, &err), 0);
     assert_string_equal(s.ops->name, "tensors");
     assert_int_equal(s.sample_count, 4);
     assert_int_equal(s.vocabulary, 10);
-    s.ops->read(&s, 0, x, y);
+    read_sample(&s, 0, x, y);
     assert_memory_equal(x, ((int32_t[]){1, 2, 3, 4}), sizeof x);
     assert_memory_equal(y, ((int32_t[]){-100, 3, 4, -100}), sizeof y);
-    s.ops->read(&s, 1, x, y);
+    read_sample(&s, 1, x, y);
     assert_memory_equal(y, ((int32_t[]){6, 9, -100, -100}), sizeof y);
-    s.ops->read(&s, 3, x, y);
+    read_sample(&s, 3, x, y);
     assert_memory_equal(x, ((int32_t[]){5, 6, 7, 8}), sizeof x);
     assert_memory_equal(y, ((int32_t[]){6, 7, 8, -100}), sizeof y);
     data_close(&s);
-    assert_int_equal(data_open(&s, in("a.safetensors"), "tensors", 5, &err), -1);
+    assert_int_equal(open_tokens(&s, in("a.safetensors"), "tensors", 5, &err), -1);
     assert_non_null(strstr(err.text, "rows of 4 tokens, but data.sequence_length is 5; set it to 4"));
     for (int i = 0; i < 5; i++) { /* 1, 2, 1, 2, 1 rows */
         write_tensors((const char *[]){"e0", "e1", "e2", "e3", "e4"}[i], DT_I64, 1 + i % 2, 4, ids, NULL);
     }
-    assert_int_equal(data_open(&s, in("e?"), "tensors", 4, &err), 0);
+    assert_int_equal(open_tokens(&s, in("e?"), "tensors", 4, &err), 0);
     for (int i = 0; i < 7; i++) {
-        s.ops->read(&s, i, x, y);
+        read_sample(&s, i, x, y);
         assert_int_equal(x[0], i % 3 == 2 ? 5 : 1);
     }
     data_close(&s);
@@ -434,7 +456,7 @@ static void test_blank_rows(void **state)
     write_tensors("blank-b.safetensors", DT_I64, ROWS, T, ids, labels);
     struct data_source s;
     struct dt_error err = {0};
-    assert_int_equal(data_open(&s, in("blank-[ab].safetensors"), "auto", T, &err), 0);
+    assert_int_equal(open_tokens(&s, in("blank-[ab].safetensors"), "auto", T, &err), 0);
     assert_int_equal(s.blank_count, 7);
     assert_string_equal(s.blank_path, in("blank-b.safetensors"));
     assert_int_equal(s.blank_row, 1);
@@ -442,12 +464,12 @@ static void test_blank_rows(void **state)
     int32_t x[2 * T], y[2 * T];
     for (int64_t first = 0; first < s.sample_count; first++) {
         for (int rank = 0; rank < 3; rank++) {
-            bool none = data_batch(&s, &order, 1, first, rank, 3, 2, x, y) == 0;
+            bool none = fill_batch(&s, &order, 1, first, rank, 3, 2, x, y) == 0;
             assert_int_equal(data_blank(&s, &order, 1, first, rank, 3, 2), none);
         }
     }
     data_close(&s);
-    assert_int_equal(data_open(&s, in("blank-a.safetensors"), "auto", T, &err), 0);
+    assert_int_equal(open_tokens(&s, in("blank-a.safetensors"), "auto", T, &err), 0);
     assert_true(s.blank_count == 0 && s.blank_path == NULL);
     data_close(&s);
 }
@@ -582,7 +604,7 @@ static void test_expect(void **state)
     shard_writer_close(w);
     const char *first = in("expect/train-00000.bin"), *second = in("expect/train-00001.bin");
     struct data_source s;
-    assert_int_equal(data_open(&s, in("expect/*.bin"), "auto", LENGTH, &err), 0);
+    assert_int_equal(open_tokens(&s, in("expect/*.bin"), "auto", LENGTH, &err), 0);
     assert_int_equal(s.sample_count, 6);
     struct sampler order = {.sample_count = s.sample_count};
     const struct {

@@ -1,3 +1,4 @@
+/* covers: worker/engine */
 /* Strategies one by one: their names, what they keep, what travels and in which order, and that
  * a step allocates nothing. */
 #include "tests/lib/ranks.h"
@@ -183,14 +184,14 @@ static void test_what_runs_beside(void **state)
         assert_non_null(row);
         assert_int_equal(strategy_shards(row, &job, size, size, &shards, &err), 0);
         struct model_spec spec = {.name = "gpt2",
-                                  .layers = 2,
-                                  .heads = 2,
-                                  .channels = 16,
-                                  .positions = 16,
-                                  .vocabulary = 40,
-                                  .inner = 64,
-                                  .norm_epsilon = 1e-5,
-                                  .init_std = 0.02,
+                                  .sizes = &(struct gpt2){.n_layer = 2,
+                                                          .n_head = 2,
+                                                          .n_embd = 16,
+                                                          .n_positions = 16,
+                                                          .vocab_size = 40,
+                                                          .n_inner = 64,
+                                                          .layer_norm_epsilon = 1e-5,
+                                                          .initializer_range = 0.02},
                                   .batch_size = 1,
                                   .sequence_length = 8,
                                   .type = DT_F32};
@@ -308,7 +309,7 @@ static void test_buckets(void **state)
         struct ranks_outcome out;
         struct job job;
         ranks_job(&job);
-        job.model.n_embd = cases[i].channels;
+        ranks_model(&job)->n_embd = cases[i].channels;
         job.ddp.bucket_cap_mb = cases[i].cap_mb;
         job.training.gradient_accumulation_steps = 2;
         ranks_train(&job, 3, &(struct ranks_options){.trace = true}, &out);

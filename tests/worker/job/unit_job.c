@@ -1,8 +1,10 @@
+/* covers: worker/job */
 /* The job file: defaults, checks that span keys, exact messages, the saved text, sources,
  * schema, what may differ from a saved one. */
 #include "base/file.h"
 #include "tests/lib/folder.h"
 #include "worker/job/job.h"
+#include "worker/model/models/gpt2.h"
 #include "worker/job/job_fields.h"
 #include "worker/engine/strategy.h"
 
@@ -14,6 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+
+static const struct gpt2 *model_of(const struct job *job)
+{
+    return (const struct gpt2 *)(const void *)job->model.sizes.bytes;
+}
 
 static char job_path[sizeof folder + 16];
 
@@ -78,9 +85,9 @@ static void test_defaults(void **state)
     assert_string_equal(job.output_dir, "runs/job");
     assert_string_equal(job.checkpointing.checkpoint_dir, "runs/job/checkpoints");
     assert_string_equal(job.model.name, "gpt2");
-    assert_int_equal(job.model.n_layer, 12);
-    assert_int_equal(job.model.vocab_size, 50257);
-    assert_int_equal(job.model.n_inner, 0);
+    assert_int_equal(model_of(&job)->n_layer, 12);
+    assert_int_equal(model_of(&job)->vocab_size, 50257);
+    assert_int_equal(model_of(&job)->n_inner, 0);
     assert_int_equal(job.data.sequence_length, 1024);
     assert_true(job.data.shuffle);
     assert_null(job.data.val);
@@ -123,10 +130,10 @@ static void test_bad_keys(void **state)
     refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
             "job.json: data.train: missing; add it (path or glob of the training shards)\n");
     refused("{\"data\": {\"train\": \"x\"}}", NULL,
-            "job.json: model.name: missing; give model.name (gpt2) or model.load (a Hugging Face folder)\n");
+            "job.json: model.name: missing; give model.name (gpt2, mlp) or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
     refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
-            "job.json:1:20: model.name: is \"llama\", which is not there yet; give gpt2, or null\n");
+            "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: gpt2, mlp, or null\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
@@ -357,9 +364,9 @@ static void test_load(void **state)
                    folder);
     opened(&job, text, NULL);
     assert_string_equal(job.model.name, "gpt2");
-    assert_int_equal(job.model.n_embd, 48);
-    assert_int_equal(job.model.n_inner, 0);
-    assert_true(job.model.layer_norm_epsilon == 1e-6);
+    assert_int_equal(model_of(&job)->n_embd, 48);
+    assert_int_equal(model_of(&job)->n_inner, 0);
+    assert_true(model_of(&job)->layer_norm_epsilon == 1e-6);
     assert_int_equal(job.data.sequence_length, 32);
     char *first = strdup(job.text);
     job_close(&job);
@@ -369,7 +376,7 @@ static void test_load(void **state)
     free(first);
     opened(&job, text, NULL); /* what is not computed with comes out again, so it must be the
                                * same */
-    assert_true(job.model.attn_pdrop == 0.1 && job.model.resid_pdrop == 0);
+    assert_true(model_of(&job)->attn_pdrop == 0.1 && model_of(&job)->resid_pdrop == 0);
     job_close(&job);
     refused(text, "model.attn_pdrop=0.2",
             "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
@@ -377,9 +384,9 @@ static void test_load(void **state)
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
     refused(text, NULL,
-            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2\n");
+            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2, mlp\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
-    refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number of at least 1\n");
+    refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number from 1 to 10000\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
     refused(text, NULL,
             "job.json:1:12: model.load: config.json: quantization_config: quantized weights are not supported; give "
@@ -404,7 +411,7 @@ static void test_load(void **state)
                    "{\"checkpoint_dir\": \"%s/kept\"}}",
                    folder, folder);
     opened(&job, text, NULL);
-    assert_int_equal(job.model.n_embd, 48);
+    assert_int_equal(model_of(&job)->n_embd, 48);
     job_close(&job);
     refused(text, "checkpointing.resume=never",
             "job.json:1:12: model.load: gone/config.json: No such file or directory\n");

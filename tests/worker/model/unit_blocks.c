@@ -1,7 +1,10 @@
+/* covers: worker/model kernels/cpu */
 /* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes
  * and with ignored labels; the same bits whatever is computed again; overwriting and adding of
  * gradients; the CPU's floats near the twin's doubles. */
 #include "tests/lib/model_run.h"
+#include "worker/model/models/gpt2.h"
+#include "worker/model/models/mlp.h"
 
 static uint64_t random_state;
 
@@ -14,18 +17,16 @@ static double noise(void)
 
 static struct model_spec ragged(enum recompute level)
 {
-    return (struct model_spec){.name = "gpt2",
-                               .layers = 2,
-                               .heads = 3,
-                               .channels = 12,
-                               .positions = 7,
-                               .vocabulary = 17,
-                               .inner = 20,
-                               .recompute = level,
-                               .norm_epsilon = 1e-5,
-                               .init_std = 0.02,
-                               .batch_size = 3,
-                               .sequence_length = 5};
+    static const struct gpt2 sizes = {.n_layer = 2,
+                                      .n_head = 3,
+                                      .n_embd = 12,
+                                      .n_positions = 7,
+                                      .vocab_size = 17,
+                                      .n_inner = 20,
+                                      .layer_norm_epsilon = 1e-5,
+                                      .initializer_range = 0.02};
+    return (struct model_spec){
+        .name = "gpt2", .sizes = &sizes, .recompute = level, .batch_size = 3, .sequence_length = 5};
 }
 
 /* The same numbers for every device. */
@@ -36,72 +37,84 @@ static void fill(struct model_run *r)
         const struct tensor *t = &r->chain.tensors[i];
         for (int64_t e = 0; e < t->numel; e++) {
             run_set(r, r->weights[t->unit], t->offset + e,
-                    (double)(float)(0.5 * noise() + (t->init == INIT_ONE ? 1 : 0)));
+                    (double)(float)(0.5 * noise() + (t->rule.init == INIT_ONE ? 1 : 0)));
         }
     }
     int64_t rows = r->chain.spec.batch_size * r->chain.spec.sequence_length;
     for (int64_t i = 0; i < rows; i++) {
-        r->ids[i] = (int32_t)((i * 7 + 3) % r->chain.spec.vocabulary);
-        r->labels[i] = i % 4 == 1 ? DT_IGNORE_INDEX : (int32_t)((i * 5 + 1) % r->chain.spec.vocabulary);
+        r->ids[i] = (int32_t)((i * 7 + 3) % r->chain.batch.field[0].below);
+        r->labels[i] = i % 4 == 1 ? DT_IGNORE_INDEX : (int32_t)((i * 5 + 1) % r->chain.batch.field[0].below);
     }
 }
 
 struct bench { /* one block alone */
     struct model_run *run;
     const struct block *block;
-    void *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx;
-    int64_t count; /* elements of a pair's half */
+    void *x, *x_branch, *y, *y_branch, *dy, *dx;
+    int64_t x_count, y_count; /* elements of the input, and of the output */
     double loss_scale;
 };
 
-static void bench_open(struct bench *b, struct model_run *r, int block)
+static int64_t flow_count(const struct flow *f)
 {
-    const struct model_spec *s = &r->chain.spec;
-    *b = (struct bench){.run = r,
-                        .block = &r->chain.blocks[block],
-                        .count = s->batch_size * s->sequence_length * s->channels,
-                        .loss_scale = 0.37};
-    void **halves[] = {&b->x_residual, &b->x_branch, &b->y_residual, &b->y_branch, &b->dy, &b->dx};
-    for (int i = 0; i < 6; i++) {
-        *halves[i] = run_alloc(r, (size_t)b->count * sizeof(double));
-        for (int64_t e = 0; e < b->count; e++) {
-            run_set(r, *halves[i], e, noise());
-        }
+    int64_t count = f->dims > 0 ? 1 : 0;
+    for (int d = 0; d < f->dims; d++) {
+        count *= f->shape[d];
     }
+    return count;
 }
 
-static struct pass bench_pass(const struct bench *b, enum pass_phase phase, const struct batch *batch)
+static void *noisy(struct model_run *r, int64_t count)
 {
-    const struct model_run *r = b->run;
+    void *x = run_alloc(r, (size_t)count * sizeof(double));
+    for (int64_t e = 0; e < count; e++) {
+        run_set(r, x, e, noise());
+    }
+    return x;
+}
+
+static void bench_open(struct bench *b, struct model_run *r, int block)
+{
+    const struct block *x = &r->chain.blocks[block];
+    *b = (struct bench){
+        .run = r, .block = x, .x_count = flow_count(&x->in), .y_count = flow_count(&x->out), .loss_scale = 0.37};
+    b->x = noisy(r, b->x_count);
+    b->x_branch = x->in.pair ? noisy(r, b->x_count) : NULL;
+    b->y = noisy(r, b->y_count);
+    b->y_branch = x->out.pair ? noisy(r, b->y_count) : NULL;
+    b->dy = noisy(r, b->y_count);
+    b->dx = noisy(r, b->x_count);
+}
+
+static struct pass bench_pass(const struct bench *b, enum pass_phase phase)
+{
+    struct model_run *r = b->run;
     int i = b->block->index, last = r->chain.block_count - 1;
-    bool back = phase == PASS_BACKWARD;
-    return (struct pass){.phase = phase,
-                         .stream = r->stream,
-                         .kernels = r->device.kernels,
-                         .batch = batch,
-                         .weights = r->weights[b->block->unit],
-                         .grads = back ? r->grads[b->block->unit] : NULL,
-                         .x_residual = i > 0 && !back ? b->x_residual : NULL,
-                         .x_branch = i > 0 && !back ? b->x_branch : NULL,
-                         .y_residual = back                                                ? NULL
-                                       : phase == PASS_FORWARD && b->block->residual_saved ? r->saved[i]
-                                                                                           : b->y_residual,
-                         .y_branch = back || !b->block->branch_out ? NULL : b->y_branch,
-                         .dy = back && i < last ? b->dy : NULL,
-                         .dx = back && i > 0 ? b->dx : NULL,
-                         .kept = r->kept[i],
-                         .saved = r->saved[i],
-                         .again = r->again,
-                         .scratch = r->scratch,
-                         .loss_scale = b->loss_scale,
-                         .loss_sum = r->loss_sum};
+    bool back = phase == PASS_BACKWARD, loss = i == last, input = i > 0 && (!back || loss || b->block->reads_x);
+    struct pass p = {.phase = phase,
+                     .stream = r->stream,
+                     .kernels = r->device.kernels,
+                     .batch = &r->batch,
+                     .x = input ? b->x : NULL,
+                     .x_branch = input ? b->x_branch : NULL,
+                     .y = back || loss ? NULL : b->y,
+                     .y_branch = back ? NULL : b->y_branch,
+                     .dy = back && !loss ? b->dy : NULL,
+                     .dx = back && i > 0 ? b->dx : NULL,
+                     .buffers = r->walk.buffers,
+                     .memory = {r->kept[i], r->walk.again, r->walk.scratch},
+                     .loss_scale = b->loss_scale,
+                     .loss_sum = r->loss_sum};
+    p.y = phase == PASS_FORWARD && b->block->y_memory >= 0 ? pass_memory(b->block, &p, b->block->y_memory) : p.y;
+    r->accumulate = false;
+    (void)run_enter(&r->walk, b->block, &p);
+    return p;
 }
 
 /* What backward differentiates: the scaled loss, or the output pair's sum times dy. */
 static double objective(struct bench *b)
 {
-    struct batch batch = run_batch(b->run);
-    struct pass p = bench_pass(b, PASS_EVAL, &batch);
+    struct pass p = bench_pass(b, PASS_EVAL);
     *b->run->loss_sum = 0;
     b->block->ops->forward(b->block, &p);
     run_finish(b->run);
@@ -109,8 +122,8 @@ static double objective(struct bench *b)
         return *b->run->loss_sum * b->loss_scale;
     }
     double sum = 0;
-    for (int64_t e = 0; e < b->count; e++) {
-        double y = run_get(b->run, b->y_residual, e) + (b->block->branch_out ? run_get(b->run, b->y_branch, e) : 0);
+    for (int64_t e = 0; e < b->y_count; e++) {
+        double y = run_get(b->run, b->y, e) + (b->block->out.pair ? run_get(b->run, b->y_branch, e) : 0);
         sum += y * run_get(b->run, b->dy, e);
     }
     return sum;
@@ -136,18 +149,19 @@ static void check_block(struct model_run *r, int index)
 {
     struct bench b;
     bench_open(&b, r, index);
-    struct batch batch = run_batch(r);
-    struct pass p = bench_pass(&b, PASS_FORWARD, &batch);
-    b.block->ops->forward(b.block, &p);
-    if (b.block->again_bytes > 0) {
+    struct pass p = bench_pass(&b, PASS_FORWARD);
+    if (p.y != NULL) { /* the last block begins with backward */
+        b.block->ops->forward(b.block, &p);
+    }
+    if (b.block->bytes[PLACE_AGAIN] > 0) {
         p.phase = PASS_RECOMPUTE;
         b.block->ops->forward(b.block, &p);
     }
-    p = bench_pass(&b, PASS_BACKWARD, &batch);
+    p = bench_pass(&b, PASS_BACKWARD);
     for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept
                                                        * and added to */
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
-        for (int64_t e = 0; e < t->numel; e++) {
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
             ((double *)r->grads[t->unit])[t->offset + e] = b.block->adds[i] ? 10 : NAN;
         }
     }
@@ -155,14 +169,19 @@ static void check_block(struct model_run *r, int index)
     run_finish(r);
     for (int i = 0; i < b.block->tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
+        if (t->unit < 0) { /* a buffer has no gradient */
+            continue;
+        }
         double *w = (double *)r->weights[t->unit] + t->offset, *g = (double *)r->grads[t->unit] + t->offset;
         for (int64_t e = 0; e<t->numel; e += t->numel> 40 ? 7 : 1) {
             check_element(&b, &w[e], g[e] - (b.block->adds[i] ? 10 : 0), t->name, e);
         }
     }
-    for (int64_t e = 0; index > 0 && e < b.count; e += 5) {
-        check_element(&b, (double *)b.x_residual + e, ((double *)b.dx)[e], "x_residual", e);
-        check_element(&b, (double *)b.x_branch + e, ((double *)b.dx)[e], "x_branch", e);
+    for (int64_t e = 0; e < b.x_count; e += 5) {
+        check_element(&b, (double *)b.x + e, ((double *)b.dx)[e], "x", e);
+        if (b.x_branch != NULL) {
+            check_element(&b, (double *)b.x_branch + e, ((double *)b.dx)[e], "x_branch", e);
+        }
     }
 }
 
@@ -178,6 +197,85 @@ static void test_finite_differences(void **state)
         }
         run_close(&r);
     }
+}
+
+static struct model_spec perceptron(struct mlp *m, int64_t frozen_layers)
+{
+    *m = (struct mlp){.num_channels = 2,
+                      .image_size = 3,
+                      .hidden_size = 7,
+                      .last_hidden_size = 5,
+                      .num_labels = 4,
+                      .frozen_layers = frozen_layers,
+                      .momentum = 1,
+                      .initializer_range = 0.02};
+    return (struct model_spec){.name = "mlp", .sizes = m, .batch_size = 6, .sequence_length = 1};
+}
+
+static void fill_images(struct model_run *r)
+{
+    random_state = 3;
+    for (int i = 0; i < r->chain.tensor_count; i++) {
+        const struct tensor *t = &r->chain.tensors[i];
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
+            run_set(r, r->weights[t->unit], t->offset + e, 0.5 * noise());
+        }
+    }
+    float *pixels = r->batch.at[batch_find(r->batch.layout, "pixel_values")];
+    for (int i = 0; i < 6 * 18; i++) {
+        pixels[i] = (float)(1 + noise());
+    }
+    for (int i = 0; i < 6; i++) {
+        r->labels[i] = i == 2 ? DT_IGNORE_INDEX : i % 4;
+    }
+}
+
+/* Of a perceptron, where evaluation takes the mean that training takes: the running one is the
+ * batch's with a momentum of 1. */
+static void test_perceptron(void **state)
+{
+    (void)state;
+    struct model_run r;
+    struct mlp sizes;
+    run_open(&r, "twin64", perceptron(&sizes, 0));
+    fill_images(&r);
+    (void)run_train(&r, false, 1);
+    for (int i = 0; i < r.chain.block_count; i++) {
+        check_block(&r, i);
+    }
+    const struct tensor *mean = &r.chain.tensors[run_tensor(&r, "layers.0.running_mean")];
+    const float *pixels = r.batch.at[0];
+    for (int e = 0; e < 18; e++) {
+        double sum = 0;
+        for (int b = 0; b < 6; b++) {
+            sum += pixels[18 * b + e];
+        }
+        assert_true(fabs(((double *)r.walk.buffers)[mean->offset + e] - sum / 6) < 1e-12);
+    }
+    run_close(&r);
+}
+
+/* The gradients of layers behind frozen ones are those of all trained; frozen ones have none. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    struct model_run all, some;
+    struct mlp sizes;
+    run_open(&all, "twin64", perceptron(&sizes, 0));
+    run_open(&some, "twin64", perceptron(&sizes, 1));
+    fill_images(&all);
+    fill_images(&some);
+    assert_true(run_train(&all, false, 1) == run_train(&some, false, 1));
+    for (int i = 0; i < all.chain.tensor_count; i++) {
+        const struct tensor *t = &some.chain.tensors[i];
+        for (int64_t e = 0; e < t->numel && t->unit >= 0; e++) {
+            double g = run_value(&some, some.grads, i, e);
+            assert_true(g == (t->rule.role == ROLE_FROZEN ? 0 : run_value(&all, all.grads, i, e)));
+        }
+    }
+    assert_int_equal(some.chain.units[0].role, ROLE_FROZEN);
+    run_close(&all);
+    run_close(&some);
 }
 
 /* All gradients, unit after unit. */
@@ -211,13 +309,12 @@ static void test_recompute(void **state)
                 assert_int_equal(b.chain.blocks[1].recompute, level);
                 assert_int_equal(b.chain.blocks[2].recompute, every == 1 ? level : RECOMPUTE_CHEAP);
                 if (every == 1) {
-                    assert_true(b.chain.blocks[1].saved_bytes < saved);
-                    saved = b.chain.blocks[1].saved_bytes;
+                    assert_true(b.chain.blocks[1].bytes[PLACE_KEPT] < saved);
+                    saved = b.chain.blocks[1].bytes[PLACE_KEPT];
                 }
                 run_close(&b);
             }
         }
-        assert_int_equal(saved, 0);
         run_close(&a);
     }
 }
@@ -301,14 +398,14 @@ static void test_float(void **state)
     (void)state;
     check_float(ragged(RECOMPUTE_CHEAP), 2e-5);
     struct model_spec wide = {.name = "gpt2",
-                              .layers = 1,
-                              .heads = 2,
-                              .channels = 64,
-                              .positions = 70,
-                              .vocabulary = 131,
-                              .inner = 256,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 1,
+                                                      .n_head = 2,
+                                                      .n_embd = 64,
+                                                      .n_positions = 70,
+                                                      .vocab_size = 131,
+                                                      .n_inner = 256,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 67};
     check_float(wide, 2e-5);
@@ -329,23 +426,21 @@ static void test_attention_has_room_for_whole_sequences(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions,
                 channels = 64 * heads;
-        struct model_spec spec = {.name = "gpt2",
-                                  .layers = 1,
-                                  .heads = heads,
-                                  .channels = channels,
-                                  .positions = positions,
-                                  .vocabulary = 64,
-                                  .type = DT_BF16};
+        struct model_spec spec = {
+            .name = "gpt2",
+            .sizes =
+                &(struct gpt2){
+                    .n_layer = 1, .n_head = heads, .n_embd = channels, .n_positions = positions, .vocab_size = 64},
+            .type = DT_BF16};
         struct chain c;
         struct dt_error err = {0};
-        spec.inner = 4 * channels;
         spec.batch_size = batch;
         spec.sequence_length = positions;
         assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
         int64_t others = all * (4 * channels * 2 + 2 * 4); /* the gradient of the norm's output
                                                             * and dqkv; mean and rstd */
         int64_t scores = rows[i][3] * heads * positions * positions * 2;
-        assert_true((int64_t)c.blocks[1].scratch_bytes - others >= scores + all * heads * 4 + 4096 + 2 * 255);
+        assert_true((int64_t)c.blocks[1].bytes[PLACE_CALL] - others >= scores + all * heads * 4 + 4096 + 2 * 255);
         chain_close(&c);
     }
 }
@@ -355,14 +450,14 @@ static void test_head_chunks(void **state)
 {
     (void)state;
     struct model_spec spec = {.name = "gpt2",
-                              .layers = 1,
-                              .heads = 1,
-                              .channels = 2,
-                              .positions = 33,
-                              .vocabulary = 140000,
-                              .inner = 4,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 1,
+                                                      .n_head = 1,
+                                                      .n_embd = 2,
+                                                      .n_positions = 33,
+                                                      .vocab_size = 140000,
+                                                      .n_inner = 4,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 33};
     struct model_run whole, half;
@@ -372,7 +467,7 @@ static void test_head_chunks(void **state)
     fill(&whole);
     fill(&half);
     /* two chunks */
-    assert_true(whole.chain.blocks[2].scratch_bytes < 66 * 140000 * sizeof(double));
+    assert_true(whole.chain.blocks[2].bytes[PLACE_CALL] < 66 * 140000 * sizeof(double));
     double expected = run_train(&whole, false, 1), sum = run_train(&half, false, 1);
     memcpy(half.ids, whole.ids + 33, 33 * sizeof *half.ids);
     memcpy(half.labels, whole.labels + 33, 33 * sizeof *half.labels);
@@ -392,6 +487,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_perceptron),
+        cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_overwrite_and_accumulate),

@@ -1,3 +1,4 @@
+/* covers: worker/model worker/checkpoints/hf.c */
 /* Golden numbers of other systems: the GPT-2 of a fill rule (losses and norm from Transformers,
  * fp64), and the small GPT-2 of tests/golden/models/gpt2 trained by Transformers and
  * torch.optim.AdamW: logits, gradients, weights, losses over 20 steps. Doubles run on the twin,
@@ -8,6 +9,7 @@
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/safetensors.h"
+#include "worker/model/models/gpt2.h"
 
 #include <cjson/cJSON.h>
 
@@ -24,14 +26,14 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
 {
     static const double losses[] = {2.4278837921, 2.2585129686, 2.0757423178, 2.1119166498};
     struct model_spec spec = {.name = "gpt2",
-                              .layers = 2,
-                              .heads = 2,
-                              .channels = 8,
-                              .positions = 6,
-                              .vocabulary = 11,
-                              .inner = 32,
-                              .norm_epsilon = 1e-5,
-                              .init_std = 0.02,
+                              .sizes = &(struct gpt2){.n_layer = 2,
+                                                      .n_head = 2,
+                                                      .n_embd = 8,
+                                                      .n_positions = 6,
+                                                      .vocab_size = 11,
+                                                      .n_inner = 32,
+                                                      .layer_norm_epsilon = 1e-5,
+                                                      .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 5,
                               .recompute = level};
@@ -42,7 +44,7 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
         const struct tensor *t = &r.chain.tensors[i];
         for (int64_t e = 0; e < t->numel; e++) {
             run_set(&r, r.weights[t->unit], t->offset + e,
-                    0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->init == INIT_ONE ? 1 : 0));
+                    0.1 * sin(0.7 * (double)(e + 1) + 1.3 * (i + 1)) + (t->rule.init == INIT_ONE ? 1 : 0));
         }
     }
     for (int b = 0; b < 2; b++) {
@@ -106,12 +108,18 @@ static double number_at(const cJSON *array, int i)
 static void open_folder(struct model_run *r, const char *device, const char *folder)
 {
     struct dt_error err;
-    struct model_spec spec = {.batch_size = 2, .sequence_length = 16, .recompute = RECOMPUTE_MLP};
+    struct model_sizes sizes;
+    const struct model_ops *ops;
     struct hf *h;
-    if (hf_config(folder, &spec, NULL, &err) != 0) {
+    if (hf_config(folder, &ops, &sizes, NULL, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    run_open(r, device, spec);
+    run_open(r, device,
+             (struct model_spec){.name = ops->name,
+                                 .sizes = sizes.bytes,
+                                 .batch_size = 2,
+                                 .sequence_length = 16,
+                                 .recompute = RECOMPUTE_MLP});
     if (hf_open(&h, folder, &r->chain, &err) != 0) {
         fail_msg("%s", err.text);
     }
@@ -261,20 +269,20 @@ static void test_logits(void **state)
     const int rows = 32, c = 48, v = 131;
     double *y = run_alloc(&r, (size_t)(rows * c) * 8), *stats = run_alloc(&r, 2 * (size_t)rows * 8),
            *logits = run_alloc(&r, (size_t)(rows * v) * 8);
-    const void *w = r.weights[head->unit];
+    const struct pass p = {.weights = {r.weights[head->units[0]]}};
     r.device.kernels->layernorm(r.stream, &(struct dt_layernorm_args){.y = y,
                                                                       .mean = stats,
                                                                       .rstd = stats + rows,
                                                                       .residual = r.kept[head->index],
-                                                                      .gamma = block_at(head, w, 0, r.type),
-                                                                      .beta = block_at(head, w, 1, r.type),
+                                                                      .gamma = pass_weight(head, &p, 0),
+                                                                      .beta = pass_weight(head, &p, 1),
                                                                       .row_count = rows,
                                                                       .col_count = c,
                                                                       .eps = 1e-5,
                                                                       .type = r.type});
     r.device.kernels->matmul(r.stream, &(struct dt_matmul_args){.c = logits,
                                                                 .a = y,
-                                                                .b = block_at(head, w, 2, r.type),
+                                                                .b = pass_weight(head, &p, 2),
                                                                 .m = rows,
                                                                 .n = v,
                                                                 .k = c,
