@@ -163,7 +163,7 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
     member_send(m, peer, &out);
 }
 
-/* Our round is over without its leader; run.c says so with the workers' end, when there are any. */
+/* Our round is over without its leader; the job says so with the workers' end, when there are any. */
 static void tell_loss(struct member *m, const char *text)
 {
     member_set_cause(m, m->record.round, CAUSE_HOST, text);

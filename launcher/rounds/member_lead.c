@@ -288,7 +288,7 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     }
 }
 
-/* With what happens next. run.c says it with the workers' end, when there are any. */
+/* With what happens next. The job says it with the workers' end, when there are any. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->coordinator;

@@ -39,7 +39,7 @@ static void check_record(const struct record *r)
     }
 }
 
-/* What run.c makes tables and variables of. */
+/* What the job makes tables and variables of. */
 static void check_start(const struct message *in)
 {
     const struct place *p = &in->action.place;
