@@ -33,12 +33,13 @@ struct job_binding { /* of one worker, with --numa_binding */
 struct round {
     struct place place;
     struct hosts_meeting meeting;
-    char no_start[512];                 /* why the workers could not be started; "": they could */
-    bool told_failed;                   /* its failure, to hosts */
-    bool ending;                        /* the workers have been told to end */
-    bool killed;                        /* or killed */
-    double left_since_s;                /* when the last worker ended while something that they had started ran on;
-                          * 0: nothing is left of them, or they run */
+    char no_start[512]; /* why the workers could not be started; "": they could */
+    bool told_failed;   /* its failure, to hosts */
+    bool ending;        /* the workers have been told to end */
+    bool killed;        /* or killed */
+    /* When the last worker ended while something that they had started ran on; 0: nothing is left
+     * of them, or they run. */
+    double left_since_s;
     bool left_told;                     /* what is left has been told to end */
     bool gone_posted;                   /* nothing is left, and the agent hears of it */
     double ending_since_s, grace_end_s; /* lines about the wait count from, and to, these */
@@ -67,10 +68,11 @@ struct job_timers { /* timers.c */
 
 /* The end that somebody asked for. */
 struct stop {
-    int wish;             /* signal that asked us to stop; 0: none */
-    int signal;           /* that made the job stop, perhaps another host's; 0: unknown */
-    bool scheduled;       /* a scheduler repeats its signals: only INT, which comes from a person,
-                     * insists when it comes again */
+    int wish;   /* signal that asked us to stop; 0: none */
+    int signal; /* that made the job stop, perhaps another host's; 0: unknown */
+    /* A scheduler repeats its signals: only INT, which comes from a person, insists when it comes
+     * again. */
+    bool scheduled;
     bool left;            /* this host goes alone: the others go on without it */
     bool alone;           /* then no other host was here */
     bool guard_gone;      /* the guard was killed; nobody asked us to stop */
