@@ -173,13 +173,12 @@ int alone_open(struct hosts **out, uv_loop_t *loop, const struct options *o, con
     a->wake.data = a;
     a->wake.timer_cb = on_wake;
     dt_text_random(a->meeting.launch);
-    coordinator_init(&a->coordinator,
-                     &(struct coordinator_options){.nodes_min = o->nnodes_min,
-                                                   .nodes_max = o->nnodes_max,
-                                                   .restarts_max = o->max_restarts,
-                                                   .join_timeout_s = o->join_timeout_s,
-                                                   .last_call_s = o->last_call_s,
-                                                   .watch_progress = o->bundled && strcmp(o->program, "train") == 0});
+    coordinator_init(&a->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min,
+                                                                    .nodes_max = o->nnodes_max,
+                                                                    .restarts_max = o->max_restarts,
+                                                                    .join_timeout_s = o->join_timeout_s,
+                                                                    .last_call_s = o->last_call_s,
+                                                                    .watch_progress = o->bundled == BUNDLED_TRAIN});
     if (check_loopback(o, err) != 0 || open_store(a, loop, err) != 0) {
         return -1;
     }

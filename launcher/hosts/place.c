@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "launcher/output/console.h"
-#include "launcher/options/options_table.h"
+#include "launcher/options/rendezvous.h"
 
 #include <arpa/inet.h>
 #include <sodium.h>
@@ -97,7 +97,7 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
     dt_text_init(&job);
-    if (o->bundled && strcmp(o->program, "train") == 0) {
+    if (o->bundled == BUNDLED_TRAIN) {
         add_job(o, &job);
     }
     if (o->etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
@@ -106,7 +106,7 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
     (void)snprintf(
         out, out_bytes,
         "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
-        DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv_backend,
+        DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv->name,
         o->bundled ? o->program : "of the user", dt_text_str(&job));
     size_t used = strlen(out);
     if (o->check_code > 0) { /* two such hosts must not begin a job together either */
@@ -125,7 +125,7 @@ enum endpoint_choice hosts_endpoint_choice(const struct options *o)
     if (o->etcd.endpoint_count > 0) {
         return ENDPOINT_JOIN;
     }
-    if (strcmp(o->rdzv_backend, "static") == 0) {
+    if (o->rdzv->by_rank) {
         return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
     return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
@@ -184,7 +184,7 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
 static int explain_taken(const struct options *o, struct dt_error *err)
 {
     char owner[128];
-    bool by_rank = strcmp(o->rdzv_backend, "static") == 0 && o->node_rank == 0;
+    bool by_rank = o->rdzv->by_rank && o->node_rank == 0;
     if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) ||
         strstr(owner, "(dtrun-agent)") == NULL) {
         return -1;
@@ -232,7 +232,7 @@ int hosts_place_open(struct hosts_place *p, const struct options *o, struct peer
     if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &p->endpoint, o->master_port, err) != 0) {
         return explain_taken(o, err);
     }
-    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && strcmp(o->rdzv_backend, "static") == 0) {
+    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && o->rdzv->by_rank) {
         warn_elsewhere(o);
     }
     dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port,

@@ -1,4 +1,4 @@
-/* How this host comes to a job on several hosts (nodes.c): what must be alike on all, who holds
+/* How this host comes to a job on several hosts (several.c): what must be alike on all, who holds
  * the endpoint, and by which address others reach us. */
 #ifndef DT_LAUNCHER_HOSTS_PLACE_H
 #define DT_LAUNCHER_HOSTS_PLACE_H

@@ -13,6 +13,7 @@
 #include "launcher/hosts/machine.h"
 #include "launcher/output/console.h"
 #include "launcher/workers/guard.h"
+#include "launcher/options/rendezvous.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -319,7 +320,7 @@ static const struct hosts_ops ops = {.tell = tell,
 
 static void fill_member_options(const struct options *o, struct member_options *m)
 {
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0, is_train = o->bundled && strcmp(o->program, "train") == 0;
+    bool is_static = o->rdzv->by_rank, is_train = o->bundled == BUNDLED_TRAIN;
     *m = (struct member_options){.rounds = {.nodes_min = o->nnodes_min,
                                             .nodes_max = o->nnodes_max,
                                             .restarts_max = o->max_restarts,

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "collectives/net.h"
 #include "launcher/net/endpoint.h"
+#include "launcher/options/rendezvous.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -75,8 +76,7 @@ static const char *address_of_store(const struct several *s, const struct peer_i
                                     size_t out_bytes)
 {
     const char *written = s->base.o->master_addr;
-    bool first =
-        strcmp(s->base.o->rdzv_backend, "static") == 0 && leader->order == 0 && leader->port == s->base.o->master_port;
+    bool first = s->base.o->rdzv->by_rank && leader->order == 0 && leader->port == s->base.o->master_port;
     bool any = strcmp(written, "0.0.0.0") == 0 || strcmp(written, "::") == 0;
     const char *theirs = first && !any ? written : from_here(s, leader->address, out, out_bytes);
     return leader->id == s->member.options.self.id ? own_way(s, theirs, theirs == written, out, out_bytes) : theirs;

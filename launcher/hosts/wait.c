@@ -1,6 +1,7 @@
 #include "launcher/hosts/wait.h"
 
 #include "base/clock.h"
+#include "launcher/options/rendezvous.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +67,7 @@ void hosts_wait_endpoint(const struct hosts_wait *w, const struct member *m, con
                          struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0; /* then the host that was to listen
+    bool is_static = o->rdzv->by_rank; /* then the host that was to listen
                                                               * has a number */
     dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port,
                    is_static && o->node_rank != 0 ? ", of node rank 0" : "", why[0] != '\0' ? why : "no answer");

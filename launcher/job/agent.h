@@ -1,5 +1,5 @@
 /* One node's agent: a table of states and events. A pure step: what happened comes in, what is
- * to be done goes out, in order; it knows no process, clock or socket. run.c feeds it and
+ * to be done goes out, in order; it knows no process, clock or socket. job.c feeds it and
  * carries out what it says; the coordinator decides about rounds. */
 #ifndef DT_LAUNCHER_JOB_AGENT_H
 #define DT_LAUNCHER_JOB_AGENT_H

@@ -91,7 +91,7 @@ int plan_check_job(const struct options *o, char *const *env)
     char *path, **argv;
     int code = DT_EXIT_USAGE, status;
     pid_t pid;
-    if (!o->bundled || strcmp(o->program, "train") != 0 || is_all(o)) {
+    if (o->bundled != BUNDLED_TRAIN || is_all(o)) {
         return 0;
     }
     dt_arena_init(&arena);

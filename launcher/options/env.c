@@ -1,6 +1,7 @@
 /* What a worker is started with: argv and environment. Names and spellings are torchrun's (docs:
  * the launcher's table of variables); scripts depend on each of them. */
 #include "launcher/options/env.h"
+#include "launcher/options/rendezvous.h"
 
 #include "base/file.h"
 
@@ -144,9 +145,9 @@ void env_choices(const struct options *o, struct dt_text *out)
                    options_source(o, OPTION_nproc_per_node));
     if (o->nnodes_max > 1) {
         bool by_endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
-        dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv_backend);
+        dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv->name);
         dt_text_printf(out, " (%s)", options_source(o, by_endpoint ? OPTION_rdzv_endpoint : OPTION_master_addr));
-        if (strcmp(o->rdzv_backend, "static") == 0) {
+        if (o->rdzv->by_rank) {
             dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, OPTION_node_rank));
         }
     }
@@ -161,7 +162,7 @@ static void set_choices(struct builder *b, const struct options *o)
 {
     struct dt_text text;
     dt_text_init(&text);
-    if (o->bundled && strcmp(o->program, "doctor") == 0) {
+    if (o->bundled == BUNDLED_DOCTOR) {
         env_choices(o, &text);
     }
     set(b, "DTRUN_CHOICES", text.size > 0 ? dt_text_str(&text) : NULL);
@@ -349,18 +350,34 @@ static char *search_own(struct dt_arena *arena, const char *name)
     return found;
 }
 
-const char *env_bundled(struct dt_arena *arena, const char *program)
+const char *env_bundled_name(enum options_bundled bundled)
 {
-    static const char *const names[] = {"train", "bench", "doctor"};
-    const char *slash = strrchr(program, '/'), *base = slash != NULL ? slash + 1 : program, *name = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && name == NULL; i++) {
-        name = strcmp(base, names[i]) == 0 ? names[i] : NULL;
+    switch (bundled) {
+    case BUNDLED_TRAIN:
+        return "train";
+    case BUNDLED_BENCH:
+        return "bench";
+    case BUNDLED_DOCTOR:
+        return "doctor";
+    case BUNDLED_NONE:
+        break;
     }
+    return NULL;
+}
+
+enum options_bundled env_bundled(struct dt_arena *arena, const char *program)
+{
+    enum options_bundled found = BUNDLED_NONE;
+    const char *slash = strrchr(program, '/'), *base = slash != NULL ? slash + 1 : program;
+    for (enum options_bundled b = BUNDLED_TRAIN; b <= BUNDLED_DOCTOR; b++) {
+        found = strcmp(base, env_bundled_name(b)) == 0 ? b : found;
+    }
+    const char *name = env_bundled_name(found);
     char *own = name != NULL && slash != NULL ? search_own(arena, name) : NULL;
     struct stat a, b;
     bool same =
         own != NULL && stat(own, &a) == 0 && stat(program, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    return slash == NULL || same ? name : NULL;
+    return slash == NULL || same ? found : BUNDLED_NONE;
 }
 
 static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)

@@ -7,6 +7,7 @@
 #include "launcher/options/env.h"
 #include "launcher/options/exports.h"
 #include "launcher/net/lookup.h"
+#include "launcher/options/rendezvous.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -393,7 +394,7 @@ void hostfile_describe(struct options *o, char *const *env, struct dt_text *out)
     struct dt_text sizes;
     dt_text_init(&sizes);
     int total = add_sizes(o, &sizes), rank = 0;
-    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
+    bool by_rank = o->nnodes_max == 1 || o->rdzv->by_rank;
     dt_text_printf(out, "hosts     %d of %s", o->host_list_count, o->hostfile);
     add_sources(o, hosts, "", out);
     if (o->nnodes_min != o->nnodes_max) {

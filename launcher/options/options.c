@@ -1,17 +1,15 @@
 /* From rows to values (command line over variable over default), then what follows from several
- * options together: which store, which run id, how many workers, what PROGRAM is. Words and
+ * options together: how many workers, what PROGRAM is. Where hosts meet is in rendezvous.c. Words and
  * variables become rows in options_words.c; values of their own are in options_values.c. */
 #include "base/file.h"
 #include "launcher/options/env.h"
 #include "launcher/options/exports.h"
 #include "launcher/options/hostfile.h"
-#include "launcher/options/options_table.h"
+#include "launcher/options/rendezvous.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/random.h>
 
 const char *options_getenv(char *const *env, const char *name)
 {
@@ -117,228 +115,20 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
 
 static int check_hosts(struct options *o, const struct given *g, struct dt_error *err)
 {
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0,
-         has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
+    bool by_rank = o->rdzv->by_rank, has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
     if (o->nnodes_max > 1 && o->standalone) {
         return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
     /* it would look for rank 0 there */
-    bool meets = is_static && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL);
+    bool meets = by_rank && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL);
     if (o->nnodes_max == 1 && !meets && o->node_rank > 0) {
         option_warn(o, "%s: %d: not used; the job has one host", g->spelled[OPTION_node_rank], o->node_rank);
         o->node_rank = 0;
     }
-    if ((o->nnodes_max == 1 || is_static) && o->node_rank >= o->nnodes_max) {
+    if ((o->nnodes_max == 1 || by_rank) && o->node_rank >= o->nnodes_max) {
         return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[OPTION_node_rank],
                        o->node_rank, o->nnodes_max);
     }
-    return 0;
-}
-
-static char *random_uuid(struct dt_arena *arena)
-{
-    unsigned char b[16];
-    if (getrandom(b, sizeof b, 0) != (ssize_t)sizeof b) {
-        memset(b, 0, sizeof b);
-    }
-    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
-    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
-    return dt_arena_printf(arena, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-                           b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
-
-static const char *in_brackets(struct options *o, const char *address)
-{
-    bool bare = strchr(address, ':') != NULL && address[0] != '[';
-    return bare ? dt_arena_printf(&o->arena, "[%s]", address) : address;
-}
-
-/* --master_addr that was given and says another host than --rdzv_endpoint. used: which counts,
- * in words. */
-static void warn_address(struct options *o, const struct given *g, const char *host, const char *used)
-{
-    int row = OPTION_master_addr;
-    char shown[64];
-    if (host != NULL && g->value[row] != NULL &&
-        strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
-        option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->master_addr, shown), used);
-    }
-}
-
-static const char *endpoint_says(struct options *o, const struct given *g, const char *host)
-{
-    return dt_arena_printf(&o->arena, "%s says %s", g->spelled[OPTION_rdzv_endpoint], host);
-}
-
-/* Where several hosts meet, into master_addr and master_port. host: of --rdzv_endpoint, or null. */
-static int choose_endpoint(struct options *o, const struct given *g, char *const *env, char *host, int endpoint_port,
-                           struct dt_error *err)
-{
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
-    int ignored = -1;
-    if (is_static && host == NULL) {
-        const char *address = in_brackets(o, o->master_addr);
-        endpoint_port = g->value[OPTION_master_port] != NULL ? o->master_port : 29500;
-        if (g->value[OPTION_master_addr] == NULL) {
-            /* torchrun does not read it either */
-            const char *exported = options_getenv(env, "MASTER_ADDR");
-            char shown[64];
-            if (exported != NULL && exported[0] != '\0') {
-                option_warn(o,
-                            "--master_addr: not given, and MASTER_ADDR is not read: each host looks for the others on "
-                            "itself; add --master_addr=%s",
-                            option_show(exported, shown));
-            } else {
-                option_warn(o, "--master_addr: not given: each host looks for the others on itself");
-            }
-        }
-        if (option_parse_endpoint(&o->arena, address, &host, &ignored, err) != 0) {
-            return dt_wrap(err, "%s",
-                           g->value[OPTION_master_addr] != NULL ? g->spelled[OPTION_master_addr] : "--master_addr");
-        }
-    } else if (host != NULL) {
-        warn_address(o, g, host, endpoint_says(o, g, host));
-    } else {
-        return dt_fail(
-            err, DT_INVALID,
-            "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
-    }
-    if (endpoint_port < 0 && is_static) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
-                       g->spelled[OPTION_rdzv_endpoint], in_brackets(o, host));
-    }
-    o->master_addr = host;
-    o->master_port = endpoint_port < 0 ? 29400 : endpoint_port;
-    if (o->master_port == 0) {
-        return dt_fail(err, DT_INVALID,
-                       "port 0: several hosts need a port that all know; example: --rdzv_endpoint=%.100s:29500",
-                       in_brackets(o, host));
-    }
-    return 0;
-}
-
-/* Name and password of user_file are for whoever listens on the way. To another host they go so
- * only where somebody says that it may be. */
-static int check_plain_password(struct options *o, const char *conf, bool said, struct dt_error *err)
-{
-    const struct options_etcd *e = &o->etcd;
-    const char *host = e->hosts[0];
-    bool away = false;
-    for (int i = 0; i < e->endpoint_count && !away; i++) {
-        away = strncmp(e->hosts[i], "127.", 4) != 0 && strcmp(e->hosts[i], "::1") != 0 &&
-               strcmp(e->hosts[i], "localhost") != 0;
-        host = away ? e->hosts[i] : host;
-    }
-    if (away && !said) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: user_file: without https name and password go to %.100s in plain text; add protocol=https, "
-                       "or protocol=http where the "
-                       "network is to be trusted",
-                       conf, host);
-    }
-    option_warn(o, "%s: user_file: name and password go to %.100s in plain text, without https", conf, host);
-    return 0;
-}
-
-/* --rdzv_endpoint=HOST[:PORT],... and what --rdzv_conf says of etcd. */
-static int choose_etcd(struct options *o, const struct given *g, struct dt_error *err)
-{
-    struct options_etcd *e = &o->etcd;
-    const char *endpoint = g->spelled[OPTION_rdzv_endpoint], *conf = g->spelled[OPTION_rdzv_conf];
-    char *rest = dt_arena_strdup(&o->arena, o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0' ? o->rdzv_endpoint
-                                                                                                    : "localhost");
-    bool said = e->protocol != NULL;
-    e->protocol = said ? e->protocol : dt_arena_strdup(&o->arena, "http");
-    e->prefix = e->prefix != NULL ? e->prefix : dt_arena_strdup(&o->arena, "/dtrun");
-    bool tls = strcmp(e->protocol, "https") == 0;
-    if (!tls && strcmp(e->protocol, "http") != 0) {
-        return dt_fail(err, DT_INVALID, "%s: protocol: %.60s: must be http or https", conf, e->protocol);
-    }
-    if (!tls && (e->cacert != NULL || e->cert != NULL || e->key != NULL)) {
-        return dt_fail(err, DT_INVALID, "%s: cacert, cert and key: need protocol=https", conf);
-    }
-    if ((e->cert == NULL) != (e->key == NULL)) {
-        return dt_fail(err, DT_INVALID, "%s: cert and key: need each other", conf);
-    }
-    for (char *one; (one = strsep(&rest, ",")) != NULL;) {
-        if (e->endpoint_count == (int)(sizeof e->hosts / sizeof e->hosts[0])) {
-            return dt_fail(err, DT_INVALID, "%s: at most %d endpoints", endpoint, e->endpoint_count);
-        }
-        int i = e->endpoint_count++;
-        if (option_parse_endpoint(&o->arena, one, &e->hosts[i], &e->ports[i], err) != 0) {
-            return dt_wrap(err, "%s", endpoint);
-        }
-        e->ports[i] = e->ports[i] > 0 ? e->ports[i] : 2379;
-    }
-    o->master_addr = e->hosts[0];
-    o->master_port = e->ports[0];
-    return !tls && e->user_file != NULL ? check_plain_password(o, conf, said, err) : 0;
-}
-
-/* Which store the workers are told: torchrun.md's rules for one host, with loopback where
- * nothing else is asked for. */
-static int choose_store(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
-{
-    int backend = OPTION_rdzv_backend;
-    int endpoint = OPTION_rdzv_endpoint;
-    int address = OPTION_master_addr;
-    int port = OPTION_master_port;
-    bool is_static = strcmp(o->rdzv_backend, "static") == 0;
-    char shown[64];
-    bool is_etcd = strcmp(o->rdzv_backend, "etcd-v3") == 0;
-    if (!o->standalone && !is_static && !is_etcd && strcmp(o->rdzv_backend, "c10d") != 0) {
-        bool old = strcmp(o->rdzv_backend, "etcd") == 0 || strcmp(o->rdzv_backend, "etcd-v2") == 0;
-        return dt_fail(err, DT_INVALID, "%s: %s: %s", g->spelled[backend], option_show(o->rdzv_backend, shown),
-                       old ? "not supported: needs etcd's version 2, which newer ones do not have; use c10d or etcd-v3"
-                           : "unknown backend; must be static, c10d or etcd-v3");
-    }
-    if (is_etcd && !o->standalone && o->nnodes_max > 1) {
-        return choose_etcd(o, g, err);
-    }
-    bool has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
-    char *host = NULL;
-    int endpoint_port = -1;
-    if (has_endpoint && !o->standalone && !is_etcd &&
-        option_parse_endpoint(&o->arena, o->rdzv_endpoint, &host, &endpoint_port, err) != 0) {
-        return dt_wrap(err, "%s", g->spelled[endpoint]);
-    }
-    if (o->nnodes_max > 1) {
-        return choose_endpoint(o, g, env, host, endpoint_port, err);
-    }
-    if (is_static && !has_endpoint && g->value[port] == NULL && !o->standalone) {
-        o->standalone = true; /* as torchrun does since 2.15; an id that was given is kept */
-    } else if (o->standalone) {
-        o->run_id = NULL;
-    }
-    if (o->standalone) {
-        o->rdzv_backend = dt_arena_strdup(&o->arena, "c10d");
-        o->rdzv_endpoint = dt_arena_strdup(&o->arena, "localhost:0");
-        if (o->run_id == NULL || g->value[OPTION_rdzv_id] == NULL) {
-            o->run_id = random_uuid(&o->arena);
-        }
-    }
-    if (o->standalone || !is_static) {
-        const char *store = o->local_addr != NULL && o->local_addr[0] != '\0' ? o->local_addr : "127.0.0.1";
-        warn_address(o, g, host, dt_arena_printf(&o->arena, "the workers of one host meet at %s", store));
-        o->master_addr = dt_arena_strdup(&o->arena, store);
-        o->master_port = 0;
-        return 0;
-    }
-    if (!has_endpoint) {
-        return option_parse_endpoint(&o->arena, in_brackets(o, o->master_addr), &o->master_addr, &endpoint_port, err) !=
-                       0
-                   ? dt_wrap(err, "%s", g->value[address] != NULL ? g->spelled[address] : "--master_addr")
-                   : 0;
-    }
-    if (endpoint_port < 0) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: %s: needs a port with the static backend; example: --rdzv_endpoint=%.100s:29500",
-                       g->spelled[endpoint], option_show(o->rdzv_endpoint, shown), host);
-    }
-    warn_address(o, g, host, endpoint_says(o, g, host));
-    o->master_addr = host;
-    o->master_port = endpoint_port;
     return 0;
 }
 
@@ -414,12 +204,10 @@ static int read_program(struct options *o, const struct given *g, int argc, char
                : module               ? OPTIONS_ENTRY_MODULE
                : python && !no_python ? OPTIONS_ENTRY_PYTHON
                                       : OPTIONS_ENTRY_PROGRAM;
-    const char *bundled = o->entry == OPTIONS_ENTRY_PROGRAM ? env_bundled(&o->arena, o->program) : NULL;
-    if (bundled != NULL) {
-        o->bundled = true;
-        o->program = dt_arena_strdup(&o->arena, bundled); /* without a path that was given */
+    if (o->entry == OPTIONS_ENTRY_PROGRAM && (o->bundled = env_bundled(&o->arena, o->program)) != BUNDLED_NONE) {
+        o->program = dt_arena_strdup(&o->arena, env_bundled_name(o->bundled)); /* without a path that was given */
     }
-    if (o->bundled && strcmp(o->program, "train") == 0 && g->value[OPTION_max_restarts] == NULL) {
+    if (o->bundled == BUNDLED_TRAIN && g->value[OPTION_max_restarts] == NULL) {
         o->max_restarts = 3;
     }
     return 0;
@@ -485,7 +273,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     }
     bool dry = false;
     if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || check_hosts(o, g, err) != 0 ||
-        choose_store(o, g, env, err) != 0 || count_workers(o, g, env, err) != 0 ||
+        rendezvous_choose(o, g, env, err) != 0 || count_workers(o, g, env, err) != 0 ||
         read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }

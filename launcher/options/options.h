@@ -51,6 +51,7 @@ enum options_entry {
     OPTIONS_ENTRY_MODULE,  /* interpreter -u -m module */
     OPTIONS_ENTRY_RUN_PATH /* interpreter -u, and runpy.run_path(script) in it */
 };
+enum options_bundled { BUNDLED_NONE, BUNDLED_TRAIN, BUNDLED_BENCH, BUNDLED_DOCTOR };
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
 
@@ -72,7 +73,7 @@ struct options {
     char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command
                     * does it) */
     int arg_count;
-    bool bundled; /* program is `train`, `bench` or `doctor`, perhaps given by its path */
+    enum options_bundled bundled; /* which of ours the program is, perhaps given by its path */
 
     /* how many */
     int nnodes_min, nnodes_max;
@@ -89,6 +90,7 @@ struct options {
     bool standalone;                                /* asked for, or what a plain single-node job
                                                      * becomes */
     char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
+    const struct rendezvous *rdzv;                  /* its row (rendezvous.h); never null */
     char *run_id;                                   /* --rdzv_id; a random UUID when standalone */
     char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1
                                                      * unless static with an address or an
@@ -98,7 +100,7 @@ struct options {
     int is_host;                                    /* c10d on several hosts: 1 holds the
                                                      * endpoint, 0 does not, -1: as addresses say */
     char *key_file;                                 /* or null */
-    struct options_etcd {                           /* with rdzv_backend etcd-v3; the first
+    struct options_etcd {                           /* of the row etcd-v3; the first
                                                      * endpoint is master_addr, master_port as
                                                      * well */
         char *hosts[8];
@@ -145,7 +147,7 @@ struct options {
     unsigned store_users[OPTIONS_MAX_CODES]; /* --store_users */
     int store_user_count;
     int check_code;        /* never read from anywhere: the check of the job failed with it, and
-                            * other hosts are told (run_check.c) */
+                            * other hosts are told (failed_check.c) */
     int requeue_exit_code; /* what a saved stop ends with; 75 */
     char *requeue;         /* auto, on, off */
     bool signals[65];      /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */

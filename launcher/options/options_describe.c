@@ -1,7 +1,7 @@
 /* What --dry_run prints: what would be started, where, with which variables, and who said so. */
 #include "launcher/options/env.h"
 #include "launcher/options/exports.h"
-#include "launcher/options/options_table.h"
+#include "launcher/options/rendezvous.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void describe_meeting(const struct options *o, struct dt_text *out)
 {
     static const enum option list[] = {OPTION_rdzv_endpoint, OPTION_master_addr, OPTION_master_port, OPTION_COUNT};
     if (o->nnodes_max > 1) {
-        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv_backend,
+        dt_text_printf(out, "endpoint  %s port %d, %s (%s)\n", o->master_addr, o->master_port, o->rdzv->name,
                        source_of(o, list));
     } else if (o->master_port != 0) {
         dt_text_printf(out, "store     %s port %d (%s)\n", o->master_addr, o->master_port, source_of(o, list));
@@ -46,8 +46,7 @@ static void describe_hosts(const struct options *o, struct dt_text *out)
     struct dt_error ignored;
     int each = o->nproc;
     hostlist_init(&hosts);
-    bool by_order = o->nnodes_max > 1 && o->nnodes_min == o->nnodes_max && strcmp(o->rdzv_backend, "static") == 0 &&
-                    o->local_total == 0;
+    bool by_order = o->nnodes_max > 1 && o->nnodes_min == o->nnodes_max && o->rdzv->by_rank && o->local_total == 0;
     if (by_order && cluster_hosts(&o->here, &hosts, &ignored) == 0 && hosts.count == (size_t)o->nnodes_max) {
         dt_text_puts(out, "on       ");
         for (int i = 0; i < o->nnodes_max && i < SHOWN; i++) {
@@ -86,7 +85,7 @@ static void describe_worker(const struct options *o, char *const *env, struct dt
 {
     struct dt_error err;
     struct dt_text variables;
-    bool by_rank = o->nnodes_max == 1 || strcmp(o->rdzv_backend, "static") == 0;
+    bool by_rank = o->nnodes_max == 1 || o->rdzv->by_rank;
     int node = by_rank && o->nnodes_max > 1 ? o->node_rank : 0, size = o->nproc * o->nnodes_max;
     struct env_worker w = {.round = 1,
                            .local_rank = o->local_first,
@@ -143,7 +142,7 @@ void options_describe(const struct options *o, char *const *env, struct dt_text 
         dt_text_printf(out, ", %s", o->nproc_text);
     }
     dt_text_printf(out, " (%s), role %s\n", options_source(o, OPTION_nproc_per_node), o->role);
-    if (o->nnodes_max > 1 && strcmp(o->rdzv_backend, "static") == 0) {
+    if (o->nnodes_max > 1 && o->rdzv->by_rank) {
         dt_text_printf(out, "this host %d (%s)\n", o->node_rank, options_source(o, OPTION_node_rank));
     }
     describe_hosts(o, out);

@@ -1,6 +1,6 @@
 /* The table of options, and what follows from it alone: help, completion scripts, names of
  * variables. */
-#include "launcher/options/options_table.h"
+#include "launcher/options/rendezvous.h"
 
 #include "launcher/options/cluster.h"
 
@@ -50,7 +50,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     ROW(logs_specs, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0),
     ROW(stdin, 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none; with --hostfile nobody", false, NULL, option_parse_stdin, 0, 0, 0),
     /* rendezvous */
-    ROW(rdzv_backend, 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d|etcd-v3", "how hosts meet: by node rank, as they come, or at an etcd; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0),
+    ROW(rdzv_backend, 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", RENDEZVOUS_NAMES, RENDEZVOUS_HELP, false, NULL, option_parse_backend, AT(rdzv_backend), 0, 0),
     ROW(rdzv_endpoint, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet (etcd: several, with commas); with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0),
     ROW(rdzv_id, 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run: letters, digits and . _ -", false, NULL, option_parse_run_id, 0, 0, 0),
     ROW(master_addr, 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0),
@@ -60,7 +60,7 @@ const struct option_row option_rows[OPTION_COUNT] = {
     ROW(join_timeout, 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000),
     ROW(last_call, 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there; before a first round of fewer than MAX at least 0.4 of --dead_after", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000),
     ROW(dead_after, 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000),
-    ROW(rdzv_conf, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host, keep_alive_interval and keep_alive_max_attempt (their product is dead_after), timeout (static: join_timeout); for etcd: protocol, cacert, cert, key, user_file, etcd_prefix; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0),
+    ROW(rdzv_conf, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", RENDEZVOUS_CONF_HELP, false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0),
     ROW(key_file, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0),
     ROW(store_users, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "USER,...", "users whose processes on this host may use the store, besides yours and root: of workers that run as another user", false, NULL, option_parse_users, 0, 0, 0),
     ROW(hostfile, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "start the agents on these hosts over ssh, lines: host slots=N; --nnodes=N takes the first N", false, NULL, option_parse_text, AT(hostfile), 0, 0),

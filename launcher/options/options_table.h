@@ -79,6 +79,7 @@ int option_parse_codes(struct options *o, const struct option_row *row, const ch
 int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_metrics(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_stdin(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
+int option_parse_backend(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
 /* One of the words in row->shown, which are separated by "|"; kept as text. */
 int option_parse_word(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);

@@ -173,7 +173,7 @@ static void on_beat_ack(struct member *m, struct member_peer *p, const struct me
     }
 }
 
-/* Notes why our round is over without its leader. When there are workers, run.c says it with their
+/* Notes why our round is over without its leader. When there are workers, the job says it with their
  * end. */
 static void tell_loss(struct member *m, const char *text)
 {

@@ -286,7 +286,7 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     }
 }
 
-/* Tells people of a lost host, and what happens next. When there are workers, run.c says it with
+/* Tells people of a lost host, and what happens next. When there are workers, the job says it with
  * their end. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {

@@ -82,7 +82,7 @@ static void check_record(const struct record *r)
     }
 }
 
-/* What run.c makes tables and variables of. */
+/* What the job makes tables and variables of. */
 static void check_start(const struct message_action *in)
 {
     const struct place *p = &in->action.place;

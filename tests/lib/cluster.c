@@ -834,7 +834,7 @@ static void leave(int i, bool flush)
     sim.endpoint = sim.endpoint == i ? NONE : sim.endpoint;
 }
 
-/* It waits for the others of its run, and for the store, as nodes.c does. */
+/* It waits for the others of its run, and for the store, as several.c does. */
 static void end_agent(int i)
 {
     struct sim_agent *a = &sim.agents[i];

@@ -1,4 +1,4 @@
-/* The witness of nodes.c in a real etcd: its calls become transactions on two keys below
+/* The witness of several.c in a real etcd: its calls become transactions on two keys below
  * PREFIX/RUN ID/, what etcd says goes to people. */
 #ifndef DT_LAUNCHER_HOSTS_ETCD_ETCD_WITNESS_H
 #define DT_LAUNCHER_HOSTS_ETCD_ETCD_WITNESS_H

@@ -6,6 +6,7 @@
 #include "launcher/hosts/hosts.h"
 #include "launcher/hosts/place.h"
 #include "launcher/hosts/wait.h"
+#include "launcher/options/rendezvous.h"
 #include "launcher/hosts/link/link.h"
 #include "launcher/store/store_server.h"
 
@@ -479,7 +480,7 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 {
     (void)state;
     static const char key[] = "10.0.0.1:29500: refused our proof: the key files differ, or it is ending";
-    struct options o = {.rdzv_backend = (char *)"c10d",
+    struct options o = {.rdzv = rendezvous_find("c10d"),
                         .master_addr = (char *)"10.0.0.1",
                         .master_port = 29500,
                         .join_timeout_s = 600,

@@ -2,7 +2,7 @@
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what
  * follows from several options together. */
 #include "launcher/options/exports.h"
-#include "launcher/options/options_table.h"
+#include "launcher/options/rendezvous.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -706,6 +706,32 @@ static void test_help(void **state)
 }
 
 /* Each option has its row, and is found by its name in either spelling. */
+/* Help, completion and the message about an unknown back end name just those that can be used. */
+static void test_backends_are_named(void **state)
+{
+    (void)state;
+    char names[64] = "", list[64] = RENDEZVOUS_LIST, *rest = list, *last = strstr(list, " or ");
+    for (int i = 0; i < rendezvous_count; i++) {
+        const struct rendezvous *r = &rendezvous_rows[i];
+        assert_ptr_equal(rendezvous_find(r->name), r);
+        assert_true((r->refused == NULL) == (r->meet != NULL) && (r->meet != NULL) == (r->meet_alone != NULL));
+        if (r->refused == NULL) {
+            (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? "|" : "", r->name);
+        }
+    }
+    assert_string_equal(names, RENDEZVOUS_NAMES);
+    assert_non_null(last);
+    memcpy(last, ",   ", 4);
+    for (const char *name = names, *word; (word = strsep(&rest, ", ")) != NULL;) {
+        if (*word != '\0') {
+            assert_int_equal(strncmp(name, word, strlen(word)), 0);
+            name += strlen(word) + (name[strlen(word)] == '|');
+            assert_true(rest != NULL || *name == '\0');
+        }
+    }
+    assert_non_null(rendezvous_find("zookeeper")->refused);
+}
+
 static void test_rows(void **state)
 {
     (void)state;
@@ -740,6 +766,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_others),
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_backends_are_named),
         cmocka_unit_test(test_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,6 +90,18 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
         .launch = launch};
 }
 
+static struct checkpoint_slice bias(const char *purpose, int64_t first, int64_t count, const float *data)
+{
+    return (struct checkpoint_slice){.name = "layer.bias",
+                                     .purpose = purpose,
+                                     .dims = 1,
+                                     .shape = {SMALL},
+                                     .numel = SMALL,
+                                     .first = first,
+                                     .count = count,
+                                     .data = data};
+}
+
 static int64_t named = -1; /* the step that a job would name */
 
 /* Rank r of n owns an equal part of both tensors, for two purposes. */
@@ -105,13 +117,18 @@ static int save(int64_t step, int ranks, int round, int keep, struct dt_error *e
         for (int p = 0; p < 2; p++) {
             const char *purpose = p == 0 ? "weight" : "exp_avg";
             int64_t from = LARGE * r / ranks, to = LARGE * (r + 1) / ranks;
-            slices[count++] = (struct checkpoint_slice){"layer.weight", purpose,      2,   {1, LARGE}, LARGE, from,
-                                                        to - from,      large + from, NULL};
+            slices[count++] = (struct checkpoint_slice){.name = "layer.weight",
+                                                        .purpose = purpose,
+                                                        .dims = 2,
+                                                        .shape = {1, LARGE},
+                                                        .numel = LARGE,
+                                                        .first = from,
+                                                        .count = to - from,
+                                                        .data = large + from};
             from = SMALL * r / ranks;
             to = SMALL * (r + 1) / ranks;
             if (to > from) {
-                slices[count++] = (struct checkpoint_slice){"layer.bias", purpose,      1,   {SMALL}, SMALL, from,
-                                                            to - from,    small + from, NULL};
+                slices[count++] = bias(purpose, from, to - from, small + from);
             }
         }
         dt_text_init(&entries[r]);
@@ -395,7 +412,7 @@ static void a_retry_with_fewer_ranks_is_clean(void **unused)
     struct dt_error err;
     fresh_dir();
     struct checkpoint_state state = state_at(7, 4, 0);
-    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
+    struct checkpoint_slice slice = bias("weight", 0, SMALL, small);
     struct dt_text entry;
     dt_text_init(&entry);
     assert_int_equal(checkpoint_write_slices(dir, &state, 3, 4, &slice, 1, &entry, &err), 0);
@@ -412,7 +429,7 @@ static void what_is_not_all_there_is_refused(void **unused)
 {
     (void)unused;
     struct dt_error err;
-    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
+    struct checkpoint_slice slice = bias("weight", 0, SMALL, small);
     fresh_dir();
     assert_int_equal(save(10, 2, 1, 0, &err), 0);
     for (int cut = 0; cut < 2; cut++) {
@@ -519,7 +536,7 @@ static void slices_of_two_launches_stay_apart(void **unused)
     (void)unused;
     struct dt_error err;
     const char *ours = launch;
-    struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL}, stale = slice;
+    struct checkpoint_slice slice = bias("weight", 0, SMALL, small), stale = slice;
     float other[SMALL] = {1, 2, 3, 4, 5};
     struct dt_text entry, ignored;
     fresh_dir();
@@ -1063,7 +1080,7 @@ static void an_entry_is_of_its_rank(void **unused)
     fresh_dir();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct dt_text entry;
-        const struct checkpoint_slice slice = {"layer.bias", "weight", 1, {SMALL}, SMALL, 0, SMALL, small, NULL};
+        const struct checkpoint_slice slice = bias("weight", 0, SMALL, small);
         dt_text_init(&entry);
         assert_int_equal(checkpoint_write_slices(dir, &state, 0, 2, &slice, 1, &entry, &err), 0);
         const char *entries[] = {dt_text_str(&entry), bad[i]};

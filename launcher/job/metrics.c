@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "launcher/query/exporter.h"
 #include "launcher/workers/process.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -59,29 +59,29 @@ static const struct row job_rows[] = {
 #undef AT
 
 /* While it waits for one, what is known of the last round says nothing any more. */
-static bool is_in_round(const struct run *r)
+static bool is_in_round(const struct job *job)
 {
-    return r->place.round > 0 && r->agent.state != AGENT_JOINING;
+    return job->round.place.round > 0 && job->agent.state != AGENT_JOINING;
 }
 
-static struct job_numbers look_at_job(const struct run *r, double now_s)
+static struct job_numbers look_at_job(const struct job *job, double now_s)
 {
     struct process_look process;
     struct store_server_counts store;
-    const struct place *p = &r->place;
+    const struct place *p = &job->round.place;
     (void)process_look(getpid(), &process);
-    store_server_count(hosts_store(r->hosts), &store);
+    store_server_count(hosts_store(job->hosts), &store);
     return (struct job_numbers){
         .round = p->round,
-        .restarts = hosts_view(r->hosts).restarts_used,
-        .max_restarts = r->o->max_restarts,
-        .hosts = is_in_round(r) ? p->group_world_size : 0,
-        .min_hosts = r->o->nnodes_min,
-        .max_hosts = r->o->nnodes_max,
-        .group_rank = is_in_round(r) ? p->group_rank : -1,
-        .world_size = is_in_round(r) ? p->world_size : 0,
-        .local_world_size = r->o->nproc,
-        .up_s = now_s - r->begin_s,
+        .restarts = hosts_view(job->hosts).restarts_used,
+        .max_restarts = job->o->max_restarts,
+        .hosts = is_in_round(job) ? p->group_world_size : 0,
+        .min_hosts = job->o->nnodes_min,
+        .max_hosts = job->o->nnodes_max,
+        .group_rank = is_in_round(job) ? p->group_rank : -1,
+        .world_size = is_in_round(job) ? p->world_size : 0,
+        .local_world_size = job->o->nproc,
+        .up_s = now_s - job->begin_s,
         .clients = (double)store.clients,
         .keys = (double)store.keys,
         .bytes = (double)store.bytes,
@@ -92,24 +92,24 @@ static struct job_numbers look_at_job(const struct run *r, double now_s)
     };
 }
 
-static void add_labels(const struct run *r, struct dt_text *out)
+static void add_labels(const struct job *job, struct dt_text *out)
 {
-    bool spare = run_is_spare(r);
+    bool spare = job_is_spare(job);
     exporter_head(out, "dtrun_info", "gauge", "The job and this host, as labels.");
     dt_text_puts(out, "dtrun_info{version=\"" DT_VERSION "\",run_id=");
-    exporter_label(out, r->o->run_id);
+    exporter_label(out, job->o->run_id);
     dt_text_puts(out, ",host=");
-    exporter_label(out, r->failures.host);
+    exporter_label(out, job->failures.host);
     dt_text_puts(out, ",role=");
-    exporter_label(out, r->o->role);
+    exporter_label(out, job->o->role);
     dt_text_puts(out, ",program="); /* not its arguments, which may hold what is nobody's
                                      * business */
-    exporter_label(out, r->o->program);
+    exporter_label(out, job->o->program);
     dt_text_puts(out, "} 1\n");
     exporter_head(out, "dtrun_state", "gauge", "1 for the state that the agent is in.");
     for (int s = 0; s < AGENT_STATE_COUNT; s++) {
         dt_text_printf(out, "dtrun_state{state=\"%s\"} %d\n", agent_state_name((enum agent_state)s),
-                       !spare && (int)r->agent.state == s);
+                       !spare && (int)job->agent.state == s);
     }
     dt_text_printf(out, "dtrun_state{state=\"spare\"} %d\n", spare);
 }
@@ -190,13 +190,13 @@ static void look_at_page(struct worker_numbers *n, const struct dt_page_look *p)
     }
 }
 
-static struct worker_numbers look_at_worker(const struct run *r, int i, double now_s)
+static struct worker_numbers look_at_worker(const struct job *job, int i, double now_s)
 {
-    const struct worker *w = &r->workers.list[i];
+    const struct worker *w = &job->workers.list[i];
     struct worker_numbers n = {.running = w->running, .exit_code = workers_code(w->status), .up_s = now_s - w->start_s};
     struct process_look process;
     struct dt_page_look page;
-    double output_s = logs_last_output_s(r->logs, i);
+    double output_s = logs_last_output_s(job->logs, i);
     n.known = (w->pid != 0 && !w->running ? KNOWN_ENDED : 0) | (output_s > 0 ? KNOWN_OUTPUT : 0);
     n.output_age_s = now_s - output_s;
     if (w->running && process_look(w->pid, &process)) {
@@ -220,7 +220,7 @@ static double number_at(const void *numbers, const struct row *row)
 }
 
 /* All values of a metric stand together, as the format wants it. */
-static void add_worker_row(const struct run *r, const struct row *row, const struct worker_numbers *list, int count,
+static void add_worker_row(const struct job *job, const struct row *row, const struct worker_numbers *list, int count,
                            struct dt_text *out)
 {
     bool any = false;
@@ -232,31 +232,31 @@ static void add_worker_row(const struct run *r, const struct row *row, const str
         }
         any = any || known;
         if (known) {
-            dt_text_printf(out, "%s{rank=\"%d\",local_rank=\"%d\"}", row->name, r->place.rank + i,
-                           r->o->local_first + i);
+            dt_text_printf(out, "%s{rank=\"%d\",local_rank=\"%d\"}", row->name, job->round.place.rank + i,
+                           job->o->local_first + i);
             exporter_value(out, value);
         }
     }
 }
 
-void run_metrics(void *user, struct dt_text *out)
+void job_metrics(void *user, struct dt_text *out)
 {
-    const struct run *r = user;
+    const struct job *job = user;
     double now_s = dt_now_s();
-    struct job_numbers job = look_at_job(r, now_s);
-    int count = is_in_round(r) ? r->workers.count : 0;
+    struct job_numbers numbers = look_at_job(job, now_s);
+    int count = is_in_round(job) ? job->workers.count : 0;
     struct worker_numbers *list = dt_alloc((size_t)(count + 1) * sizeof *list);
-    add_labels(r, out);
+    add_labels(job, out);
     for (size_t i = 0; i < sizeof job_rows / sizeof job_rows[0]; i++) {
         exporter_head(out, job_rows[i].name, job_rows[i].type, job_rows[i].help);
         dt_text_puts(out, job_rows[i].name);
-        exporter_value(out, number_at(&job, &job_rows[i]));
+        exporter_value(out, number_at(&numbers, &job_rows[i]));
     }
     for (int i = 0; i < count; i++) {
-        list[i] = look_at_worker(r, i, now_s);
+        list[i] = look_at_worker(job, i, now_s);
     }
     for (size_t i = 0; i < sizeof worker_rows / sizeof worker_rows[0]; i++) {
-        add_worker_row(r, &worker_rows[i], list, count, out);
+        add_worker_row(job, &worker_rows[i], list, count, out);
     }
     free(list);
 }

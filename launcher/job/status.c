@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/gpu/nvml.h"
 #include "launcher/workers/process.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <signal.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 
 enum { COMMAND_BYTES = 4096 };
 
-bool run_is_spare(const struct run *r)
+bool job_is_spare(const struct job *job)
 {
-    return r->agent.state == AGENT_JOINING && hosts_view(r->hosts).spare;
+    return job->agent.state == AGENT_JOINING && hosts_view(job->hosts).spare;
 }
 
 static void add_string(struct dt_text *out, const char *key, const char *value)
@@ -91,12 +91,12 @@ static void add_page(const struct dt_page *page, double now_s, struct dt_text *o
     add_gpu(&p, out);
 }
 
-static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)
+static void add_rank(const struct job *job, int i, double now_s, struct dt_text *out)
 {
-    const struct worker *one = &r->workers.list[i];
-    dt_text_printf(out, "{\"rank\":%d", r->place.rank + i);
-    add_string(out, "host", r->failures.host);
-    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", r->o->local_first + i, (int)one->pid,
+    const struct worker *one = &job->workers.list[i];
+    dt_text_printf(out, "{\"rank\":%d", job->round.place.rank + i);
+    add_string(out, "host", job->failures.host);
+    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", job->o->local_first + i, (int)one->pid,
                    one->running ? "true" : "false");
     if (!one->running) {
         dt_text_printf(out, ",\"exit_code\":%d}", workers_code(one->status));
@@ -108,7 +108,7 @@ static void add_rank(const struct run *r, int i, double now_s, struct dt_text *o
                        look.user_s + look.system_s, look.resident_bytes, look.thread_count);
     }
     dt_text_printf(out, ",\"up_s\":%.1f", now_s - one->start_s);
-    double output_s = logs_last_output_s(r->logs, i);
+    double output_s = logs_last_output_s(job->logs, i);
     if (output_s > 0) {
         dt_text_printf(out, ",\"output_s\":%.1f", now_s - output_s);
     }
@@ -116,27 +116,27 @@ static void add_rank(const struct run *r, int i, double now_s, struct dt_text *o
     dt_text_puts(out, "}");
 }
 
-void run_status_rows(void *user, struct dt_text *out)
+void job_status_rows(void *user, struct dt_text *out)
 {
-    const struct run *r = user;
+    const struct job *job = user;
     double now_s = dt_now_s();
-    for (int i = 0; i < r->workers.count && r->place.round > 0; i++) {
-        add_rank(r, i, now_s, out);
+    for (int i = 0; i < job->workers.count && job->round.place.round > 0; i++) {
+        add_rank(job, i, now_s, out);
         dt_text_puts(out, "\n");
     }
 }
 
-bool run_status_ask(void *user)
+bool job_status_ask(void *user)
 {
-    struct run *r = user;
-    return hosts_gather(r->hosts);
+    struct job *job = user;
+    return hosts_gather(job->hosts);
 }
 
-void run_status_gathered(void *user)
+void job_status_gathered(void *user)
 {
-    struct run *r = user;
-    if (r->status != NULL) {
-        status_ready(r->status);
+    struct job *job = user;
+    if (job->status != NULL) {
+        status_ready(job->status);
     }
 }
 
@@ -166,35 +166,35 @@ static void add_ignored(const struct options *o, struct dt_text *out)
     dt_text_puts(out, count > 0 ? "]" : "");
 }
 
-void run_status(void *user, struct dt_text *out)
+void job_status(void *user, struct dt_text *out)
 {
-    const struct run *r = user;
-    const struct options *o = r->o;
-    const struct place *p = &r->place;
+    const struct job *job = user;
+    const struct options *o = job->o;
+    const struct place *p = &job->round.place;
     double now_s = dt_now_s();
-    bool spare = run_is_spare(r);
+    bool spare = job_is_spare(job);
     dt_text_printf(out,
                    "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_"
                    "pid\":%d,\"up_s\":%.1f",
-                   spare ? "spare" : agent_state_name(r->agent.state), p->round, hosts_view(r->hosts).restarts_used,
-                   o->max_restarts, (int)getpid(), (int)getppid(), now_s - r->begin_s);
+                   spare ? "spare" : agent_state_name(job->agent.state), p->round, hosts_view(job->hosts).restarts_used,
+                   o->max_restarts, (int)getpid(), (int)getppid(), now_s - job->begin_s);
     add_string(out, "run_id", o->run_id);
-    add_string(out, "host", r->failures.host);
+    add_string(out, "host", job->failures.host);
     add_command(o, out);
     add_ignored(o, out);
-    add_string(out, "log_dir", logs_has_files(r->logs) ? logs_dir(r->logs) : NULL);
-    add_string(out, "output_dir", r->output_dir);
+    add_string(out, "log_dir", logs_has_files(job->logs) ? logs_dir(job->logs) : NULL);
+    add_string(out, "output_dir", job->output_dir);
     dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,",
                    p->group_world_size, o->nnodes_min, o->nnodes_max, p->group_rank, p->world_size);
-    hosts_status(r->hosts, out);
+    hosts_status(job->hosts, out);
     struct dt_text rows;
     dt_text_init(&rows);
-    run_status_rows(user, &rows);
-    hosts_rows(r->hosts, &rows);
+    job_status_rows(user, &rows);
+    hosts_rows(job->hosts, &rows);
     dt_text_puts(out, ",\"ranks\":[");
     add_elements(&rows, out);
     dt_text_clear(&rows);
-    dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(hosts_store(r->hosts)));
-    store_server_stats(hosts_store(r->hosts), out);
+    dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(hosts_store(job->hosts)));
+    store_server_stats(hosts_store(job->hosts), out);
     dt_text_puts(out, "}");
 }

@@ -4,7 +4,7 @@
  * when it is told, depends on how the workers ended. */
 #include "base/clock.h"
 #include "launcher/workers/guard.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 #include "launcher/output/console.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ static void add_names(const pid_t *list, int count, struct dt_text *out)
     dt_text_puts(out, count > NAMED ? ", ..." : "");
 }
 
-void run_add_left(struct dt_text *out)
+void job_add_left(struct dt_text *out)
 {
     pid_t list[LEFT_MAX] = {0};
     bool dying;
@@ -44,84 +44,85 @@ void run_add_left(struct dt_text *out)
 }
 
 /* All workers of the round have ended with 0, and nobody wants it to end otherwise. */
-static bool ended_well(const struct run *r)
+static bool ended_well(const struct job *job)
 {
-    return r->agent.state == AGENT_RUNNING;
+    return job->agent.state == AGENT_RUNNING;
 }
 
 /* Has a signal to its worker's group been for it, too? */
-static bool was_told(const struct run *r, pid_t pid)
+static bool was_told(const struct job *job, pid_t pid)
 {
     pid_t group = getpgid(pid);
     bool told = false;
-    for (int k = 0; k < r->workers.count && !told; k++) {
-        told = r->workers.list[k].told && r->workers.list[k].pid == group;
+    for (int k = 0; k < job->workers.count && !told; k++) {
+        told = job->workers.list[k].told && job->workers.list[k].pid == group;
     }
     return told;
 }
 
 /* Those that were told already are not told again, since a second signal means "at once" to many
  * programs, unless they did not hear it: what a script has put into the background ignores INT. */
-static void tell(const struct run *r, const pid_t *list, int count)
+static void tell(const struct job *job, const pid_t *list, int count)
 {
-    int n = ended_well(r) || r->agent.signal == 0 ? SIGTERM : r->agent.signal;
+    int n = ended_well(job) || job->agent.signal == 0 ? SIGTERM : job->agent.signal;
     for (int i = 0; i < count; i++) {
         bool deaf = process_ignores(list[i], n);
-        if ((deaf || !was_told(r, list[i])) && kill(list[i], deaf ? SIGTERM : n) == 0) {
+        if ((deaf || !was_told(job, list[i])) && kill(list[i], deaf ? SIGTERM : n) == 0) {
             (void)kill(list[i], SIGCONT);
         }
     }
 }
 
-static void say_told(const struct run *r, const pid_t *list, int count, double waited_s)
+static void say_told(const struct job *job, const pid_t *list, int count, double waited_s)
 {
     struct dt_text line;
     dt_text_init(&line);
     dt_text_printf(&line,
                    "dtrun: host %s: what the workers had started still runs %.0f s after they ended, and is ended with "
                    "TERM (--shutdown_timeout): ",
-                   r->failures.host, waited_s);
+                   job->failures.host, waited_s);
     add_names(list, count, &line);
     console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
 }
 
-bool run_await_left(struct run *r)
+bool job_await_left(struct job *job)
 {
     pid_t list[LEFT_MAX];
     bool dying;
     int count = guard_descendants(list, LEFT_MAX, &dying);
-    double now_s = dt_now_s(), grace_s = r->o->shutdown_timeout_s;
+    double now_s = dt_now_s(), grace_s = job->o->shutdown_timeout_s;
     if (count == 0 && !dying) {
         return false;
     }
-    if (r->left_since_s == 0) {
-        r->left_since_s = now_s;
-        if (ended_well(r)) {
-            r->grace_end_s = now_s + grace_s;
+    if (job->round.left_since_s == 0) {
+        job->round.left_since_s = now_s;
+        if (ended_well(job)) {
+            job->round.grace_end_s = now_s + grace_s;
         }
-        run_start_patience(r);
+        job_start_patience(job);
     }
-    bool well = ended_well(r);
-    double told_s = well ? grace_s : fmin(SETTLE_LEFT_S / r->o->time_scale, grace_s),
-           waited_s = now_s - r->left_since_s;
-    if (!well && !r->killed && !uv_is_active((uv_handle_t *)&r->grace)) {
-        run_start_grace(r, run_grace_s(r));
+    bool well = ended_well(job);
+    double told_s = well ? grace_s : fmin(SETTLE_LEFT_S / job->o->time_scale, grace_s),
+           waited_s = now_s - job->round.left_since_s;
+    if (!well && !job->round.killed && !uv_is_active((uv_handle_t *)&job->timer.grace)) {
+        job_start_grace(job, job_grace_s(job));
     }
-    if (count > 0 && !r->left_told && !r->killed && waited_s >= told_s) {
-        r->left_told = true;
+    if (count > 0 && !job->round.left_told && !job->round.killed && waited_s >= told_s) {
+        job->round.left_told = true;
         if (well) {
-            say_told(r, list, count, waited_s);
+            say_told(job, list, count, waited_s);
         }
-        tell(r, list, count);
+        tell(job, list, count);
     }
-    if (r->killed || (well && waited_s >= told_s + fmin(TOLD_S / r->o->time_scale, grace_s))) {
+    if (job->round.killed || (well && waited_s >= told_s + fmin(TOLD_S / job->o->time_scale, grace_s))) {
         (void)guard_kill_descendants();
-        if (!r->killed) {
-            r->killed = true;
-            run_start_grace(r, RUN_STUCK_S);
+        if (!job->round.killed) {
+            job->round.killed = true;
+            job_start_grace(job, JOB_STUCK_S);
         }
     }
-    (void)uv_timer_start(&r->sweep, r->sweep.timer_cb, (uint64_t)((waited_s < 1 ? LOOK_S : LATER_S) * 1e3), 0);
+    (void)uv_timer_start(&job->timer.sweep, job->timer.sweep.timer_cb,
+                         (uint64_t)((waited_s < 1 ? LOOK_S : LATER_S) * 1e3), 0);
     return true;
 }

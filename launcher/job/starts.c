@@ -5,21 +5,21 @@
  * this machine. */
 #include "base/clock.h"
 #include "base/log.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 enum { NAMED = 32 };
 
 static void on_ping(void *user, int pid)
 {
-    struct worker *one = run_worker_of(user, (pid_t)pid);
+    struct worker *one = job_worker_of(user, (pid_t)pid);
     if (one != NULL && one->contact_s <= 0) {
         one->contact_s = dt_now_s();
     }
 }
 
-void run_starts_open(struct run *r)
+void job_starts_open(struct job *job)
 {
-    store_server_on_ping(hosts_store(r->hosts), on_ping, r);
+    store_server_on_ping(hosts_store(job->hosts), on_ping, job);
 }
 
 /* Negative: it never was. */
@@ -31,26 +31,27 @@ static double ready_after_s(const struct worker *one)
     return ready_s > one->start_s && one->start_s > 0 ? ready_s - one->start_s : -1;
 }
 
-void run_starts_say(struct run *r)
+void job_starts_say(struct job *job)
 {
     struct dt_text line, fields;
     int known = 0, slowest = 0;
     dt_text_init(&line);
     dt_text_init(&fields);
-    for (int i = 0; i < r->workers.count; i++) {
-        double after_s = ready_after_s(&r->workers.list[i]);
+    for (int i = 0; i < job->workers.count; i++) {
+        double after_s = ready_after_s(&job->workers.list[i]);
         known += after_s >= 0;
-        slowest = after_s > ready_after_s(&r->workers.list[slowest]) ? i : slowest;
+        slowest = after_s > ready_after_s(&job->workers.list[slowest]) ? i : slowest;
         dt_text_printf(&fields, after_s >= 0 ? "%s%.3f" : "%snull", i > 0 ? "," : "", after_s);
         if (i < NAMED) {
-            dt_text_printf(&line, after_s >= 0 ? " rank %d %.3f s," : " rank %d never,", r->place.rank + i, after_s);
+            dt_text_printf(&line, after_s >= 0 ? " rank %d %.3f s," : " rank %d never,", job->round.place.rank + i,
+                           after_s);
         }
     }
     if (known > 0) {
-        dt_log(DT_LOG_INFO, "agent", "round %d from start to init:%s slowest rank %d", r->place.round,
-               dt_text_str(&line), r->place.rank + slowest);
-        run_event(r, "start_to_init", "\"round\":%d,\"first_rank\":%d,\"seconds\":[%s]", r->place.round, r->place.rank,
-                  dt_text_str(&fields));
+        dt_log(DT_LOG_INFO, "agent", "round %d from start to init:%s slowest rank %d", job->round.place.round,
+               dt_text_str(&line), job->round.place.rank + slowest);
+        job_event(job, "start_to_init", "\"round\":%d,\"first_rank\":%d,\"seconds\":[%s]", job->round.place.round,
+                  job->round.place.rank, dt_text_str(&fields));
     }
     dt_text_clear(&line);
     dt_text_clear(&fields);

@@ -5,7 +5,7 @@
 #include "launcher/output/console.h"
 #include "launcher/workers/gpus.h"
 #include "launcher/workers/numa.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,27 +25,27 @@ static int nodes_of_gpus(const struct gpus *gpus, int *nodes, struct dt_error *e
 }
 
 /* A line per worker, and how many workers here may run on a CPU of each one's. */
-static void look_at_masks(struct run *r, const struct numa *n, const struct gpus *gpus, int first)
+static void look_at_masks(struct job *job, const struct numa *n, const struct gpus *gpus, int first)
 {
-    for (int i = 0; i < r->o->nproc; i++) {
-        struct run_binding *b = &r->bindings[i];
+    for (int i = 0; i < job->o->nproc; i++) {
+        struct job_binding *b = &job->bindings[i];
         struct dt_text text;
         struct cpus common;
-        for (int k = 0; k < r->o->nproc; k++) {
-            b->sharers += cpus_intersect(&common, &b->cpus, &r->bindings[k].cpus);
+        for (int k = 0; k < job->o->nproc; k++) {
+            b->sharers += cpus_intersect(&common, &b->cpus, &job->bindings[k].cpus);
         }
         dt_text_init(&text);
         cpus_print(&b->cpus, &text);
-        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", r->o->local_first + i, dt_text_str(&text),
+        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", job->o->local_first + i, dt_text_str(&text),
                n->nodes[first + i], gpus->count > 0 ? gpus->address[first + i] : "no GPU");
         dt_text_clear(&text);
     }
 }
 
 /* The masks of our workers, whose devices are numbered from `first` on. */
-static int fill_masks(struct run *r, const struct gpus *gpus, int *nodes, struct dt_error *err)
+static int fill_masks(struct job *job, const struct gpus *gpus, int *nodes, struct dt_error *err)
 {
-    const struct options *o = r->o;
+    const struct options *o = job->o;
     struct numa n = {.sys = SYS, .nodes = nodes, .device_count = gpus->count};
     bool own = gpus->count == o->nproc; /* a scheduler that starts an agent per worker may show
                                          * each of them its GPU alone */
@@ -74,11 +74,11 @@ static int fill_masks(struct run *r, const struct gpus *gpus, int *nodes, struct
                        o->numa_binding);
     }
     for (int i = 0; i < o->nproc; i++) {
-        if (numa_mask(&n, first + i, &r->bindings[i].cpus, err) != 0) {
+        if (numa_mask(&n, first + i, &job->bindings[i].cpus, err) != 0) {
             return dt_wrap(err, "worker %d", o->local_first + i);
         }
     }
-    look_at_masks(r, &n, gpus, first);
+    look_at_masks(job, &n, gpus, first);
     return 0;
 }
 
@@ -91,9 +91,9 @@ static void share(struct gpus *gpus, int workers)
     }
 }
 
-int run_numa_open(struct run *r)
+int job_numa_open(struct job *job)
 {
-    const struct options *o = r->o;
+    const struct options *o = job->o;
     struct dt_error err;
     int code = -1;
     if (o->numa_binding == NULL) {
@@ -101,19 +101,19 @@ int run_numa_open(struct run *r)
     }
     struct gpus *gpus = dt_alloc(sizeof *gpus);
     int *nodes = dt_alloc((size_t)(OPTIONS_MAX_LOCAL + GPUS_MAX) * sizeof *nodes);
-    r->bindings = dt_alloc((size_t)o->nproc * sizeof *r->bindings);
+    job->bindings = dt_alloc((size_t)o->nproc * sizeof *job->bindings);
     err.text[0] = '\0';
-    if (!o->bundled || r->on_gpus) {
-        code = gpus_read(gpus, r->signal_fd, DRIVER_S / o->time_scale, &err);
+    if (!o->bundled || job->on_gpus) {
+        code = gpus_read(gpus, job->signals.fd, DRIVER_S / o->time_scale, &err);
     }
-    if (r->on_gpus) {
+    if (job->on_gpus) {
         share(gpus, o->local_first + o->nproc);
     }
     if (gpus->trouble[0] != '\0') {
         console_say("dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n",
                     gpus->trouble);
     }
-    if (code < 0 && fill_masks(r, gpus, nodes, &err) != 0) {
+    if (code < 0 && fill_masks(job, gpus, nodes, &err) != 0) {
         code = DT_EXIT_USAGE;
     }
     if (code >= 0 && err.text[0] != '\0') {

@@ -1,7 +1,8 @@
 /* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its
  * spelling: some sites parse them. Ours are in events.jsonl, whatever this option says. */
 #include "base/clock.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
+#include "launcher/options/rendezvous.h"
 #include "launcher/output/console.h"
 
 #include <math.h>
@@ -35,21 +36,21 @@ static void add_number(struct dt_text *out, const char *name, bool known, int va
 }
 
 /* The member "metadata" inside the metadata is JSON as text. */
-static void add_inside(const struct run *r, const struct torch_event *e, struct dt_text *out)
+static void add_inside(const struct job *job, const struct torch_event *e, struct dt_text *out)
 {
     struct dt_text inside;
     dt_text_init(&inside);
-    const char *name = r->entry_point != NULL ? r->entry_point : r->o->program;
+    const char *name = job->entry_point != NULL ? job->entry_point : job->o->program;
     const char *slash = strrchr(name, '/');
     if (e->joined) {
-        dt_text_printf(&inside, "{\"group_world_size\": %d", r->place.group_world_size);
+        dt_text_printf(&inside, "{\"group_world_size\": %d", job->round.place.group_world_size);
     } else {
         dt_text_puts(&inside, "{\"group_world_size\": null");
     }
     add_member(&inside, "entry_point", slash != NULL ? slash + 1 : name);
     if (e->worker != NULL) {
         dt_text_printf(&inside, ", \"local_rank\": [%d], \"role_rank\": [%d], \"role_world_size\": [%d]", e->local_rank,
-                       r->place.role_rank + e->local_rank, r->place.role_world_size);
+                       job->round.place.role_rank + e->local_rank, job->round.place.role_world_size);
         dt_text_printf(&inside,
                        e->failed ? ", \"exit_code\": [%d], \"worker_pid\": [%d]"
                                  : ", \"exit_code\": [null], \"worker_pid\": [null]",
@@ -60,7 +61,7 @@ static void add_inside(const struct run *r, const struct torch_event *e, struct 
     dt_text_clear(&inside);
 }
 
-static void say(const struct run *r, const struct torch_event *e)
+static void say(const struct job *job, const struct torch_event *e)
 {
     struct dt_text line;
     char pid[16];
@@ -70,19 +71,19 @@ static void say(const struct run *r, const struct torch_event *e)
                    "{\"name\": \"torchelastic.worker.status.%s\", \"source\": \"%s\", \"timestamp\": 0, \"metadata\": "
                    "{\"run_id\": ",
                    e->state, e->worker != NULL ? "WORKER" : "AGENT");
-    dt_text_json(&line, r->o->run_id, strlen(r->o->run_id));
-    add_number(&line, "global_rank", e->worker != NULL, r->place.rank + e->local_rank);
-    add_number(&line, "group_rank", e->joined, r->place.group_rank);
+    dt_text_json(&line, job->o->run_id, strlen(job->o->run_id));
+    add_number(&line, "global_rank", e->worker != NULL, job->round.place.rank + e->local_rank);
+    add_number(&line, "group_rank", e->joined, job->round.place.group_rank);
     (void)snprintf(pid, sizeof pid, "%d", e->worker != NULL ? (int)e->worker->pid : 0);
     add_member(&line, "worker_id", e->worker != NULL ? pid : NULL);
-    add_member(&line, "role", r->o->role);
-    add_member(&line, "hostname", r->failures.host);
+    add_member(&line, "role", job->o->role);
+    add_member(&line, "hostname", job->failures.host);
     add_member(&line, "state", e->state);
-    add_number(&line, "total_run_time", true, ended ? (int)(dt_now_s() - r->begin_s) : 0);
-    add_member(&line, "rdzv_backend", r->o->rdzv_backend);
+    add_number(&line, "total_run_time", true, ended ? (int)(dt_now_s() - job->begin_s) : 0);
+    add_member(&line, "rdzv_backend", job->o->rdzv->name);
     add_member(&line, "raw_error", e->raw_error);
-    add_inside(r, e, &line);
-    add_number(&line, "agent_restarts", true, r->place.restarts_used);
+    add_inside(job, e, &line);
+    add_number(&line, "agent_restarts", true, job->round.place.restarts_used);
     if (e->duration_ms >= 0) {
         dt_text_printf(&line, ", \"duration_ms\": %.3f}}\n", e->duration_ms);
     } else {
@@ -92,55 +93,55 @@ static void say(const struct run *r, const struct torch_event *e)
     dt_text_clear(&line);
 }
 
-void run_torch_round(struct run *r)
+void job_torch_round(struct job *job)
 {
-    if (!r->o->torch_events) {
+    if (!job->o->torch_events) {
         return;
     }
-    bool again = r->torch_rounds++ > 0; /* until the first round is there torchrun does not know
+    bool again = job->torch_rounds++ > 0; /* until the first round is there torchrun does not know
                                          * its place */
-    say(r, &(struct torch_event){
-               .state = "RENDEZVOUS", .joined = again, .duration_ms = fmax(0, (dt_now_s() - r->join_s) * 1e3)});
-    say(r, &(struct torch_event){.state = "ASSIGN_WORKER_RANKS", .joined = again, .duration_ms = 0});
-    for (int i = 0; i < r->place.local_world_size; i++) {
-        say(r,
+    say(job, &(struct torch_event){
+                 .state = "RENDEZVOUS", .joined = again, .duration_ms = fmax(0, (dt_now_s() - job->join_s) * 1e3)});
+    say(job, &(struct torch_event){.state = "ASSIGN_WORKER_RANKS", .joined = again, .duration_ms = 0});
+    for (int i = 0; i < job->round.place.local_world_size; i++) {
+        say(job,
             &(struct torch_event){
-                .state = "START", .worker = &r->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1});
+                .state = "START", .worker = &job->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1});
     }
 }
 
 /* The failure of this local rank, or null. */
-static const struct report_failure *failure_of(const struct run *r, int local_rank)
+static const struct report_failure *failure_of(const struct job *job, int local_rank)
 {
-    for (int i = 0; i < r->failures.count; i++) {
-        if (r->failures.list[i].local_rank == local_rank) {
-            return &r->failures.list[i];
+    for (int i = 0; i < job->failures.count; i++) {
+        if (job->failures.list[i].local_rank == local_rank) {
+            return &job->failures.list[i];
         }
     }
     return NULL;
 }
 
-void run_torch_end(const struct run *r)
+void job_torch_end(const struct job *job)
 {
-    if (!r->o->torch_events || r->torch_rounds == 0) {
+    if (!job->o->torch_events || job->torch_rounds == 0) {
         return;
     }
-    if (r->wish != 0) {
-        say(r, &(struct torch_event){
-                   .state = "FAILED", .joined = true, .duration_ms = -1, .raw_error = "stopped by a signal"});
+    if (job->stop.wish != 0) {
+        say(job, &(struct torch_event){
+                     .state = "FAILED", .joined = true, .duration_ms = -1, .raw_error = "stopped by a signal"});
         return;
     }
-    for (int i = 0; i < r->place.local_world_size; i++) {
-        const struct report_failure *f = failure_of(r, i);
-        struct torch_event e = {.worker = &r->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1};
-        e.state = f != NULL ? "FAILED" : r->code == 0 ? "SUCCEEDED" : "TERMINATED";
+    for (int i = 0; i < job->round.place.local_world_size; i++) {
+        const struct report_failure *f = failure_of(job, i);
+        struct torch_event e = {.worker = &job->workers.list[i], .local_rank = i, .joined = true, .duration_ms = -1};
+        e.state = f != NULL ? "FAILED" : job->code == 0 ? "SUCCEEDED" : "TERMINATED";
         if (f != NULL) {
             e.failed = true;
             e.exit_code = f->exit_code;
             e.raw_error = f->raw != NULL ? f->raw : "{\"message\": \"<NONE>\"}";
         }
-        say(r, &e);
+        say(job, &e);
     }
     /* that the agent has come to its end */
-    say(r, &(struct torch_event){.state = "SUCCEEDED", .joined = true, .duration_ms = -1});
+    say(job, &(struct torch_event){.state = "SUCCEEDED", .joined = true, .duration_ms = -1});
 }

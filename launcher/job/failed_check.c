@@ -5,7 +5,7 @@
  * seconds. */
 #include "base/clock.h"
 #include "launcher/output/console.h"
-#include "launcher/job/run_parts.h"
+#include "launcher/job/job.h"
 
 #include <math.h>
 #include <signal.h>
@@ -69,7 +69,7 @@ static void close_handle(uv_handle_t *handle, void *user)
     }
 }
 
-void run_tell_failed_check(const struct options *o, int code, int signal_fd)
+void job_tell_failed_check(const struct options *o, int code, int signal_fd)
 {
     struct check c = {.signal_fd = signal_fd};
     struct options told = *o;
