@@ -244,7 +244,7 @@ int job_numa_open(struct job *job);
  * of the job failed with that code, and it has said why. */
 void job_tell_failed_check(const struct options *o, int code, int signal_fd);
 
-/* ---- status.c, metrics.c ---- */
+/* ---- status.c ---- */
 
 /* This host waits beside a round of the other hosts. */
 bool job_is_spare(const struct job *job);
