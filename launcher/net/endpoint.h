@@ -34,8 +34,8 @@ bool endpoint_is_among(const struct ifaddrs *interfaces, const struct sockaddr *
 bool endpoint_is_loopback(const struct sockaddr *a);
 /* list: the endpoint's addresses. A taken port makes ENDPOINT_AUTO a joiner: another agent of
  * this machine was first. A port that an outgoing connection happens to have makes nobody a
- * host: claim it (claim.h). Errors: ENDPOINT_HOST at whose port somebody listens; that its
- * address is elsewhere only `why` says. */
+ * host: endpoint_watch.h tries again. Errors: ENDPOINT_HOST at whose port somebody listens; that
+ * its address is elsewhere only `why` says. */
 int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const struct lookup_list *list, int port,
                     struct dt_error *err);
 /* The endpoint's port if one of its addresses is here and nobody has it; asks nobody who does.

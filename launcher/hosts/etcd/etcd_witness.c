@@ -148,7 +148,7 @@ static void call(void *user, const struct witness_call *c)
     }
 }
 
-static void knock(void *user, const struct peer_info *at)
+static void probe_peer(void *user, const struct peer_info *at)
 {
     struct etcd_witness *n = user;
     n->hooks.knock(n->hooks.user, at);
@@ -200,7 +200,7 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
                                 .user = n,
                                 .call = call,
                                 .say = say,
-                                .knock = knock};
+                                .knock = probe_peer};
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;
