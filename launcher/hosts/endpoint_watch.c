@@ -1,5 +1,5 @@
-/* One timer. Whether an address is here is asked each time: addresses come and go with those who
- * inherit a service. */
+/* One timer. Each try checks anew whether the address is local, because a service's address may
+ * move between machines. */
 #include "launcher/hosts/endpoint_watch.h"
 
 #include "base/log.h"
@@ -12,7 +12,7 @@ struct endpoint_watch {
     struct endpoint_watch_options options;
     uv_loop_t *loop;
     uv_timer_t timer;
-    struct lookup *lookup;   /* under way */
+    struct lookup *lookup;   /* the running look-up, or null */
     struct lookup_list list; /* count 0: not known yet */
 };
 

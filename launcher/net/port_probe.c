@@ -24,7 +24,7 @@ static void on_closed(uv_handle_t *handle)
     }
 }
 
-/* Takes it out of the list and closes it; once. */
+/* Removes the probe from its list and closes its handles. False if it had ended before. */
 static bool end(struct port_probe *k)
 {
     if (k->list == NULL) {

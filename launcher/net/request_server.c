@@ -1,7 +1,6 @@
-/* One more connection than there are places stays in libuv's hand, and those behind it in the
- * kernel's queue, until a place is free. After an answer the connection is shut down and read
- * until its other end closes, too: closed with something unread in it, TCP would take the answer
- * back. */
+/* When all places are taken, one more connection waits in libuv and the others in the kernel's
+ * queue. After an answer the connection is shut down for writing and read until the peer closes: if
+ * a socket is closed with unread bytes, TCP sends a reset and the peer may lose the answer. */
 #include "launcher/net/request_server.h"
 
 #include "base/clock.h"
@@ -23,15 +22,16 @@ union stream {
 };
 
 struct connection {
-    union stream u; /* first: a pointer to it is one to the connection */
+    union stream u; /* first member: both have the same address */
     uv_write_t write;
     uv_shutdown_t shutdown;
     struct request_server *owner; /* null: a free place */
-    char *request;                /* options.request_bytes of the table's */
+    char *request;                /* slice of the server's `requests`, of options.request_bytes */
     size_t size;
     double since_s;
-    bool complete, waits, answered, ended; /* the request is there; for request_server_ready; the
-                                            * answer is written; the other end has closed */
+    /* complete: the request is there; waits: for request_server_ready; answered: the answer is
+     * written; ended: the peer has closed */
+    bool complete, waits, answered, ended;
     struct request_answer *answer;
 };
 
@@ -40,9 +40,9 @@ struct request_server {
     uv_timer_t timer;
     struct request_server_options options;
     bool is_tcp;
-    bool waiting; /* one more has come than there are places */
+    bool waiting; /* a connection waits for a free place */
     bool closing;
-    int handles; /* not closed yet */
+    int handles; /* handles not closed yet */
     char *requests;
     struct connection *list;
 };
@@ -119,7 +119,7 @@ static void on_written(uv_write_t *write, int result)
     }
 }
 
-/* The answer is x's. */
+/* Takes over the answer. */
 static void send_answer(struct connection *x, struct request_answer *answer)
 {
     uv_buf_t buffer = uv_buf_init(answer->text.data, (unsigned)answer->text.size);
@@ -157,12 +157,12 @@ void request_server_ready(struct request_server *a, struct request_answer *answe
 static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
 {
     struct connection *x = (struct connection *)handle;
-    size_t used = x->complete ? 0 : x->size; /* what comes behind a request is not looked at */
+    size_t used = x->complete ? 0 : x->size; /* bytes after the request are ignored */
     (void)wanted;
     *out = uv_buf_init(x->request + used, (unsigned)(x->owner->options.request_bytes - used));
 }
 
-/* A full buffer gives an error (UV_ENOBUFS). */
+/* libuv reports a full buffer as an error (UV_ENOBUFS). */
 static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
 {
     struct connection *x = (struct connection *)stream;
@@ -191,7 +191,7 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
 
 /* ---- connections ---- */
 
-/* A place for one that comes, or null. */
+/* A free place, or null. Then the oldest connection may be closed to make room. */
 static struct connection *find_place(struct request_server *a)
 {
     struct connection *oldest = NULL;
@@ -227,7 +227,7 @@ static void on_check(uv_timer_t *timer)
         any = any || x->owner != NULL;
     }
     if (a->waiting) {
-        (void)find_place(a); /* makes one */
+        (void)find_place(a); /* may close the oldest connection */
     }
     if (!any) {
         (void)uv_timer_stop(timer);
@@ -254,8 +254,8 @@ static void on_connection(uv_stream_t *listener, int result)
         end(x);
         return;
     }
-    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be
-                                                    * due */
+    /* a timer that is restarted for each connection would never fire */
+    if (!uv_is_active((uv_handle_t *)&a->timer)) {
         (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
     }
     (void)uv_read_start(&x->u.stream, give_buffer, on_read);
@@ -280,8 +280,7 @@ int request_server_open(struct request_server **out, uv_loop_t *loop, int fd,
     (void)open_stream(&a->listener, loop, a->is_tcp);
     a->listener.handle.data = a->timer.data = a;
     a->handles = 2;
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* so that on failure the caller's stays the
-                                              * caller's */
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the caller keeps fd if this fails */
     int rc = own < 0 ? -errno : a->is_tcp ? uv_tcp_open(&a->listener.tcp, own) : uv_pipe_open(&a->listener.pipe, own);
     if (rc != 0 && own >= 0) {
         (void)close(own);

@@ -1,8 +1,7 @@
-/* Short questions at a listening socket: each connection sends one request, is given one answer,
- * and ends. For who asks how a job is; a job does not suffer from them: so many are served at
- * once, a request has so many bytes, whoever has not asked, or not read its answer, after a
- * while is dropped, and the loop never waits. What a request means is for its user (status.c,
- * exporter.c). */
+/* Serves short requests at a listening socket: each connection sends one request, gets one answer,
+ * and ends. Used for questions about a job, which must not suffer from them. So the number of
+ * connections, the size of a request and the time of a connection are limited, and the loop never
+ * blocks. The user gives requests their meaning (status.c, exporter.c). */
 #ifndef DT_LAUNCHER_NET_REQUEST_SERVER_H
 #define DT_LAUNCHER_NET_REQUEST_SERVER_H
 
@@ -12,44 +11,45 @@
 #include <stdbool.h>
 #include <uv.h>
 
-/* May go to several connections, as it is the same for all; goes with the last user. */
+/* An answer is shared by the connections that asked the same, and freed with its last user. */
 struct request_answer {
     struct dt_text text;
     int users;
 };
-/* One user: the caller, who gives it away or lets it go. */
+/* The caller is the first user: it passes the answer on, or releases it. */
 struct request_answer *request_answer_make(void);
-void request_answer_release(struct request_answer *a); /* null is harmless */
+void request_answer_release(struct request_answer *a); /* null is allowed */
 
 enum request_verdict {
-    REQUEST_MORE,  /* not the whole request yet */
-    REQUEST_DROP,  /* none of ours */
+    REQUEST_MORE,  /* the request is not complete */
+    REQUEST_DROP,  /* not a valid request: close */
     REQUEST_LATER, /* request_server_ready will be called */
-    REQUEST_ANSWER /* *answer is it, and the connection's to let go */
+    REQUEST_ANSWER /* *answer is set; the connection releases it */
 };
 
 struct request_server_options {
-    int places;           /* served at once */
-    size_t request_bytes; /* a request is shorter */
-    double timeout_s;     /* for a connection from its beginning to its end */
-    double evict_after_s; /* where all places are taken, the oldest connection ends for one that
-                           * comes, if it is older than this; 0: who comes waits */
-    /* What has come so far on fd, whose other end may be asked for. Not called again after
-     * another answer than REQUEST_MORE. */
+    int places;           /* connections served at once */
+    size_t request_bytes; /* limit: requests are shorter */
+    double timeout_s;     /* limit for a connection from beginning to end */
+    /* When all places are taken, a new connection closes the oldest one if that is older than this.
+     * 0: new connections wait. */
+    double evict_after_s;
+    /* Reads the request as far as it has come. fd: the connection, from which the peer's address
+     * can be had. Not called again once it has returned something other than REQUEST_MORE. */
     enum request_verdict (*take)(void *user, int fd, const char *request, size_t size, struct request_answer **answer);
     void *user;
 };
 
 struct request_server;
 
-/* fd: bound, of a UNIX or TCP socket; it is a's on success, the caller's otherwise. */
+/* fd: a bound UNIX or TCP socket. On success it belongs to a, else to the caller. */
 int request_server_open(struct request_server **out, uv_loop_t *loop, int fd,
                         const struct request_server_options *options, struct dt_error *err);
 /* Whether any connection waits for request_server_ready. */
 bool request_server_waits(const struct request_server *a);
-/* All who were told "later" get this answer, which is a's to let go. */
+/* Sends the answer to all connections that were told REQUEST_LATER. Takes over the answer. */
 void request_server_ready(struct request_server *a, struct request_answer *answer);
-/* Run the loop until its handles are closed, which frees a. */
+/* Closes all. Run the loop until the handles are closed; then a is freed. */
 void request_server_close(struct request_server *a);
 
 #endif

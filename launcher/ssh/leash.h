@@ -36,8 +36,8 @@ struct leash {
     uv_poll_t input;
     uv_timer_t silence;
     uint64_t silence_ms;
-    struct dt_text text;                         /* an unfinished record */
-    void (*signal)(void *user, int number);      /* a signal from the launching host */
+    struct dt_text text;                    /* an unfinished record */
+    void (*signal)(void *user, int number); /* a signal from the launching host */
     /* called once, when the leash has ended or is silent */
     void (*gone)(void *user, const char *cause);
     /* null after a failed leash_watch: nothing to close */

@@ -47,7 +47,7 @@ struct remote {
     int signed_code;              /* the agent's signed exit code; -1: none */
     /* ssh has ended without a signed line, which may still be in the pipes */
     bool waits;
-    int code;                     /* exit code, once ssh has ended */
+    int code; /* exit code, once ssh has ended */
 };
 struct starter {
     struct options *o;
