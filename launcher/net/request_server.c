@@ -191,7 +191,7 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
 
 /* ---- connections ---- */
 
-/* A free place, or null. Then the oldest connection may be closed to make room. */
+/* Returns a free place, or null: then the oldest connection is closed if it is old enough. */
 static struct connection *find_place(struct request_server *a)
 {
     struct connection *oldest = NULL;
