@@ -4,10 +4,10 @@
  *                           |------> console thread --> [role0]:line
  *                           '------> tail, for the report
  *
- * When the files fall behind, the pipes are not read until the files have caught up: workers wait as
- * for any slow file. The same holds for the console while somebody reads it. A console that has
- * stood still for STALL_S gets no more lines until it reads again; then it is told how many it
- * missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
+ * When the files fall behind, the pipes are not read until the files have caught up: workers
+ * wait as for any slow file. The same holds for the console while somebody reads it. A console
+ * that has stood still for STALL_S gets no more lines until it reads again; then it is told how
+ * many it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
 #include "launcher/output/logs.h"
 
 #include "base/clock.h"

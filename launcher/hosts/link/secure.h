@@ -1,5 +1,5 @@
-/* The protocol between two agents: a handshake with ephemeral keys, proofs that both hold the job's
- * key, then encrypted frames. No I/O: bytes come in, events and bytes come out.
+/* The protocol between two agents: a handshake with ephemeral keys, proofs that both hold the
+ * job's key, then encrypted frames. No I/O: bytes come in, events and bytes come out.
  *
  *   client                                    server
  *   hello: versions, id, port, nonce, key ->
@@ -10,13 +10,13 @@
  *   frames                                <->  frames, the last one says goodbye
  *
  * A server proves itself only to a client that has proved itself, so strangers learn only that a
- * program listens. Without a key file the key is all zeros: the bytes look the same, but anybody can
- * take part. Nonces and keys are new each time, so recorded bytes are refused.
+ * program listens. Without a key file the key is all zeros: the bytes look the same, but anybody
+ * can take part. Nonces and keys are new each time, so recorded bytes are refused.
  *
  * From version 7 on, a hello has the same length and the same first 64 bytes in every version. A
- * hello of another version is answered, too, so that both sides can name both versions. Its bytes:
- * "DTL", version of the protocol, flags, 0, port (2), id (8), hash of the run id (16), nonce (16),
- * version of dtrun as text (16), key (32). */
+ * hello of another version is answered, too, so that both sides can name both versions. Its
+ * bytes: "DTL", version of the protocol, flags, 0, port (2), id (8), hash of the run id (16),
+ * nonce (16), version of dtrun as text (16), key (32). */
 #ifndef DT_LAUNCHER_HOSTS_LINK_SECURE_H
 #define DT_LAUNCHER_HOSTS_LINK_SECURE_H
 
