@@ -64,8 +64,8 @@ static bool may_pass(enum dt_status status)
     return status == DT_FULL || status == DT_NO_MEMORY;
 }
 
-/* A full disk may get room (DT_FULL), so another try may work. Any other failure would come
- * again. */
+/* After a lack of room or memory another try may work. Any other failure would come again, so it
+ * becomes DT_INVALID. */
 static char *refuse(struct dt_error *err, const char *option)
 {
     if (err != NULL && !may_pass(err->status)) {

@@ -136,7 +136,7 @@ static const cJSON *member_of(const cJSON *object, const char *snake, const char
 }
 
 /* A 64-bit number, which the gateway sends as a string. The gateway leaves zeros out, so a missing
- * number is 0. So is a number that no double holds exactly. */
+ * number is 0. A JSON number above 2^53, which a double may not hold exactly, is 0, too. */
 static int64_t number_of(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);

@@ -286,7 +286,7 @@ static void ended(struct conn *c, int status)
     conn_close(c);
 }
 
-/* Takes bytes while the connection waits. Strangers may send no more than a hello and a proof. */
+/* Takes bytes that have come. Strangers may send no more than a hello and a proof. */
 static void take_bytes(struct conn *c, const void *bytes, size_t size)
 {
     if (conn_is_half_open(c) && size + secure_held(&c->secure) > HALF_OPEN_BYTES) {
