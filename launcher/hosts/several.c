@@ -86,22 +86,23 @@ static void on_etcd_trouble(void *user, const char *why)
     hosts_wait_trouble(&s->wait, why != NULL ? why : "", 0);
 }
 
-static void on_forsaken(void *user, uint64_t peer, enum knock_end end)
+static void on_forsaken(void *user, uint64_t peer, enum port_probe_end end)
 {
     struct several *s = user;
-    if (end == KNOCK_REFUSED) {
+    if (end == PORT_REFUSED) {
         dt_log(DT_LOG_INFO, "nodes", "%016llx is gone: nobody listens where it did", (unsigned long long)peer);
         witness_refused(etcd_witness_end(s->etcd), peer, dt_now_s());
     }
 }
 
-/* Only while the address belongs to this machine: another machine that has it now proves nothing. */
+/* Only while the address belongs to this machine: another machine that has it now proves
+ * nothing. */
 static void on_etcd_knock(void *user, const struct peer_info *at)
 {
     struct several *s = user;
     if (dt_net_is_here(at->address)) {
-        knock_open(&s->knocks, s->tick.loop, at->id, at->address, at->port, s->base.o->dead_after_s / 5, on_forsaken,
-                   s);
+        port_probe_open(&s->probes, s->tick.loop, at->id, at->address, at->port, s->base.o->dead_after_s / 5,
+                        on_forsaken, s);
     }
 }
 
@@ -286,14 +287,14 @@ static void close_several(struct hosts *h)
         member_leave(&s->member);
         link_close(s->link, NULL, NULL);
     }
-    if (s->claim != NULL) {
-        claim_close(s->claim);
+    if (s->watch != NULL) {
+        endpoint_watch_close(s->watch);
     }
     if (s->etcd != NULL) {
         etcd_witness_close(s->etcd);
     }
     gather_close(s->gather);
-    knock_close_all(&s->knocks);
+    port_probe_close_all(&s->probes);
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&s->news, NULL);
 }
@@ -344,7 +345,7 @@ static void fill_member_options(const struct options *o, struct member_options *
 }
 
 /* The member takes part from now on: it leads where this host holds the endpoint, else it seeks a
- * leader, and the endpoint's port is claimed once that is free on this host. */
+ * leader, and the endpoint's port is taken once it is free on this host. */
 static int begin(struct several *s, uv_loop_t *loop, const struct member_options *m, struct dt_error *err)
 {
     const struct options *o = s->base.o;
@@ -360,12 +361,12 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
     }
     (s->place.hosts ? member_lead : member_seek)(&s->member, dt_now_s());
     if (!s->place.hosts && hosts_endpoint_choice(o) != ENDPOINT_JOIN) {
-        struct claim_options c = {.host = o->master_addr,
-                                  .port = o->master_port,
-                                  .every_s = 1 / o->time_scale,
-                                  .user = s,
-                                  .got = several_claimed};
-        claim_open(&s->claim, loop, &c, s->place.endpoint.count > 0 ? &s->place.endpoint : NULL);
+        struct endpoint_watch_options c = {.host = o->master_addr,
+                                           .port = o->master_port,
+                                           .every_s = 1 / o->time_scale,
+                                           .user = s,
+                                           .got = several_claimed};
+        endpoint_watch_open(&s->watch, loop, &c, s->place.endpoint.count > 0 ? &s->place.endpoint : NULL);
     }
     follow_up(s);
     return 0;

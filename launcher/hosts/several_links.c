@@ -184,8 +184,8 @@ void several_claimed(void *user, int fd, const struct lookup_list *list)
 {
     struct several *s = user;
     struct dt_error err;
-    claim_close(s->claim);
-    s->claim = NULL;
+    endpoint_watch_close(s->watch);
+    s->watch = NULL;
     if (s->member.role == MEMBER_OVER) { /* its holder just ended the job */
         (void)close(fd);
         return;

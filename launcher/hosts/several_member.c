@@ -178,22 +178,22 @@ static void drop(void *user, uint64_t peer)
     link_drop(s->link, peer);
 }
 
-static void knocked(void *user, uint64_t peer, enum knock_end end)
+static void on_probed(void *user, uint64_t peer, enum port_probe_end end)
 {
     struct several *s = user;
-    bool open = end == KNOCK_OPEN;
+    bool open = end == PORT_OPEN;
     dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer,
            open ? "takes connections" : "takes no connections");
     member_knocked(&s->member, peer, open, dt_now_s());
     several_moved(s);
 }
 
-static void knock(void *user, const struct peer_info *at)
+static void probe_peer(void *user, const struct peer_info *at)
 {
     struct several *s = user;
     char address[LOOKUP_NAME_BYTES];
-    knock_open(&s->knocks, s->tick.loop, at->id, from_here(s, at->address, address, sizeof address), at->port,
-               s->base.o->dead_after_s / 5, knocked, s);
+    port_probe_open(&s->probes, s->tick.loop, at->id, from_here(s, at->address, address, sizeof address), at->port,
+                    s->base.o->dead_after_s / 5, on_probed, s);
 }
 
 static void member_line(void *user, const char *line)
@@ -211,5 +211,5 @@ struct member_hooks several_member_hooks(struct several *s)
                                  .serve = serve,
                                  .drop = drop,
                                  .say = member_line,
-                                 .knock = knock};
+                                 .knock = probe_peer};
 }

@@ -2,13 +2,13 @@
 #ifndef DT_LAUNCHER_HOSTS_SEVERAL_PRIVATE_H
 #define DT_LAUNCHER_HOSTS_SEVERAL_PRIVATE_H
 
-#include "launcher/hosts/claim.h"
+#include "launcher/hosts/endpoint_watch.h"
 #include "launcher/hosts/etcd/etcd_witness.h"
 #include "launcher/hosts/hosts_private.h"
 #include "launcher/hosts/link/link.h"
 #include "launcher/hosts/place.h"
 #include "launcher/hosts/wait.h"
-#include "launcher/net/knock.h"
+#include "launcher/net/port_probe.h"
 #include "launcher/query/gather.h"
 #include "launcher/rounds/member.h"
 
@@ -20,9 +20,9 @@ struct several {
     struct member member;
     struct link *link;
     struct gather *gather;
-    struct knock *knocks;
-    struct claim *claim;       /* on the endpoint's port, while another process has it; or null */
-    struct etcd_witness *etcd; /* in place of the endpoint; or null */
+    struct port_probe *probes;
+    struct endpoint_watch *watch; /* on the endpoint's port, while another process has it; or null */
+    struct etcd_witness *etcd;    /* in place of the endpoint; or null */
     uv_timer_t tick, news;
     struct hosts_place place;
     struct hosts_wait wait;
@@ -48,7 +48,7 @@ void several_moved(struct several *s);
 /* ---- several_links.c ---- */
 
 struct link_hooks several_link_hooks(struct several *s);
-/* The claim has got the endpoint's port. */
+/* The watch has got the endpoint's port. */
 void several_claimed(void *user, int fd, const struct lookup_list *list);
 
 /* ---- several_member.c ---- */

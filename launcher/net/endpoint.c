@@ -1,5 +1,5 @@
-/* getifaddrs for what is here, bind and listen for proof, a connected UDP socket for routes,
- * /proc for the owner of a taken port. */
+/* Tells local addresses by getifaddrs, and proves them by bind and listen. Finds routes by a
+ * connected UDP socket, and the owner of a taken port in /proc. */
 #include "launcher/net/endpoint.h"
 
 #include "base/file.h"
@@ -59,8 +59,8 @@ bool endpoint_is_local(const struct sockaddr *a)
 
 /* ---- binding ---- */
 
-/* Binds and listens: with SO_REUSEADDR two sockets may bind, but only one can listen. Returns
- * the socket or -1 with errno. */
+/* Binds and listens. Listening is the proof: with SO_REUSEADDR two sockets may bind the same port,
+ * but only one can listen. Returns the socket, or -1 with errno. */
 static int listen_at(const struct sockaddr *a, bool both)
 {
     int on = 1, off = both ? 0 : 1;
@@ -81,8 +81,8 @@ static int listen_at(const struct sockaddr *a, bool both)
     return fd;
 }
 
-/* Also when the endpoint is a loopback address: whoever hosts may call itself localhost, as
- * older PyTorchJobs do, while others come by its name. */
+/* Listens on all addresses even when the endpoint is a loopback address. A host may call itself
+ * localhost, as older PyTorchJobs do, while the others come by the host's name. */
 static int listen_on_all(int port)
 {
     struct sockaddr_in6 six = {
@@ -107,7 +107,7 @@ static int fail_port(int port, struct dt_error *err)
     if (code == EADDRINUSE && endpoint_port_owner(port, owner, sizeof owner)) {
         return dt_fail(err, DT_IO, "port %d: already in use by %s; end it, or choose another port", port, owner);
     }
-    if (code == EACCES) { /* another try is denied, too */
+    if (code == EACCES) { /* a second try would be denied, too */
         return dt_fail(err, DT_INVALID, "port %d: listen: " DT_NET_DENIED, port);
     }
     errno = code;
@@ -152,8 +152,8 @@ static void read_address(const char *hex, int port, struct sockaddr_storage *out
     bool six = strlen(hex) > 8;
     uint32_t words[4] = {0};
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < (six ? 4 : 1); i++) { /* in memory as in the kernel's: each word as the
-                                               * machine prints it */
+    /* /proc prints each 32-bit word of the address in the machine's byte order */
+    for (int i = 0; i < (six ? 4 : 1); i++) {
         char word[9];
         (void)snprintf(word, sizeof word, "%.8s", hex + (size_t)8 * (size_t)i);
         words[i] = (uint32_t)strtoul(word, NULL, 16);
@@ -168,8 +168,8 @@ static void read_address(const char *hex, int port, struct sockaddr_storage *out
     lookup_set_port((struct sockaddr *)out, port);
 }
 
-/* Those of /proc/net/tcp or tcp6 that listen on a port, at most `room`: several processes may,
- * by SO_REUSEPORT. Returns their number. */
+/* Finds the sockets in /proc/net/tcp or tcp6 that listen on the port, at most `room`. Several
+ * processes may listen at one port by SO_REUSEPORT. Returns the number found. */
 static int find_listeners(const char *path, int port, struct listener *out, int room)
 {
     char line[512], address[33];
@@ -193,14 +193,15 @@ static int find_listeners(const char *path, int port, struct listener *out, int 
 
 static int find_all_listeners(int port, struct listener *out, int room)
 {
-    int count = find_listeners("/proc/net/tcp6", port, out, room); /* first: agents listen there */
+    /* tcp6 first, because agents listen there */
+    int count = find_listeners("/proc/net/tcp6", port, out, room);
     return count + find_listeners("/proc/net/tcp", port, out + count, room - count);
 }
 
 /* ---- whose the endpoint is ---- */
 
-/* Addresses that are routed here without an interface (ip route add local) can be bound; so can
- * foreign ones under ip_nonlocal_bind. */
+/* Whether the address is local although no interface has it (ip route add local): then it can be
+ * bound. Under ip_nonlocal_bind foreign addresses can be bound, too, so binding proves nothing. */
 static bool can_bind(const struct sockaddr *a)
 {
     struct dt_text text;
@@ -224,7 +225,7 @@ static bool can_bind(const struct sockaddr *a)
     return bound;
 }
 
-/* The first address that is here, or null. */
+/* The first address that is one of this machine, or null. */
 static const struct sockaddr *find_ours(const struct lookup_list *list)
 {
     for (int i = 0; i < list->count; i++) {
@@ -262,7 +263,8 @@ int endpoint_decide(struct endpoint *out, enum endpoint_choice choice, const str
     }
     out->fd = listen_on_all(port);
     if (out->fd < 0 && errno == EADDRINUSE) {
-        struct listener first; /* whose it is would cost a look at all files of all processes */
+        /* finding the owner would mean reading the open files of all processes */
+        struct listener first;
         bool listens = find_all_listeners(port, &first, 1) > 0;
         if (choice == ENDPOINT_AUTO || !listens) {
             (void)snprintf(out->why, sizeof out->why, "port %d is held by %s", port,
@@ -352,8 +354,8 @@ int endpoint_published(const struct lookup_list *list, char *out, size_t out_byt
             return 0;
         }
     }
-    /* "any", or nothing that routes: the way out of this machine */
-    /* 192.0.2.1, of nobody */
+    /* The endpoint is "any", or no address has a route: take the way out of this machine, to
+     * 192.0.2.1, which nobody has. */
     struct sockaddr_in far = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}, .sin_port = htons(9)};
     if (endpoint_route((struct sockaddr *)&far, out, out_bytes, err) == 0) {
         return 0;
@@ -405,10 +407,9 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
             (void)dt_file_read(path, 256, &name, NULL);
             (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"),
                            dt_text_str(&name));
-            dt_text_make_harmless(out, false);                  /* a process chooses its name */
-            found = strcmp(dt_text_str(&name), "dtrun\n") != 0; /* a guard has what its agent has
-                                                                 * open, which is the one that we
-                                                                 * mean */
+            dt_text_make_harmless(out, false); /* a process chooses its own name */
+            /* prefer the agent: its guard has the same open files */
+            found = strcmp(dt_text_str(&name), "dtrun\n") != 0;
             dt_text_clear(&name);
         }
     }

@@ -10,10 +10,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { at_once = 256 }; /* then others of the loop have their turn */
+/* connections per wake-up; then other handles of the loop have their turn */
+enum { at_once = 256 };
 static const double line_s = 10;
-static const double pause_s = 0.005; /* until files are there again; the loop would come back at
-                                      * once */
+static const double pause_s = 0.005; /* sleep when no file is free, else the loop would spin */
 
 int listener_next(struct listener *l)
 {
@@ -32,8 +32,8 @@ static void keep_spare(struct listener *l)
     }
 }
 
-/* With the spare file each of them can be accepted and closed. Where another thread or process
- * was faster and took its place, they wait. */
+/* Frees the spare file, and accepts and closes each waiting connection with it. If another thread
+ * or process takes the file first, the connections keep waiting. */
 static void refuse_all(struct listener *l)
 {
     int fd;

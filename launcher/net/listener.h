@@ -1,6 +1,6 @@
-/* A listening socket on a libuv loop: calls back for each connection. libuv's own listener would
- * wrap each in a stream. When the open files run out, who waits in the queue is refused with one
- * line per ten seconds, for otherwise the loop would turn without end. */
+/* A listening socket on a libuv loop, which calls back for each connection. libuv's own listener
+ * would wrap each connection in a stream. When the process runs out of open files, waiting
+ * connections are refused, or else the loop would spin; one line per ten seconds tells. */
 #ifndef DT_LAUNCHER_NET_LISTENER_H
 #define DT_LAUNCHER_NET_LISTENER_H
 
@@ -9,16 +9,16 @@
 #include <uv.h>
 
 struct listener {
-    uv_poll_t handle; /* first: a pointer to it is one to the listener */
+    uv_poll_t handle; /* first member: both have the same address */
     int fd;
-    int spare_fd; /* given up for a moment when there are no more open files */
+    int spare_fd; /* closed for a moment when no more files can be opened */
     double warned_s;
     void (*connected)(void *user, int fd); /* fd: non-blocking, close-on-exec, the callee's */
     void (*closed)(void *user);
     void *user;
 };
 
-/* fd is bound; it listens afterwards and belongs to l on success, to the caller otherwise. l
+/* fd is bound; listener_open makes it listen. On success fd belongs to l, else to the caller. l
  * must stay until listener_close has called back. */
 int listener_open(struct listener *l, uv_loop_t *loop, int fd, int backlog, void (*connected)(void *user, int fd),
                   void *user, struct dt_error *err);

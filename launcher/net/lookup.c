@@ -1,6 +1,6 @@
-/* The thread and the loop share one small struct with two references. The thread never touches
- * the loop but by uv_async_send under the mutex, and not after `closed` is set; so the loop can
- * end while a resolver is still thinking. */
+/* The thread and the loop share one small struct with two references. The thread touches the loop
+ * only by uv_async_send under the mutex, and not once `async` is null. So the loop can end while a
+ * resolver still runs. */
 #include "launcher/net/lookup.h"
 
 #include "base/clock.h"
@@ -19,14 +19,14 @@
 
 struct shared {
     pthread_mutex_t mutex;
-    pthread_cond_t ready; /* for one who blocks */
+    pthread_cond_t ready; /* for lookup_within, which blocks */
     bool done;
     int references;
-    uv_async_t *async; /* null: no loop is interested (any more) */
+    uv_async_t *async; /* null: no loop waits for the result */
     lookup_resolver *resolver;
     char *host;
     int port;
-    int rc; /* of the look-up */
+    int rc; /* result of the look-up */
     struct lookup_list list;
     struct dt_error err;
 };
@@ -34,7 +34,7 @@ struct shared {
 struct lookup {
     uv_async_t async;
     struct shared *shared;
-    lookup_done *done; /* null: given up */
+    lookup_done *done; /* null: cancelled */
     void *user;
 };
 
@@ -260,7 +260,7 @@ static int start_thread(struct shared *s)
     (void)pthread_attr_init(&attributes);
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     (void)pthread_attr_setstacksize(&attributes, (size_t)512 << 10);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are for the loop's thread */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old); /* only the loop's thread handles signals */
     int code = pthread_create(&thread, &attributes, run, s);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     (void)pthread_attr_destroy(&attributes);

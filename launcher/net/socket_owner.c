@@ -1,5 +1,5 @@
-/* A socket that its process has closed, and that only the kernel still has, is shown with the
- * user 0: what tells it is that it has no inode. */
+/* A socket that its process has closed, and that only the kernel still holds, is shown with user 0.
+ * Such a socket has no inode. */
 #include "launcher/net/socket_owner.h"
 
 #include "launcher/net/lookup.h"
@@ -36,7 +36,7 @@ static void put_address(const struct sockaddr_storage *a, __be32 out[4], __be16 
     }
 }
 
-/* The answer is there when send returns. 0, or an errno. */
+/* Reads the kernel's answer, which is there when send returns. Returns 0 or an errno. */
 static int read_answer(const struct socket_owners *o, struct inet_diag_msg *out)
 {
     union {
@@ -51,7 +51,7 @@ static int read_answer(const struct socket_owners *o, struct inet_diag_msg *out)
         if (size < (ssize_t)sizeof in.header) {
             return size < 0 ? errno : EPROTO;
         }
-        if (in.header.nlmsg_seq != o->sequence) { /* of an earlier question */
+        if (in.header.nlmsg_seq != o->sequence) { /* answer to an earlier request */
             continue;
         }
         const struct nlmsgerr *failure = NLMSG_DATA(&in.header);
@@ -66,15 +66,15 @@ static int read_answer(const struct socket_owners *o, struct inet_diag_msg *out)
     }
 }
 
-/* A socket of a link-local address, or one that its process has bound to an interface, is found
- * by that interface alone; all others by any. */
+/* A socket with a link-local address, or bound to an interface, is only found with that interface.
+ * All others are found with any. */
 static __u32 interface_of(const struct sockaddr_storage *at, unsigned interface)
 {
     return interface == 0 && at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_scope_id : interface;
 }
 
-/* 0, or an errno; ENOENT: there is no such socket. Where no connection is like that, the kernel
- * answers with whoever listens at its port. */
+/* Returns 0 or an errno; ENOENT: no such socket. If no connection matches, the kernel answers with
+ * the listener at the port, which is not taken for a match. */
 static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const struct sockaddr_storage *peer,
                unsigned interface, struct inet_diag_msg *out)
 {
@@ -102,8 +102,8 @@ static int ask(struct socket_owners *o, const struct sockaddr_storage *at, const
 
 /* ---- by /proc/net/tcp ---- */
 
-/* As these files have it: each word of the address as the machine prints it. wide: an address of
- * version 4 as one of version 6. */
+/* Formats an address as these files do: each 32-bit word in the machine's byte order. wide: an IPv4
+ * address as IPv6. */
 static void print_end(const struct sockaddr_storage *a, bool wide, char out[40])
 {
     uint32_t words[4];
@@ -138,7 +138,7 @@ static bool look(const char *path, const struct sockaddr_storage *at, const stru
 
 static bool look_at_both(const struct sockaddr_storage *at, const struct sockaddr_storage *peer, unsigned *user)
 {
-    bool four = at->ss_family == AF_INET; /* a socket of version 6 may have such addresses, too */
+    bool four = at->ss_family == AF_INET; /* an IPv6 socket may have IPv4 addresses, too */
     return (four && look("/proc/net/tcp", at, peer, false, user)) || look("/proc/net/tcp6", at, peer, four, user);
 }
 
@@ -180,7 +180,7 @@ enum socket_owner socket_owner_find(struct socket_owners *o, const struct sockad
     if (o->fd < 0 && !o->by_proc) {
         return SOCKET_OWNER_UNTOLD;
     }
-    /* a question that the kernel had no memory for, say */
+    /* for example, the kernel had no memory for the request */
     bool ask_proc = o->by_proc || (code != 0 && code != ENOENT);
     return ask_proc && look_at_both(&own, &other, user) ? SOCKET_OWNER_FOUND : SOCKET_OWNER_NONE;
 }

@@ -44,7 +44,7 @@ static struct stranger *add(struct strangers *t, const struct sockaddr *host)
     return quiet;
 }
 
-/* The entry of a host that has just been seen. */
+/* The host's entry, with its time set to now. */
 static struct stranger *seen(struct strangers *t, const struct sockaddr *host, double now_s)
 {
     const struct stranger *known = find(t, host);
@@ -88,13 +88,13 @@ bool strangers_refused(struct strangers *t, const struct sockaddr *host, double 
 
 /* ---- what is looked at ---- */
 
-/* Whoever is on this machine has all its loopback addresses: they share what is looked at. */
+/* A process of this machine can use every loopback address, so they all share one budget. */
 static const struct sockaddr *counted_as(const struct sockaddr *host)
 {
     static const union {
         struct sockaddr_in in;
         struct sockaddr any;
-    } loopback = {.in = {.sin_family = AF_INET}}; /* 0.0.0.0, from which nobody comes */
+    } loopback = {.in = {.sin_family = AF_INET}}; /* 0.0.0.0, which no connection comes from */
     return endpoint_is_loopback(host) ? &loopback.any : host;
 }
 
@@ -121,7 +121,7 @@ void strangers_gone(struct strangers *t, const struct sockaddr *host, bool guess
         count(&s->proven, guess, now_s);
         return;
     }
-    if (own) { /* what a host does beyond its limit takes nothing from the others */
+    if (own) { /* a host above its own limit takes nothing from the limit for all */
         count(&t->all, guess, now_s);
     }
     count(&s->second, guess, now_s);

@@ -1,5 +1,5 @@
-/* A writer for each side, so that the words on one are not held up by who does not read the
- * other; one for both when they are the same. */
+/* Each output has its own writer, so that an output which nobody reads does not hold up the other.
+ * If both outputs are the same, they share one writer. */
 #include "launcher/output/console.h"
 
 #include "base/clock.h"
@@ -21,28 +21,28 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* what waits of a side when own lines are dropped, too; others' are dropped long before */
+/* own lines are dropped above this; workers' lines are dropped long before */
 #define OWN_BYTES ((size_t)16 << 20)
-/* that an own line is waited for, where what is before it is being read */
+/* longest wait for an own line to be written, while the output is being read */
 #define MOMENT_S 0.05
-/* after one that took longer, so that many lines do not add up */
+/* no waiting for so long after a wait that reached this limit, so that waits do not add up */
 #define REST_S 1.0
 #define LOOK_S 0.1
 #define PIECE_BYTES ((size_t)4096)
 
 static struct {
-    pthread_mutex_t lock;          /* of all that own lines touch */
+    pthread_mutex_t lock;          /* protects all that own lines touch */
     struct log_writer *writers[2]; /* null: not open, or without threads */
     struct log_sink *sinks[2];
     int fds[2];
-    bool alone;          /* open without threads */
-    struct dt_text held; /* what waits then */
-    double taken_s;      /* when something of it could last be written */
-    size_t unsaid;       /* own lines dropped since the last one that was not */
-    size_t dropped;      /* all lines that came to nothing and will not be told otherwise */
-    char *where;         /* or null */
-    bool lost;           /* it was closed, and nobody read standard error */
-    double rest_s;       /* until then no own line is waited for */
+    bool alone;          /* open, without threads */
+    struct dt_text held; /* own lines that wait, without threads */
+    double taken_s;      /* when a byte of `held` could last be written */
+    size_t unsaid;       /* own lines dropped since the last one that was queued */
+    size_t dropped;      /* all dropped lines that nothing else reports */
+    char *where;         /* folder of the missed lines, or null */
+    bool lost;           /* closed while nobody read standard error */
+    double rest_s;       /* own lines do not wait before this time */
 } console = {.lock = PTHREAD_MUTEX_INITIALIZER, .fds = {1, 2}};
 
 int console_open(int out_fd, int err_fd, struct dt_error *err)
@@ -118,8 +118,8 @@ static void put_own(const char *text, size_t size)
         console.unsaid = 0;
         log_writer_put(w, console.sinks[1], line, (size_t)length);
     }
-    if (other != w && log_writer_stalled_s(other) < MOMENT_S) { /* who reads both sees them in
-                                                                 * order */
+    /* a reader of both outputs sees the lines in order */
+    if (other != w && log_writer_stalled_s(other) < MOMENT_S) {
         wait_a_moment(other);
     }
     log_writer_put(w, console.sinks[1], text, size);
@@ -128,8 +128,8 @@ static void put_own(const char *text, size_t size)
     }
 }
 
-/* write() that does not wait: EAGAIN where it would. The descriptor is shared with others, so
- * O_NONBLOCK would be theirs, too. */
+/* A write() that does not block: EAGAIN where it would. O_NONBLOCK would also change the descriptor
+ * for the processes that share it. */
 static ssize_t write_now(int fd, const char *text, size_t size)
 {
     ssize_t n = send(fd, text, size, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -138,8 +138,8 @@ static ssize_t write_now(int fd, const char *text, size_t size)
     }
     struct stat st;
     struct iovec part = {.iov_base = (void *)text, .iov_len = size};
-    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) { /* others write to it: room that poll sees
-                                                        * may be gone */
+    /* other processes write to the same pipe, so the room that poll saw may be gone */
+    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
         n = pwritev2(fd, &part, 1, -1, RWF_NOWAIT);
         if (n >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS)) {
             return n;
@@ -153,7 +153,7 @@ static ssize_t write_now(int fd, const char *text, size_t size)
     return write(fd, text, size < PIECE_BYTES ? size : PIECE_BYTES);
 }
 
-/* What of it can be written without waiting; what never can is dropped. */
+/* Writes as much as possible without blocking. Text that can never be written is dropped. */
 static size_t write_some(const char *text, size_t size)
 {
     size_t at = 0;
@@ -265,23 +265,23 @@ void console_missed(size_t count, const char *where)
     console.where = where != NULL ? dt_strdup(where) : NULL;
 }
 
-/* What lies unread in a pipe or terminal: a reader may take a long time for less than a writer
- * can be told of. */
+/* Unread bytes in a pipe or terminal. A change shows that somebody reads, even so slowly that a
+ * writer gets no room yet. */
 static int unread(int fd)
 {
     int bytes = 0;
     return ioctl(fd, TIOCOUTQ, &bytes) == 0 || ioctl(fd, FIONREAD, &bytes) == 0 ? bytes : 0;
 }
 
-/* By whom the end does not come soon enough. */
+/* Whether the user insists on the end: INT or TERM is pending. */
 static bool is_insisted(void)
 {
     sigset_t pending;
     return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
 }
 
-/* Waits a little for what waits of the side; true when it is written. *stalled_s: since when
- * nothing of it could be. */
+/* Waits a little for the output's queue; true when it is empty. *stalled_s: seconds since the last
+ * successful write. */
 static bool wait_side(int side, double *stalled_s)
 {
     if (!console.alone) {
@@ -298,7 +298,7 @@ static bool wait_side(int side, double *stalled_s)
     return done;
 }
 
-/* Waits as long as somebody reads the side. */
+/* Waits as long as somebody reads the output. */
 static void settle(int side, double begin_s, double stall_s)
 {
     int before = unread(console.fds[side]);
@@ -316,7 +316,7 @@ static void settle(int side, double begin_s, double stall_s)
     }
 }
 
-/* How the side ends: what was lost, added to `sum`. Called with the lock held. */
+/* Ends an output, and adds its losses to `sum`. Called with the lock held. */
 static void end_side(int side, struct log_losses *sum)
 {
     struct log_losses l = {.line_count = count_lines(dt_text_str(&console.held), console.held.size),

@@ -1,4 +1,4 @@
-/* Lines out of a stream of any bytes, and the same made harmless for a terminal. */
+/* Splits a stream of bytes into lines, and makes bytes harmless for a terminal. */
 #include "launcher/output/log_lines.h"
 
 #include "launcher/options/env.h"
@@ -77,7 +77,7 @@ char *log_prefix(const char *template, const char *role, const char *host, const
     return prefix;
 }
 
-/* Length of a colour sequence (ESC [ digits ; m) at s, 0 for none. */
+/* Length of a colour sequence (ESC [ digits ; m) at s; 0 for none. */
 static size_t colour(const unsigned char *s, size_t size)
 {
     size_t n = 2;
@@ -123,7 +123,7 @@ void log_safe(struct dt_text *out, const char *data, size_t size, bool colours)
     }
 }
 
-/* Where the last `line_count` lines begin; carriage returns end lines, too. */
+/* Start of the last `line_count` lines. Carriage returns end lines, too. */
 static const char *find_last(const struct dt_text *tail, int line_count)
 {
     const char *start = tail->data;

@@ -1,4 +1,4 @@
-/* A second begins with its first byte, so a silent stream costs nothing. */
+/* A second begins with the first byte after the last one, so a silent stream costs nothing. */
 #include "launcher/output/log_rate.h"
 
 #include "base/text.h"
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FLOOD_BYTES ((size_t)64 << 20) /* a second */
+#define FLOOD_BYTES ((size_t)64 << 20) /* per second */
 #define FLOOD_LINES ((size_t)500000)
 #define AGAIN_S 60.0
 

@@ -1,4 +1,4 @@
-/* Names and modes are torchrun's; nothing that exists is ever overwritten. */
+/* Names and modes are torchrun's. Nothing that exists is ever overwritten. */
 #include "launcher/output/log_tree.h"
 
 #include "base/file.h"
@@ -27,7 +27,7 @@ static void random_name(char *out)
     out[8] = '\0';
 }
 
-/* base/PREFIX_xxxxxxxx with mode 0700; null on failure. */
+/* Makes base/PREFIX_xxxxxxxx with mode 0700; null on failure. */
 static char *make_private(const char *base, const char *prefix, struct dt_error *err)
 {
     for (int attempt = 0; attempt < 100; attempt++) {
@@ -47,7 +47,7 @@ static char *make_private(const char *base, const char *prefix, struct dt_error 
     return NULL;
 }
 
-/* The run's id as part of a file name: nothing that leaves the folder or hides in it. */
+/* The run id as part of a file name that neither leaves the folder nor is hidden in it. */
 static void plain_name(const char *run_id, char *out, size_t size)
 {
     size_t n = 0;
@@ -64,7 +64,8 @@ static bool may_pass(enum dt_status status)
     return status == DT_FULL || status == DT_NO_MEMORY;
 }
 
-/* Room may come; for the rest another try finds the same. */
+/* After a lack of room or memory another try may work. Any other failure would come again, so it
+ * becomes DT_INVALID. */
 static char *refuse(struct dt_error *err, const char *option)
 {
     if (err != NULL && !may_pass(err->status)) {
@@ -74,7 +75,7 @@ static char *refuse(struct dt_error *err, const char *option)
     return NULL;
 }
 
-/* A disk that has room for folders may have none for what is written into them. */
+/* Writes a test file: a disk that has room for folders may have none for data. */
 static int try_to_write(const char *dir, struct dt_error *err)
 {
     char *path = dt_format("%s/room", dir);
@@ -84,8 +85,8 @@ static int try_to_write(const char *dir, struct dt_error *err)
     return result;
 }
 
-/* place/torchelastic_xxxxxxxx, which becomes *base, and in it the run's folder; null where that
- * cannot be made or written to. */
+/* Makes place/torchelastic_xxxxxxxx, which becomes *base, and the run's folder in it. Null when
+ * that fails or cannot be written to. */
 static char *open_at(const char *place, const char *name, char **base, struct dt_error *err)
 {
     char *made = make_private(place, "torchelastic", err);
@@ -106,7 +107,7 @@ static char *open_at(const char *place, const char *name, char **base, struct dt
     return dir;
 }
 
-/* In the temporary folder, found as Python's gettempdir does. */
+/* Makes the folders in the temporary folder, which is found as Python's gettempdir finds it. */
 static char *open_temporary(const char *name, char **base, struct dt_error *err)
 {
     const char *places[] = {getenv("TMPDIR"), getenv("TEMP"), getenv("TMP"), "/tmp", "/var/tmp", "/usr/tmp", "."};
@@ -140,7 +141,7 @@ char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct
     if (dt_file_mkdirs(log_dir, err) != 0) {
         return refuse(err, "--log_dir");
     }
-    char *whole = realpath(log_dir, NULL); /* workers may change their folder */
+    char *whole = realpath(log_dir, NULL); /* absolute, because workers may change their folder */
     char *dir = make_private(whole != NULL ? whole : log_dir, prefix, err);
     free(whole);
     return dir != NULL ? dir : refuse(err, "--log_dir");

@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 
-/* Makes the run's folder (mode 0700) in log_dir, or in a new folder of the temporary one when
- * log_dir is null or empty; *base is then that folder, null otherwise. The temporary one is the
- * first that can be written of $TMPDIR, $TEMP, $TMP, /tmp, /var/tmp, /usr/tmp and the current
- * one, as for Python. Returns an absolute path, null on failure (DT_INVALID, or DT_FULL or
- * DT_NO_MEMORY where another try may work); the caller frees both. */
+/* Makes the run's folder (mode 0700) in log_dir. If log_dir is null or empty, makes it in a new
+ * folder of the temporary folder, and *base is that new folder; else *base is null. As for Python,
+ * the temporary folder is the first writable one of $TMPDIR, $TEMP, $TMP, /tmp, /var/tmp, /usr/tmp
+ * and the current folder. Returns an absolute path; the caller frees it and *base. Null on failure:
+ * DT_FULL or DT_NO_MEMORY where another try may work, else DT_INVALID. */
 char *log_tree_open(const char *log_dir, const char *run_id, char **base, struct dt_error *err);
-/* Makes dir/attempt_N, or attempt_N.2, .3 ... when that is there; the caller frees. Null on
+/* Makes dir/attempt_N, or attempt_N.2, .3 ... if that exists. The caller frees the path. Null on
  * failure. */
 char *log_tree_attempt(const char *dir, int restart_count, struct dt_error *err);
 

@@ -1,6 +1,6 @@
-/* The queue is a list of blocks. Small pieces for the same sink are joined into one block, so a
- * million lines a second cost few writes. The thread takes the first block and writes it in
- * pieces of at most a pipe's atomic size, outside the lock; every piece is a sign of progress. */
+/* The queue is a list of blocks. Small pieces for one sink are joined in one block, so a million
+ * lines a second cost few writes. The thread takes the first block and writes it, outside the lock,
+ * in pieces of at most a pipe's atomic size. Every written piece counts as progress. */
 #include "launcher/output/log_writer.h"
 
 #include "base/clock.h"
@@ -20,33 +20,33 @@ enum { BLOCK_BYTES = 32768, PIECE_BYTES = 4096 };
 
 struct log_sink {
     int fd;
-    bool own, closed; /* closed: EPIPE seen */
+    bool own, closed; /* closed: a write failed with EPIPE */
 };
 
 struct block {
     struct block *next;
     struct log_sink *sink;
     size_t size;
-    bool end; /* after the data, the sink ends */
+    bool end; /* the sink ends after these data */
     char data[BLOCK_BYTES];
 };
 
 struct log_writer {
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* something to do, or something done */
+    pthread_cond_t changed; /* there is work, or work has been done */
     struct block *first, *last;
-    struct log_sink *sinks[2]; /* those not owned: freed with the writer */
+    struct log_sink *sinks[2]; /* sinks that are not owned; freed with the writer */
     size_t sink_count;
-    size_t waiting_bytes; /* with the block being written */
-    bool busy;            /* the thread holds a block */
-    bool stop;            /* end when the queue is empty */
-    bool abandoned;       /* the owner is gone: free everything when done */
+    size_t waiting_bytes; /* includes the block being written */
+    bool busy;            /* the thread is writing a block */
+    bool stop;            /* end once the queue is empty */
+    bool abandoned;       /* the owner has gone: the thread frees everything when it is done */
     double progress_s;
     struct log_losses losses;
 };
 
-/* 0, or what a delayed write came to. */
+/* Ends a sink. Returns 0, or the error of a delayed write. */
 static int end_sink(struct log_sink *s)
 {
     int error = s->own && close(s->fd) != 0 && errno != EINTR ? errno : 0;
@@ -81,8 +81,8 @@ static size_t count_lines(const char *data, size_t size)
     return count;
 }
 
-/* Writes one piece; returns the bytes that were taken, 0 with *error set when it failed for
- * good. */
+/* Writes one piece. Returns the number of bytes written; after an error that will last, 0 with
+ * *error set. */
 static size_t write_piece(int fd, const char *data, size_t size, int *error)
 {
     for (;;) {
@@ -90,8 +90,8 @@ static size_t write_piece(int fd, const char *data, size_t size, int *error)
         if (n > 0) {
             return (size_t)n;
         }
-        if (n < 0 && errno == EAGAIN) { /* the console was made non-blocking by somebody who
-                                         * shares it */
+        /* another process that shares the console made it non-blocking */
+        if (n < 0 && errno == EAGAIN) {
             struct pollfd p = {.fd = fd, .events = POLLOUT};
             (void)poll(&p, 1, 1000);
         } else if (n == 0 || errno != EINTR) {
@@ -101,7 +101,7 @@ static size_t write_piece(int fd, const char *data, size_t size, int *error)
     }
 }
 
-/* Whole lines, so that those of others on the same pipe come between them. */
+/* Cuts at a line's end, so that other writers' lines in the same pipe come between whole lines. */
 static size_t next_piece(const char *data, size_t size)
 {
     const char *last = size > PIECE_BYTES ? memrchr(data, '\n', PIECE_BYTES) : NULL;
@@ -170,8 +170,8 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Why no thread can be had, and what to change. The library says EAGAIN also where its stack
- * does not fit. */
+/* Explains why no thread can be started, and what to change. The library also says EAGAIN when the
+ * thread's stack does not fit. */
 static void explain(int code, struct dt_error *err)
 {
     struct rlimit space;
@@ -190,7 +190,7 @@ struct log_writer *log_writer_open(struct dt_error *err)
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&w->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    /* Signals belong to the loop's thread; a closed pipe is seen as EPIPE. */
+    /* Only the loop's thread handles signals. A closed pipe is seen as EPIPE. */
     sigset_t all;
     sigset_t before;
     (void)sigfillset(&all);
@@ -216,7 +216,8 @@ struct log_sink *log_writer_sink(struct log_writer *w, int fd, bool own)
     return s;
 }
 
-/* A block for `sink` with so much room, at the end of the queue. Called with the lock held. */
+/* The block at the end of the queue, for this sink and with so much room; a new one if need be.
+ * Called with the lock held. */
 static struct block *last_block(struct log_writer *w, struct log_sink *s, size_t room)
 {
     if (w->last == NULL || w->last->sink != s || w->last->size + room > BLOCK_BYTES || w->last->end) {
@@ -315,8 +316,9 @@ struct log_losses log_writer_close(struct log_writer *w, double timeout_s)
         for (struct block *b = w->first; b != NULL; b = b->next) {
             losses.line_count += count_lines(b->data, b->size);
         }
-        w->abandoned = true; /* the thread may sit in write() for ever: it keeps all that it
-                              * needs, and frees it when it comes back */
+        /* the thread may hang in write() for ever, so it keeps its memory and frees it when write()
+         * returns */
+        w->abandoned = true;
     }
     w->stop = true;
     (void)pthread_cond_broadcast(&w->changed);

@@ -4,10 +4,10 @@
  *                           |------> console thread --> [role0]:line
  *                           '------> tail, for the report
  *
- * When files fall behind, the pipes are not read until they have caught up: workers wait as for
- * any slow file. When the console falls behind it is the same as long as it reads at all; one
- * that has stood still for STALL_S gets no more lines until it reads again, and is told how many
- * it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
+ * When the files fall behind, the pipes are not read until the files have caught up: workers
+ * wait as for any slow file. The same holds for the console while somebody reads it. A console
+ * that has stood still for STALL_S gets no more lines until it reads again; then it is told how
+ * many it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
 #include "launcher/output/logs.h"
 
 #include "base/clock.h"
@@ -34,21 +34,23 @@ enum {
     FINISH_BYTES = 2 << 20,
     TICK_MS = 20
 };
-#define STALL_S 2.0   /* a console that takes nothing for so long does not hold the workers back */
-#define PARTIAL_S 0.2 /* an unfinished line is shown after this */
+/* a console that takes nothing for so long no longer slows the workers down */
+#define STALL_S 2.0
+#define PARTIAL_S 0.2 /* an unfinished line is shown after so long */
 
 struct stream {
     uv_pipe_t pipe;
     struct logs *l;
-    int local_rank, which;     /* which: 0 stdout, 1 stderr */
-    int child_fd;              /* the worker's end, until logs_spawned */
-    bool open, closed, orphan; /* the handle; orphan: freed by its close callback */
-    bool shown;                /* copied to the console */
+    int local_rank, which; /* which: 0 stdout, 1 stderr */
+    int child_fd;          /* the worker's end of the pipe, until logs_spawned */
+    /* state of the handle; orphan: its close callback frees the stream */
+    bool open, closed, orphan;
+    bool shown; /* copied to the console */
     struct log_sink *file;
     char *prefix;
     struct log_lines lines;
-    size_t printed;   /* bytes of the unfinished line that are on the console */
-    double waiting_s; /* since when bytes of it are not; 0: none */
+    size_t printed;   /* bytes of the unfinished line that are on the console already */
+    double waiting_s; /* since when other bytes of this line wait; 0: none do */
     struct dt_text tail;
     double last_s;
     struct log_rate rate;
@@ -56,27 +58,29 @@ struct stream {
 
 struct worker {
     char *dir, *error_file;
-    struct stream *streams[2]; /* null: inherited */
+    struct stream *streams[2]; /* null: the worker inherits ours */
 };
 
 struct logs {
     uv_loop_t *loop;
     uv_timer_t *timer;
     const struct options *o;
-    char *base;              /* the folder made by default, to be removed when it stays empty; or
-                              * null */
+    /* the folder made by default, which is removed if it stays empty; or null */
+    char *base;
     char *dir, *attempt_dir; /* null for /dev/null */
     struct log_writer *files;
-    struct log_sink *filtered[2]; /* of the attempt */
+    /* one file per output for all workers of --ranks_filter, of this attempt */
+    struct log_sink *filtered[2];
     bool terminal[2], same_console, colours;
-    struct stream *partial[2]; /* whose unfinished line stands on that side (slot 0 for both when
-                                * they are one console) */
+    /* the stream whose unfinished line is on that output (slot 0 for both when they are one
+     * console) */
+    struct stream *partial[2];
     struct worker *workers;
     int worker_count, first_rank, group_rank, world_size;
     char host[256];
     bool paused, dropping, warned;
-    size_t dropped_count, reported_count; /* lines the console missed: all, and those it was told
-                                           * about */
+    /* lines that the console missed: all, and those already reported */
+    size_t dropped_count, reported_count;
     struct dt_text scratch;
     char buffer[65536];
 };
@@ -105,7 +109,7 @@ static bool may_show(struct logs *l)
     return true;
 }
 
-/* Puts a line, or a piece of an unfinished one, on the console. */
+/* Shows a line, or a piece of an unfinished one. */
 static void show(struct stream *s, const char *text, size_t size, bool ended)
 {
     struct logs *l = s->l;
@@ -178,7 +182,7 @@ static void start_timer(struct logs *l)
     }
 }
 
-/* Stops or goes on reading all pipes. */
+/* Stops or resumes reading of all pipes. */
 static void set_paused(struct logs *l, bool paused)
 {
     l->paused = paused;
@@ -200,7 +204,7 @@ static bool console_stalled(const struct logs *l)
     return console_stalled_s() > STALL_S / l->o->time_scale;
 }
 
-/* After something was queued, or time has passed: hold back, drop, or go on. */
+/* Decides after each queued piece, and as time passes: pause, drop, or go on. */
 static void balance(struct logs *l)
 {
     size_t waiting = console_size();
@@ -352,8 +356,8 @@ void logs_spawned(struct logs *l, int local_rank)
     }
 }
 
-/* What lies in a worker's pipes. `last`: ends an unfinished line, closes, whoever still holds
- * the other end. */
+/* Reads what is left in a worker's pipes. last: ends an unfinished line and closes, even if another
+ * process still holds the other end. */
 static void drain(struct logs *l, int local_rank, bool last)
 {
     if (local_rank < 0 || local_rank >= l->worker_count) {
@@ -393,7 +397,8 @@ void logs_finish(struct logs *l, int local_rank)
 
 /* ---- attempts ---- */
 
-/* A file of an attempt, or null: the job goes on without it, with one warning. */
+/* Opens a file of an attempt. Null on failure: the job goes on without the file, after one
+ * warning. */
 static struct log_sink *open_file(struct logs *l, const char *folder, const char *name)
 {
     char *path = dt_format("%s/%s", folder, name);
@@ -422,7 +427,7 @@ static void end_attempt(struct logs *l)
             }
         }
         if (l->base != NULL && l->workers[i].dir != NULL) {
-            (void)rmdir(l->workers[i].dir); /* only when nothing is in it */
+            (void)rmdir(l->workers[i].dir); /* works only on an empty folder */
         }
         free(l->workers[i].dir);
         free(l->workers[i].error_file);
@@ -470,7 +475,7 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
             w->error_file = dt_format("%s/error.json", w->dir);
         }
     }
-    if (failed && !l->warned) { /* most likely a full disk: no reason to stop a job */
+    if (failed && !l->warned) { /* most likely a full disk, which must not stop a job */
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s; the job goes on without log files\n", err->text);
         tell(text);
@@ -524,7 +529,7 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
     return 0;
 }
 
-/* --ranks_filter, by global rank. */
+/* Whether --ranks_filter includes this global rank. */
 static bool is_wanted(const struct options *o, int rank)
 {
     bool wanted = o->rank_count == 0;
@@ -541,7 +546,7 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
         bool tee = (o->tee[local_rank] & bit) != 0;
-        /* /dev/null turns redirects off, as torchrun has it */
+        /* as for torchrun, /dev/null turns redirects off */
         bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0);
         fds[which] = -1;
         if (!file && shown) {
@@ -567,8 +572,8 @@ static bool keeps_streams(const struct options *o)
     return false;
 }
 
-/* The run's folder, or none: for /dev/null, or, with a warning, where the default one cannot be
- * made and nobody asked for logs. */
+/* Makes the run's folder. None is made for /dev/null, nor when the default folder cannot be made
+ * and the user asked for no logs; then a warning tells. */
 static int open_tree(struct logs *l, struct dt_error *err)
 {
     const struct options *o = l->o;
@@ -612,7 +617,7 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struc
     if (gethostname(l->host, sizeof l->host - 1) == 0) {
         l->host[strcspn(l->host, ".")] = '\0';
     }
-    if (l->base != NULL && logs_has_files(l)) { /* nobody could guess it */
+    if (l->base != NULL && logs_has_files(l)) { /* the user cannot guess a default folder */
         dt_text_printf(&l->scratch, "dtrun: logs are in %s\n", l->dir);
         tell(dt_text_str(&l->scratch));
     }

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "collectives/net.h"
-#include "launcher/net/asked.h"
+#include "launcher/net/request_server.h"
 #include "launcher/net/endpoint.h"
 #include "launcher/net/lookup.h"
 #include "launcher/net/strangers.h"
@@ -28,8 +28,8 @@ enum { PLACES = 128, REQUEST_BYTES = 8192, METHOD_BYTES = 16 };
 
 struct exporter {
     struct exporter_options options;
-    struct asked *asked;
-    struct asked_answer *answer; /* the newest, or null */
+    struct request_server *server;
+    struct request_answer *answer; /* the newest, or null */
     double answer_s;
     struct strangers strangers;
     char url[320];
@@ -37,34 +37,34 @@ struct exporter {
 
 /* ---- the answer ---- */
 
-static struct asked_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body)
+static struct request_answer *make(const char *status, const char *type, const char *more, const struct dt_text *body)
 {
-    struct asked_answer *a = asked_answer_make();
+    struct request_answer *a = request_answer_make();
     dt_text_printf(&a->text, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n",
                    status, type, body->size, more);
     dt_text_add(&a->text, body->data, body->size);
     return a;
 }
 
-static struct asked_answer *refuse(const char *status, const char *more, const char *why)
+static struct request_answer *refuse(const char *status, const char *more, const char *why)
 {
     struct dt_text body;
     dt_text_init(&body);
     dt_text_printf(&body, "%s\n", why);
-    struct asked_answer *a = make(status, "text/plain; charset=utf-8", more, &body);
+    struct request_answer *a = make(status, "text/plain; charset=utf-8", more, &body);
     dt_text_clear(&body);
     return a;
 }
 
 /* The caller's to let go. */
-static struct asked_answer *describe(struct exporter *m)
+static struct request_answer *describe(struct exporter *m)
 {
     static const char type[] = "text/plain; version=0.0.4; charset=utf-8";
     if (m->answer == NULL || dt_now_s() - m->answer_s > FRESH_S) {
         struct dt_text body;
         dt_text_init(&body);
         m->options.describe(m->options.user, &body);
-        asked_answer_let_go(m->answer);
+        request_answer_release(m->answer);
         m->answer = make("200 OK", type, "", &body);
         m->answer_s = dt_now_s(); /* from now on, however long it took */
         dt_text_clear(&body);
@@ -74,19 +74,19 @@ static struct asked_answer *describe(struct exporter *m)
 }
 
 /* What HEAD is given of it. */
-static struct asked_answer *head_of(struct asked_answer *whole)
+static struct request_answer *head_of(struct request_answer *whole)
 {
-    struct asked_answer *head = asked_answer_make();
+    struct request_answer *head = request_answer_make();
     const char *body = strstr(dt_text_str(&whole->text), "\r\n\r\n") + 4;
     dt_text_add(&head->text, whole->text.data, (size_t)(body - whole->text.data));
-    asked_answer_let_go(whole);
+    request_answer_release(whole);
     return head;
 }
 
 /* ---- the request ---- */
 
 /* The line about one that speaks something else: of each host one a minute. */
-static enum asked_take drop(struct exporter *m, int fd, const char *what)
+static enum request_verdict drop(struct exporter *m, int fd, const char *what)
 {
     struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
@@ -96,7 +96,7 @@ static enum asked_take drop(struct exporter *m, int fd, const char *what)
         dt_log(DT_LOG_WARN, "metrics", "connection from %s dropped: %s%s",
                lookup_name((struct sockaddr *)&from, name, sizeof name), what, more);
     }
-    return ASKED_DROP;
+    return REQUEST_DROP;
 }
 
 /* Bytes of the request up to the empty line after its headers; 0: it has not come yet. */
@@ -179,13 +179,13 @@ enum exporter_request exporter_read(const char *request, size_t size)
     return get ? (found ? EXPORTER_GET : EXPORTER_GET_NOTHING) : found ? EXPORTER_HEAD : EXPORTER_HEAD_NOTHING;
 }
 
-static enum asked_take take(void *user, int fd, const char *request, size_t size, struct asked_answer **answer)
+static enum request_verdict take(void *user, int fd, const char *request, size_t size, struct request_answer **answer)
 {
     struct exporter *m = user;
     enum exporter_request what = exporter_read(request, size);
     switch (what) {
     case EXPORTER_MORE:
-        return size < REQUEST_BYTES ? ASKED_MORE : drop(m, fd, "sends a request without end");
+        return size < REQUEST_BYTES ? REQUEST_MORE : drop(m, fd, "sends a request without end");
     case EXPORTER_GARBAGE:
         return drop(m, fd, "does not speak HTTP/1.1");
     case EXPORTER_OTHER_METHOD:
@@ -201,7 +201,7 @@ static enum asked_take take(void *user, int fd, const char *request, size_t size
     if (what == EXPORTER_HEAD || what == EXPORTER_HEAD_NOTHING) {
         *answer = head_of(*answer);
     }
-    return ASKED_ANSWER;
+    return REQUEST_ANSWER;
 }
 
 /* ---- open, close ---- */
@@ -239,13 +239,13 @@ int exporter_open(struct exporter **out, uv_loop_t *loop, const struct exporter_
     }
     struct exporter *m = dt_alloc(sizeof *m);
     m->options = *options;
-    struct asked_options a = {.places = PLACES,
-                              .request_bytes = REQUEST_BYTES,
-                              .slow_s = SLOW_S,
-                              .gives_way_s = GIVES_WAY_S,
-                              .take = take,
-                              .user = m};
-    if (asked_open(&m->asked, loop, fd, &a, err) != 0) {
+    struct request_server_options a = {.places = PLACES,
+                                       .request_bytes = REQUEST_BYTES,
+                                       .timeout_s = SLOW_S,
+                                       .evict_after_s = GIVES_WAY_S,
+                                       .take = take,
+                                       .user = m};
+    if (request_server_open(&m->server, loop, fd, &a, err) != 0) {
         (void)close(fd);
         free(m);
         return -1;
@@ -262,8 +262,8 @@ const char *exporter_url(const struct exporter *m)
 
 void exporter_close(struct exporter *m)
 {
-    asked_close(m->asked);
-    asked_answer_let_go(m->answer);
+    request_server_close(m->server);
+    request_answer_release(m->answer);
     free(m);
 }
 

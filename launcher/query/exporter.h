@@ -1,6 +1,6 @@
 /* The metrics endpoint: who sends GET /metrics over HTTP is given the job's numbers as text of
  * Prometheus' exposition format. It shows, it takes nothing, and it never holds up the job: what
- * asked.h bounds, and the text is made at most four times a second, however many ask. */
+ * request_server.h bounds, and the text is made at most four times a second, however many ask. */
 #ifndef DT_LAUNCHER_QUERY_EXPORTER_H
 #define DT_LAUNCHER_QUERY_EXPORTER_H
 

@@ -3,7 +3,7 @@
 #include "launcher/query/status.h"
 
 #include "base/file.h"
-#include "launcher/net/asked.h"
+#include "launcher/net/request_server.h"
 #include "launcher/net/runtime_folder.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@ enum { ASKERS = 8, SWEEP_FILES = 64 };
 #define SLOW_S 5.0
 
 struct status {
-    struct asked *asked;
+    struct request_server *server;
     const char *run_id;
     status_describe *describe;
     status_prepare *prepare; /* or null */
@@ -153,17 +153,17 @@ static bool may_ask(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && (who.uid == geteuid() || who.uid == 0);
 }
 
-static struct asked_answer *describe(const struct status *s)
+static struct request_answer *describe(const struct status *s)
 {
-    struct asked_answer *answer = asked_answer_make();
+    struct request_answer *answer = request_answer_make();
     s->describe(s->user, &answer->text);
     dt_text_puts(&answer->text, "\n");
     return answer;
 }
 
-static struct asked_answer *name_run(const struct status *s)
+static struct request_answer *name_run(const struct status *s)
 {
-    struct asked_answer *answer = asked_answer_make();
+    struct request_answer *answer = request_answer_make();
     dt_text_puts(&answer->text, "{\"format\":1,\"run_id\":");
     dt_text_json(&answer->text, s->run_id, strlen(s->run_id));
     dt_text_puts(&answer->text, "}\n");
@@ -171,7 +171,7 @@ static struct asked_answer *name_run(const struct status *s)
 }
 
 /* "status" or "status RUN_ID", and the end of a line. */
-static enum asked_take take(void *user, int fd, const char *request, size_t size, struct asked_answer **answer)
+static enum request_verdict take(void *user, int fd, const char *request, size_t size, struct request_answer **answer)
 {
     const struct status *s = user;
     static const char word[] = "status";
@@ -179,26 +179,26 @@ static enum asked_take take(void *user, int fd, const char *request, size_t size
     const char *end = memchr(request, '\n', size);
     size_t length = end != NULL ? (size_t)(end - request) : 0, id_size = strlen(s->run_id);
     if (end == NULL) {
-        return ASKED_MORE;
+        return REQUEST_MORE;
     }
     if (!may_ask(fd) || length < n || memcmp(request, word, n) != 0 || (length > n && request[n] != ' ')) {
-        return ASKED_DROP;
+        return REQUEST_DROP;
     }
     if (length > n && (length - n - 1 != id_size || memcmp(request + n + 1, s->run_id, id_size) != 0)) {
         *answer = name_run(s);
-        return ASKED_ANSWER;
+        return REQUEST_ANSWER;
     }
     if (s->prepare != NULL && s->prepare(s->user)) {
-        return ASKED_LATER;
+        return REQUEST_LATER;
     }
     *answer = describe(s);
-    return ASKED_ANSWER;
+    return REQUEST_ANSWER;
 }
 
 void status_ready(struct status *s)
 {
-    if (asked_waits(s->asked)) {
-        asked_ready(s->asked, describe(s));
+    if (request_server_waits(s->server)) {
+        request_server_ready(s->server, describe(s));
     }
 }
 
@@ -227,10 +227,10 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
     }
     struct status *s = dt_alloc(sizeof *s);
     *s = (struct status){.run_id = run_id, .describe = describe_job, .user = user, .path = path};
-    if (asked_open(
-            &s->asked, loop, fd,
-            &(struct asked_options){
-                .places = ASKERS, .request_bytes = STATUS_REQUEST_BYTES, .slow_s = SLOW_S, .take = take, .user = s},
+    if (request_server_open(
+            &s->server, loop, fd,
+            &(struct request_server_options){
+                .places = ASKERS, .request_bytes = STATUS_REQUEST_BYTES, .timeout_s = SLOW_S, .take = take, .user = s},
             err) != 0) {
         (void)dt_wrap(err, "%s", path);
         (void)close(fd);
@@ -247,6 +247,6 @@ void status_close(struct status *s)
 {
     (void)unlink(s->path);
     free(s->path);
-    asked_close(s->asked);
+    request_server_close(s->server);
     free(s);
 }

@@ -1,5 +1,5 @@
-/* The two phases of the input: records that are read at once, before there is a loop, and those
- * that come while the job runs. */
+/* Input comes in two phases. The opening records are read before the event loop exists. Later
+ * records are read by the loop while the job runs. */
 #include "launcher/ssh/leash.h"
 
 #include "base/clock.h"
@@ -18,15 +18,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* longest one; a variable of the kernel's has at most 128 KiB */
+/* limit of one record; the kernel allows 128 KiB for an environment variable */
 #define RECORD_BYTES ((size_t)1 << 20)
 #define OPEN_S 60.0
-#define SIGN_MS 2000 /* for an output that is full */
+#define SIGN_MS 2000 /* longest wait for an output that is full */
 
 static char sign_text[LEASH_SIGN_BYTES];
 
-/* One byte after the other: what follows the record belongs to leash_watch. out: RECORD_BYTES,
- * which do not move, so that a key is nowhere else. */
+/* Reads byte by byte, so that bytes after the record stay for leash_watch. out: RECORD_BYTES bytes.
+ * The buffer never moves, so a key has no second copy in memory. */
 static int read_record(int fd, double end_s, char *out, struct dt_error *err)
 {
     for (size_t size = 0; size < RECORD_BYTES;) {
@@ -51,7 +51,7 @@ static int read_record(int fd, double end_s, char *out, struct dt_error *err)
     return dt_fail(err, DT_INVALID, "--leash: a record of more than %zu bytes", RECORD_BYTES);
 }
 
-/* A file without a name, ours alone, that keeps the key out of every folder. */
+/* Puts the key into an anonymous file of memory, so that no folder ever holds it. */
 static int keep_key(const char *key, char path[64], struct dt_error *err)
 {
     int fd = memfd_create("dtrun-key", MFD_CLOEXEC);
@@ -77,7 +77,8 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err)
         return dt_fail_errno(err, "--leash: standard input");
     }
     (void)close(nothing);
-    char *text = dt_alloc(RECORD_BYTES); /* as much of it is touched as the longest record has */
+    /* the system maps only the pages that the longest record touches */
+    char *text = dt_alloc(RECORD_BYTES);
     int result;
     bool go = false;
     while (!go && (result = read_record(*fd, end_s, text, err)) == 0) {
@@ -98,8 +99,8 @@ int leash_open(int *fd, char key_path[64], struct dt_error *err)
     return result;
 }
 
-/* One of the two is enough, and nobody may read any more: less than a pipe's least room is
- * written whole or not at all. */
+/* One of the two outputs is enough, and perhaps nobody reads either any more. The line is shorter
+ * than PIPE_BUF, so a pipe takes it whole or not at all. */
 void leash_sign(int code)
 {
     char line[128];
@@ -119,7 +120,8 @@ static void gone(struct leash *l, const char *cause)
     l->gone(l->user, cause);
 }
 
-/* Timers come before input: of a host that slept itself, what was said meanwhile is read first. */
+/* libuv runs timers before it reads input. After this host itself has slept, records may be
+ * waiting: read these before the launching host is given up. */
 static void on_silence(uv_timer_t *timer)
 {
     struct leash *l = timer->data;

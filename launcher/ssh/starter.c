@@ -1,6 +1,6 @@
-/* One ssh per host, each with three pipes: the leash in, the two outputs back. The agents decide
- * about the job among themselves; here only hosts are counted. Whatever happens to this process,
- * the ends of the leashes end the agents. */
+/* Each host has one ssh with three pipes: the leash in, and the two outputs back. The agents decide
+ * about the job; this file only counts hosts. If this process dies, the leashes end, and with them
+ * the agents. */
 #include "launcher/ssh/starter.h"
 
 #include "base/clock.h"
@@ -19,23 +19,23 @@
 #include <unistd.h>
 #include <uv.h>
 
-/* of output that waits for our console; what comes then is dropped with a count */
+/* most output that waits for our console; later lines are dropped and counted */
 #define KEEP_BYTES ((size_t)8 << 20)
-#define SSH_FAILED 255 /* ssh's own exit code; dtrun has no such one */
-/* beyond the workers' grace, until hosts that do not end are cut off */
+#define SSH_FAILED 255 /* ssh's own exit code; dtrun never ends with it */
+/* added to the workers' grace, before hosts that have not ended are cut off */
 #define AFTER_S 20.0
-/* for an agent whose leash has ended, until its ssh is killed */
+/* from the end of an agent's leash until its ssh is killed */
 #define CUT_S 10.0
 #define KEY_RECORD_BYTES (4 + 2 * sizeof((struct secure_key *)NULL)->bytes + 1) /* "key ", hexadecimal, NUL */
-/* for output after the last ssh has ended: what it left in the background may hold the pipes for
- * ever */
+/* longest wait for output after the last ssh has ended; a program in the background may hold the
+ * pipes for ever */
 #define DRAIN_S 2.0
 
 struct stream {
     struct remote *remote;
     uv_pipe_t pipe;
     struct log_lines lines;
-    int side; /* of the console */
+    int side; /* output of the console: 0 or 1 */
 };
 struct remote {
     struct starter *starter;
@@ -43,11 +43,11 @@ struct remote {
     uv_process_t process;
     uv_pipe_t input;
     struct stream out, err;
-    bool running, leashed, spoke; /* it wrote a line */
-    int signed_code;              /* what its agent signed; -1: nothing */
-    bool waits;                   /* ssh has ended without that, and what it wrote may be on its
-                                   * way */
-    int code;                     /* once it does not run */
+    bool running, leashed, spoke; /* spoke: the host wrote a line */
+    int signed_code;              /* the agent's signed exit code; -1: none */
+    /* ssh has ended without a signed line, which may still be in the pipes */
+    bool waits;
+    int code; /* exit code, once ssh has ended */
 };
 struct starter {
     struct options *o;
@@ -59,31 +59,31 @@ struct starter {
     struct remote *remotes;
     int count, running_count, open_streams;
     int int_count;
-    bool ending, cut; /* the job has a verdict; the leashes are gone */
-    bool hung_up;     /* all were told HUP: who ends with it does so because of that */
+    bool ending, cut; /* ending: the job has a verdict; cut: the leashes have been closed */
+    bool hung_up;     /* all hosts were sent HUP, so a host that ends by HUP obeyed us */
     int code;         /* the verdict; -1: none yet */
-    int judge;        /* the host that it came from; -1: none */
+    int judge;        /* the host that gave the verdict; -1: none */
     char sign[LEASH_SIGN_BYTES];
     size_t dropped;
-    bool terminal[2], colours; /* the console's sides */
-    char *key_record;          /* in memory of libsodium's, which no dump shows; null: all have
-                                * it */
-    int key_uses;              /* writes that still need it, and one while hosts are being
-                                * started */
+    bool terminal[2], colours; /* of the console's two outputs */
+    /* in locked memory of libsodium, which core dumps leave out; null: all hosts have the key */
+    char *key_record;
+    /* pending writes of the key, plus one while hosts are being started */
+    int key_uses;
 };
 
 /* ---- output ---- */
 
 static void has_ended(struct remote *r);
 
-/* How much of a line comes before the words by which an agent signs its end: all of it, mostly.
- * A program may leave an unfinished line in front of them. */
+/* Length of the line before an agent's signature; the whole line if there is none. A worker may
+ * have left an unfinished line in front of the signature. */
 static size_t before_sign(struct remote *r, const char *line, size_t size)
 {
     char words[sizeof LEASH_SIGN + LEASH_SIGN_BYTES];
     (void)snprintf(words, sizeof words, LEASH_SIGN "%s ", r->starter->sign);
     const char *at = memmem(line, size, words, strlen(words));
-    /* a line's end follows in memory, or a zero */
+    /* strtol stops at the newline or NUL that follows the line in memory */
     long code = at != NULL ? strtol(at + strlen(words), NULL, 10) : -1;
     r->signed_code = code >= 0 && code <= 255 ? (int)code : r->signed_code;
     return at != NULL ? (size_t)(at - line) : size;
@@ -117,7 +117,7 @@ static void on_line(void *context, const char *line, size_t line_size)
 
 static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
 {
-    static char buffer[65536]; /* one loop, one read at a time */
+    static char buffer[65536]; /* one buffer is enough: the loop does one read at a time */
     (void)handle;
     (void)wanted;
     *out = uv_buf_init(buffer, sizeof buffer);
@@ -154,12 +154,12 @@ static void on_output(uv_stream_t *pipe, ssize_t size, const uv_buf_t *buffer)
 
 static void on_written(uv_write_t *write, int status)
 {
-    (void)status; /* an ssh that is gone says so by its end */
+    (void)status; /* when ssh is gone, on_ssh_end tells */
     free(write->data);
     free(write);
 }
 
-/* One use less of the key: after the last one it is wiped. */
+/* Drops one use of the key. The last one wipes the key. */
 static void release_key(struct starter *st)
 {
     if (--st->key_uses == 0) {
@@ -175,7 +175,7 @@ static void on_key_written(uv_write_t *write, int status)
     free(write);
 }
 
-/* From where it lies: copies would stay in freed memory. */
+/* Writes the key from where it lies, because a copy would stay in freed memory. */
 static void tell_key(struct remote *r)
 {
     struct starter *st = r->starter;
@@ -267,7 +267,7 @@ static void on_drained(uv_timer_t *timer)
     }
 }
 
-/* No ssh runs any more. */
+/* Called when no ssh runs any more. */
 static void close_all(struct starter *st)
 {
     for (int i = 0; i < st->signal_count; i++) {
@@ -282,15 +282,15 @@ static void close_all(struct starter *st)
     }
 }
 
-/* A shell's own codes for a program that is not there or cannot be run: dtrun gives them only
- * where it passes a worker's code on. */
+/* Codes of a shell whose program is missing or cannot be run. dtrun ends with these codes only
+ * where it passes on a worker's. */
 static bool is_missing(const struct starter *st, int code)
 {
     return (code == 126 || code == 127) && !st->o->exit_code_worker;
 }
 
-/* What every agent of a job ends with, so that it is the job's; 111, or the signal of a lost
- * leash, is this host's own affair as long as others run. */
+/* Every agent of a job ends with the job's code. Two codes concern one host alone while others run:
+ * 111, and the signal of a lost leash. */
 static bool is_verdict(const struct starter *st, const struct remote *r)
 {
     int code = r->code;
@@ -298,7 +298,7 @@ static bool is_verdict(const struct starter *st, const struct remote *r)
            (code != 128 + SIGHUP || st->hung_up) && !is_missing(st, code);
 }
 
-/* In one write: lines of the hosts come between two. */
+/* Writes one text at once, because lines of the hosts may come between two writes. */
 static void say_lost(const struct starter *st, const struct remote *r, bool enough)
 {
     struct dt_text line;
@@ -310,7 +310,7 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
                        "dtrun: host %s: ended with 0, and no agent of dtrun said so: does --ssh run what it is given, "
                        "and wait for it?; ",
                        r->name);
-    } else if (r->code == DT_EXIT_TEMPORARY) { /* which of the two only its own lines say */
+    } else if (r->code == DT_EXIT_TEMPORARY) { /* the host's own lines say which */
         dt_text_printf(&line, "dtrun: host %s: ended with %d: did not join the job, or could not stay in it; ", r->name,
                        r->code);
     } else {
@@ -351,7 +351,7 @@ static void ended(struct starter *st, const struct remote *r)
     }
 }
 
-/* What it has written is read before its end counts. */
+/* Reads the output that is still in the pipe, before the end of ssh counts. */
 static void read_rest(struct stream *s)
 {
     char part[65536];
@@ -362,8 +362,8 @@ static void read_rest(struct stream *s)
     }
 }
 
-/* What the agent signed counts more than the code of what stands between: a pipeline has that of
- * its last part. */
+/* A signed code replaces ssh's: --ssh may be a pipeline, which ends with the code of its last
+ * part. */
 static void has_ended(struct remote *r)
 {
     r->waits = false;
@@ -441,7 +441,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     uv_process_options_t options = {.exit_cb = on_ssh_end,
                                     .file = words[0],
                                     .args = words,
-                                    /* the terminal's Ctrl-C is for us alone */
+                                    /* only dtrun gets the terminal's Ctrl-C */
                                     .flags = UV_PROCESS_DETACHED,
                                     .stdio_count = 3,
                                     .stdio = stdio};
@@ -464,8 +464,8 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
     return 0;
 }
 
-/* The key that the agents prove to each other: made of the user's, or new. Never in a command
- * line, an environment or a file. */
+/* Makes the key by which agents prove themselves to each other: derived from the user's key, or
+ * random. The key is never in a command line, an environment or a file. */
 static int make_key(struct starter *st, struct dt_error *err)
 {
     struct secure_key key;
@@ -485,7 +485,7 @@ static int make_key(struct starter *st, struct dt_error *err)
     return st->key_record != NULL ? 0 : dt_fail_errno(err, "--hostfile: memory for the key");
 }
 
-/* What follows the key. */
+/* The records after the key. */
 static void write_opening(struct starter *st, struct dt_text *out)
 {
     for (char *const *e = st->env; *e != NULL; e++) {
@@ -497,7 +497,7 @@ static void write_opening(struct starter *st, struct dt_text *out)
     leash_put(out, "go");
 }
 
-/* Key, loop and output; nothing of it stays when it fails. */
+/* Opens the key, the loop and the console. On failure all are closed again. */
 static int open_all(struct starter *st, struct dt_error *err)
 {
     if (make_key(st, err) != 0) {
@@ -517,14 +517,15 @@ static int open_all(struct starter *st, struct dt_error *err)
 
 static void begin(struct starter *st)
 {
-    struct rlimit files; /* three pipes per host */
+    struct rlimit files; /* raised, as each host needs three pipes */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
     uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGTSTP, SIG_IGN); /* who sleeps sends no beats, and the agents would end */
+    /* a stopped dtrun would send no beats, and the agents would end */
+    (void)signal(SIGTSTP, SIG_IGN);
     sigset_t wishes;
     process_wishes(st->o->signals, &wishes);
     for (int n = 1; n < 65; n++) {
@@ -588,7 +589,7 @@ int starter_run(struct options *o, char *const *env)
     (void)uv_run(&st->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&st->loop);
     int code = st->code < 0 ? DT_EXIT_TEMPORARY : st->code;
-    /* an agent would have said why */
+    /* an agent would have said why it ended */
     if (code != DT_EXIT_DONE && st->judge >= 0 && !st->remotes[st->judge].spoke) {
         console_say("dtrun: host %s: ended with %d without a word: does --ssh run what it is given?\n",
                     st->remotes[st->judge].name, code);

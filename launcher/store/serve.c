@@ -1,4 +1,4 @@
-/* A loop with the store server and two signals. The line on stdout is written when clients can
+/* A loop with the store server and two signals. The line on stdout is written once clients can
  * connect. */
 #include "launcher/store/serve.h"
 
@@ -46,9 +46,8 @@ int serve_store(const struct options *o)
         (void)uv_loop_close(&loop);
         return DT_EXIT_TEMPORARY;
     }
-    (void)signal(SIGPIPE, SIG_IGN); /* that nobody reads our warnings any more is no end of those
-                                     * whom we serve */
-    for (int i = 0; i < 2; i++) {   /* before anybody can know us and send one */
+    (void)signal(SIGPIPE, SIG_IGN); /* clients are served on when nobody reads our warnings */
+    for (int i = 0; i < 2; i++) {   /* before clients know our address and may send a signal */
         (void)uv_signal_init(&loop, &s.signals[i]);
         s.signals[i].data = &s;
         if (dt_signal_wanted(numbers[i])) {

@@ -1,4 +1,4 @@
-/* Interfaces are listed again once a second at most: thousands of workers may come at once. */
+/* Interfaces are listed at most once a second, because thousands of workers may come at once. */
 #include "launcher/store/store_access.h"
 
 #include "base/clock.h"
@@ -66,8 +66,8 @@ static unsigned interface_at(struct store_access *a, const struct sockaddr *from
     return 0;
 }
 
-/* Two questions at most: a client that has bound its socket to an interface is found by that of
- * its address, over which the kernel takes it. */
+/* Asks at most twice. A client whose socket is bound to an interface is only found with that
+ * interface, which is the one of its address. */
 static enum socket_owner find_owner(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to,
                                     unsigned *user)
 {
@@ -85,8 +85,8 @@ static bool is_named(const struct store_access *a, unsigned user)
     return named;
 }
 
-/* A process of this machine. Where nothing tells users apart, as in a sandbox without /proc,
- * nobody could start a job if all were refused. */
+/* Checks a process of this machine. Where the system does not tell users apart, as in a sandbox
+ * without /proc, all are admitted; else no job could start there. */
 static int check_user(struct store_access *a, const struct sockaddr *from, const struct sockaddr *to,
                       struct store_guest *out, struct dt_error *err)
 {
@@ -125,7 +125,7 @@ int store_access_check(struct store_access *a, int fd, struct store_guest *out, 
         return dt_fail_errno(err, "its address");
     }
     lookup_unmap(&from);
-    /* also an address that is routed here without an interface */
+    /* also true for an address that is routed here without an interface */
     bool same = lookup_same_host(there, (struct sockaddr *)&to);
     if (!a->everybody && (same || is_here(a, there))) {
         return check_user(a, there, (struct sockaddr *)&to, out, err);

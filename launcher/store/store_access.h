@@ -1,6 +1,6 @@
-/* Who may use the store, decided here alone. The torch protocol has no key, so the kernel says
- * who comes: a process of this machine must be our user's, root's or of a user that the job
- * names; another machine must be one of the job. */
+/* Decides who may use the store. The torch protocol has no key, so the kernel tells who connects. A
+ * process of this machine must belong to our user, to root or to a user that the job names. Another
+ * machine must be one of the job. */
 #ifndef DT_LAUNCHER_STORE_STORE_ACCESS_H
 #define DT_LAUNCHER_STORE_STORE_ACCESS_H
 
@@ -15,16 +15,15 @@ struct store_access_options {
     /* Whether a machine of the job has this address now. Null: the job has this machine alone. */
     bool (*is_joined)(void *user, const struct sockaddr *from);
     void *user;
-    const unsigned *users; /* --store_users; the caller's */
+    const unsigned *users; /* --store_users; belongs to the caller */
     int user_count;
-    bool open; /* --serve_store: where it does not listen at a loopback address, everybody who
-                * reaches it */
+    bool open; /* --serve_store: admits everybody, unless it listens at a loopback address */
 };
 
-/* whose a connection is; all zeros: not known yet */
+/* owner of a connection; all zeros: not known yet */
 struct store_guest {
     uint8_t address[16]; /* zeros for a process of this machine */
-    unsigned user;       /* of this machine */
+    unsigned user;       /* user on this machine */
     bool is_here;
 };
 
@@ -34,15 +33,15 @@ struct store_access {
     struct socket_owners owners;
     unsigned self;
     bool everybody, said;
-    struct ifaddrs *interfaces; /* as they were at looked_s */
+    struct ifaddrs *interfaces; /* interfaces at the time looked_s */
     double looked_s;
 };
 
-/* listen_fd: where the store listens. The options are copied. */
+/* listen_fd: the store's listening socket. The options are copied. */
 void store_access_open(struct store_access *a, const struct store_access_options *options, int listen_fd);
 void store_access_close(struct store_access *a);
-/* Whether the other end of fd, a connection that the store accepted, may use it. 0, and *out
- * says whose it is; or -1 with the reason. */
+/* Checks whether the peer of fd, an accepted connection, may use the store. Returns 0 with the
+ * owner in *out, or -1 with the reason. */
 int store_access_check(struct store_access *a, int fd, struct store_guest *out, struct dt_error *err);
 
 #endif

@@ -1,8 +1,8 @@
-/* Answers are gathered per client, and sent together when the loop has been through the
- * sockets that were ready, in the order in which they came about; what a socket does not take at
- * once waits in `output` until it is writable. A client is closed by store_client_drop() at any
- * point; its memory goes when libuv has closed the handle, and until then `closing` keeps
- * everybody off it. */
+/* Each client collects its answers in `output`. The server sends them when the loop has read all
+ * ready sockets, in the order in which the answers arose. Bytes that a socket does not take wait in
+ * `output` until the socket is writable.
+ * store_client_drop() may close a client at any point. The client is freed once libuv has closed
+ * its handle; until then `closing` tells all code to leave it alone. */
 #include "launcher/store/store_private.h"
 
 #include "base/clock.h"
@@ -98,8 +98,8 @@ void store_client_leave(struct store_client *c)
         s->dirty[c->dirty_at] = NULL;
         c->is_dirty = false;
     }
-    uv_close((uv_handle_t *)&c->handle, on_client_closed); /* libuv no longer looks at the socket
-                                                            * from here on */
+    /* libuv does not touch the socket from here on */
+    uv_close((uv_handle_t *)&c->handle, on_client_closed);
 }
 
 void store_client_drop(struct store_client *c, const char *why)
@@ -117,11 +117,7 @@ void store_client_drop(struct store_client *c, const char *why)
 
 /* ---- answers ---- */
 
-enum {
-    SEND_PIECES = 256,
-    SEND_BYTES = 512 << 10
-}; /* of one client, then the others have their
-    * turn */
+enum { SEND_PIECES = 256, SEND_BYTES = 512 << 10 }; /* limits of one send, so that other clients have their turn */
 
 void store_client_count(struct store_client *c)
 {

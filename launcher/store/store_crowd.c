@@ -1,6 +1,6 @@
-/* Who goes when there are more connections than there may be. Whoever comes is heard first: what
- * is no store client (an agent's link) does not count, and whom the store does not serve pushes
- * nobody out. */
+/* Chooses the connections to close when there are more than allowed. A connection counts only after
+ * its first bytes: an agent's link is no store client, and a client that the store does not serve
+ * must not push out another. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/store/store_private.h"
@@ -10,10 +10,10 @@
 
 enum {
     crowd_line_s = 60,
-    silent_least = 16 /* so many may come and say nothing yet while all places are taken */
+    silent_least = 16 /* so many silent connections are kept even while all places are taken */
 };
 
-struct holder { /* of a connection */
+struct holder { /* of one connection: its owner */
     struct store_guest guest;
     int pid;
     size_t age; /* 0: the newest */
@@ -57,7 +57,7 @@ static int compare_holders(const void *a, const void *b)
     return order != 0 ? order : (x->age > y->age) - (x->age < y->age);
 }
 
-/* The longest run of list[0 .. count) of the same guest, or of the same pid. */
+/* The longest run in list[0 .. count) of one guest, or of one pid. */
 static struct holder *longest_run(struct holder *list, size_t count, bool by_pid, size_t *size)
 {
     struct holder *best = list;
@@ -75,8 +75,8 @@ static struct holder *longest_run(struct holder *list, size_t count, bool by_pid
     return best;
 }
 
-/* That a process said its pid proves nothing, but nobody takes a place of another host or user
- * by it. */
+/* A client's pid is only its own claim. A false pid cannot take places from another host or user,
+ * because the guest is compared first. */
 void store_crowd_greeted(struct store_server *s, struct store_client *newest)
 {
     char whose[320], name[256];

@@ -1,6 +1,6 @@
-/* Between the parts of the store server: store_server.c (requests, connections, the whole),
- * store_clients.c (lists of clients, how they end, what they are sent), store_crowd.c (who goes
- * when there are too many). */
+/* Shared by the parts of the store server: store_server.c (requests, connections, open and close),
+ * store_clients.c (lists of clients, their end, their answers), store_crowd.c (too many
+ * connections). */
 #ifndef DT_LAUNCHER_STORE_STORE_PRIVATE_H
 #define DT_LAUNCHER_STORE_STORE_PRIVATE_H
 
@@ -16,18 +16,19 @@ struct store_client {
     uv_poll_t handle;
     int fd;
     struct store_server *server;
-    struct store_client *next, *previous; /* of fresh or active */
+    struct store_client *next, *previous; /* in the list fresh or active */
     bool is_fresh, is_dirty, closing;
-    bool looks;      /* DT_WIRE_LOOKS */
-    int unasked;     /* reads, since the last request that has an answer */
-    size_t dirty_at; /* its place in the server's list, while it is dirty */
-    bool is_full;    /* the socket took no more, or this client has had its turn: the rest of
-                      * output goes when it is writable */
+    bool looks;      /* the client polls for its answers (DT_WIRE_LOOKS) */
+    int unasked;     /* reads since the last request that has an answer */
+    size_t dirty_at; /* index in the server's list `dirty`, if is_dirty */
+    /* the socket took no more, or this client has had its turn: the rest of output waits until the
+     * socket is writable */
+    bool is_full;
     double since_s;
-    int pid;                  /* as its last PING said; 0: it said none */
-    struct store_guest guest; /* whose it is, once it has begun as clients do */
+    int pid;                  /* from its last PING; 0: none */
+    struct store_guest guest; /* owner, once the handshake has begun */
     struct dt_wire_parser parser;
-    size_t held; /* memory of parser and output when last counted */
+    size_t held; /* memory of parser and output at the last count */
     struct dt_store_waiter waiter;
     struct dt_wire_output output;
 };
@@ -45,7 +46,7 @@ struct store_server {
     struct listener listeners[STORE_LISTENERS];
     int listener_count;
     uv_timer_t timer;
-    uv_check_t read; /* the loop has been through the sockets that were ready */
+    uv_check_t read; /* runs when the loop has read all ready sockets */
     int port;
     int handles; /* not closed yet: listeners, timer, check, clients */
     bool closing;
@@ -53,59 +54,59 @@ struct store_server {
     void *closed_user;
     struct dt_store_table *table;
     struct store_list fresh, active;
-    struct store_client **dirty; /* with answers to send; null: it is gone */
+    struct store_client **dirty; /* clients with answers to send; null: the client has gone */
     size_t dirty_count, dirty_capacity;
-    bool soon;      /* since the loop last looked at the sockets, one was served that asks on at
-                     * once */
-    bool streams;   /* and one that has sent nothing for a while that has an answer */
+    /* a client was served that polls for answers, so the next request may come at once */
+    bool soon;
+    bool streams;   /* such a client also streams requests without answers */
     size_t held;    /* memory of all clients: unfinished requests and unsent answers */
-    double crowd_s; /* last line about too many connections, and how many were closed since */
+    double crowd_s; /* time of the last line about too many connections */
     int crowd_unsaid;
     struct strangers strangers;
     struct store_access access;
-    void (*ping)(void *user, int pid); /* null: nobody asks */
+    void (*ping)(void *user, int pid); /* null: no listener for pings */
     void *ping_user;
     uint64_t accepted, dropped, taken, rounds, requests[DT_WIRE_QUERY_COUNT];
-    char buffer[STORE_READ_BYTES]; /* reads of all clients */
+    char buffer[STORE_READ_BYTES]; /* receive buffer of all clients */
 };
 
 void store_list_add(struct store_list *l, struct store_client *c);
 void store_list_remove(struct store_list *l, struct store_client *c);
 
-/* One handle fewer: with the last one of a server that closes, it is freed. */
+/* Counts one handle less. The last handle frees a server that closes. */
 void store_handle_closed(struct store_server *s);
 
 bool store_client_address(const struct store_client *c, struct sockaddr_storage *from);
 /* "host:port" for messages. Returns out. */
 const char *store_client_name(const struct store_client *c, char *out, size_t out_bytes);
-/* The line about a client that goes: of each host, which may try a thousand times, one a minute.
- * That it has greeted as clients do proves nothing. */
+/* Logs that a client is dropped, at most once a minute for each host, which may try a thousand
+ * times. A finished handshake exempts no host from this, because it proves nothing. */
 void store_client_say_dropped(struct store_client *c, const char *why);
-/* Takes a client out of everything but its socket. */
+/* Removes a client from all lists; its socket stays open. */
 void store_client_leave(struct store_client *c);
-/* Closes a client, saying why in one line unless why is null. Harmless twice. */
+/* Closes a client, and logs the reason unless why is null. A second call does nothing. */
 void store_client_drop(struct store_client *c, const char *why);
 
 /* Watches the socket for requests, and for room when is_full. */
 void store_client_watch(struct store_client *c, bool is_full);
-/* What it is watched for has come about (store_server.c). */
+/* Handles the events of the socket (store_server.c). */
 void store_client_event(uv_poll_t *handle, int status, int events);
 
-/* It has answers to send: store_server_flush sends them. */
+/* The client has answers: store_server_flush will send them. */
 void store_client_mark(struct store_client *c);
-/* A waiter's `ready`: its client is told. */
+/* A waiter's `ready`: appends the answer for its client. */
 void store_client_woken(struct dt_store_waiter *w);
-/* Sends what the socket takes. May drop the client. */
+/* Sends as much as the socket takes. May drop the client. */
 void store_client_send(struct store_client *c);
-/* The same of all that have answers. */
+/* Sends the answers of all marked clients. */
 void store_server_flush(struct store_server *s);
 
-/* A connection came, or one has begun as clients do and is served: who goes for it, if there are
- * too many. Never the newest itself. */
+/* Close another connection if there are too many: after a connection came (came), and after one has
+ * finished its handshake (greeted). The newest itself is never closed. */
 void store_crowd_came(struct store_server *s, struct store_client *newest);
 void store_crowd_greeted(struct store_server *s, struct store_client *newest);
 
-/* Counts its memory anew. */
+/* Counts the client's memory again. */
 void store_client_count(struct store_client *c);
 
 #endif

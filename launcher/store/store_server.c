@@ -1,6 +1,6 @@
-/* Clients live in two lists: `fresh` ones have not finished the handshake (newest first, so the
- * timer looks at the end only), the others are `active`. libuv says which socket is ready
- * (uv_poll_t); they are read here and written in store_clients.c, which costs less per request
+/* Clients live in two lists. `fresh` clients have not finished the handshake (newest first, so the
+ * timer looks only at the end); the others are `active`. libuv tells which sockets are ready
+ * (uv_poll_t). This file reads them and store_clients.c writes them, which costs less per request
  * than libuv's streams. */
 #include "launcher/store/store_private.h"
 
@@ -24,12 +24,12 @@
 #include <unistd.h>
 
 enum {
-    reads_at_once = 4, /* full buffers of one client before the others have their turn */
+    reads_at_once = 4, /* full buffers read from one client, before the others have their turn */
     sweep_ms = 1000,
     linger_us = 15,
     gather_us = 40,
-    stream_reads = 4 /* of one client, nothing but requests without an answer: more of them are
-                      * on their way */
+    stream_reads = 4 /* after so many reads without a request that has an answer, a client
+                      * streams */
 };
 
 /* ---- requests ---- */
@@ -45,8 +45,8 @@ static void take_ping(struct store_client *c, uint32_t word)
     const struct store_server *s = c->server;
     c->looks = c->looks || (word & DT_WIRE_LOOKS) != 0;
     c->pid = (int)(word & ~DT_WIRE_LOOKS);
-    if (s->ping != NULL && c->guest.is_here && c->pid > 0) { /* process ids of other machines say
-                                                              * nothing here */
+    /* process ids of other machines mean nothing here */
+    if (s->ping != NULL && c->guest.is_here && c->pid > 0) {
         s->ping(s->ping_user, c->pid);
     }
 }
@@ -56,8 +56,8 @@ static bool has_answer(enum dt_wire_query query)
     return query != DT_WIRE_SET && query != DT_WIRE_MULTI_SET && query != DT_WIRE_APPEND && query != DT_WIRE_QUEUE_PUSH;
 }
 
-/* The client that costs most memory: by what it began to ask, by answers that it does not read.
- * Null: none costs much. */
+/* The client that holds most memory, by unfinished requests and unread answers. Null: no client
+ * holds much. */
 static struct store_client *find_hog(const struct store_server *s)
 {
     struct store_client *hog = NULL;
@@ -73,8 +73,8 @@ static struct store_client *find_hog(const struct store_server *s)
     return hog;
 }
 
-/* Keys and values, unfinished requests and unread answers of all clients have one bound. False:
- * c is closed. */
+/* Keys and values, unfinished requests and unread answers of all clients share one bound. Drops the
+ * largest holders until it is kept. False: c itself was dropped. */
 static bool make_room(struct store_server *s, struct store_client *c)
 {
     struct store_client *hog = c;
@@ -114,7 +114,8 @@ static void serve(struct store_client *c, const char *data, size_t size)
         if (r.query == DT_WIRE_WAIT || r.query == DT_WIRE_BARRIER) {
             c->waiter.since_s = (double)uv_now(s->loop) * 1e-3;
         }
-        /* one answer may be longer, but then the next has to wait for it */
+        /* one answer may be longer than the bound, but the next request must wait until it is
+         * read */
         if (dt_wire_output_unsent(&c->output) > s->options.output_bytes) {
             rc = dt_fail(&err, DT_INVALID, "asks on, and does not read its answers");
             break;
@@ -140,7 +141,7 @@ static void serve(struct store_client *c, const char *data, size_t size)
     }
 }
 
-/* The first byte was not 0x00: the socket is somebody else's, or closed. */
+/* The first byte was not 0x00: gives the socket to `take`, or closes it. */
 static void give_away(struct store_client *c, const char *data, size_t size)
 {
     struct store_server *s = c->server;
@@ -150,7 +151,7 @@ static void give_away(struct store_client *c, const char *data, size_t size)
         store_client_drop(c, "does not speak the store's protocol");
         return;
     }
-    store_client_leave(c); /* first, for whoever takes it watches it with the same loop */
+    store_client_leave(c); /* first, because `take` watches the socket with the same loop */
     if (s->options.take(s->options.user, c->fd, data, size, name)) {
         s->taken++;
         return;
@@ -183,7 +184,7 @@ static void receive(struct store_client *c, int reads)
         } else {
             serve(c, s->buffer, (size_t)size);
         }
-        if (size < STORE_READ_BYTES) { /* that was all; libuv says when there is more */
+        if (size < STORE_READ_BYTES) { /* the socket is empty; libuv tells when more comes */
             break;
         }
         store_server_flush(s);
@@ -200,9 +201,10 @@ void store_client_event(uv_poll_t *handle, int status, int events)
         store_client_send(c);
     }
     if (!c->closing && (status < 0 || (events & UV_READABLE) != 0)) {
-        receive(c, status < 0 ? INT_MAX : reads_at_once); /* what came before an error counts */
+        /* bytes that came before an error still count */
+        receive(c, status < 0 ? INT_MAX : reads_at_once);
     }
-    if (!c->closing && status < 0) { /* libuv looks at it no longer */
+    if (!c->closing && status < 0) { /* libuv has stopped watching the socket */
         store_server_flush(c->server);
         store_client_drop(c, NULL);
     }
@@ -221,8 +223,7 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof unsent_ms);
 }
 
-/* A new connection, fd: a client until it shows otherwise. Null: it could not be watched and is
- * closed. */
+/* Adds a client for the new connection fd. Null: libuv could not watch it, and it is closed. */
 static struct store_client *welcome(struct store_server *s, int fd)
 {
     struct store_client *c = dt_alloc(sizeof *c);
@@ -257,7 +258,7 @@ static struct store_client *welcome(struct store_server *s, int fd)
 static void on_connection(void *user, int fd)
 {
     struct store_client *c = welcome(user, fd);
-    if (c != NULL) { /* what it says is often there already */
+    if (c != NULL) { /* its first bytes are often there already */
         receive(c, reads_at_once);
     }
 }
@@ -271,10 +272,10 @@ static void on_sweep(uv_timer_t *timer)
     }
 }
 
-/* Looks for the next request for a short time: its client does so for our answer, and to look is
- * cheaper for both than to sleep and be woken. What a client sends that waits for nothing
- * gathers before: to take each request as it comes makes sending it twice as dear for the client
- * as to add it to others. */
+/* Polls briefly for the next request. The client polls for our answer, too, and polling is cheaper
+ * for both than sleeping and being woken.
+ * If a client streams requests without answers, waits first, so that the requests gather: if each
+ * were read as it comes, sending would cost the client twice as much. */
 static void linger(const struct store_server *s)
 {
     struct pollfd p = {.fd = uv_backend_fd(s->loop), .events = POLLIN};
@@ -287,7 +288,7 @@ static void linger(const struct store_server *s)
     }
 }
 
-/* The loop has been through the sockets that were ready. */
+/* Runs when the loop has read all ready sockets. */
 static void on_read(uv_check_t *check)
 {
     struct store_server *s = check->data;
@@ -337,7 +338,8 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
         (void)dt_net_name("*", port, net.name, sizeof net.name);
     } else if (listen_at(&net, options, backlog, &port, err) != 0) {
         char owner[128], range[48] = "";
-        int last = options->port > 0 ? options->port : options->range.hi; /* that was tried */
+        /* the port that was tried last */
+        int last = options->port > 0 ? options->port : options->range.hi;
         if (options->port == 0) {
             (void)snprintf(range, sizeof range, "no free port in %d-%d: ", options->range.lo, options->range.hi);
         }
@@ -402,8 +404,8 @@ static int first_byte(int fd)
     return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 ? byte : -1;
 }
 
-/* Connections of the old round may still lie in the accept queue with requests in their buffers:
- * those must not reach the new table. */
+/* Connections of the old round may lie in the accept queue with requests in their buffers. These
+ * requests must not reach the new table. */
 static void drain_accept_queue(struct store_server *s)
 {
     for (int i = 0; i < s->listener_count; i++) {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { WAIT_KEYS = 64 }; /* enough to see for whom everybody waits */
+enum { WAIT_KEYS = 64 }; /* enough to see what all wait for */
 
 struct waits {
     struct {

@@ -1,6 +1,6 @@
-/* libcurl says which sockets to watch and when to be called (multi_socket_action); libuv does. A
- * call is: a token if there is a user, then the request; the answer is looked at strictly, and
- * an error names the endpoint with the server's words. */
+/* libcurl tells which sockets to watch and when to call it (multi_socket_action); libuv watches
+ * them. A call first gets a token, if there is a user, and then sends its request. Answers are
+ * parsed strictly. An error names the endpoint and quotes the server. */
 #include "launcher/hosts/etcd/etcd.h"
 
 #include "base/file.h"
@@ -21,7 +21,7 @@
 #if __has_include(<curl/curl.h>)
 #include <curl/curl.h>
 
-/* What is used of libcurl, by name. */
+/* The functions of libcurl that are loaded by name. */
 static struct {
     CURLcode (*global_init)(long flags);
     CURL *(*easy_init)(void);
@@ -76,7 +76,7 @@ static int load_curl(struct dt_error *err)
                : dt_fail(err, DT_INTERNAL, "etcd-v3: libcurl does not start");
 }
 
-struct watch { /* a socket of libcurl's */
+struct watch { /* a socket that libcurl wants watched */
     uv_poll_t poll;
     struct etcd *etcd;
     curl_socket_t fd;
@@ -92,8 +92,8 @@ struct etcd {
     uv_timer_t timer;
     int endpoint;
     bool busy, asking_token, added, closing;
-    bool renewed; /* its token, during this call */
-    int handles;  /* of libuv, until they are closed */
+    bool renewed; /* the token was renewed during this call */
+    int handles;  /* libuv handles not closed yet */
     struct dt_text body, sent, answer;
     const char *path;
     int key_count;
@@ -128,15 +128,15 @@ static void free_when_closed(struct etcd *e)
 
 /* ---- answers ---- */
 
-/* Of the gateway's two spellings: response_range, responseRange. */
+/* A member in either of the gateway's spellings: response_range or responseRange. */
 static const cJSON *member_of(const cJSON *object, const char *snake, const char *camel)
 {
     const cJSON *found = cJSON_GetObjectItemCaseSensitive(object, snake);
     return found != NULL ? found : cJSON_GetObjectItemCaseSensitive(object, camel);
 }
 
-/* 64-bit numbers come as strings; what is zero is left out, and so counts what is no whole
- * number that a double holds. */
+/* A 64-bit number, which the gateway sends as a string. The gateway leaves zeros out, so a missing
+ * number is 0. A JSON number above 2^53, which a double may not hold exactly, is 0, too. */
 static int64_t number_of(const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -198,7 +198,7 @@ static bool read_result(const struct etcd *e, const cJSON *json, struct etcd_res
     return true;
 }
 
-/* gRPC's codes, which the gateway passes on. */
+/* gRPC's codes, as the gateway passes them on. */
 enum {
     CODE_INVALID = 3,
     CODE_DENIED = 7,
@@ -208,7 +208,7 @@ enum {
     CODE_UNAUTHENTICATED = 16
 };
 
-/* In the server's words, or null. */
+/* The server's error message, or null. */
 static const char *words_of(const cJSON *json)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "error");
@@ -216,8 +216,8 @@ static const char *words_of(const cJSON *json)
     return cJSON_IsString(said) ? said->valuestring : NULL;
 }
 
-/* Tokens grow old with time, and with each change of a user or a role (etcd's
- * ErrInvalidAuthToken and ErrAuthOldRevision). */
+/* Whether the token is no longer valid. Tokens expire with time, and with each change of a user or
+ * a role (etcd's ErrInvalidAuthToken and ErrAuthOldRevision). */
 static bool is_token_old(const cJSON *json)
 {
     const char *said = words_of(json);
@@ -277,7 +277,8 @@ static void take_token(struct etcd *e, const cJSON *json)
     struct dt_error err;
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(json, "token");
     if (!cJSON_IsString(token) || !dt_text_is_harmless(token->valuestring, strlen(token->valuestring),
-                                                       /* it becomes a line of our requests */
+                                                       /* the token becomes a header line of our
+                                                        * requests */
                                                        false)) {
         (void)dt_fail(&err, DT_IO, "etcd %s: no token in its answer", e->options.endpoints[e->endpoint].host);
         finish(e, NULL, &err);
@@ -328,7 +329,7 @@ static size_t on_bytes(char *bytes, size_t size, size_t count, void *user)
 {
     struct etcd *e = user;
     if (e->answer.size + size * count > ETCD_ANSWER_BYTES) {
-        return 0; /* libcurl gives up */
+        return 0; /* makes libcurl give up */
     }
     dt_text_add(&e->answer, bytes, size * count);
     return size * count;
@@ -345,7 +346,7 @@ static void look_for_end(struct etcd *e)
     }
 }
 
-/* ---- libcurl's wishes, libuv's events ---- */
+/* ---- the sockets and timer of libcurl, on the loop ---- */
 
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
@@ -458,7 +459,7 @@ static void send_request(struct etcd *e)
     (void)curl.multi_add_handle(e->multi, e->easy);
 }
 
-/* The body is in e->body. */
+/* Sends a request, whose body is in e->body. */
 static void begin(struct etcd *e, const char *path, int key_count, etcd_done *done, void *user)
 {
     e->path = path;
@@ -491,7 +492,7 @@ static void add_key(struct dt_text *out, const struct etcd_key *k)
     add_base64(out, "key", k->key, strlen(k->key));
 }
 
-/* Every key, so that answers come in the order of the keys. */
+/* Adds an operation for every key, so that answers come in the order of the keys. */
 static void add_operations(struct dt_text *out, const struct etcd_txn *txn, bool puts)
 {
     const char *comma = "";
@@ -550,7 +551,7 @@ static int read_user(struct etcd *e, struct dt_error *err)
     struct dt_text text;
     if (stat(path, &st) != 0) {
         (void)dt_fail_errno(err, "user_file: %s", path);
-        err->status = DT_INVALID; /* another try finds the same */
+        err->status = DT_INVALID; /* a second try would find the same */
         return -1;
     }
     if ((st.st_mode & 077) != 0) {
@@ -579,7 +580,7 @@ static const char *copy_of(const char *s)
     return s != NULL ? dt_strdup(s) : NULL;
 }
 
-/* Workers must not inherit it. */
+/* Opens a socket that workers do not inherit. */
 static curl_socket_t open_socket(void *user, curlsocktype purpose, struct curl_sockaddr *to)
 {
     (void)user, (void)purpose;
@@ -597,9 +598,8 @@ static void set_up(struct etcd *e)
     (void)curl.easy_setopt(e->easy, CURLOPT_POST, 1L);
     (void)curl.easy_setopt(e->easy, CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-    (void)curl.easy_setopt(e->easy, CURLOPT_QUICK_EXIT, 1L); /* older ones wait at a request's
-                                                              * end until a silent name server
-                                                              * has been given up */
+    /* older versions would block at the end of a request until a silent name server times out */
+    (void)curl.easy_setopt(e->easy, CURLOPT_QUICK_EXIT, 1L);
 #endif
     (void)curl.easy_setopt(e->easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
     (void)curl.easy_setopt(e->easy, CURLOPT_PROXY, "");
@@ -664,7 +664,7 @@ void etcd_close(struct etcd *e)
         (void)curl.multi_remove_handle(e->multi, e->easy);
     }
     curl.easy_cleanup(e->easy);
-    (void)curl.multi_cleanup(e->multi); /* sockets go through want_socket */
+    (void)curl.multi_cleanup(e->multi); /* calls want_socket for each socket */
     curl.slist_free_all(e->headers);
     uv_close((uv_handle_t *)&e->timer, on_timer_closed);
 }

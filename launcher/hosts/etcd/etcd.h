@@ -1,11 +1,9 @@
-/* A client of etcd's version 3, over its JSON gateway: conditional transactions on a few keys,
- * and leases that clean up. One request at a time; libcurl on the libuv loop, on its thread
- * alone. libcurl is loaded when it is first needed: linked in, it would cost each start of dtrun
- * 50 ms.
- *
- * Errors of a call: DT_INVALID when another try fails the same way (password, permission,
- * version, certificate), else another try may work, and goes to the next endpoint. The text
- * holds what the server said. */
+/* A client of etcd's version 3, over its JSON gateway: conditional transactions on a few keys, and
+ * leases that clean up. One request at a time, on the thread of the libuv loop. libcurl is loaded
+ * when it is first needed: linking it would cost each start of dtrun 50 ms.
+ * Errors of a call: DT_INVALID when another try would fail the same way (password, permission,
+ * version, certificate). After any other error the next call goes to the next endpoint and may
+ * work. The text quotes the server. */
 #ifndef DT_LAUNCHER_HOSTS_ETCD_ETCD_H
 #define DT_LAUNCHER_HOSTS_ETCD_ETCD_H
 
@@ -25,9 +23,9 @@ struct etcd_options { /* strings are copied; null: not given */
     } endpoints[ETCD_ENDPOINTS];
     int endpoint_count;
     bool tls;
-    const char *cacert, *cert, *key; /* files */
+    const char *cacert, *cert, *key; /* names of files */
     const char *user_file;           /* one line NAME:PASSWORD, readable by its owner alone */
-    double timeout_s;                /* of a request; 0: 3 s */
+    double timeout_s;                /* limit of one request; 0: 3 s */
 };
 
 struct etcd_txn {
@@ -35,16 +33,17 @@ struct etcd_txn {
     struct etcd_key {
         const char *key;
         bool compare;
-        int64_t revision; /* compare: the key was changed last at this one; 0: it is not there */
-        const void *put;  /* null: stays as it is */
+        /* expected revision of the key's last change; 0: the key does not exist */
+        int64_t revision;
+        const void *put; /* new value; null: unchanged */
         size_t put_bytes;
     } keys[ETCD_KEYS];
-    int64_t lease; /* of what is put; 0: none */
+    int64_t lease; /* lease of the new value; 0: none */
 };
 
 struct etcd_result {
-    bool succeeded;   /* of a transaction: all compared equal, and everything was put */
-    int64_t revision; /* of the store now; what was put has it */
+    bool succeeded;   /* of a transaction: all revisions matched, and everything was put */
+    int64_t revision; /* of the store now, and of the keys that were put */
     struct etcd_value {
         bool found; /* of a transaction that put nothing */
         int64_t revision;
@@ -54,19 +53,20 @@ struct etcd_result {
 };
 
 struct etcd;
-/* result: null with err. Called once per call, from the loop; it may call again. */
+/* result is null after an error. Called once per call, from the loop. May begin the next call. */
 typedef void etcd_done(void *user, const struct etcd_result *result, const struct dt_error *err);
 
-/* Connects to nobody yet. Errors: libcurl is not there, a bad user file. */
+/* Makes no connection yet. Errors: libcurl is missing, or the user file is bad. */
 int etcd_open(struct etcd **out, uv_loop_t *loop, const struct etcd_options *options, struct dt_error *err);
-/* Whether a call is under way: wait for its `done` before the next one. */
+/* Whether a call is under way: the next call must wait for its `done`. */
 bool etcd_is_busy(const struct etcd *e);
-/* Compares and puts at once. Where something differs, and where nothing is put, all keys are
- * read. */
+/* Compares and puts in one transaction. If a revision differs, or nothing is put, all keys are read
+ * instead. */
 void etcd_txn(struct etcd *e, const struct etcd_txn *txn, etcd_done *done, void *user);
-/* A lease that ends after ttl_s (at least a second), with the keys that were put under it. */
+/* Makes a lease that ends after ttl_s (at least a second). Keys that were put under it vanish with
+ * it. */
 void etcd_grant(struct etcd *e, double ttl_s, etcd_done *done, void *user);
-/* Gives up what is under way without a call of its `done`. */
+/* Cancels the call under way without calling its `done`. */
 void etcd_close(struct etcd *e);
 
 #endif

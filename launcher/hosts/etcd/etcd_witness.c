@@ -1,5 +1,5 @@
-/* A call of the witness's end becomes one transaction; the record of a run that is over is put
- * under a lease first, so that nothing stays. */
+/* Each call of the witness becomes one transaction. When a run has ended, its record is put under a
+ * lease, so that no key stays behind. */
 #include "launcher/hosts/etcd/etcd_witness.h"
 
 #include "base/clock.h"
@@ -11,9 +11,9 @@
 #include <string.h>
 
 static const double last_words_dead =
-    4; /* a finished run is remembered for so many dead_s, beyond the time in which its hosts may
-        * end what they ran */
-static const double say_after_dead = 0.7; /* silence of etcd is said after so many */
+    4; /* a finished run is remembered for so many dead_s, after the time in which its hosts may
+        * end their workers */
+static const double say_after_dead = 0.7; /* a silent etcd is reported after so many dead_s */
 
 struct etcd_witness {
     struct etcd_witness_hooks hooks;
@@ -21,10 +21,10 @@ struct etcd_witness {
     struct etcd *etcd;
     uv_timer_t timer;
     double dead_s, linger_s, answered_s, grace_s;
-    int endpoint_count, refusals; /* since the last answer */
+    int endpoint_count, refusals; /* refusals: since the last answer */
     bool closing, closed, said;
     char *state_key, *beat_key;
-    struct witness_call call; /* waits for its lease */
+    struct witness_call call; /* the call that waits for its lease */
 };
 
 static void send_txn(struct etcd_witness *n, int64_t lease);
@@ -65,7 +65,7 @@ static void on_failed(struct etcd_witness *n, const struct dt_error *err)
         return;
     }
     n->hooks.trouble(n->hooks.user, err->text);
-    /* each of them was asked */
+    /* every endpoint has refused */
     if (err->status == DT_INVALID && ++n->refusals >= n->endpoint_count) {
         n->hooks.refused(n->hooks.user, err->text);
     }
@@ -148,7 +148,7 @@ static void call(void *user, const struct witness_call *c)
     }
 }
 
-static void knock(void *user, const struct peer_info *at)
+static void probe_peer(void *user, const struct peer_info *at)
 {
     struct etcd_witness *n = user;
     n->hooks.knock(n->hooks.user, at);
@@ -200,7 +200,7 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
                                 .user = n,
                                 .call = call,
                                 .say = say,
-                                .knock = knock};
+                                .knock = probe_peer};
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;

@@ -1,9 +1,7 @@
-/* The link as a whole: opening and closing, the sweep, and questions.
- *
- * Connections that are not up are in one list, which the sweep looks at; those that are up stand
- * in an array sorted by the peer's id and cost nothing while idle: no timer, no buffer. Whatever
- * a caller asks for is queued and done by the loop (the prepare handle), so that no hook is ever
- * called from within a call. */
+/* Opening, closing, the sweep, and questions about the link. Connections that are not up are in one
+ * list, which the sweep checks. Connections that are up are in an array sorted by the peer's id,
+ * and cost nothing while idle: no timer, no buffer. Calls only queue work; the loop does it (the
+ * prepare handle). So no hook is ever called from within a call. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/clock.h"
@@ -45,7 +43,8 @@ static void on_own_closed(uv_handle_t *handle)
 
 /* ---- time ---- */
 
-/* between two looks at those who wait, newest first: the older ones have had theirs */
+/* time between two rounds in which waiting connections are read again, newest first, because the
+ * older ones have had a turn */
 #define LOOK_S 0.2
 
 static void expire(struct conn *c)
@@ -55,8 +54,8 @@ static void expire(struct conn *c)
     if (c->state == CONN_CONNECTING || c->state == CONN_GREETING) {
         bool silent =
             c->state == CONN_GREETING && c->secure.client && c->secure.stage == SECURE_HELLO && c->secure.in.size == 0;
-        if (silent) { /* an agent answers at once: as far as can be seen from here the port is
-                       * somebody else's */
+        /* an agent answers at once, so another program probably listens at the port */
+        if (silent) {
             (void)dt_fail(
                 &err, DT_IN_USE,
                 "took the connection and said nothing for %.0f s, so no agent of dtrun is there, or a stopped one; "

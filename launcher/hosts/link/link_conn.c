@@ -1,6 +1,6 @@
-/* One connection: its life from the socket to libuv's last word, and what it has to send.
- * Messages wait in two queues, urgent ones first, and are encrypted when they are written, so
- * that an urgent one overtakes all that have not left. */
+/* One connection, from the socket to libuv's close callback, and the messages that it sends.
+ * Messages wait in two queues, urgent ones first. They are encrypted when they are written, so an
+ * urgent message overtakes all that have not left. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/log.h"
@@ -104,8 +104,8 @@ void conn_close(struct conn *c)
     bool may_be_up = c->state == CONN_UP || (c->secure.client && c->secure.stage == SECURE_ANSWER) ||
                      (c->state == CONN_LEAVING && !c->shut);
     if (may_be_up) {
-        conn_reset_at_close(&c->handle); /* an orderly end without a goodbye would say that we
-                                          * are dead */
+        /* closing in order without a goodbye would mean that this agent is dead */
+        conn_reset_at_close(&c->handle);
     }
     conn_set_state(c, CONN_CLOSED);
     conn_unlist(l, c);
@@ -153,9 +153,9 @@ static void mark_dirty(struct conn *c)
     }
 }
 
-/* A reset may have overtaken what the peer said last: the read side decides then. A broken pipe
- * is a reset after the peer's end of the stream, which came in order (Linux, tcp_reset), and is
- * still to be read. */
+/* A reset may have overtaken the peer's last bytes, so the read side decides. A broken pipe is a
+ * reset after the end of the peer's stream (Linux, tcp_reset). That end came in order and can still
+ * be read. */
 static void write_failed(struct conn *c, int status)
 {
     c->failed = true;
@@ -205,7 +205,8 @@ static struct item *pop(struct conn *c)
     return i;
 }
 
-/* Encrypts what is queued, up to a batch: later messages can still be overtaken by urgent ones. */
+/* Encrypts at most one batch of queued messages, so that urgent messages can still overtake the
+ * others. */
 static void fill(struct conn *c)
 {
     struct item *i;

@@ -1,6 +1,6 @@
-/* Attempts to connect: look-up, then one address after the other, the next one a quarter of a
- * second after the one before (happy eyeballs, RFC 8305). The first that answers as an agent of
- * the job wins; an address where somebody else listens costs nothing but its turn. */
+/* Attempts to connect. After the look-up, the addresses are tried in order, each a quarter of a
+ * second after the one before (happy eyeballs, RFC 8305). The first address at which an agent of
+ * the job answers wins. An address at which another program listens only costs its turn. */
 #include "launcher/hosts/link/link_private.h"
 
 #include <netinet/in.h>
@@ -83,13 +83,13 @@ void dial_lost(struct conn *c, const struct dt_error *err)
         d->live--;
         d->err = *err;
         d->next_at_s = 0;
-        link_hurry(d->link); /* the next address has waited long enough */
+        link_hurry(d->link); /* try the next address now */
     }
 }
 
-/* To a port of this machine at which nobody listens, the kernel may connect a socket with
- * itself: by chance it gave it that very port. Gone without a trace, as somebody may want to
- * listen there. */
+/* Whether a socket is connected with itself. The kernel may do so when nobody listens at a port of
+ * this machine, if it chose that port for our end. The socket is reset, because it must not occupy
+ * a port at which an agent may want to listen. */
 static bool is_own_end(const uv_tcp_t *handle)
 {
     struct sockaddr_storage ours = {0}, theirs = {0};
@@ -131,7 +131,7 @@ static void on_connect(uv_connect_t *request, int status)
     }
 }
 
-/* Begins with the next address. */
+/* Tries the next address. */
 static void connect_next(struct dial *d, double now_s)
 {
     struct link *l = d->link;
@@ -175,7 +175,7 @@ static void on_lookup(void *user, const struct lookup_list *list, const struct d
     link_hurry(d->link);
 }
 
-/* A name server that does not answer: says so once, goes on waiting. */
+/* A name server does not answer: reports this once, and the attempt goes on. */
 static bool tell_slow(struct dial *d, double now_s)
 {
     struct link *l = d->link;
@@ -189,7 +189,7 @@ static bool tell_slow(struct dial *d, double now_s)
     return true;
 }
 
-/* One step of an attempt; false when the list of attempts may have changed. */
+/* Does one step of an attempt. False when the list of attempts may have changed. */
 static bool advance(struct dial *d, double now_s)
 {
     struct link *l = d->link;
@@ -212,7 +212,8 @@ static bool advance(struct dial *d, double now_s)
         char first[LOOKUP_NAME_BYTES];
         bool same = d->host != NULL && d->list.count == 1 &&
                     strcmp(lookup_host((struct sockaddr *)&d->list.addresses[0], first, sizeof first), d->host) == 0;
-        if (d->host != NULL && d->list.count > 0 && !same) { /* the address stands there already */
+        /* the message names the address already */
+        if (d->host != NULL && d->list.count > 0 && !same) {
             (void)dt_wrap(&err, "%s", d->host);
         }
         dial_end(d, &err);
@@ -254,9 +255,11 @@ void link_connect_list(struct link *l, uint64_t peer, const struct lookup_list *
     add_dial(l, d);
 }
 
-/* ---- probes. Refused at its port is gone on this machine, and so is a peer at whose port another agent of the job answers; its own answer, or none, is no
- * death. A listener of a process that is just dying takes connections and then resets them, so
- * what ends without an answer is tried again. ---- */
+/* ---- probes ----
+ * A link was reset. The peer is gone if its port refuses on this machine, or if another agent of
+ * the job answers there. If the peer itself answers, or nobody does, it counts as alive. The
+ * listener of a dying process may accept connections and then reset them, so a connection that ends
+ * without an answer is tried again. */
 
 static void on_probe_closed(uv_handle_t *handle)
 {
@@ -267,7 +270,7 @@ static void on_probe_closed(uv_handle_t *handle)
     link_handle_closed(l);
 }
 
-/* Closes the probe and tells, if anybody waits. */
+/* Closes the probe, and calls down if the link still waits for the result. */
 static void settle(struct probe *p, enum link_end end)
 {
     struct link *l = p->link;
@@ -333,7 +336,7 @@ static void on_probe(uv_connect_t *request, int status)
     }
     struct dt_text hello;
     dt_text_init(&hello);
-    secure_begin(&p->secure, &hello); /* an agent answers with its own */
+    secure_begin(&p->secure, &hello); /* an agent answers with its own hello */
     uv_buf_t buf = uv_buf_init(hello.data, (unsigned)hello.size);
     bool sent = uv_try_write((uv_stream_t *)&p->handle, &buf, 1) > 0;
     dt_text_clear(&hello);
@@ -364,8 +367,8 @@ static bool start_probe(struct link *l, uint64_t peer, const struct sockaddr_sto
 
 bool probe_open(struct link *l, const struct conn *c)
 {
-    struct sockaddr_storage to = c->from; /* where we connected to, or where its hello says that
-                                           * it listens */
+    /* the address that we connected to, or the one at which the peer says it listens */
+    struct sockaddr_storage to = c->from;
     if (!c->secure.client) {
         if (c->secure.peer_port == 0) {
             return false;
@@ -399,7 +402,7 @@ bool probe_forget(struct link *l, uint64_t peer)
 
 /* ---- for the sweep ---- */
 
-/* One attempt's turn; false when the list may have changed. */
+/* Advances one attempt. False when the list may have changed. */
 static bool sweep_dial(struct dial *d, double now_s)
 {
     if (d->until_s > 0 && now_s > d->until_s) {
@@ -426,7 +429,7 @@ static bool sweep_probe(struct probe *p, double now_s)
 void dial_sweep(struct link *l, double now_s)
 {
     struct dial *d = l->dials;
-    while (d != NULL) { /* hooks may change the lists: then from the beginning */
+    while (d != NULL) { /* a hook may have changed the list: start again */
         d = sweep_dial(d, now_s) ? d->next : l->dials;
     }
     struct probe *p = l->probes;

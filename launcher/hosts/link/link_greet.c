@@ -1,9 +1,9 @@
-/* What comes in: the handshake, who is refused, which of two connections with a peer becomes the
- * link, messages, and the end.
- *
- * Two agents may connect to each other at once. The one with the smaller id decides: as a server
- * by its answer, as a client by sending its proof, and it prefers what it began itself, unless
- * the other side says (last session) that it had that link already and lost it. */
+/* Incoming bytes: the handshake, refusals, the choice between two connections with one peer,
+ * messages, and the end.
+ * Two agents may connect to each other at once. The agent with the smaller id then decides: by its
+ * answer as server, or by sending its proof as client. It prefers the connection that it began
+ * itself. It takes the other one if the other side says (last session) that it had that link
+ * already and lost it. */
 #include "launcher/hosts/link/link_private.h"
 
 #include "base/log.h"
@@ -14,8 +14,7 @@
 
 enum {
     HALF_OPEN_BYTES = 4096
-}; /* that a stranger may hold; a hello, a proof and their keys are
-    * less */
+}; /* limit of bytes that a stranger may make us hold; more than a hello, a proof and their keys */
 
 /* ---- up, down, refused ---- */
 
@@ -62,14 +61,15 @@ static void be_up(struct conn *c)
     l->options.hooks.up(l->options.hooks.user, peer, lookup_host((struct sockaddr *)&c->from, host, sizeof host));
 }
 
-/* Its hello names an agent that has proved itself from this address: its link was lost. Whoever
- * connects to that agent hears its id, so the address counts, too. */
+/* Whether the hello names an agent that has proved itself from this address, so it may be that
+ * agent after a lost link. The address must fit, because every agent that connects learns the
+ * id. */
 static bool is_proven(const struct conn *c)
 {
     return known_came_from(c->link, secure_claimed_id(&c->secure), (const struct sockaddr *)&c->from);
 }
 
-/* It ends without a proof that fits: what was looked at is counted, if it cost more than a look. */
+/* Counts a connection that ends without a valid proof, if it cost us an answer. */
 static void count_gone(const struct conn *c)
 {
     if (!c->secure.client && (c->secure.stage == SECURE_PROOF || c->secure.wrong_key)) {
@@ -78,14 +78,14 @@ static void count_gone(const struct conn *c)
     }
 }
 
-/* The connection is kept for a second, so that guessing is slow. */
+/* Refuses the connection, but keeps it for a second, so that guessing keys is slow. */
 void conn_refuse(struct conn *c, const char *why)
 {
     struct link *l = c->link;
     double now_s = link_now(l);
     char host[LOOKUP_NAME_BYTES], more[STRANGERS_MORE_BYTES];
-    bool own = c->secure.peer_id == l->options.id; /* we called an endpoint that we hold
-                                                    * meanwhile */
+    /* we called an endpoint that belongs to us by now */
+    bool own = c->secure.peer_id == l->options.id;
     l->refused += !own;
     if (!own && strangers_refused(&l->strangers, (struct sockaddr *)&c->from, now_s, more)) {
         dt_log(DT_LOG_WARN, "link", "connection from %s refused: %s%s",
@@ -116,7 +116,7 @@ void conn_give_up(struct conn *c, const struct dt_error *err)
 
 /* ---- decisions ---- */
 
-/* Our own attempt with this peer that waits for its answer. */
+/* Our own attempt with this peer that has sent its proof and waits for the answer. */
 static struct conn *proved(const struct link *l, uint64_t peer)
 {
     for (struct conn *c = l->first; c != NULL; c = c->next) {
@@ -127,7 +127,7 @@ static struct conn *proved(const struct link *l, uint64_t peer)
     return NULL;
 }
 
-/* The server has said who it is. */
+/* Client: the server's hello has come, so the peer's id is known. */
 static void choose_as_client(struct conn *c)
 {
     struct link *l = c->link;
@@ -141,7 +141,7 @@ static void choose_as_client(struct conn *c)
     } else {
         const struct known *k = known_find(l, peer);
         struct dial *d = c->dial;
-        /* this address has won */
+        /* the attempt's other addresses are no longer needed */
         for (struct conn *other = l->first, *next; other != NULL; other = next) {
             next = other->next;
             if (other->dial == d && other != c) {
@@ -155,7 +155,7 @@ static void choose_as_client(struct conn *c)
     }
 }
 
-/* The client has proved who it is. */
+/* Server: the client has proved its identity. */
 static void choose_as_server(struct conn *c)
 {
     struct link *l = c->link;
@@ -174,7 +174,7 @@ static void choose_as_server(struct conn *c)
         be_up(c);
     } else {
         conn_set_state(c, CONN_LEAVING);
-        c->said_end = true; /* the answer says it all */
+        c->said_end = true; /* the answer includes the goodbye */
         c->until_s = link_now(l) + fmax(3 / l->options.time_scale, 1);
     }
 }
@@ -188,8 +188,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(c->link->buffer, LINK_READ_BYTES);
 }
 
-/* Strangers may cost us so much in a second, and what they say beyond that waits. A host's own
- * agent is among them, as long as it has not come in. */
+/* Whether the bytes of a stranger must wait. Strangers may cost only so much in a second. Every
+ * agent of the job is a stranger until it has proved itself. */
 static bool must_wait(const struct conn *c)
 {
     const struct strangers *t = &c->link->strangers;
@@ -199,7 +199,7 @@ static bool must_wait(const struct conn *c)
     return conn_is_half_open(c) && !strangers_may(t, from, proof, is_proven(c), now_s);
 }
 
-/* Acts on whatever the bytes mean, as long as the connection listens. */
+/* Handles the received bytes, as long as the connection is open. */
 static void digest(struct conn *c)
 {
     struct link *l = c->link;
@@ -228,9 +228,9 @@ static void digest(struct conn *c)
             l->options.hooks.message(l->options.hooks.user, c->secure.peer_id, data, size);
             break;
         case SECURE_END:
-            c->shut = true; /* the peer is leaving: an orderly end is what it waits for */
+            c->shut = true; /* the peer is leaving, and waits for us to close in order */
             link_remove(l, c);
-            /* else it has taken a newer link that we began */
+            /* if our own attempt waits for its answer, the peer has taken that newer connection */
             known_gone(l, c->secure.peer_id, proved(l, c->secure.peer_id) == NULL);
             conn_set_state(c, CONN_LEAVING);
             conn_close(c);
@@ -272,7 +272,7 @@ static void ended(struct conn *c, int status)
     }
     if (c->state == CONN_GREETING && c->secure.client) {
         struct dt_error err;
-        /* without one it can only be in a hurry */
+        /* without a key file no proof is wrong, so the agent is ending */
         bool refused = c->secure.stage == SECURE_ANSWER && c->secure.self->key.given;
         (void)dt_fail(&err, refused ? DT_INVALID : DT_PEER,
                       refused ? "refused our proof: the key files differ, or it is ending"
@@ -286,7 +286,7 @@ static void ended(struct conn *c, int status)
     conn_close(c);
 }
 
-/* Strangers say no more than a hello and a proof. */
+/* Takes bytes that have come. Strangers may send no more than a hello and a proof. */
 static void take_bytes(struct conn *c, const void *bytes, size_t size)
 {
     if (conn_is_half_open(c) && size + secure_held(&c->secure) > HALF_OPEN_BYTES) {

@@ -1,5 +1,5 @@
-/* Who is known to a link: peers that are up, agents that proved themselves (newest session), and
- * the hosts that they came from. */
+/* The peers that are up, the agents that have proved themselves (newest session), and the addresses
+ * from which these came. */
 #include "launcher/hosts/link/link_private.h"
 
 #include <stdlib.h>
@@ -81,7 +81,7 @@ static bool is_joined(const struct link *l, const struct known_host *h, double n
     return now_s < h->until_s || link_find(l, h->peer) != NULL;
 }
 
-/* Before there are twice as many: those that are no longer of the job make room. */
+/* Removes addresses that are no longer part of the job, before the array doubles. */
 static void make_room(struct link *l)
 {
     double now_s = link_now(l);
@@ -98,7 +98,7 @@ static void make_room(struct link *l)
     }
 }
 
-/* The place of a peer at an address; false: it is not there. */
+/* Finds the entry of a peer at an address. False: there is none. */
 static bool find_host(const struct link *l, uint64_t peer, const struct sockaddr *from, struct known_host *h,
                       int *place)
 {
@@ -131,12 +131,12 @@ static void add_host(struct link *l, const struct conn *c)
     l->host_count++;
 }
 
-/* The workers of a host whose link is lost end before it counts as dead, or it is linked again
- * by then. */
+/* The addresses of a lost peer stay part of the job for dead_s. By then the host's workers have
+ * ended, or the link is up again. */
 void known_gone(struct link *l, uint64_t peer, bool said)
 {
     double until_s = said ? 0 : link_now(l) + l->options.dead_s;
-    for (int i = 0; i < l->host_count; i++) { /* it may have come from several addresses */
+    for (int i = 0; i < l->host_count; i++) { /* a peer may have come from several addresses */
         if (l->hosts[i].peer == peer) {
             l->hosts[i].until_s = until_s;
         }

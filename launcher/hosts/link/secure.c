@@ -1,7 +1,7 @@
-/* crypto_kx gives two secrets per connection; BLAKE2b keyed with the job's key turns them, both
- * hellos and the run id into the keys of the proofs and of the two secretstreams. A wrong key,
- * another run, a changed hello or a replay all end in a proof that does not fit. Numbers are
- * little-endian. */
+/* crypto_kx gives two secrets per connection. BLAKE2b, keyed with the job's key, derives the keys
+ * of the proofs and of the two secretstreams from these secrets, both hellos and the run id. A
+ * wrong key, another run, a changed hello or a replay all lead to a proof that does not fit.
+ * Numbers are little-endian. */
 #include "launcher/hosts/link/secure.h"
 
 #include "launcher/rounds/protocol.h"
@@ -25,17 +25,17 @@ enum {
     nonce_bytes = 16,
     text_bytes = 16
 };
-enum { HEARD_BYTES = 24 }; /* of a stranger's first words, for people */
-/* below us: what the hash of libsodium may have left there */
+enum { HEARD_BYTES = 24 }; /* first bytes of a stranger that an error message shows */
+/* bytes of the stack below us to wipe, where libsodium's hash may have left secrets */
 #define STACK_BYTES 4096
-static const uint8_t magic[3] = {'D', 'T', 'L'}; /* its first byte tells links from store
-                                                  * clients, which begin with 0x00 */
+/* the first byte tells links from store clients, which begin with 0x00 */
+static const uint8_t magic[3] = {'D', 'T', 'L'};
 
 struct secure_secrets {
     uint8_t public_key[crypto_kx_PUBLICKEYBYTES], secret_key[crypto_kx_SECRETKEYBYTES];
-    uint8_t hello[2][SECURE_HELLO_BYTES]; /* the client's, the server's */
+    uint8_t hello[2][SECURE_HELLO_BYTES]; /* of client and server */
     uint8_t master[hash_bytes];
-    uint8_t proof[hash_bytes]; /* the client's */
+    uint8_t proof[hash_bytes]; /* of the client */
 };
 
 _Static_assert(SECURE_HELLO_BYTES == 8 + 8 + tag_bytes + nonce_bytes + text_bytes + crypto_kx_PUBLICKEYBYTES, "hello");
@@ -62,7 +62,7 @@ static uint64_t get_number(const uint8_t *in, int bytes)
 
 /* ---- the job's key ---- */
 
-/* Of an open file, so that what is looked at is what is read. */
+/* Checks an open file, so that the file which was checked is the one which is read. */
 static int check_key_file(int fd, const char *path, struct dt_error *err)
 {
     struct stat st;
@@ -83,7 +83,8 @@ static int check_key_file(int fd, const char *path, struct dt_error *err)
     return 0;
 }
 
-/* Not dt_file_read_fd, whose buffers would keep a copy. How many bytes, or -1. */
+/* Reads the key without dt_file_read_fd, whose buffers would keep a copy. Returns the number of
+ * bytes, or -1. */
 static ssize_t read_key(int fd, const char *path, char text[key_max_bytes + 1], struct dt_error *err)
 {
     size_t size = 0;
@@ -114,7 +115,7 @@ int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err
     }
     if (fd < 0) {
         (void)dt_fail_errno(err, "--key_file: %s", path);
-        err->status = DT_INVALID; /* another try finds the same */
+        err->status = DT_INVALID; /* a second try would find the same */
         return -1;
     }
     char text[key_max_bytes + 1];
@@ -197,7 +198,7 @@ void secure_clear(struct secure *s)
     s->stage = SECURE_OVER;
 }
 
-/* vain: nobody will make keys with it, so it may cost nothing. */
+/* vain: the handshake will be refused, so random bytes stand in for the costly key pair. */
 static void put_hello(struct secure *s, bool vain, struct dt_text *out)
 {
     struct secure_secrets *x = s->secrets = dt_alloc(sizeof *s->secrets);
@@ -225,7 +226,7 @@ void secure_begin(struct secure *s, struct dt_text *out)
     put_hello(s, false, out);
 }
 
-/* Both hellos are here: the keys of everything that follows. */
+/* Derives the keys of all that follows, once both hellos are here. */
 static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *err)
 {
     struct secure_secrets *x = s->secrets;
@@ -236,7 +237,7 @@ static int derive(struct secure *s, const uint8_t *peer_key, struct dt_error *er
     if (rc != 0) {
         return dt_fail(err, DT_INVALID, "a hello with a key that is none");
     }
-    memcpy(both, s->client ? tx : rx, sizeof rx); /* client to server first, on both sides */
+    memcpy(both, s->client ? tx : rx, sizeof rx); /* both sides put the client's key first */
     memcpy(both + sizeof rx, s->client ? rx : tx, sizeof tx);
     keyed(transcript, s->self->run, "dtrun link transcript", x->hello[0], SECURE_HELLO_BYTES, x->hello[1],
           SECURE_HELLO_BYTES);
@@ -255,7 +256,7 @@ uint64_t secure_claimed_id(const struct secure *s)
     return whole ? get_number((const uint8_t *)s->in.data + s->used + 8, 8) : s->peer_id;
 }
 
-/* What a stranger says of itself goes to terminals. */
+/* Copies a stranger's text, which terminals will show, without control characters. */
 static void copy_version(const uint8_t *text, char out[text_bytes])
 {
     memcpy(out, text, text_bytes - 1);
@@ -282,7 +283,7 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     s->peer_id = get_number(h + 8, 8);
     s->peer_port = (int)get_number(h + 6, 2);
     if (s->peer_id == s->self->id) {
-        /* an endpoint that we called and hold meanwhile: nobody is refused */
+        /* we called an endpoint that belongs to us by now; no stranger is refused */
         return dt_fail(err, DT_PEER, "this is the agent itself");
     }
     if (s->peer_id == 0 || (h[4] & ~(flag_key | flag_server)) != 0 || h[5] != 0) {
@@ -299,8 +300,8 @@ static int check_hello(struct secure *s, const uint8_t *h, struct dt_error *err)
     return 0;
 }
 
-/* The part of a hello that is here already decides whether it can become one. Whoever asked is
- * told what to do. */
+/* Checks the part of a hello that is here, so that a wrong one is refused early. The error tells
+ * the user what to do. */
 static int check_beginning(const struct secure *s, const uint8_t *h, size_t size, struct dt_error *err)
 {
     size_t n = size < sizeof magic ? size : sizeof magic;
@@ -322,8 +323,8 @@ static enum secure_event on_hello(struct secure *s, const uint8_t *h, struct dt_
 {
     bool good = check_hello(s, h, err) == 0;
     if (!s->client) {
-        put_hello(s, !good, out); /* also before a refusal: a mistaken agent can then tell its
-                                   * user why */
+        /* sent even before a refusal, so that a mistaken agent can tell its user why */
+        put_hello(s, !good, out);
     }
     memcpy(s->secrets->hello[s->client ? 1 : 0], h, SECURE_HELLO_BYTES);
     if (!good || derive(s, h + 64, err) != 0) {
@@ -343,7 +344,7 @@ static void proof_of_server(const struct secure *s, const uint8_t *taken_and_hea
     keyed(out, s->secrets->master, "server proof", taken_and_header, 1 + header_bytes, s->secrets->proof, hash_bytes);
 }
 
-/* The stream that we send, or (header given) the one that we receive. */
+/* Opens the stream that we send, or with `header` given the one that we receive. */
 static int open_stream(struct secure *s, bool from_client, uint8_t *header, bool sending)
 {
     uint8_t key[hash_bytes];
@@ -407,7 +408,8 @@ static enum secure_event on_answer(struct secure *s, uint8_t *bytes, struct dt_e
     return bytes[0] == 1 ? SECURE_UP : SECURE_DUPLICATE;
 }
 
-/* ---- frames: length of what follows (4 bytes), secretstream of the message, the length being its associated data ---- */
+/* ---- frames: length of the rest (4 bytes), then the secretstream of the message; the length is
+ * its associated data ---- */
 
 static void put_frame(struct secure *s, const void *bytes, size_t size, uint8_t tag, struct dt_text *out)
 {
@@ -417,7 +419,7 @@ static void put_frame(struct secure *s, const void *bytes, size_t size, uint8_t 
     put_number(length, size + crypto_secretstream_xchacha20poly1305_ABYTES, 4);
     dt_text_add(out, length, 4);
     if (size > 0) {
-        dt_text_add(out, bytes, size); /* room; overwritten */
+        dt_text_add(out, bytes, size); /* reserves room; overwritten below */
     }
     dt_text_add(out, room, crypto_secretstream_xchacha20poly1305_ABYTES);
     (void)crypto_secretstream_xchacha20poly1305_push(&s->push, (uint8_t *)out->data + at + 4, NULL, bytes, size, length,
@@ -434,8 +436,8 @@ void secure_put_end(struct secure *s, struct dt_text *out)
     put_frame(s, NULL, 0, crypto_secretstream_xchacha20poly1305_TAG_FINAL, out);
 }
 
-/* Decrypts in place: the message lies where its bytes came, which is one byte (the tag) into the
- * ciphertext. libsodium takes several blocks at a time, so anything but exactly the same place
+/* Decrypts in place: the message lands where the ciphertext begins, which is one byte (the tag)
+ * after the start of the frame. libsodium handles several blocks at a time, so any other overlap
  * garbles frames of more than 256 bytes. */
 static enum secure_event on_frame(struct secure *s, uint8_t *frame, size_t length, const uint8_t **data, size_t *size,
                                   struct dt_error *err)
@@ -479,7 +481,7 @@ static void compact(struct secure *s)
 {
     size_t rest = s->in.size - s->used;
     if (rest == 0) {
-        dt_text_clear(&s->in); /* idle connections hold nothing */
+        dt_text_clear(&s->in); /* so that idle connections hold no memory */
     } else if (s->used > 0) {
         memmove(s->in.data, s->in.data + s->used, rest);
         s->in.size = rest;
@@ -500,8 +502,8 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
         if ((at = take(s, SECURE_HELLO_BYTES)) == NULL) {
             return SECURE_MORE;
         }
-        if (!s->client && there > SECURE_HELLO_BYTES) { /* a proof needs our hello: it is a
-                                                         * guess, or recorded */
+        /* a real proof depends on our hello, so this one is a guess or a replay */
+        if (!s->client && there > SECURE_HELLO_BYTES) {
             (void)dt_fail(err, DT_INVALID, "says more than a hello before it has ours");
             return SECURE_BAD;
         }
@@ -521,7 +523,7 @@ static enum secure_event next(struct secure *s, struct dt_text *out, const uint8
             return SECURE_BAD;
         }
         return (at = take(s, 4 + length)) == NULL ? SECURE_MORE : on_frame(s, at, length, data, size, err);
-    case SECURE_CHOICE: /* waits for our own side */
+    case SECURE_CHOICE: /* waits for secure_prove or secure_answer */
     case SECURE_OVER:
         break;
     }

@@ -1,6 +1,5 @@
-/* What two agents say to each other before and around their messages: a handshake with ephemeral
- * keys, proofs that both hold the job's key, then encrypted frames. No I/O: bytes come in,
- * events and bytes come out.
+/* The protocol between two agents: a handshake with ephemeral keys, proofs that both hold the
+ * job's key, then encrypted frames. No I/O: bytes come in, events and bytes come out.
  *
  *   client                                    server
  *   hello: versions, id, port, nonce, key ->
@@ -10,14 +9,14 @@
  *                                         <-  answer: taken or duplicate, proof
  *   frames                                <->  frames, the last one says goodbye
  *
- * A server proves itself only to those who have proved themselves: strangers learn nothing but
- * that somebody listens. Without a key file the key is all zeros: the same bytes, but anybody
- * can take part. Nonces and keys are new each time, so that recorded bytes are refused.
+ * A server proves itself only to a client that has proved itself, so strangers learn only that a
+ * program listens. Without a key file the key is all zeros: the bytes look the same, but anybody
+ * can take part. Nonces and keys are new each time, so recorded bytes are refused.
  *
- * A hello has the same length and the same first 64 bytes in every version, from 7 on, and is
- * answered whatever its version is: so both sides can name both versions. Its bytes: "DTL",
- * version of the protocol, flags, 0, port (2), id (8), hash of the run id (16), nonce (16),
- * version of dtrun as text (16), key (32). */
+ * From version 7 on, a hello has the same length and the same first 64 bytes in every version. A
+ * hello of another version is answered, too, so that both sides can name both versions. Its
+ * bytes: "DTL", version of the protocol, flags, 0, port (2), id (8), hash of the run id (16),
+ * nonce (16), version of dtrun as text (16), key (32). */
 #ifndef DT_LAUNCHER_HOSTS_LINK_SECURE_H
 #define DT_LAUNCHER_HOSTS_LINK_SECURE_H
 
@@ -39,35 +38,36 @@ enum {
 
 struct secure_key {
     uint8_t bytes[32];
-    bool given; /* from a file; else all zeros */
+    bool given; /* read from a file; else all zeros */
 };
 
-/* Reads the key of a job: any content of 16 bytes to 64 KiB, without white space at its end.
- * Refuses files that others can read or own, with the command that mends it. A null path gives
- * the key of zeros. */
+/* Reads the key of a job: any content of 16 bytes to 64 KiB; white space at the end is dropped.
+ * Refuses files that other users can read or own; the error names the command that corrects this.
+ * path null: the key of zeros. */
 int secure_key_read(struct secure_key *k, const char *path, struct dt_error *err);
-/* One line for people who run several hosts without a key. */
+/* A warning for users who run several hosts without a key. */
 const char *secure_no_key_warning(void);
 
 /* shared by all connections; must outlive them */
 struct secure_self {
     uint64_t id;        /* not 0 */
-    int port;           /* that others may connect to, on any of our addresses; 0: none */
-    size_t frame_bytes; /* longest message, both ways */
+    int port;           /* port at which others can connect, on any of our addresses; 0: none */
+    size_t frame_bytes; /* longest message in either direction */
     struct secure_key key;
-    uint8_t run[32]; /* made of the run id by secure_self_init */
+    uint8_t run[32]; /* derived from the run id by secure_self_init */
 };
-/* Returns -1 when the cryptographic library does not work here. */
+/* Returns -1 when the cryptographic library does not work on this system. */
 int secure_self_init(struct secure_self *self, uint64_t id, int port, const char *run_id, const struct secure_key *key,
                      size_t frame_bytes, struct dt_error *err);
 
 enum secure_event {
-    SECURE_BAD = -1,  /* err says why; the connection must go */
-    SECURE_MORE,      /* nothing until more bytes come */
-    SECURE_ASKED,     /* peer_id is known: secure_prove (client) or secure_answer (server; the
-                       * peer has proved itself), or close */
-    SECURE_UP,        /* client: taken */
-    SECURE_DUPLICATE, /* client: the peer prefers another connection with us */
+    SECURE_BAD = -1, /* err says why; the caller closes the connection */
+    SECURE_MORE,     /* nothing until more bytes come */
+    /* peer_id is known. Call secure_prove (client) or secure_answer (server; the peer has proved
+     * itself), or close */
+    SECURE_ASKED,
+    SECURE_UP,        /* client: the server took the connection */
+    SECURE_DUPLICATE, /* client: the peer prefers another connection between the same agents */
     SECURE_FRAME,     /* a message */
     SECURE_END        /* goodbye: nothing follows */
 };
@@ -80,37 +80,38 @@ struct secure {
     enum secure_stage stage;
     uint64_t peer_id;
     int peer_port;
-    bool wrong_key;                          /* server: the client's proof did not fit */
-    bool other_version;                      /* the peer speaks another one: BAD, and no other
-                                              * try will help */
-    uint8_t session[SECURE_SESSION_BYTES];   /* name of this session, the same on both sides,
-                                              * from ASKED on */
-    uint8_t peer_last[SECURE_SESSION_BYTES]; /* server: the last session with us that the client
-                                              * knows */
-    struct dt_text in;                       /* unread */
-    size_t used;                             /* of `in` */
-    struct secure_secrets *secrets;          /* of the handshake; gone afterwards */
+    bool wrong_key; /* server: the client's proof was wrong */
+    /* the peer speaks another version; BAD follows, and no other try will help */
+    bool other_version;
+    /* name of this session, the same on both sides; set from ASKED on */
+    uint8_t session[SECURE_SESSION_BYTES];
+    /* server: the last session with us that the client knew */
+    uint8_t peer_last[SECURE_SESSION_BYTES];
+    struct dt_text in;              /* received bytes, not handled yet */
+    size_t used;                    /* bytes of `in` that were handled */
+    struct secure_secrets *secrets; /* of the handshake; freed afterwards */
     crypto_secretstream_xchacha20poly1305_state push, pull;
 };
 
-/* client: secure_begin follows. */
+/* A client calls secure_begin next. */
 void secure_init(struct secure *s, const struct secure_self *self, bool client);
 void secure_clear(struct secure *s);
-/* The client's first bytes. */
+/* Appends the client's first bytes to out. */
 void secure_begin(struct secure *s, struct dt_text *out);
-/* The id in a hello that has come whole and was not looked at yet, or that of the peer; 0:
+/* The id in a hello that has arrived whole but was not checked yet, or the peer's id; 0:
  * neither. */
 uint64_t secure_claimed_id(const struct secure *s);
-/* Bytes from the peer. */
+/* Takes bytes from the peer. */
 void secure_feed(struct secure *s, const void *bytes, size_t size);
-/* What they mean, one event after the other until MORE or BAD. Appends to out what is to be
- * sent. With FRAME, *data holds *size bytes until the next call for s. */
+/* Returns the next event of the bytes taken: call it until MORE or BAD. Appends bytes to be sent to
+ * out. With FRAME, *data holds *size bytes until the next call for s. */
 enum secure_event secure_next(struct secure *s, struct dt_text *out, const uint8_t **data, size_t *size,
                               struct dt_error *err);
-/* After ASKED. last: name of the last session with this peer, or null. */
+/* Appends the client's proof, after ASKED. last: name of the last session with this peer, or
+ * null. */
 void secure_prove(struct secure *s, const uint8_t *last, struct dt_text *out);
-/* After ASKED. A taken connection is open from now on, another one is over once the answer is
- * sent. */
+/* Appends the server's answer, after ASKED. A taken connection is open from now on; any other is
+ * over once the answer has been sent. */
 void secure_answer(struct secure *s, bool taken, struct dt_text *out);
 /* Appends a frame; size at most self->frame_bytes. */
 void secure_put(struct secure *s, const void *bytes, size_t size, struct dt_text *out);

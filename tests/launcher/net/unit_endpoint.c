@@ -1,7 +1,7 @@
 /* covers: launcher/net/endpoint.c */
 /* Who hosts: addresses of this machine and of others, the first to bind, ports that are taken,
  * routes, owners of ports. */
-#include "launcher/hosts/claim.h"
+#include "launcher/hosts/endpoint_watch.h"
 #include "launcher/net/endpoint.h"
 
 #include "base/clock.h"
@@ -117,13 +117,13 @@ static void publishes_the_route(void **state)
 
 /* ---- a port that is free later ---- */
 
-struct claimed {
+struct bound_port {
     int count, fd;
 };
 
 static void on_got(void *user, int fd, const struct lookup_list *list)
 {
-    struct claimed *c = user;
+    struct bound_port *c = user;
     assert_true(list->count > 0);
     c->count++;
     c->fd = fd;
@@ -161,8 +161,8 @@ static void an_outgoing_connection_keeps_a_port_for_a_while(void **state)
     struct lookup_list here = list_of("127.0.0.1"), far = list_of("192.0.2.1");
     struct endpoint other, e;
     struct dt_error err;
-    struct claimed c = {.fd = -1};
-    struct claim *claim;
+    struct bound_port c = {.fd = -1};
+    struct endpoint_watch *watch;
     uv_loop_t loop;
     struct linger now = {.l_onoff = 1, .l_linger = 0};
     assert_int_equal(endpoint_decide(&other, ENDPOINT_HOST, &here, 0, &err), 0);
@@ -175,8 +175,8 @@ static void an_outgoing_connection_keeps_a_port_for_a_while(void **state)
     assert_int_equal(endpoint_take(&far, 0, &fd, &err), -1);
     assert_int_equal(err.status, DT_NOT_FOUND);
     assert_int_equal(uv_loop_init(&loop), 0);
-    struct claim_options o = {.host = "127.0.0.1", .port = port, .every_s = 0.01, .user = &c, .got = on_got};
-    claim_open(&claim, &loop, &o, &here);
+    struct endpoint_watch_options o = {.host = "127.0.0.1", .port = port, .every_s = 0.01, .user = &c, .got = on_got};
+    endpoint_watch_open(&watch, &loop, &o, &here);
     for (int i = 0; i < 10; i++) {
         (void)uv_run(&loop, UV_RUN_ONCE);
     }
@@ -184,7 +184,7 @@ static void an_outgoing_connection_keeps_a_port_for_a_while(void **state)
     (void)setsockopt(outgoing, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     (void)close(outgoing);
     wait_for(&loop, &c.count);
-    claim_close(claim);
+    endpoint_watch_close(watch);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
     assert_true(c.count == 1 && port_of(c.fd) == port);
@@ -204,20 +204,20 @@ static int late_resolver(const char *host, const char *service, const struct add
 static void a_name_may_be_known_later(void **state)
 {
     (void)state;
-    struct claimed c = {.fd = -1}, never = {.fd = -1};
-    struct claim *claim, *given_up;
+    struct bound_port c = {.fd = -1}, never = {.fd = -1};
+    struct endpoint_watch *watch, *given_up;
     uv_loop_t loop;
     assert_int_equal(uv_loop_init(&loop), 0);
-    struct claim_options o = {
+    struct endpoint_watch_options o = {
         .host = "late", .port = 0, .every_s = 0.01, .resolver = late_resolver, .user = &c, .got = on_got};
-    claim_open(&claim, &loop, &o, NULL);
+    endpoint_watch_open(&watch, &loop, &o, NULL);
     wait_for(&loop, &c.count);
     assert_int_equal(asked, 4);
     o.user = &never;
-    claim_open(&given_up, &loop, &o, NULL);
+    endpoint_watch_open(&given_up, &loop, &o, NULL);
     (void)uv_run(&loop, UV_RUN_NOWAIT);
-    claim_close(given_up); /* with a look-up under way */
-    claim_close(claim);
+    endpoint_watch_close(given_up); /* with a look-up under way */
+    endpoint_watch_close(watch);
     (void)uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&loop), 0);
     assert_int_equal(never.count, 0);

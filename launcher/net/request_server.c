@@ -1,8 +1,7 @@
-/* One more connection than there are places stays in libuv's hand, and those behind it in the
- * kernel's queue, until a place is free. After an answer the connection is shut down and read
- * until its other end closes, too: closed with something unread in it, TCP would take the answer
- * back. */
-#include "launcher/net/asked.h"
+/* When all places are taken, one more connection waits in libuv and the others in the kernel's
+ * queue. After an answer the connection is shut down for writing and read until the peer closes: if
+ * a socket is closed with unread bytes, TCP sends a reset and the peer may lose the answer. */
+#include "launcher/net/request_server.h"
 
 #include "base/clock.h"
 
@@ -22,40 +21,41 @@ union stream {
     uv_tcp_t tcp;
 };
 
-struct one {
-    union stream u; /* first: a pointer to it is one to the connection */
+struct connection {
+    union stream u; /* first member: both have the same address */
     uv_write_t write;
     uv_shutdown_t shutdown;
-    struct asked *owner; /* null: a free place */
-    char *request;       /* options.request_bytes of the table's */
+    struct request_server *owner; /* null: a free place */
+    char *request;                /* slice of the server's `requests`, of options.request_bytes */
     size_t size;
     double since_s;
-    bool asked, waits, answered, ended; /* the request is there; for asked_ready; the answer is
-                                         * written; the other end has closed */
-    struct asked_answer *answer;
+    /* complete: the request is there; waits: for request_server_ready; answered: the answer is
+     * written; ended: the peer has closed */
+    bool complete, waits, answered, ended;
+    struct request_answer *answer;
 };
 
-struct asked {
+struct request_server {
     union stream listener;
     uv_timer_t timer;
-    struct asked_options options;
+    struct request_server_options options;
     bool is_tcp;
-    bool waiting; /* one more has come than there are places */
+    bool waiting; /* a connection waits for a free place */
     bool closing;
-    int handles; /* not closed yet */
+    int handles; /* handles not closed yet */
     char *requests;
-    struct one *list;
+    struct connection *list;
 };
 
-struct asked_answer *asked_answer_make(void)
+struct request_answer *request_answer_make(void)
 {
-    struct asked_answer *a = dt_alloc(sizeof *a);
+    struct request_answer *a = dt_alloc(sizeof *a);
     dt_text_init(&a->text);
     a->users = 1;
     return a;
 }
 
-void asked_answer_let_go(struct asked_answer *a)
+void request_answer_release(struct request_answer *a)
 {
     if (a != NULL && --a->users == 0) {
         dt_text_clear(&a->text);
@@ -65,7 +65,7 @@ void asked_answer_let_go(struct asked_answer *a)
 
 static void on_connection(uv_stream_t *listener, int result);
 
-static void closed(struct asked *a)
+static void closed(struct request_server *a)
 {
     if (--a->handles == 0 && a->closing) {
         free(a->list);
@@ -79,11 +79,11 @@ static void on_closed(uv_handle_t *handle)
     closed(handle->data);
 }
 
-static void on_one_closed(uv_handle_t *handle)
+static void on_connection_closed(uv_handle_t *handle)
 {
-    struct one *x = (struct one *)handle;
-    struct asked *a = x->owner;
-    asked_answer_let_go(x->answer);
+    struct connection *x = (struct connection *)handle;
+    struct request_server *a = x->owner;
+    request_answer_release(x->answer);
     x->owner = NULL;
     if (a->waiting && !a->closing) {
         a->waiting = false;
@@ -92,10 +92,10 @@ static void on_one_closed(uv_handle_t *handle)
     closed(a);
 }
 
-static void end(struct one *x)
+static void end(struct connection *x)
 {
     if (!uv_is_closing(&x->u.handle)) {
-        uv_close(&x->u.handle, on_one_closed);
+        uv_close(&x->u.handle, on_connection_closed);
     }
 }
 
@@ -103,7 +103,7 @@ static void end(struct one *x)
 
 static void on_shutdown(uv_shutdown_t *shutdown, int result)
 {
-    struct one *x = shutdown->data;
+    struct connection *x = shutdown->data;
     if (result != 0 || x->ended) {
         end(x);
     }
@@ -111,7 +111,7 @@ static void on_shutdown(uv_shutdown_t *shutdown, int result)
 
 static void on_written(uv_write_t *write, int result)
 {
-    struct one *x = write->data;
+    struct connection *x = write->data;
     x->answered = true;
     x->shutdown.data = x;
     if (result != 0 || uv_shutdown(&x->shutdown, &x->u.stream, on_shutdown) != 0) {
@@ -119,8 +119,8 @@ static void on_written(uv_write_t *write, int result)
     }
 }
 
-/* The answer is x's. */
-static void send_answer(struct one *x, struct asked_answer *answer)
+/* Takes over the answer. */
+static void send_answer(struct connection *x, struct request_answer *answer)
 {
     uv_buf_t buffer = uv_buf_init(answer->text.data, (unsigned)answer->text.size);
     x->waits = false;
@@ -131,7 +131,7 @@ static void send_answer(struct one *x, struct asked_answer *answer)
     }
 }
 
-bool asked_waits(const struct asked *a)
+bool request_server_waits(const struct request_server *a)
 {
     bool any = false;
     for (int i = 0; i < a->options.places; i++) {
@@ -140,63 +140,63 @@ bool asked_waits(const struct asked *a)
     return any;
 }
 
-void asked_ready(struct asked *a, struct asked_answer *answer)
+void request_server_ready(struct request_server *a, struct request_answer *answer)
 {
     for (int i = 0; i < a->options.places; i++) {
-        struct one *x = &a->list[i];
+        struct connection *x = &a->list[i];
         if (x->owner != NULL && x->waits && !uv_is_closing(&x->u.handle)) {
             answer->users++;
             send_answer(x, answer);
         }
     }
-    asked_answer_let_go(answer);
+    request_answer_release(answer);
 }
 
 /* ---- the request ---- */
 
 static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *out)
 {
-    struct one *x = (struct one *)handle;
-    size_t used = x->asked ? 0 : x->size; /* what comes behind a request is not looked at */
+    struct connection *x = (struct connection *)handle;
+    size_t used = x->complete ? 0 : x->size; /* bytes after the request are ignored */
     (void)wanted;
     *out = uv_buf_init(x->request + used, (unsigned)(x->owner->options.request_bytes - used));
 }
 
-/* A full buffer gives an error (UV_ENOBUFS). */
+/* libuv reports a full buffer as an error (UV_ENOBUFS). */
 static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
 {
-    struct one *x = (struct one *)stream;
-    const struct asked_options *o = &x->owner->options;
-    struct asked_answer *answer = NULL;
+    struct connection *x = (struct connection *)stream;
+    const struct request_server_options *o = &x->owner->options;
+    struct request_answer *answer = NULL;
     uv_os_fd_t fd = -1;
     (void)buffer;
     x->ended = x->ended || size < 0;
-    if (size < 0 && (!x->asked || x->answered || size != UV_EOF)) {
+    if (size < 0 && (!x->complete || x->answered || size != UV_EOF)) {
         end(x);
     }
-    if (size <= 0 || x->asked) {
+    if (size <= 0 || x->complete) {
         return;
     }
     x->size += (size_t)size;
     (void)uv_fileno(&x->u.handle, &fd);
-    enum asked_take take = o->take(o->user, fd, x->request, x->size, &answer);
-    x->asked = take != ASKED_MORE;
-    x->waits = take == ASKED_LATER;
-    if (take == ASKED_DROP) {
+    enum request_verdict take = o->take(o->user, fd, x->request, x->size, &answer);
+    x->complete = take != REQUEST_MORE;
+    x->waits = take == REQUEST_LATER;
+    if (take == REQUEST_DROP) {
         end(x);
-    } else if (take == ASKED_ANSWER) {
+    } else if (take == REQUEST_ANSWER) {
         send_answer(x, answer);
     }
 }
 
 /* ---- connections ---- */
 
-/* A place for one that comes, or null. */
-static struct one *find_place(struct asked *a)
+/* Returns a free place, or null: then the oldest connection is closed if it is old enough. */
+static struct connection *find_place(struct request_server *a)
 {
-    struct one *oldest = NULL;
+    struct connection *oldest = NULL;
     for (int i = 0; i < a->options.places; i++) {
-        struct one *x = &a->list[i];
+        struct connection *x = &a->list[i];
         if (x->owner == NULL) {
             return x;
         }
@@ -204,7 +204,7 @@ static struct one *find_place(struct asked *a)
             oldest = x;
         }
     }
-    if (oldest != NULL && a->options.gives_way_s > 0 && dt_now_s() - oldest->since_s > a->options.gives_way_s) {
+    if (oldest != NULL && a->options.evict_after_s > 0 && dt_now_s() - oldest->since_s > a->options.evict_after_s) {
         end(oldest);
     }
     return NULL;
@@ -217,17 +217,17 @@ static int open_stream(union stream *u, uv_loop_t *loop, bool is_tcp)
 
 static void on_check(uv_timer_t *timer)
 {
-    struct asked *a = timer->data;
+    struct request_server *a = timer->data;
     bool any = false;
     for (int i = 0; i < a->options.places; i++) {
-        struct one *x = &a->list[i];
-        if (x->owner != NULL && dt_now_s() - x->since_s > a->options.slow_s) {
+        struct connection *x = &a->list[i];
+        if (x->owner != NULL && dt_now_s() - x->since_s > a->options.timeout_s) {
             end(x);
         }
         any = any || x->owner != NULL;
     }
     if (a->waiting) {
-        (void)find_place(a); /* makes one */
+        (void)find_place(a); /* may close the oldest connection */
     }
     if (!any) {
         (void)uv_timer_stop(timer);
@@ -236,13 +236,13 @@ static void on_check(uv_timer_t *timer)
 
 static void on_connection(uv_stream_t *listener, int result)
 {
-    struct asked *a = listener->data;
-    struct one *x = result == 0 ? find_place(a) : NULL;
+    struct request_server *a = listener->data;
+    struct connection *x = result == 0 ? find_place(a) : NULL;
     if (x == NULL) {
         a->waiting = result == 0;
         return;
     }
-    *x = (struct one){
+    *x = (struct connection){
         .owner = a, .since_s = dt_now_s(), .request = a->requests + (size_t)(x - a->list) * a->options.request_bytes};
     if (open_stream(&x->u, listener->loop, a->is_tcp) != 0) {
         x->owner = NULL;
@@ -254,8 +254,8 @@ static void on_connection(uv_stream_t *listener, int result)
         end(x);
         return;
     }
-    if (!uv_is_active((uv_handle_t *)&a->timer)) { /* started again and again it would never be
-                                                    * due */
+    /* a timer that is restarted for each connection would never fire */
+    if (!uv_is_active((uv_handle_t *)&a->timer)) {
         (void)uv_timer_start(&a->timer, on_check, CHECK_MS, CHECK_MS);
     }
     (void)uv_read_start(&x->u.stream, give_buffer, on_read);
@@ -263,14 +263,15 @@ static void on_connection(uv_stream_t *listener, int result)
 
 /* ---- open, close ---- */
 
-int asked_open(struct asked **out, uv_loop_t *loop, int fd, const struct asked_options *options, struct dt_error *err)
+int request_server_open(struct request_server **out, uv_loop_t *loop, int fd,
+                        const struct request_server_options *options, struct dt_error *err)
 {
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof at;
     if (getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
         return dt_fail_errno(err, "listening socket");
     }
-    struct asked *a = dt_alloc(sizeof *a);
+    struct request_server *a = dt_alloc(sizeof *a);
     a->options = *options;
     a->is_tcp = at.ss_family != AF_UNIX;
     a->list = dt_alloc((size_t)options->places * sizeof *a->list);
@@ -279,15 +280,14 @@ int asked_open(struct asked **out, uv_loop_t *loop, int fd, const struct asked_o
     (void)open_stream(&a->listener, loop, a->is_tcp);
     a->listener.handle.data = a->timer.data = a;
     a->handles = 2;
-    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* so that on failure the caller's stays the
-                                              * caller's */
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the caller keeps fd if this fails */
     int rc = own < 0 ? -errno : a->is_tcp ? uv_tcp_open(&a->listener.tcp, own) : uv_pipe_open(&a->listener.pipe, own);
     if (rc != 0 && own >= 0) {
         (void)close(own);
     }
     rc = rc == 0 ? uv_listen(&a->listener.stream, BACKLOG, on_connection) : rc;
     if (rc != 0) {
-        asked_close(a);
+        request_server_close(a);
         return dt_fail(err, DT_IO, "listen: %s", uv_strerror(rc));
     }
     (void)close(fd);
@@ -295,7 +295,7 @@ int asked_open(struct asked **out, uv_loop_t *loop, int fd, const struct asked_o
     return 0;
 }
 
-void asked_close(struct asked *a)
+void request_server_close(struct request_server *a)
 {
     a->closing = true;
     for (int i = 0; i < a->options.places; i++) {

@@ -1,36 +1,36 @@
-#include "launcher/net/knock.h"
+#include "launcher/net/port_probe.h"
 
 #include "base/text.h"
 #include "launcher/net/lookup.h"
 
 #include <stdlib.h>
 
-struct knock {
-    struct knock *next, **list;
+struct port_probe {
+    struct port_probe *next, **list;
     uv_tcp_t handle;
     uv_timer_t timer;
     uv_connect_t request;
     int handles;
     uint64_t peer;
-    knock_done *done;
+    port_probe_done *done;
     void *user;
 };
 
 static void on_closed(uv_handle_t *handle)
 {
-    struct knock *k = handle->data;
+    struct port_probe *k = handle->data;
     if (--k->handles == 0) {
         free(k);
     }
 }
 
-/* Takes it out of the list and closes it; once. */
-static bool end(struct knock *k)
+/* Removes the probe from its list and closes its handles. False if it had ended before. */
+static bool end(struct port_probe *k)
 {
     if (k->list == NULL) {
         return false;
     }
-    struct knock **place = k->list;
+    struct port_probe **place = k->list;
     while (*place != k) {
         place = &(*place)->next;
     }
@@ -41,7 +41,7 @@ static bool end(struct knock *k)
     return true;
 }
 
-static void answer(struct knock *k, enum knock_end how)
+static void answer(struct port_probe *k, enum port_probe_end how)
 {
     if (end(k)) {
         k->done(k->user, k->peer, how);
@@ -50,21 +50,21 @@ static void answer(struct knock *k, enum knock_end how)
 
 static void on_connect(uv_connect_t *request, int status)
 {
-    answer(request->data, status == 0 ? KNOCK_OPEN : status == UV_ECONNREFUSED ? KNOCK_REFUSED : KNOCK_SILENT);
+    answer(request->data, status == 0 ? PORT_OPEN : status == UV_ECONNREFUSED ? PORT_REFUSED : PORT_SILENT);
 }
 
 static void on_timer(uv_timer_t *timer)
 {
-    answer(timer->data, KNOCK_SILENT);
+    answer(timer->data, PORT_SILENT);
 }
 
-void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char *address, int port, double timeout_s,
-                knock_done *done, void *user)
+void port_probe_open(struct port_probe **list, uv_loop_t *loop, uint64_t peer, const char *address, int port,
+                     double timeout_s, port_probe_done *done, void *user)
 {
     struct lookup_list to;
     struct dt_error ignored;
-    struct knock *k = dt_alloc(sizeof *k);
-    *k = (struct knock){.next = *list, .list = list, .handles = 2, .peer = peer, .done = done, .user = user};
+    struct port_probe *k = dt_alloc(sizeof *k);
+    *k = (struct port_probe){.next = *list, .list = list, .handles = 2, .peer = peer, .done = done, .user = user};
     *list = k;
     (void)uv_tcp_init(loop, &k->handle);
     (void)uv_timer_init(loop, &k->timer);
@@ -75,7 +75,7 @@ void knock_open(struct knock **list, uv_loop_t *loop, uint64_t peer, const char 
     (void)uv_timer_start(&k->timer, on_timer, begun ? (uint64_t)(timeout_s * 1e3) + 1 : 0, 0);
 }
 
-void knock_close_all(struct knock **list)
+void port_probe_close_all(struct port_probe **list)
 {
     while (*list != NULL) {
         (void)end(*list);

@@ -1,6 +1,6 @@
-/* One timer. Whether an address is here is asked each time: addresses come and go with those who
- * inherit a service. */
-#include "launcher/hosts/claim.h"
+/* One timer. Each try checks anew whether the address is local, because a service's address may
+ * move between machines. */
+#include "launcher/hosts/endpoint_watch.h"
 
 #include "base/log.h"
 #include "base/text.h"
@@ -8,51 +8,51 @@
 
 #include <stdlib.h>
 
-struct claim {
-    struct claim_options options;
+struct endpoint_watch {
+    struct endpoint_watch_options options;
     uv_loop_t *loop;
     uv_timer_t timer;
-    struct lookup *lookup;   /* under way */
+    struct lookup *lookup;   /* the running look-up, or null */
     struct lookup_list list; /* count 0: not known yet */
 };
 
 static void on_lookup(void *user, const struct lookup_list *list, const struct dt_error *err)
 {
-    struct claim *c = user;
+    struct endpoint_watch *c = user;
     c->lookup = NULL;
     if (list != NULL) {
         c->list = *list;
         (void)uv_timer_again(&c->timer);
     } else {
-        dt_log(DT_LOG_DEBUG, "claim", "%s", err->text);
+        dt_log(DT_LOG_DEBUG, "endpoint", "%s", err->text);
     }
 }
 
 static void on_try(uv_timer_t *timer)
 {
-    struct claim *c = timer->data;
+    struct endpoint_watch *c = timer->data;
     struct dt_error err;
     int fd = -1;
     if (c->list.count == 0) {
         if (c->lookup == NULL && lookup_open(&c->lookup, c->loop, c->options.host, c->options.port, c->options.resolver,
                                              on_lookup, c, &err) != 0) {
-            dt_log(DT_LOG_DEBUG, "claim", "%s", err.text);
+            dt_log(DT_LOG_DEBUG, "endpoint", "%s", err.text);
         }
         return;
     }
     if (endpoint_take(&c->list, c->options.port, &fd, &err) != 0) {
-        dt_log(DT_LOG_DEBUG, "claim", "%s", err.text);
+        dt_log(DT_LOG_DEBUG, "endpoint", "%s", err.text);
         return;
     }
     (void)uv_timer_stop(timer);
     c->options.got(c->options.user, fd, &c->list);
 }
 
-void claim_open(struct claim **out, uv_loop_t *loop, const struct claim_options *options,
-                const struct lookup_list *list)
+void endpoint_watch_open(struct endpoint_watch **out, uv_loop_t *loop, const struct endpoint_watch_options *options,
+                         const struct lookup_list *list)
 {
-    struct claim *c = dt_alloc(sizeof *c);
-    *c = (struct claim){.options = *options, .loop = loop};
+    struct endpoint_watch *c = dt_alloc(sizeof *c);
+    *c = (struct endpoint_watch){.options = *options, .loop = loop};
     if (list != NULL) {
         c->list = *list;
     }
@@ -68,7 +68,7 @@ static void on_closed(uv_handle_t *handle)
     free(handle->data);
 }
 
-void claim_close(struct claim *c)
+void endpoint_watch_close(struct endpoint_watch *c)
 {
     if (c->lookup != NULL) {
         lookup_close(c->lookup);
