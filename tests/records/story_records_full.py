@@ -10,7 +10,7 @@ import pytest
 import story_records
 
 
-@pytest.mark.parametrize("part", story_records.PARTS)
+@pytest.mark.parametrize("part", story_records.PARTS + story_records.BITS)
 def test_the_programs_do_all_that_was_recorded(part):
     code, text = story_records.check(part)
     assert code == 0 and f"ok   {part}" in text, text
