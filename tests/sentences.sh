@@ -10,7 +10,7 @@ READS = {  # file: whose text it is, and how often
     "collectives/nccl_stop.c": ("what NCCL says of a failure", 3),
     "launcher/hosts/etcd/etcd.c": ("etcd's answers", 1),
     "launcher/hosts/place.c": ("a process that holds a port, by its name in /proc", 1),
-    "launcher/job/run_say.c": ("Python's words for a missing module", 1),
+    "launcher/job/say.c": ("Python's words for a missing module", 1),
     "launcher/ssh/leash.c": ("lines that ssh carries: a word and a value", 4),
     "launcher/workers/process.c": ("/proc", 3),
 }

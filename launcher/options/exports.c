@@ -150,8 +150,15 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
 int exports_apply(const struct options *o, struct dt_error *err)
 {
     for (int i = 0; i < o->export_count; i++) {
-        /* it stays the environment's */
-        if (has_value(o->exports[i]) && putenv(dt_strdup(o->exports[i])) != 0) {
+        if (!has_value(o->exports[i])) {
+            continue;
+        }
+        size_t n = strcspn(o->exports[i], "=");
+        char *name = dt_strdup(o->exports[i]);
+        name[n] = '\0';
+        int result = setenv(name, name + n + 1, 1);
+        free(name);
+        if (result != 0) {
             return dt_fail_errno(err, "--export");
         }
     }

@@ -174,7 +174,8 @@ def test_a_script_run_by_its_path(tmp_path, spelling):
     """As torchrun's function run_script_path does: by runpy, with the script's arguments, and its exit code counts."""
     script(tmp_path, "job", "")
     (tmp_path / "job").write_text("import os, sys, __main__\n"
-                                  "print(os.environ['RANK'], sys.argv, __name__, __file__, vars(__main__) is globals(), flush=True)\n"
+                                  "line = f\"{os.environ['RANK']} {sys.argv} {__name__} {__file__} {vars(__main__) is globals()}\\n\"\n"
+                                  "os.write(1, line.encode())\n"
                                   "sys.exit(int(sys.argv[1]))\n")
     result = run(["--nproc_per_node=2", spelling, "job", "0", "-m", "${local_rank}"], cwd=tmp_path, env={"PYTHON_EXEC": PYTHON})
     assert result.code == 0 and result.err == "", result
