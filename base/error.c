@@ -82,7 +82,7 @@ int dt_wrap(struct dt_error *err, const char *fmt, ...)
     return -1;
 }
 
-/* ---- who is to blame ---- */
+/* ---- the rank to blame ---- */
 
 int dt_blame(struct dt_error *err, enum dt_fault fault, int rank)
 {

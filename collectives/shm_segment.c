@@ -25,7 +25,7 @@
 
 #define PAGE ((size_t)4096)
 #define MEMFD "dtrun-comm"
-/* nobody can shrink the file under its mappings */
+/* so that no process can shrink the file under its mappings */
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* Identifies the name space of process ids: boot id and pid namespace. */

@@ -1,4 +1,4 @@
-/* What the files of the CPU backend share: device ops, the pool behind a stream, per-thread work
+/* Shared by the files of the CPU backend: device ops, the pool behind a stream, per-thread work
  * memory. */
 #ifndef DT_KERNELS_CPU_CPU_H
 #define DT_KERNELS_CPU_CPU_H
@@ -21,8 +21,8 @@ struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
-/* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a lies at a[i * a_row + l * a_col]; one
- * of both strides is 1; b alike. */
+/* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a is a[i * a_row + l * a_col]; one of the
+ * two strides is 1. b has the same form. */
 struct dt_gemm {
     float *c;
     const float *a, *b, *bias; /* null: no bias */

@@ -23,7 +23,7 @@ struct dt_dnn_config {
     int64_t engine, knob_count;
     struct {
         int64_t type, value;
-    } knobs[DT_DNN_KNOBS]; /* those beyond knob_count are zero */
+    } knobs[DT_DNN_KNOBS]; /* zero from knob_count on */
 };
 
 /* Lists the library's engine configurations for a finished graph, the one expected to be fastest

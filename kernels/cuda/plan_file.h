@@ -29,8 +29,8 @@ struct dt_plan_kind {
 };
 
 struct dt_plan_file;
-/* What a file belongs to, for dt_plan_file_open: GPU number `index`, driver and library. The caller
- * frees it. */
+/* The text that identifies the owner of a file, for dt_plan_file_open: GPU number `index`, driver
+ * and library. The caller frees it. */
 char *dt_plan_file_device(int index, const char *library, size_t version);
 /* Reads NAME-HASH.plans in $DTRUN_CACHE, $XDG_CACHE_HOME/dtrun or ~/.cache/dtrun; without a file it
  * is empty. A damaged file, or one of another device than `of`, counts as none, and one warning is
