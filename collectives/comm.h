@@ -173,9 +173,9 @@ int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_er
  * the collective is done. With s null it runs on host memory before this returns. Failures go to
  * the stream and to dt_comm_poll. */
 void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_stream *s);
-/* Runs one collective of each of these kinds (bits 1 << enum dt_coll) on s, of one element and of
- * `bytes` in all, on memory of its own, and waits for them. Backends make connections and buffers
- * with the first collective of a kind; afterwards the device's free memory is what remains for the
+/* Runs two collectives of each of these kinds (bits 1 << enum dt_coll) on s, on memory of its own:
+ * one of one element, one of `bytes` in all. Waits for them. Backends make connections and buffers
+ * with the first collectives of a kind; afterwards the device's free memory is what remains for the
  * job. All ranks call it alike. Returns at once for backends that make nothing then. DT_NO_MEMORY:
  * the buffers found no room. */
 int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_stream *s, struct dt_error *err);

@@ -21,7 +21,7 @@
 #include <sys/uio.h>
 
 #define TCP_MAGIC 0x32504354u
-/* Up to this size every host merges everything, so data crosses the wire once instead of twice. */
+/* Up to this size every host merges everything: one trip over the wire instead of two. */
 #define TCP_SMALL_BYTES ((size_t)16384)
 /* merged at a time; stays in the second-level cache until it is sent */
 #define TCP_BLOCK_BYTES ((size_t)64 * 1024)

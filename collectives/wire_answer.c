@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    /* of each answer this much is copied, so that it can be sent together with other answers */
+    /* bytes of each answer that are copied before values are shared */
     copied_bytes = 65536,
     /* capacity of an empty buffer that is kept; thousands of clients may be idle */
     kept_bytes = 4096,
