@@ -1,4 +1,4 @@
-/* Lines of /proc/self/cgroup: "0::/a/b" is version 2, "9:cpu,cpuacct:/a/b" is version 1. */
+/* Lines of /proc/self/cgroup: "0::/a/b" is version 2, "9:cpu,cpuacct:/a/b" version 1. */
 #include "base/cgroup.h"
 
 #include "base/file.h"
@@ -43,7 +43,7 @@ int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX
     return count;
 }
 
-/* Version 2 has both numbers in one file, version 1 in two files. */
+/* Version 2 has both numbers in one file, version 1 in two. */
 static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *period)
 {
     struct dt_text text;
@@ -52,8 +52,7 @@ static bool read_quota(const struct dt_cgroup *g, long long *quota, long long *p
     char *more = dt_format("%s/cpu.cfs_period_us", g->path);
     *quota = *period = 0;
     if (dt_file_read(path, 256, &text, NULL) == 0) {
-        /* "max" and -1 mean no limit */
-        (void)sscanf(dt_text_str(&text), "%lld %lld", quota, period);
+        (void)sscanf(dt_text_str(&text), "%lld %lld", quota, period); /* "max" and -1: none */
     }
     if (!g->version_2 && dt_file_read(more, 256, &text, NULL) == 0) {
         (void)sscanf(dt_text_str(&text), "%lld", period);

@@ -16,7 +16,7 @@ struct dt_cgroup {
 /* Lists folders for a controller ("memory"), for each version from our own group up to the root.
  * Returns their number, at most DT_CGROUP_MAX. */
 int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX]);
-/* CPU limit of our group and the groups above it, in cores; 0: no limit. */
+/* CPU time that our group and those above it may use, in cores; 0: no limit. */
 double dt_cgroup_cpus(void);
 
 #endif

@@ -14,7 +14,7 @@ double dt_wall_s(void);
  * a wait at once. The limit is 9e9 (285 years, also for infinity), because the kernel's 64-bit
  * nanoseconds hold no more. */
 struct timespec dt_timespec(double seconds);
-/* Sleeps for the whole time, also if signals interrupt it. */
+/* Sleeps; goes on after signals until the time is over. */
 void dt_sleep_s(double seconds);
 /* Writes UTC as 2026-01-31T12:34:56.789Z; `out` has at least 32 bytes. */
 void dt_wall_text(double wall_s, char *out, size_t out_bytes);

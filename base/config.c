@@ -1,6 +1,6 @@
-/* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened into
- * one list of entries, one per path. --set edits that list. Reading marks entries; unmarked entries
- * are unknown keys. config_value.c handles single values. */
+/* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened
+ * into one list of entries, path by path; --set edits that list; reading marks entries, and what
+ * stays unmarked is unknown. Single values are the matter of config_value.c. */
 #include "base/config.h"
 
 #include "base/config_value.h"
@@ -18,9 +18,9 @@ enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100, FILE_BYTES 
 struct entry {
     const char *path; /* "training.seed" */
     const cJSON *value;
-    const char *where; /* "job.json:4:9" (place of the key), or "--set training.seed=7" */
+    const char *where; /* "job.json:4:9" (of the key), or "--set training.seed=7" */
     const char *value_where;
-    uint32_t line, column; /* to sort problems; those of --set come last */
+    uint32_t line, column; /* for sorting; --set comes last */
     bool section, read;
 };
 
@@ -83,15 +83,14 @@ static void add_entry(struct dt_config *c, struct entry e)
 
 static const char *join(struct dt_config *c, const char *section, const char *key)
 {
-    /* a key with a dot is not a path: quoted like this it is never found, so it is reported as
-     * unknown */
-    if (*key == 0 || strchr(key, '.') != NULL) {
+    if (*key == 0 || strchr(key, '.') != NULL) { /* a dot in a key is no path: such a key is
+                                                  * never found, hence unknown */
         return dt_arena_printf(c->arena, "%s%s\"%s\"", section, *section != 0 ? "." : "", key);
     }
     return *section == 0 ? dt_arena_strdup(c->arena, key) : dt_arena_printf(c->arena, "%s.%s", section, key);
 }
 
-/* Counts a value and those below it. The values inside arrays have places, too, but no entries. */
+/* Values inside arrays have places too, but no entries of their own. */
 static size_t count_values(const cJSON *v)
 {
     size_t count = 1;
@@ -102,8 +101,8 @@ static size_t count_values(const cJSON *v)
     return count;
 }
 
-/* Adds the members of an object, recursively. `next` counts the places of the scan, in the same
- * order. For --set `next` is null, and `where` is the place. */
+/* Adds an object's members, and theirs. `next` counts the places of the scan, in the same order;
+ * null for --set, and `where` then. */
 static void flatten(struct dt_config *c, const cJSON *object, const char *path, size_t *next, const char *where)
 {
     for (const cJSON *v = object->child; v != NULL; v = v->next) {
@@ -160,7 +159,7 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     if (dt_scan(text, size, path, &c->scan, err) != 0) {
         goto fail;
     }
-    if (c->scan.count > VALUES_MAX) { /* refuse them before they take memory */
+    if (c->scan.count > VALUES_MAX) { /* before memory is spent on them */
         (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", path, c->scan.count,
                       VALUES_MAX);
         goto fail;
@@ -223,8 +222,7 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
                                        : dt_arena_printf(c->arena, "--set %s", assignment);
     char first = *text;
     cJSON *tree = NULL;
-    /* meant as JSON, so report its syntax errors */
-    if (first == '{' || first == '[' || first == '"') {
+    if (first == '{' || first == '[' || first == '"') { /* meant as JSON, so faults in it are faults */
         tree = dt_scan_parse(text, strlen(text), where, NULL, err);
         if (tree == NULL) {
             return -1;
@@ -237,7 +235,7 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
     }
     keep_tree(c, tree);
     remove_entries(c, path);
-    /* make entries for the sections above, if they are missing */
+    /* the sections above must be there */
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         *dot = 0;
         const struct entry *above = find(c, path);
@@ -319,8 +317,8 @@ const char *dt_config_source(const struct dt_config *c, const char *path)
     return where != NULL ? where : "default";
 }
 
-/* Reads one field: from its entry if there is a valid one, otherwise from its default. True: there
- * was no problem. */
+/* One field: from its entry when it is given and good, otherwise from its fallback. True when
+ * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
 {
     const char *path = join(c, section, field->key);
@@ -380,7 +378,7 @@ int dt_config_read(struct dt_config *c, const char *section, const struct dt_fie
     }
     struct entry *e = *section != 0 ? find(c, section) : NULL;
     if (e != NULL) {
-        bool again = e->read; /* another table has read it and reported its problems */
+        bool again = e->read; /* by another table: what is wrong with it was said */
         e->read = true;
         if (!again && !e->section && !cJSON_IsNull(e->value)) {
             struct dt_text t;
@@ -427,8 +425,8 @@ static void describe_unknown(struct dt_config *c, const struct entry *e, struct 
 {
     const char *names[256];
     size_t count = 0, section_bytes = (size_t)(leaf(e->path) - e->path);
-    /* first among keys of the same section, and at the top also sections */
-    for (size_t i = 0; i < c->section_count; i++) {
+    for (size_t i = 0; i < c->section_count; i++) { /* keys of the same section; at the top also
+                                                     * the sections */
         const char *name = c->sections[i].name;
         bool same = section_bytes == 0
                         ? *name == 0
@@ -446,7 +444,7 @@ static void describe_unknown(struct dt_config *c, const struct entry *e, struct 
         dt_text_printf(t, "; did you mean %s?", nearest);
         return;
     }
-    for (size_t i = 0; i < c->section_count; i++) { /* then the right name in another section */
+    for (size_t i = 0; i < c->section_count; i++) { /* right name, wrong place */
         for (const struct dt_field *f = c->sections[i].fields; f->key != NULL; f++) {
             if (strcmp(f->key, leaf(e->path)) == 0) {
                 dt_text_printf(t, "; did you mean %s%s%s?", c->sections[i].name, *c->sections[i].name != 0 ? "." : "",
@@ -458,8 +456,7 @@ static void describe_unknown(struct dt_config *c, const struct entry *e, struct 
     dt_text_puts(t, "; remove it");
 }
 
-/* Reports entries that were not read: by a hint, or as unknown. Skips those below an entry that was
- * reported. */
+/* Entries that nobody read: hinted, unknown, or below something already reported. */
 static void find_unknown(struct dt_config *c)
 {
     const char *reported = NULL;
@@ -469,7 +466,7 @@ static void find_unknown(struct dt_config *c)
             continue;
         }
         const struct dt_config_hint *hint = hint_for(c, e->path);
-        bool inner = false; /* a section that only contains sections that were read */
+        bool inner = false; /* a section that only leads to sections that were read */
         for (size_t s = 0; hint == NULL && e->section && s < c->section_count; s++) {
             inner = inner || (within(c->sections[s].name, e->path) && *c->sections[s].name != 0);
         }
@@ -512,7 +509,7 @@ int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_err
         qsort(c->problems, count, sizeof *c->problems, by_place);
     }
     for (size_t i = 0; i < count && problems != NULL; i++) {
-        /* a problem may contain keys of the file */
+        /* keys of the file are in it */
         dt_text_add_visible(problems, c->problems[i].text, strlen(c->problems[i].text), false);
         dt_text_puts(problems, "\n");
     }

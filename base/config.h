@@ -74,8 +74,8 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);
  * used instead. Several tables may read one section. The word "auto" selects the default of a
  * number or bool. Returns the number of problems in this section. */
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out);
-/* The place that gave a key, such as "job.json:4:9" or "--set training.seed=7". Null: nothing or
- * only null was given. Valid as long as c. */
+/* The place that gave a key, such as "job.json:4:9" or "--set training.seed=7"; null when
+ * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);
 /* Adds a problem of a key: `where: key: text`, sorted by place. For a key that was not given,
  * `where` is the file alone. */

@@ -32,8 +32,7 @@ static void read_holder(int fd, struct holder *h)
     if (second != NULL) {
         (void)snprintf(h->launch, sizeof h->launch, "%s", second + 1);
     }
-    /* make it safe for one line of a message: anybody may have written it */
-    for (ssize_t i = 0; i < size; i++) {
+    for (ssize_t i = 0; i < size; i++) { /* for one line of a message, whoever wrote it */
         line[i] = (unsigned char)line[i] < 32 || line[i] == 127 ? '\0' : line[i];
     }
     if (sscanf(line, "%255s %ld %31s %127[^\n]", h->host, &h->pid, h->since, h->job) < 3) {

@@ -1,5 +1,5 @@
-/* The table of models: each file in models/ has a row here. Also the functions that are the same
- * for all models, by their field tables. */
+/* The table of models: add a row for a new file in models/. And what is the same for all models:
+ * values by field tables. */
 #include "worker/model/model.h"
 
 #include "base/config_value.h"
