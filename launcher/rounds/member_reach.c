@@ -1,9 +1,10 @@
-/* Workers of any two hosts talk to each other, agents of two followers need not. So before a round
- * begins its leader lets the followers connect to each other. A host that another one cannot reach
- * is left out when the job may go on without it; otherwise the round waits. A host that takes no
- * connections from any host (its ports are closed; it called its leader) is an exception: agents
- * need no more than its link to the leader, and only the program knows what its workers need.
- * Rounds of more than MEMBER_REACH hosts begin without this: their workers find out. */
+/* Workers of any two hosts talk to each other, but agents of two followers need not. So before a
+ * round begins, its leader makes the followers connect to each other. If two hosts cannot connect,
+ * one of them is excluded if the job may go on without it; otherwise the round waits. A host that
+ * takes connections from no host (its ports are closed, and it opened the link to its leader) is an
+ * exception. Agents need only its link to the leader, and only the program knows which connections
+ * its workers need. Rounds of more than MEMBER_REACH hosts begin without these attempts; their
+ * workers will find such pairs. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ static const struct peer_info *info_of(const struct member *m, uint64_t id)
     return p != NULL && p->joined ? &p->info : NULL;
 }
 
-/* The later node of a pair connects to the earlier one, as its workers will. */
+/* The later node of a pair connects to the earlier node, as its workers will. */
 static void ask(struct member *m)
 {
     for (int i = 0; i < m->leading.pair_count; i++) {
@@ -83,14 +84,15 @@ const char *member_apart_text(const struct member *m, char *text, size_t size)
     return text;
 }
 
-/* Counts pairs as reached of which one host takes no connections from any host. True: we are still
- * asking. */
+/* Counts a pair as reached if one of its hosts takes connections from no host. Returns true while a
+ * host is being tried. */
 static bool excuse_closed(struct member *m)
 {
     bool asking = false;
     for (int i = 0; i < m->leading.pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
         struct member_pair *pair = &m->leading.pairs[i];
-        struct member_peer *p = member_find(m, pair->low); /* the host that is connected to */
+        /* the other host of the pair connects to this one */
+        struct member_peer *p = member_find(m, pair->low);
         if (pair->reached || p == NULL || !p->joined) {
             continue;
         }
@@ -126,7 +128,8 @@ void member_knocked(struct member *m, uint64_t peer, bool open, double now_s)
     }
 }
 
-/* The host that misses most other hosts; of several the last one. */
+/* The host with the most unreached hosts; of several the last one. *other: one of its unreached
+ * hosts. */
 static struct member_peer *loneliest(const struct member *m, uint64_t *other)
 {
     struct member_peer *worst = NULL;
@@ -151,8 +154,9 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
-/* The two were in the round before, and its workers lost their peers: this is why, and it costs no
- * restart. All hosts hear it before the next round begins. */
+/* Notes that the two hosts cannot reach each other. If both were in the previous round, and that
+ * round ended because workers lost their peers, this is the cause, and it costs no restart. All
+ * hosts are told before the next round begins. */
 static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *words,
                           const char *next)
 {
@@ -221,7 +225,7 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
     uint64_t other = in->reach.id;
     (void)now_s;
     if (p->apart == other) {
-        p->apart = 0; /* it asks again soon */
+        p->apart = 0; /* the host sends another JOIN soon */
     }
     for (int i = 0; i < m->leading.pair_count; i++) {
         struct member_pair *pair = &m->leading.pairs[i];
@@ -231,7 +235,7 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
     member_begin_when_free(m);
 }
 
-/* From a follower to its leader. */
+/* A follower reports to its leader that it has a link with the peer. */
 void member_say_reached(struct member *m, uint64_t peer)
 {
     struct message out = {.kind = MESSAGE_REACH, .reach = {.id = peer}};
