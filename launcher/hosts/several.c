@@ -86,7 +86,7 @@ static void on_etcd_trouble(void *user, const char *why)
     hosts_wait_trouble(&s->wait, why != NULL ? why : "", 0);
 }
 
-static void on_forsaken(void *user, uint64_t peer, enum port_probe_end end)
+static void on_leader_probed(void *user, uint64_t peer, enum port_probe_end end)
 {
     struct several *s = user;
     if (end == PORT_REFUSED) {
@@ -97,12 +97,12 @@ static void on_forsaken(void *user, uint64_t peer, enum port_probe_end end)
 
 /* Only while the address belongs to this machine: another machine that has it now proves
  * nothing. */
-static void on_etcd_knock(void *user, const struct peer_info *at)
+static void probe_leader(void *user, const struct peer_info *at)
 {
     struct several *s = user;
     if (dt_net_is_here(at->address)) {
         port_probe_open(&s->probes, s->tick.loop, at->id, at->address, at->port, s->base.o->dead_after_s / 5,
-                        on_forsaken, s);
+                        on_leader_probed, s);
     }
 }
 
@@ -354,7 +354,7 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
                                    .moved = on_etcd_moved,
                                    .trouble = on_etcd_trouble,
                                    .refused = on_etcd_refused,
-                                   .knock = on_etcd_knock};
+                                   .probe_port = probe_leader};
     member_init(&s->member, m, &hooks);
     if (o->etcd.endpoint_count > 0 && etcd_witness_open(&s->etcd, loop, o, &s->member, &e, err) != 0) {
         return -1;

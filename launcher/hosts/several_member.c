@@ -184,7 +184,7 @@ static void on_probed(void *user, uint64_t peer, enum port_probe_end end)
     bool open = end == PORT_OPEN;
     dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer,
            open ? "takes connections" : "takes no connections");
-    member_knocked(&s->member, peer, open, dt_now_s());
+    member_port_probed(&s->member, peer, open, dt_now_s());
     several_moved(s);
 }
 
@@ -211,5 +211,5 @@ struct member_hooks several_member_hooks(struct several *s)
                                  .serve = serve,
                                  .drop = drop,
                                  .say = member_line,
-                                 .knock = probe_peer};
+                                 .probe_port = probe_peer};
 }

@@ -133,7 +133,7 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     }
 }
 
-static bool got_further(struct coordinator *c, const struct event *e)
+static bool made_progress(struct coordinator *c, const struct event *e)
 {
     bool further = e->step > c->best_step || e->saved_step > c->best_saved;
     c->best_step = e->step > c->best_step ? e->step : c->best_step;
@@ -155,7 +155,7 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
 
 /* The hosts lost each other, so the failure of the workers costs nothing. Gives back the counted
  * restart. */
-static void forgive(struct coordinator *c)
+static void refund_restart(struct coordinator *c)
 {
     c->restarts_used -= c->doubt_counted;
     c->no_progress = c->doubt_no_progress;
@@ -168,12 +168,12 @@ bool coordinator_doubts(const struct coordinator *c, int node)
     return c->doubtful && n != NULL && n->doubted;
 }
 
-bool coordinator_apart(struct coordinator *c, int node, int other)
+bool coordinator_note_unreachable(struct coordinator *c, int node, int other)
 {
     /* only nodes that were in that round can have ended it */
     bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other);
     if (both) {
-        forgive(c);
+        refund_restart(c);
     }
     return both;
 }
@@ -203,7 +203,7 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         finish(c, e->code, out);
         return;
     }
-    bool further = got_further(c, e), again = out_of_memory_again(c, e);
+    bool further = made_progress(c, e), again = out_of_memory_again(c, e);
     c->doubt_no_progress = c->no_progress;
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
     bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
@@ -312,7 +312,7 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
     }
     bool was_in = n->state == NODE_IN;
     if (coordinator_doubts(c, e->node)) {
-        forgive(c);
+        refund_restart(c);
     }
     c->state_counts[n->state]--;
     c->place_of[e->node] = 0;

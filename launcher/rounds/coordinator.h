@@ -172,7 +172,7 @@ const struct coordinator_node *coordinator_find(const struct coordinator *c, int
 double coordinator_last_call_end(const struct coordinator *c);
 /* Notes that two nodes cannot reach each other. Returns true if this explains the end of the last
  * round, which was doubtful; that end then costs no restart. */
-bool coordinator_apart(struct coordinator *c, int node, int other);
+bool coordinator_note_unreachable(struct coordinator *c, int node, int other);
 /* Whether the last round may have ended because its workers lost this node. */
 bool coordinator_doubts(const struct coordinator *c, int node);
 /* now_s: a monotonic clock, in seconds. */

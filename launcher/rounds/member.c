@@ -210,7 +210,7 @@ static bool takes_start(struct member *m, uint64_t leader, const struct message_
     m->following.lease_s = m->following.echo_s;
     member_keep(m, &start->record, leader);
     member_forget_past_cause(m);
-    member_let_others_go(m);
+    member_drop_other_links(m);
     m->node.last_round = start->record.round;
     m->options.self.order = start->order;
     m->node.waiting = false;
@@ -461,7 +461,7 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         end = MEMBER_LOST;
     }
     if (end != MEMBER_LOST) {
-        member_bury(m, peer, knew_all(m, p, end, now_s));
+        member_mark_dead(m, peer, knew_all(m, p, end, now_s));
     }
     struct member_peer gone = *p;
     member_remove_peer(m, p);

@@ -94,9 +94,9 @@ struct member_hooks { /* a hook must not call the member */
     void (*drop)(void *user, uint64_t peer);
     /* Prints a line for people. */
     void (*say)(void *user, const char *line);
-    /* Tries to connect to the port where `at` listens; member_knocked follows from the loop. May be
+    /* Tries to connect to the port where `at` listens; member_port_probed follows from the loop. May be
      * null. */
-    void (*knock)(void *user, const struct peer_info *at);
+    void (*probe_port)(void *user, const struct peer_info *at);
 };
 
 enum member_end {
@@ -110,7 +110,7 @@ enum member_end {
 };
 enum member_role { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_OVER };
 enum { MEMBER_ROLE_COUNT = MEMBER_OVER + 1 };
-enum member_door { DOOR_UNKNOWN, DOOR_ASKED, DOOR_OPEN, DOOR_CLOSED };
+enum member_port_state { MEMBER_PORT_UNKNOWN, MEMBER_PORT_PROBING, MEMBER_PORT_OPEN, MEMBER_PORT_CLOSED };
 struct member_peer { /* the agent at the other end of a link */
     uint64_t id;
     double heard_s;  /* when its newest message came */
@@ -122,9 +122,9 @@ struct member_peer { /* the agent at the other end of a link */
     /* it may lead by a record that counts our vote, so it gets each newer record that we keep while
      * its link lasts */
     bool counts_us;
-    bool elsewhere;  /* it belongs to another run of this name, which has begun and may go on */
-    bool rival_told; /* people were told that it leads that run */
-    double stamp;    /* the newest stamp that it sent */
+    bool in_other_run; /* it belongs to another run of this name, which has begun and may go on */
+    bool rival_told;   /* people were told that it leads that run */
+    double stamp;      /* the newest stamp that it sent */
     /* newest of our stamps that it echoed: it followed us for certain at that time */
     double lease_s;
     bool joined;    /* while we lead: its node is one of ours */
@@ -132,13 +132,13 @@ struct member_peer { /* the agent at the other end of a link */
     bool returned;  /* it was in the record's round, and waits again */
     int node;       /* its node's number at the coordinator; -1: none */
     struct peer_info info;
-    enum member_door door; /* whether it takes connections, as far as we tried */
-    bool door_told;
+    enum member_port_state port_state; /* whether it takes connections, as far as we tried */
+    bool port_told;
     /* since when it waits beside a round that has no place for it; 0: it does not */
     double spare_since_s;
     double held_until_s; /* it came back too often and gets no place before; 0: no limit */
     /* the agent that it cannot reach, for which it was excluded; 0: it is not excluded */
-    uint64_t apart;
+    uint64_t cannot_reach;
     uint64_t acked_term; /* the record that it acknowledged last */
     int acked_round;
     bool acked_finished;
@@ -336,7 +336,7 @@ struct member {
     bool holds_endpoint;          /* newcomers connect to us first */
     /* An agent, perhaps this one, followed the leader of another run. It may not know whether that
      * run has begun. */
-    bool strays;
+    bool other_run_seen;
     uint64_t look_count; /* counts the agents of the council that we looked for */
 
     struct member_dead dead[MEMBER_DEAD]; /* a ring */
@@ -374,8 +374,8 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
  * member_message. */
 int member_check(const struct member *m, const struct message *in, double now_s, struct dt_error *err);
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s);
-/* Reports the result of hooks.knock: whether the peer takes connections. */
-void member_knocked(struct member *m, uint64_t peer, bool open, double now_s);
+/* Reports the result of hooks.probe_port: whether the peer takes connections. */
+void member_port_probed(struct member *m, uint64_t peer, bool open, double now_s);
 /* Call it when time has passed. Returns the latest time of the next call. */
 double member_tick(struct member *m, double now_s);
 /* Whether nothing of a finished run is left, as far as the leader knows: each host said so, or is

@@ -64,7 +64,7 @@ void member_campaign(struct member *m, double now_s)
 {
     const struct record *r = &m->record;
     int place = member_place_of(r->council, r->council_count, m->options.self.id);
-    member_bury_all_predecessors(m);
+    member_mark_all_predecessors_dead(m);
     m->seeking.campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
     if (place < 0 || r->nonce[0] == 0) {
         return; /* our agent does not keep the record */
@@ -206,13 +206,13 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
     const struct record *theirs = &in->keep.record;
     bool same = memcmp(theirs->nonce, m->record.nonce, sizeof theirs->nonce) == 0;
     p->info.machine = in->keep.info.machine; /* the link does not know the machine */
-    member_bury_predecessors(m, &p->info);
+    member_mark_predecessors_dead(m, &p->info);
     p->same_run = same;
     p->counts_us = same && member_place_of(theirs->council, theirs->council_count, p->id) >= 0 &&
                    is_in(theirs, m->options.self.id);
-    p->elsewhere = !same && member_has_begun(theirs->round, theirs->committed) && !theirs->finished;
-    m->strays = m->strays || (!same && theirs->nonce[0] != 0);
-    if (m->role == MEMBER_LEADING && (p->elsewhere || m->strays)) {
+    p->in_other_run = !same && member_has_begun(theirs->round, theirs->committed) && !theirs->finished;
+    m->other_run_seen = m->other_run_seen || (!same && theirs->nonce[0] != 0);
+    if (m->role == MEMBER_LEADING && (p->in_other_run || m->other_run_seen)) {
         member_hold_for_others(m, now_s);
     }
     /* when we began to keep our record, we did not know that this agent counts our vote */

@@ -180,7 +180,7 @@ void member_refuse_spares(struct member *m, double now_s)
             member_refuse(m, p, DT_EXIT_TEMPORARY,
                           "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another "
                           "job, or spare hosts, an --rdzv_id");
-            member_put_out(m, p, now_s);
+            member_exclude(m, p, now_s);
         }
     }
 }
@@ -297,7 +297,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         }
     }
     member_unfence(m, p->id); /* a node that waits for a round has no workers */
-    if (member_stays_apart(m, p) || must_stay_first(m, p, &in->info, now_s)) {
+    if (member_stays_excluded(m, p) || must_stay_first(m, p, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
     }
@@ -319,7 +319,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     p->joined = true;
-    p->elsewhere = false;
+    p->in_other_run = false;
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
     if (returns && in->last_round == m->record.round) {

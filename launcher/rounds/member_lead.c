@@ -258,8 +258,8 @@ void member_on_ack(struct member *m, struct member_peer *p, const struct message
 void member_on_event(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     struct event e = message_event_of(in);
-    bool stop = e.kind == EVENT_STOP; /* a stop does not belong to a round */
-    if (stop && p->apart != 0) {      /* the job runs without the excluded host */
+    bool stop = e.kind == EVENT_STOP;   /* a stop does not belong to a round */
+    if (stop && p->cannot_reach != 0) { /* the job runs without the excluded host */
         struct action leave = {.kind = ACTION_LEAVE, .code = e.code};
         member_send_action(m, p, &leave);
     }
@@ -326,7 +326,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
 }
 
 /* Removes a node from the next round. Its agent lives and keeps its link. */
-void member_put_out(struct member *m, struct member_peer *p, double now_s)
+void member_exclude(struct member *m, struct member_peer *p, double now_s)
 {
     struct event e = {.kind = EVENT_LOST, .node = p->node};
     p->joined = false;

@@ -246,9 +246,9 @@ void member_wait_text(struct member *m, char *text, size_t size)
     dt_text_printf(&out, o->nodes_min != o->nodes_max ? "%d to %d here" : "%d here", o->nodes_min, o->nodes_max);
     add_hosts(m, " (", false, &out);
     dt_text_puts(&out, c->node_count > 0 ? ")" : "");
-    char apart[256];
-    if (member_apart_text(m, apart, sizeof apart) != NULL) {
-        dt_text_printf(&out, "; %s, %.0f s left", apart, left(m->leading.reach_since_s + o->join_timeout_s, m->now_s));
+    char pair[256];
+    if (member_unreachable_text(m, pair, sizeof pair) != NULL) {
+        dt_text_printf(&out, "; %s, %.0f s left", pair, left(m->leading.reach_since_s + o->join_timeout_s, m->now_s));
     } else if (m->leading.fenced) {
         dt_text_printf(&out, "; %.0f s left until the workers of lost hosts are gone for certain",
                        left(member_fenced_until(m), m->now_s));

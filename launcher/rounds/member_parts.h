@@ -39,10 +39,10 @@ int member_place_of(const struct peer_info *list, int count, uint64_t id);
 struct member_peer *member_add_peer(struct member *m, uint64_t id);
 void member_remove_peer(struct member *m, struct member_peer *p);
 /* Notes that the agent is gone for certain. told: we know every record that it kept. */
-void member_bury(struct member *m, uint64_t id, bool told);
+void member_mark_dead(struct member *m, uint64_t id, bool told);
 bool member_same_machine(const struct peer_info *a, const struct peer_info *b);
-void member_bury_predecessors(struct member *m, const struct peer_info *here);
-void member_bury_all_predecessors(struct member *m);
+void member_mark_predecessors_dead(struct member *m, const struct peer_info *here);
+void member_mark_all_predecessors_dead(struct member *m);
 /* Whether the agents for which `has` is true are a quorum for *r. */
 bool member_quorum(const struct member *m, const struct record *r, member_has *has, const void *arg);
 
@@ -57,7 +57,7 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
 /* Sends our JOIN if our node waits for a round. */
 void member_send_join(struct member *m, uint64_t peer);
 /* Closes all links but the leader's if we keep no record: we need no others. */
-void member_let_others_go(struct member *m);
+void member_drop_other_links(struct member *m);
 bool member_hopeless(const struct member *m, double now_s);
 double member_tick_seeking(struct member *m, double now_s);
 
@@ -94,7 +94,7 @@ double member_tick_leading(struct member *m, double now_s);
 void member_lead_step(struct member *m, const struct event *e, double now_s);
 void member_own_event(struct member *m, const struct event *e, double now_s);
 void member_lost_peer(struct member *m, const struct member_peer *gone, double now_s);
-void member_put_out(struct member *m, struct member_peer *p, double now_s);
+void member_exclude(struct member *m, struct member_peer *p, double now_s);
 void member_refuse(struct member *m, struct member_peer *p, int code, const char *text);
 /* Sends an action to its node, ours or another's; sends an action to one peer. */
 void member_deliver(struct member *m, const struct action *a);
@@ -138,10 +138,10 @@ bool member_all_reached(struct member *m);
 void member_tick_reach(struct member *m, double now_s);
 /* Returns true if this host is excluded because it cannot reach another host. It is told to try
  * again. */
-bool member_stays_apart(struct member *m, struct member_peer *p);
+bool member_stays_excluded(struct member *m, struct member_peer *p);
 void member_say_reached(struct member *m, uint64_t peer);
 /* Text for people about two hosts that cannot reach each other; null: there are none. */
-const char *member_apart_text(const struct member *m, char *text, size_t size);
+const char *member_unreachable_text(const struct member *m, char *text, size_t size);
 
 /* ---- member_rival.c ---- */
 
@@ -150,7 +150,7 @@ const char *member_apart_text(const struct member *m, char *text, size_t size);
 bool member_leaves_run(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s);
 /* The number of hosts with which our run could go on, as other leaders are told; 0: it could
  * not. */
-int member_claim(const struct member *m);
+int member_hosts_led(const struct member *m);
 /* Holds the first round back while an agent of another run is here, because the leader of that run
  * may come soon. */
 void member_hold_for_others(struct member *m, double now_s);

@@ -86,7 +86,7 @@ bool member_is_dead(const struct member *m, uint64_t id)
     return find_dead(m, id) != NULL;
 }
 
-void member_bury(struct member *m, uint64_t id, bool told)
+void member_mark_dead(struct member *m, uint64_t id, bool told)
 {
     struct member_dead *d = find_dead(m, id);
     if (d == NULL) {
@@ -103,26 +103,26 @@ bool member_same_machine(const struct peer_info *a, const struct peer_info *b)
 
 /* The process `here` listens where an agent of the council listened, so that agent is gone. Both
  * must be on the same machine, because containers of two hosts may have the same address. */
-void member_bury_predecessors(struct member *m, const struct peer_info *here)
+void member_mark_predecessors_dead(struct member *m, const struct peer_info *here)
 {
     const struct record *r = &m->record;
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
         if (p->id != here->id && p->address[0] != 0 && p->port == here->port && member_same_machine(p, here) &&
             strcmp(p->address, here->address) == 0) {
-            member_bury(m, p->id, false);
+            member_mark_dead(m, p->id, false);
         }
     }
 }
 
 /* Does this for all linked agents, after the council has changed. An agent that was silent for two
  * beats may itself be the predecessor, whose end we did not see. */
-void member_bury_all_predecessors(struct member *m)
+void member_mark_all_predecessors_dead(struct member *m)
 {
-    member_bury_predecessors(m, &m->options.self);
+    member_mark_predecessors_dead(m, &m->options.self);
     for (int i = 0; i < m->peer_count; i++) {
         if (m->now_s - m->peers[i].heard_s < 2 * m->options.beat_s) {
-            member_bury_predecessors(m, &m->peers[i].info);
+            member_mark_predecessors_dead(m, &m->peers[i].info);
         }
     }
 }

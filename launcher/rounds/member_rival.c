@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int member_claim(const struct member *m)
+int member_hosts_led(const struct member *m)
 {
     const struct coordinator *c = m->leading.coordinator;
     bool ends = m->record.finished || c->finished || c->stopping;
@@ -24,7 +24,7 @@ static bool is_weaker(const struct member *m, const struct message_beat *in)
 {
     bool begun = member_has_begun(m->record.round, m->record.committed),
          theirs = member_has_begun(in->round, in->committed);
-    int own = member_claim(m);
+    int own = member_hosts_led(m);
     if (!begun || !theirs) {
         /* of two runs without a round neither yields: one will begin, or find the other */
         return theirs;
@@ -47,7 +47,7 @@ static const char *hosts(int count)
 static void yield(struct member *m, const struct member_peer *to, const struct message_beat *in)
 {
     char text[512];
-    int own = member_claim(m);
+    int own = member_hosts_led(m);
     struct message out = {.kind = MESSAGE_YIELD, .yield = in->info};
     (void)snprintf(text, sizeof text,
                    "host %s (pid %d): leads another run of this name, with %d %s in round %d; this one, with %d %s in "
@@ -83,9 +83,9 @@ static bool may_give_up(struct member *m)
 /* Whether we, the leader, yield to the leader of another run. */
 static bool yields(struct member *m, struct member_peer *p, const struct message_beat *in, double now_s)
 {
-    int own = member_claim(m);
+    int own = member_hosts_led(m);
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
-    p->elsewhere = true;
+    p->in_other_run = true;
     if (own == 0 || in->hosts == 0) {
         return false; /* one of the two runs is ending */
     }
@@ -157,12 +157,12 @@ void member_hold_for_others(struct member *m, double now_s)
         return;
     }
     for (int i = 0; i < m->peer_count; i++) {
-        any = any || m->peers[i].elsewhere;
+        any = any || m->peers[i].in_other_run;
     }
     if (any && m->leading.others_since_s <= 0) {
         m->leading.others_since_s = now_s;
     }
-    double until_s = any ? m->leading.others_since_s + 2 * m->options.dead_s : m->strays ? c->alone_from_s : 0;
+    double until_s = any ? m->leading.others_since_s + 2 * m->options.dead_s : m->other_run_seen ? c->alone_from_s : 0;
     if (until_s != c->hold_until_s) {
         struct event e = {.kind = EVENT_TICK, .node = -1};
         c->hold_until_s = until_s;

@@ -80,7 +80,7 @@ static bool is_keeper(const struct member *m)
 
 /* Agents that keep no record need only their leader. They close the links that they opened to find
  * it, because ten thousand links to each keeper would have no use. */
-void member_let_others_go(struct member *m)
+void member_drop_other_links(struct member *m)
 {
     for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
         if (m->peers[i].id != m->following.leader) {
@@ -121,7 +121,7 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
         member_send_join(m, leader);
     }
     if (other) {
-        member_let_others_go(m);
+        member_drop_other_links(m);
     }
 }
 

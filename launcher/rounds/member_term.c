@@ -19,7 +19,7 @@ static double unknown_workers_s(const struct member *m)
 }
 
 /* The coordinator continues from the record. */
-static void take_up_rounds(struct member *m)
+static void restore_coordinator(struct member *m)
 {
     struct coordinator *c = m->leading.coordinator;
     const struct record *r = &m->record;
@@ -44,7 +44,7 @@ static void free_leading(struct member *m)
 void member_begin_leading(struct member *m, double now_s)
 {
     struct record *r = &m->record;
-    member_bury_all_predecessors(m);
+    member_mark_all_predecessors_dead(m);
     free_leading(m);
     m->leading = (struct member_leading){
         .coordinator = dt_alloc(sizeof *m->leading.coordinator),
@@ -56,7 +56,7 @@ void member_begin_leading(struct member *m, double now_s)
         .fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0,
     };
     m->leading.nodes->next = MEMBER_OWN_NODE + 1;
-    take_up_rounds(m);
+    restore_coordinator(m);
     m->role = MEMBER_LEADING;
     m->following = (struct member_following){0};
     m->kept.promised = r->term;
@@ -77,7 +77,7 @@ void member_begin_leading(struct member *m, double now_s)
     }
     if (r->round == 0 && m->witness.info.id == 0) { /* a witness knows every run */
         m->leading.coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
-        m->leading.coordinator->hold_until_s = m->strays ? m->leading.coordinator->alone_from_s : 0;
+        m->leading.coordinator->hold_until_s = m->other_run_seen ? m->leading.coordinator->alone_from_s : 0;
     }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
@@ -105,7 +105,7 @@ void member_lead(struct member *m, double now_s)
     m->holds_endpoint = true;
     member_first_record(m, &first);
     m->kept.run_count++;
-    m->strays = m->strays || m->record.nonce[0] != 0;
+    m->other_run_seen = m->other_run_seen || m->record.nonce[0] != 0;
     member_change_run(m, first.nonce);
     m->record = first;
     member_begin_leading(m, now_s);
@@ -158,12 +158,12 @@ void member_beat(struct member *m, uint64_t peer)
                                    .round = m->record.round,
                                    .committed = m->record.committed,
                                    .spare = p != NULL && p->joined && is_spare(m, p->node),
-                                   .hosts = member_claim(m),
+                                   .hosts = member_hosts_led(m),
                                    .stamp = m->now_s,
                                    .echo = p != NULL ? p->stamp : 0}};
     char *text = out.beat.wait_text;
     size_t text_bytes = sizeof out.beat.wait_text;
-    if (p != NULL && p->apart != 0) {
+    if (p != NULL && p->cannot_reach != 0) {
         (void)snprintf(text, text_bytes,
                        "this one and another host of the round cannot reach each other; it runs without this one");
     } else if (p != NULL && p->held_until_s > m->now_s) {

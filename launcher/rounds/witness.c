@@ -147,8 +147,8 @@ static void look_for_leader(struct witness_end *e, double now_s)
     }
     if (p->port == self->port && p->address[0] != '\0' && strcmp(p->address, self->address) == 0) {
         witness_refused(e, p->id, now_s);
-    } else if (e->options.knock != NULL) {
-        e->options.knock(e->options.user, p);
+    } else if (e->options.probe_port != NULL) {
+        e->options.probe_port(e->options.user, p);
     }
 }
 
@@ -190,7 +190,7 @@ static bool mark_gone(struct witness_end *e, double now_s)
 
 /* ---- another run ---- */
 
-static double forsaken_at(const struct witness_end *e)
+static double abandoned_at(const struct witness_end *e)
 {
     double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
     const struct record *r = &e->now.record;
@@ -201,7 +201,7 @@ static double forsaken_at(const struct witness_end *e)
     if (nothing) {
         /* A host that was in a round of the vanished run may be the only one that does not know how
          * the run ended. */
-        return fresh ? 0 : since_s + e->options.forsaken_s;
+        return fresh ? 0 : since_s + e->options.abandoned_s;
     }
     if (r->finished && e->now.clear) {
         return 0;
@@ -209,13 +209,13 @@ static double forsaken_at(const struct witness_end *e)
     if (r->round == 0 || r->finished) {
         return since_s + e->options.dead_s + (r->finished ? e->options.linger_s : 0);
     }
-    return fmin(since_s + e->options.forsaken_s,
+    return fmin(since_s + e->options.abandoned_s,
                 fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
 }
 
 double witness_free_at(const struct witness_end *e)
 {
-    return wants_a_run(e) && e->stored ? forsaken_at(e) : 0;
+    return wants_a_run(e) && e->stored ? abandoned_at(e) : 0;
 }
 
 static void put_beat_text(struct witness_end *e)
@@ -227,7 +227,7 @@ static void put_beat_text(struct witness_end *e)
 /* Returns true if a call is under way. */
 static bool begin_a_run(struct witness_end *e, double now_s)
 {
-    if (!wants_a_run(e) || now_s < forsaken_at(e)) {
+    if (!wants_a_run(e) || now_s < abandoned_at(e)) {
         return false;
     }
     struct message_witness *next = &e->answer->next;
@@ -285,7 +285,7 @@ static uint64_t witness_of(const struct record *r)
  * of the witness or without. This may replace a run without a round; the leader of that run then
  * finds that no witness keeps its first round. No other agent can rewrite the witness, which has no
  * vote until then. Returns true if a call is under way. */
-static bool mend(struct witness_end *e, bool only_begun, double now_s)
+static bool rewrite(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
     uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
@@ -296,16 +296,16 @@ static bool mend(struct witness_end *e, bool only_begun, double now_s)
     dt_text_reset(&e->state);
     witness_encode(&e->answer->next, &e->state);
     put_beat_text(e);
-    e->mending = true;
+    e->rewriting = true;
     call(e, true, true);
     return true;
 }
 
 /* Handles a store that lost its data. Returns true if there is nothing to decide now. */
-static bool bear_loss(struct witness_end *e, double now_s)
+static bool handle_loss(struct witness_end *e, double now_s)
 {
     bool seeks = e->member->role == MEMBER_SEEKING;
-    if (mend(e, false, now_s)) {
+    if (rewrite(e, false, now_s)) {
         return true;
     }
     if (seeks && !e->loss_told && e->member->record.round > 0) {
@@ -336,7 +336,7 @@ static void meet(struct witness_end *e, const struct message_witness *w, double 
     member_witness(e->member, &info);
 }
 
-static void come_up(struct witness_end *e, double now_s)
+static void link_up(struct witness_end *e, double now_s)
 {
     if (!e->up && e->now.id != 0) {
         struct peer_info info = witness_info(e->now.id);
@@ -353,7 +353,7 @@ static void serve(struct witness_end *e, double now_s)
     }
     if (e->asked) {
         e->asked = false;
-        come_up(e, now_s);
+        link_up(e, now_s);
     }
     for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
         if (!e->waits[k] || !e->up || e->state_revision == 0) {
@@ -362,9 +362,9 @@ static void serve(struct witness_end *e, double now_s)
         }
         uint64_t self = e->member->options.self.id;
         bool silent = now_s - e->beat_since_s >= e->options.dead_s;
-        bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
+        bool leaderless = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
-        witness_step(&e->now, unled, self, &e->messages[k], a);
+        witness_step(&e->now, leaderless, self, &e->messages[k], a);
         if (a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE) {
             a->replies[0].vote.silent = silent;
         }
@@ -399,10 +399,10 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     e->loss_told = false;
     meet(e, &a->next, now_s);
-    if (e->mending) {
-        e->mending = false;
+    if (e->rewriting) {
+        e->rewriting = false;
         e->options.say(e->options.user, "etcd had lost what it kept of this run: written anew, the job goes on");
-        come_up(e, now_s);
+        link_up(e, now_s);
         serve(e, now_s);
         return;
     }
@@ -413,7 +413,7 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
              * the one that got further will replace the other. */
             member_lead(e->member, now_s);
         }
-        come_up(e, now_s);
+        link_up(e, now_s);
         serve(e, now_s);
         return;
     }
@@ -457,7 +457,8 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
     e->state_revision = r->state_revision;
     e->beat_revision = r->beat_revision;
     e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
-    if ((lost && bear_loss(e, now_s)) || (r->state_revision != 0 && is_only_begun(e, &w) && mend(e, true, now_s))) {
+    if ((lost && handle_loss(e, now_s)) ||
+        (r->state_revision != 0 && is_only_begun(e, &w) && rewrite(e, true, now_s))) {
         return;
     }
     meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
@@ -473,11 +474,11 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
     e->deciding = true;
     if (r->failed) { /* the member sends again what matters */
         e->served->kind = 0;
-        e->beginning = e->mending = e->asked = false;
+        e->beginning = e->rewriting = e->asked = false;
         memset(e->waits, 0, sizeof e->waits);
     } else if (r->put) {
         e->answered_s = now_s;
-        bool both = e->beginning || e->mending;
+        bool both = e->beginning || e->rewriting;
         on_put(e, both || e->answer->put_state, both || e->answer->put_beat, r->revision, now_s);
     } else {
         enum message_kind k = e->served->kind;
@@ -486,7 +487,7 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
             e->waits[k] = true;
         }
         e->served->kind = 0;
-        e->beginning = e->mending = false;
+        e->beginning = e->rewriting = false;
         e->answered_s = now_s;
         on_read(e, r, now_s);
     }

@@ -13,9 +13,9 @@
  * While the store is away nothing ends: the agents are a quorum without the witness, or the last
  * agent leads. But each new round waits until the witness keeps its record. A leader that the
  * witness did not answer for witness_s (member.h) ends its round, because another run may begin
- * after forsaken_s without a sign of life.
+ * after abandoned_s without a sign of life.
  *
- * When another run may begin before forsaken_s:
+ * When another run may begin before abandoned_s:
  * - The run is over, and its leader knows that no host has workers any more (member_is_clear): at
  *   once. Otherwise linger_s and dead_s later.
  * - No round has begun: after dead_s of silence.
@@ -33,7 +33,7 @@
 
 #include "launcher/rounds/member.h"
 
-enum { WITNESS_S = 16, WITNESS_FORSAKEN = 20 }; /* witness_s and forsaken_s in units of dead_s */
+enum { WITNESS_S = 16, WITNESS_ABANDONED = 20 }; /* witness_s and abandoned_s in units of dead_s */
 
 struct witness_answer {
     bool put_state, put_beat; /* these must be stored before the replies count */
@@ -42,9 +42,9 @@ struct witness_answer {
     struct message replies[MESSAGE_COUNCIL];
 };
 
-/* Decides how the witness answers a message of agent `from`. unled: for certain no agent leads the
+/* Decides how the witness answers a message of agent `from`. leaderless: for certain no agent leads the
  * witness (see above). */
-void witness_step(const struct message_witness *w, bool unled, uint64_t from, const struct message *in,
+void witness_step(const struct message_witness *w, bool leaderless, uint64_t from, const struct message *in,
                   struct witness_answer *out);
 /* Appends the bytes to store; reads them. */
 void witness_encode(const struct message_witness *w, struct dt_text *out);
@@ -70,14 +70,14 @@ struct witness_result {
 };
 
 struct witness_options {
-    double dead_s, forsaken_s, linger_s, beat_every_s;
+    double dead_s, abandoned_s, linger_s, beat_every_s;
     void *user;
     /* One call at a time. witness_answered follows, but not from within `call`. */
     void (*call)(void *user, const struct witness_call *call);
     void (*say)(void *user, const char *line);
     /* Checks whether a process still listens at the port of this agent of our machine. If none
      * does, call witness_refused from the loop. */
-    void (*knock)(void *user, const struct peer_info *at);
+    void (*probe_port)(void *user, const struct peer_info *at);
 };
 
 struct witness_end {
@@ -89,7 +89,7 @@ struct witness_end {
     bool asked;     /* the member asked for the witness */
     bool stored;    /* `now` is what the store has, or had at its latest answer */
     bool beginning; /* the call under way begins a run */
-    bool mending;   /* the call under way rewrites this run */
+    bool rewriting; /* the call under way rewrites this run */
     bool loss_told; /* people were told that the store lost the run */
     bool doubtful;  /* people were told that the state cannot be read */
     struct message_witness now;

@@ -60,10 +60,10 @@ static void on_beat(const struct message_witness *w, const struct message *in, s
     reply(out, MESSAGE_BEAT_ACK, in->term)->beat_ack = (struct message_beat_ack){beat->stamp, beat->stamp};
 }
 
-static void on_vote_ask(const struct message_witness *w, bool unled, const struct message *in,
+static void on_vote_ask(const struct message_witness *w, bool leaderless, const struct message *in,
                         struct witness_answer *out)
 {
-    bool yes = in->vote_ask.decisive && unled && record_grants(w->promised, &w->record, in);
+    bool yes = in->vote_ask.decisive && leaderless && record_grants(w->promised, &w->record, in);
     if (yes) {
         out->next.promised = in->term;
         out->put_state = true;
@@ -116,7 +116,7 @@ static void on_join(const struct message_witness *w, uint64_t from, const struct
     }
 }
 
-void witness_step(const struct message_witness *w, bool unled, uint64_t from, const struct message *in,
+void witness_step(const struct message_witness *w, bool leaderless, uint64_t from, const struct message *in,
                   struct witness_answer *out)
 {
     const uint64_t *nonce = in->kind == MESSAGE_BEAT      ? in->beat.nonce
@@ -135,7 +135,7 @@ void witness_step(const struct message_witness *w, bool unled, uint64_t from, co
     } else if (in->kind == MESSAGE_BEAT && same) {
         on_beat(w, in, out);
     } else if (in->kind == MESSAGE_VOTE_ASK && same) {
-        on_vote_ask(w, unled, in, out);
+        on_vote_ask(w, leaderless, in, out);
     } else if (in->kind == MESSAGE_BEAT || in->kind == MESSAGE_PREPARE) {
         /* every run begins at the witness, so the run that it keeps is the newest */
         refuse_run(w, out);

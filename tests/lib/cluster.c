@@ -858,7 +858,7 @@ static void end_agent(int i)
 }
 
 /* Nobody listens where an agent of this machine did. */
-static void sim_knock(void *user, const struct peer_info *at)
+static void sim_probe_port(void *user, const struct peer_info *at)
 {
     int from = (int)(intptr_t)user, to = at->port - FIRST_PORT;
     struct happen *h = plan(sim.now_s + DETECT_EOF_S, H_KNOCK, from);
@@ -917,13 +917,13 @@ static void start_agent(int i)
     if (sim.o.witness) {
         witness_open(&a->witness, &a->member,
                      &(struct witness_options){.dead_s = 15,
-                                               .forsaken_s = 15 * WITNESS_FORSAKEN,
+                                               .abandoned_s = 15 * WITNESS_ABANDONED,
                                                .linger_s = sim.o.stubborn ? 40 : 1,
                                                .beat_every_s = 2.5,
                                                .user = (void *)(intptr_t)i,
                                                .call = sim_call,
                                                .say = sim_say,
-                                               .knock = sim_knock});
+                                               .probe_port = sim_probe_port});
         member_seek(&a->member, sim.now_s);
     } else if (i == 0 && sim.endpoint == NONE) {
         sim.endpoint = i;
