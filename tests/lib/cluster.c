@@ -162,7 +162,7 @@ static struct {
     int running, running_run, running_round; /* agents with workers, of all runs */
     double stopped_until_s;                  /* the latest time of all agents */
     /* when a host could last not be heard by another host, or not in time; negative: never */
-    double apart_s;
+    double cut_s;
     /* index of the agent that holds it, or NONE; only agent 0 can bind it */
     int endpoint;
     struct run *runs;
@@ -577,7 +577,7 @@ static void check_place(const struct place *p, struct run *run)
         sim.totals.rounds++;
         /* agents that come in full number do not wait to hear of survivors */
         if (p->round == 1 && p->group_world_size == sim.o.max && sim.running > 0) {
-            sim.apart_s = sim.now_s;
+            sim.cut_s = sim.now_s;
         }
     }
     if (p->restarts_used > sim.totals.failures || p->restarts_used > sim.o.restarts) {
@@ -670,13 +670,13 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
 
 /* ---- agents ---- */
 
-static bool is_apart(void)
+static bool is_network_cut(void)
 {
-    bool apart = sim.halves || sim.cut_count > 0 || sim.isolated_count > 0;
-    for (int i = 0; i < sim.count && !apart && sim.now_s < sim.stopped_until_s; i++) {
-        apart = sim.now_s < sim.agents[i].stopped_until_s;
+    bool cut = sim.halves || sim.cut_count > 0 || sim.isolated_count > 0;
+    for (int i = 0; i < sim.count && !cut && sim.now_s < sim.stopped_until_s; i++) {
+        cut = sim.now_s < sim.agents[i].stopped_until_s;
     }
-    return apart;
+    return cut;
 }
 
 static void set_isolated(int i, bool isolated)
@@ -709,15 +709,15 @@ static void check_term(int i)
 static void check_rivals(void)
 {
     int training = 0;
-    if (is_apart()) {
-        sim.apart_s = sim.now_s;
+    if (is_network_cut()) {
+        sim.cut_s = sim.now_s;
     }
     for (int i = 0; i < sim.run_count; i++) {
         training += sim.runs[i].running > 0;
     }
-    if (training > 1 && !sim.o.witness && (sim.apart_s < 0 || sim.now_s > sim.apart_s + RIVALS_S)) {
+    if (training > 1 && !sim.o.witness && (sim.cut_s < 0 || sim.now_s > sim.cut_s + RIVALS_S)) {
         complain("%d runs train at once, and %s", training,
-                 sim.apart_s < 0 ? "all hosts could reach each other" : "all hosts can reach each other again");
+                 sim.cut_s < 0 ? "all hosts could reach each other" : "all hosts can reach each other again");
     }
 }
 
@@ -1010,7 +1010,7 @@ void cluster_split(uint32_t side)
 
 void cluster_heal(void)
 {
-    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
+    sim.cut_s = is_network_cut() ? sim.now_s : sim.cut_s;
     for (int i = 0; i < sim.count; i++) {
         set_isolated(i, false);
     }
@@ -1134,7 +1134,7 @@ void cluster_stop(int i, double for_s)
 static void heal_some(int i)
 {
     int kept = 0;
-    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
+    sim.cut_s = is_network_cut() ? sim.now_s : sim.cut_s;
     set_isolated(i, false);
     for (int k = 0; k < sim.cut_count; k++) {
         if (rnd() % 2 == 0) {
@@ -1503,7 +1503,7 @@ void cluster_open(const struct cluster_options *options)
     (void)rnd();
     sim.count = sim.unfinished = options->count;
     sim.endpoint = NONE;
-    sim.apart_s = -1;
+    sim.cut_s = -1;
     sim.agents = dt_alloc((size_t)sim.count * sizeof *sim.agents);
     sim.link_capacity = 16;
     sim.links = dt_alloc((size_t)sim.link_capacity * sizeof *sim.links);
