@@ -61,12 +61,12 @@ struct part { /* one rank's */
     uint64_t device; /* which one, of which host */
     alignas(64) uint32_t step;
     struct what what;
-    alignas(64) uint32_t split; /* number of the last one it takes part in; the next members are
-                                 * of that */
+    /* number of its latest collective, which the next members describe */
+    alignas(64) uint32_t split;
     int color, key, maker_pid, maker_fd;
-    uint32_t made; /* number of the split whose segment it has made */
+    uint32_t made; /* number of the split for which it created a segment */
     uint64_t inode;
-    alignas(64) uint32_t windows; /* that it has come to register */
+    alignas(64) uint32_t windows; /* number of windows that it began to register */
 };
 
 struct segment {
@@ -86,22 +86,22 @@ struct comm {
     int rank, size, world_rank, device;
     struct id id;
     struct segment *segment;
-    uint32_t state;   /* as ncclCommGetAsyncError says it */
-    uint32_t stopped; /* aborted or revoked: who waits leaves */
-    uint32_t asked;   /* somebody was told ncclRemoteError */
+    uint32_t state;   /* the result of ncclCommGetAsyncError */
+    uint32_t stopped; /* aborted or revoked: waiting threads leave */
+    uint32_t asked;   /* a caller got ncclRemoteError */
     bool revoked, finalized;
-    uint32_t pending; /* collectives in streams */
+    uint32_t pending; /* number of collectives in streams */
     uint32_t split_count, window_count, step;
     int collectives;
-    void *buffers; /* made with the first collective: SOFTGPU_NCCL_BUFFERS_MB */
+    void *buffers; /* allocated at the first collective: SOFTGPU_NCCL_BUFFERS_MB */
     pthread_t thread;
     bool threaded;
     char name[32];
     struct nccl_config config;
-    /* of a split that goes on */
+    /* of a split under way */
     struct comm *child, **child_out;
     int color, key;
-    struct entry *next; /* the collective that its thread puts into the stream */
+    struct entry *next; /* the collective that c's thread enqueues */
     struct window_task {
         void *base, **out;
         size_t size_bytes;
@@ -109,20 +109,21 @@ struct comm {
     struct {
         const unsigned char *base;
         size_t size_bytes;
-    } windows[WINDOWS_MAX]; /* that are, all of them symmetric; in the first window_count places */
+    } windows[WINDOWS_MAX]; /* registered windows, all symmetric, in the first window_count
+                             * places */
 };
 
 /* segment.cc */
-extern __thread bool nothing_ends; /* what this thread runs: whoever waits in it stays, also when
-                                    * c was stopped */
+/* set while this thread runs a task: a wait in it continues even if c was stopped */
+extern __thread bool nothing_ends;
 struct segment *segment_make(int size, struct id *id);
 struct segment *segment_open(const struct id *id);
 /* Waits until *word >= value; false when c was stopped before. */
 bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value);
-/* All ranks: sets this one's word, so far into its part, and waits until those of the others
- * have come to the value. */
+/* Called by all ranks: sets this rank's word at the given offset of its part, and waits until the
+ * words of the others have reached the value. */
 bool meet_all(struct comm *c, size_t word, uint32_t value);
-/* A step of all ranks. */
+/* A barrier of all ranks. */
 bool meet(struct comm *c);
 
 /* nccl.cc */
@@ -131,12 +132,12 @@ void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void event(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 struct comm *comm_of(nccl_comm c, const char *function);
 void set_state(struct comm *c, int state);
-/* It can do nothing more, for this reason; returns the result. */
+/* c has failed for this reason and can do nothing more; returns the result. */
 int failed(struct comm *c, int result, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int state_of(struct comm *c);
-/* False: it was another state, and stays: an error of a collective that runs. */
+/* Returns false if c was in another state, which stays: the error of a running collective. */
 bool change_state(struct comm *c, int from, int to);
-/* Runs fn(c) in c's thread; begin: while c is in progress, whatever it was before. */
+/* Runs fn(c) in c's thread. begin: mark c as in progress, whatever its state was. */
 void run_beside(struct comm *c, void *(*fn)(void *));
 void begin(struct comm *c, void *(*fn)(void *));
 /* The last thread of c has ended. */
