@@ -158,10 +158,9 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
             }
             console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n",
                         o->master_addr, here);
-        } else if (warning != NULL && o->check_code == 0 &&
+        } else if (warning != NULL && o->check_code == 0 && /* not if neither option was given */
                    !(strcmp(options_source(o, OPTION_rdzv_endpoint), "default") == 0 &&
-                     strcmp(options_source(o, OPTION_master_addr), "default") == 0)) { /* no warning if neither was
-                                                                                        * given */
+                     strcmp(options_source(o, OPTION_master_addr), "default") == 0)) {
             console_say("dtrun: %s\n", warning);
         }
         return 0;

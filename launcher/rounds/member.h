@@ -94,8 +94,8 @@ struct member_hooks { /* a hook must not call the member */
     void (*drop)(void *user, uint64_t peer);
     /* Prints a line for people. */
     void (*say)(void *user, const char *line);
-    /* Tries to connect to the port where `at` listens; member_port_probed follows from the loop. May be
-     * null. */
+    /* Tries to connect to the port where `at` listens; member_port_probed follows from the loop.
+     * May be null. */
     void (*probe_port)(void *user, const struct peer_info *at);
 };
 

@@ -141,13 +141,13 @@ struct message_action {
 /* stamp: the sender's clock now. echo: the newest stamp that the sender got from the receiver. A
  * lease runs from a stamp that came back, so it needs no common clock. */
 struct message_beat {
-    struct peer_info info;              /* the leader */
-    uint64_t nonce[2];                  /* the leader's run */
-    int round;                          /* the leader's newest round */
-    bool committed;                     /* a quorum keeps the record of that round */
-    bool spare;                         /* the round has no place for the receiver */
-    int hosts;                          /* hosts that the sender leads for certain; 0: its run ends, or it may
-                            * not lead */
+    struct peer_info info; /* the leader */
+    uint64_t nonce[2];     /* the leader's run */
+    int round;             /* the leader's newest round */
+    bool committed;        /* a quorum keeps the record of that round */
+    bool spare;            /* the round has no place for the receiver */
+    /* hosts that the sender leads for certain; 0: its run ends, or it may not lead */
+    int hosts;
     char wait_text[MESSAGE_TEXT_BYTES]; /* for people: what the next round waits for */
     double stamp, echo;
 };

@@ -42,8 +42,8 @@ struct witness_answer {
     struct message replies[MESSAGE_COUNCIL];
 };
 
-/* Decides how the witness answers a message of agent `from`. leaderless: for certain no agent leads the
- * witness (see above). */
+/* Decides how the witness answers a message of agent `from`. leaderless: for certain no agent leads
+ * the witness (see above). */
 void witness_step(const struct message_witness *w, bool leaderless, uint64_t from, const struct message *in,
                   struct witness_answer *out);
 /* Appends the bytes to store; reads them. */

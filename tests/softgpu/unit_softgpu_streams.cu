@@ -20,7 +20,8 @@ extern "C" {
 #include <cmocka.h>
 }
 
-enum { COUNT = 1 << 14, BLOCK = 64 }; /* the thread sanitizer loses its history with more than 250 threads at work */
+/* few, because the thread sanitizer loses its history with more than 250 threads at work */
+enum { COUNT = 1 << 14, BLOCK = 64 };
 
 #define OK(call) CHECK((call) == cudaSuccess)
 

@@ -1,37 +1,46 @@
-/* What the files of the fake NCCL share: a communicator as one process knows it, and the memory
- * in which its ranks meet.
+/* Shared by the files of the fake NCCL: a communicator as one process knows it, and the memory in
+ * which its ranks meet.
  *
- * It is a library of its own, libnccl.so.2, that tests name in DTRUN_NCCL; it runs on the
- * streams of the software GPU that the program is linked with. Ranks are processes. Like the
- * real one it does not block: joining, splitting, registering and ends go on in a thread while
- * the state is "in progress", and so does putting a collective into its stream since 2.23
- * (before, the call does it and may sit there). A collective is an entry of the stream, where it
- * waits for the other ranks. What was aborted leaves garbage in its result; with CTA_ZERO
- * nothing ends it, nor does anything end kernels over symmetric windows before 2.29.7: they
- * never look whether somebody wants it.
+ * The fake is a library of its own, libnccl.so.2, which tests name in DTRUN_NCCL. It runs on the
+ * streams of the software GPU that the program is linked with. Ranks are processes. Like the real
+ * one it does not block: joining, splitting, registering and ending go on in a thread while the
+ * state is "in progress". Since 2.23 this also holds for enqueueing a collective; before, the call
+ * itself enqueues it and may block. A collective is an entry of the stream, where it waits for the
+ * other ranks. An aborted collective leaves garbage in its result. With CTA_ZERO an abort does not
+ * end it. Nor does an abort end kernels over symmetric windows before 2.29.7, which never check
+ * for one.
  *
- * Kernels of two communicators are on a device at once only by NCCL_LAUNCH_ORDER_IMPLICIT=1
- * (2.26), in the order in which the host asked for them; otherwise the program ends, since the
- * real ones may wait for each other for good.
+ * Kernels of two communicators run on a device at the same time only with
+ * NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26), in the order in which the host enqueued them. Otherwise the
+ * program ends, because the real ones may wait for each other for ever.
  *
- * Variables: SOFTGPU_NCCL_VERSION (22907; or one per RANK: "22907,22903"), SOFTGPU_NCCL_LOG (a
- * file: one line per call that makes or changes something), SOFTGPU_NCCL_EVENTS (a file: one
- * line per begin and end of a collective on the device), SOFTGPU_NCCL_QUEUE (so many collectives
- * find room in the driver's queue, the next one waits until one is through; 0: any number),
- * SOFTGPU_NCCL_FAULT, a list of WHAT@RANK[:NUMBER] (NUMBER: of the collective, from 1, or of the
- * call): and SOFTGPU_NCCL_FAULT_RESTART (only in the workers of that
- * TORCHELASTIC_RESTART_COUNT):
- *   init-hang      the rank never joins                 hang         its collective never ends, nor does that of its peers
- *   init-error     joining fails                        error        the same, and the communicator says ncclRemoteError
- *   init-full      there is no memory for joining
- *   abort-hang     ncclCommAbort does not come back     no-memory    ncclMemAlloc fails
- *   revoke-hang    a revoked one never comes to rest    window       the window is refused
- *   destroy-hang   ncclCommDestroy does not come back   window-error the window cannot be registered, which is found later
- *   late-error     the same as error, 0.3 s later
- *   split-late     the new communicator goes on for a while when the split is through
- *   launch-hang    its collective does not get into the stream until the communicator is stopped
- *   late-sums      its ReduceScatter passes nothing on before an AllGather of that rank is through that was not before, 0.5 s at most
- *   echo           the communicator says ncclRemoteError, and a moment later the next rank is dead */
+ * Environment variables:
+ *   SOFTGPU_NCCL_VERSION  22907; or one per RANK: "22907,22903"
+ *   SOFTGPU_NCCL_LOG      a file: one line per call that creates or changes something
+ *   SOFTGPU_NCCL_EVENTS   a file: one line per begin and end of a collective on the device
+ *   SOFTGPU_NCCL_QUEUE    so many collectives fit into the driver's queue, and the next one waits
+ *                         until one has completed; 0: any number
+ *   SOFTGPU_NCCL_FAULT    a list of WHAT@RANK[:NUMBER]. NUMBER counts collectives from 1, or calls
+ *   SOFTGPU_NCCL_FAULT_RESTART  faults only in workers with this TORCHELASTIC_RESTART_COUNT
+ *
+ * Faults (WHAT):
+ *   init-hang     the rank never joins
+ *   init-error    joining fails
+ *   init-full     there is no memory for joining
+ *   hang          the rank's collective never ends, nor does that of its peers
+ *   error         the same, and the communicator reports ncclRemoteError
+ *   late-error    the same as error, 0.3 s later
+ *   echo          the communicator reports ncclRemoteError, and a moment later the next rank dies
+ *   abort-hang    ncclCommAbort does not return
+ *   revoke-hang   a revoked communicator never becomes idle
+ *   destroy-hang  ncclCommDestroy does not return
+ *   no-memory     ncclMemAlloc fails
+ *   window        the window is refused
+ *   window-error  registering the window fails, which is found later
+ *   split-late    the new communicator is in progress for a while after the split has completed
+ *   launch-hang   the rank's collective is not enqueued until the communicator is stopped
+ *   late-sums     the rank's ReduceScatter passes nothing on until a later AllGather of that rank
+ *                 has completed, for at most 0.5 s */
 #ifndef DT_TESTS_SOFTGPU_NCCL_NCCL_H
 #define DT_TESTS_SOFTGPU_NCCL_NCCL_H
 
