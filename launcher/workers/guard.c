@@ -305,15 +305,15 @@ bool guard_workers_overdue(void)
 /* Kills the processes of the agent after the limit. Returns how long to wait for signals now. */
 static double end_overdue(pid_t agent)
 {
-    static bool apart;
+    static bool has_own_files;
     /* the limit for which people were told; zombies remain until the agent reaps them */
     static int64_t said_ns;
     double left_s = lifetime_left_s();
     if (left_s > 0) {
         return isinf(left_s) ? 3600 : fmin(left_s, 1);
     }
-    if (!apart) { /* the agent may have taken every descriptor, and we need some */
-        apart = true;
+    if (!has_own_files) { /* the agent may have taken every descriptor, and we need some */
+        has_own_files = true;
         shared_files_part();
     }
     int killed = kill_descendants(agent);
