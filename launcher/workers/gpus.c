@@ -73,7 +73,7 @@ static _Noreturn void child_main(int out_fd, pid_t parent)
         _exit(1);
     }
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library != NULL) { /* otherwise the machine has no such GPUs */
+    if (library != NULL) { /* else this is no machine with GPUs of that make */
         print_gpus(library);
     }
     _exit(fflush(stdout) == 0 ? 0 : 1);

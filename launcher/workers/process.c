@@ -163,7 +163,7 @@ size_t process_where(pid_t pid, struct dt_text *out)
     char path[64], wchan[256], stack[4096], call[256];
     (void)snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
     process_read(path, wchan, sizeof wchan);
-    (void)snprintf(path, sizeof path, "/proc/%d/stack", (int)pid); /* readable for root only */
+    (void)snprintf(path, sizeof path, "/proc/%d/stack", (int)pid); /* root's alone */
     process_read(path, stack, sizeof stack);
     (void)snprintf(path, sizeof path, "/proc/%d/syscall", (int)pid);
     process_read(path, call, sizeof call);
