@@ -365,7 +365,7 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
                                            .port = o->master_port,
                                            .every_s = 1 / o->time_scale,
                                            .user = s,
-                                           .got = several_claimed};
+                                           .got = several_endpoint_got};
         endpoint_watch_open(&s->watch, loop, &c, s->place.endpoint.count > 0 ? &s->place.endpoint : NULL);
     }
     follow_up(s);

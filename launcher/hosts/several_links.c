@@ -181,7 +181,7 @@ struct link_hooks several_link_hooks(struct several *s)
 }
 
 /* This host listens at the endpoint's port from now on, so that late hosts find the job there. */
-void several_claimed(void *user, int fd, const struct lookup_list *list)
+void several_endpoint_got(void *user, int fd, const struct lookup_list *list)
 {
     struct several *s = user;
     struct dt_error err;

@@ -96,7 +96,7 @@ void several_find_holder(struct several *s)
 }
 
 /* Notes where the workers of the next round meet. */
-static void meet(struct several *s, const struct record *record, const char *sizes)
+static void fill_meeting(struct several *s, const struct record *record, const char *sizes)
 {
     char store[LOOKUP_NAME_BYTES];
     const struct peer_info *leader = leader_of(s, record);
@@ -131,7 +131,7 @@ static void act(void *user, const struct action *a, const struct record *record,
         several_say(why);
     }
     if (a->kind == ACTION_START) {
-        meet(s, record, why != NULL ? why : "");
+        fill_meeting(s, record, why != NULL ? why : "");
     }
     s->base.hooks.act(s->base.hooks.user, a, a->kind == ACTION_START ? &s->meeting : NULL);
 }

@@ -49,7 +49,7 @@ void several_moved(struct several *s);
 
 struct link_hooks several_link_hooks(struct several *s);
 /* The watch got the endpoint's port. */
-void several_claimed(void *user, int fd, const struct lookup_list *list);
+void several_endpoint_got(void *user, int fd, const struct lookup_list *list);
 
 /* ---- several_member.c ---- */
 

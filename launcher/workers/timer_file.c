@@ -103,7 +103,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     /* the rest after other handles of the loop */
-    for (int turn = 0; turn < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; turn++) {
+    for (int reads = 0; reads < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; reads++) {
         for (ssize_t i = 0; i < n; i++) {
             if (buffer[i] != '\n' && t->held < PIPE_BUF) {
                 t->line[t->held++] = buffer[i];

@@ -427,7 +427,7 @@ static bool same(const char *a, const char *b)
 int softgpu_barrier(const char *file, int line, int x)
 {
     struct machine *m = own;
-    unsigned turn = m->barriers & 1;
+    unsigned parity = m->barriers & 1;
     if (m->done > 0) {
         softgpu_die("a thread returned before __syncthreads at line %d", line);
     }
@@ -437,12 +437,12 @@ int softgpu_barrier(const char *file, int line, int x)
     } else if (m->barrier_line != line || !same(m->barrier_file, file)) {
         softgpu_die("threads meet at different __syncthreads: lines %d and %d", line, m->barrier_line);
     }
-    tsan_release(m->barrier_clock[turn]);
+    tsan_release(m->barrier_clock[parity]);
     m->voted += x != 0;
     if (++m->waiting < m->thread_count) {
         wait_as(m, IN_BARRIER, "__syncthreads", file, line);
     } else {
-        m->votes[turn] = m->voted;
+        m->votes[parity] = m->voted;
         m->voted = m->waiting = 0;
         m->barriers++;
         for (int i = 0; i < m->warp_count; i++) {
@@ -450,8 +450,8 @@ int softgpu_barrier(const char *file, int line, int x)
         }
         m->warps[m->running >> 5].runnable &= ~(1u << (m->running & 31));
     }
-    tsan_acquire(m->barrier_clock[turn]);
-    return m->votes[turn];
+    tsan_acquire(m->barrier_clock[parity]);
+    return m->votes[parity];
 }
 
 /* A call, because gcc with the thread sanitizer accepts no fence in instrumented code. */

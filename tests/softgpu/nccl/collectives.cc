@@ -23,11 +23,11 @@ struct entry {
     size_t width;
     int number;
     /* number among all collectives of this process: 0, 1, ..; 0 if nothing orders them */
-    uint32_t turn;
+    uint32_t sequence;
 };
 
 /* so many of the ordered collectives are on the device, or were there */
-static uint32_t turns_begun;
+static uint32_t sequence_begun;
 static uint32_t running;
 static uint32_t gathers_through;
 
@@ -182,12 +182,12 @@ static void be_late(const struct comm *c)
  * stopped before. */
 static bool take_the_device(const entry *e)
 {
-    if (!meet_at(e->c, &turns_begun, e->turn)) {
+    if (!meet_at(e->c, &sequence_begun, e->sequence)) {
         return false;
     }
     if (is_ordered()) {
-        __atomic_store_n(&turns_begun, e->turn + 1, __ATOMIC_RELEASE);
-        softgpu_word_wake(&turns_begun);
+        __atomic_store_n(&sequence_begun, e->sequence + 1, __ATOMIC_RELEASE);
+        softgpu_word_wake(&sequence_begun);
     } else if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) > 1) {
         softgpu_die("%s: a collective of another communicator is on the device, and nothing orders them: they may wait "
                     "for each other for good",
@@ -396,9 +396,9 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
         softgpu_die("%s: a stream of another device", names[what->kind]);
     }
     static int number;
-    static uint32_t turns;
+    static uint32_t next;
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
-    e->turn = is_ordered() ? __atomic_fetch_add(&turns, 1, __ATOMIC_RELAXED) : 0;
+    e->sequence = is_ordered() ? __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) : 0;
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count,
          what->type);
     const char *buffers_mb = getenv("SOFTGPU_NCCL_BUFFERS_MB");
