@@ -232,7 +232,7 @@ int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *ar
 int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err)
 {
     struct entry *e = find(c, section);
-    if (e == NULL || !cJSON_IsString(e->value)) {
+    if (e == NULL || e->section || !cJSON_IsString(e->value)) {
         return 0;
     }
     struct dt_text text;

@@ -1,5 +1,5 @@
 /* DeepSpeed's configuration, one row per key. docs/training.md has this table for users
- * (unit_dialects checks it). */
+ * (tests/worker/job/unit_dialects.c keeps it the same). */
 #include "worker/job/dialects/dialect.h"
 
 #include <cjson/cJSON.h>
@@ -205,7 +205,7 @@ static const struct dialect_rule rules[] = {
     REFUSE("zero_optimization.zero_quantized_weights", LATER),
     REFUSE("zero_optimization.zero_quantized_gradients", LATER),
     WORDS("zero_optimization.zero_hpz_partition_size", NULL,
-          "1=|*=!not there; training.strategy \"hybrid_shard\" shards within a host; write that"),
+          "1=|*=!training.strategy \"hybrid_shard\" shards within a host; write that"),
 
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),

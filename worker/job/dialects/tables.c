@@ -167,7 +167,7 @@ static void table_words(const char *words, struct dt_text *out)
             /* a semicolon would end the part of this word */
             size_t cause = strcspn(ours, ";");
             cause = cause < rest ? cause : rest;
-            dt_text_printf(out, " is refused: %.*s", (int)cause - 1, ours + 1);
+            dt_text_printf(out, " %s refused: %.*s", others ? "are" : "is", (int)cause - 1, ours + 1);
         } else {
             dt_text_printf(out, " is `%.*s`", (int)rest, ours);
         }
