@@ -1,37 +1,19 @@
 /* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened
  * into one list of entries, path by path; --set edits that list; reading marks entries, and what
- * stays unmarked is unknown. Single values are the matter of config_value.c. */
+ * stays unmarked is unknown (config_unknown.c). Single values are the matter of config_value.c. */
 #include "base/config.h"
 
+#include "base/config_own.h"
 #include "base/config_value.h"
 #include "base/file.h"
 #include "base/scan.h"
 
-#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SECTIONS_MAX = 32,
-    HINT_TABLES_MAX = 4,
-    NAMES_MAX = 512,
-    PROBLEMS_SHOWN = 100,
-    FILE_BYTES = 4 << 20,
-    VALUES_MAX = 20000
-};
-
-struct entry {
-    const char *path; /* "training.seed" */
-    const char *name; /* what messages call it: the path, unless it came from another file or key */
-    const cJSON *value;
-    const cJSON *given; /* what its name has in the file: the value, unless it was translated */
-    const char *where;  /* "job.json:4:9" (of the key), or "--set training.seed=7" */
-    const char *value_where;
-    uint32_t file, line, column; /* for sorting; --set comes last */
-    bool section, read;
-};
+enum { FILE_BYTES = 4 << 20, VALUES_MAX = 20000 };
 
 /* Where the entries of one tree come from. */
 struct source {
@@ -40,39 +22,6 @@ struct source {
     size_t next;                /* of the places */
     size_t unnamed;             /* bytes at the beginning of a path that its name leaves out */
     const char *where;          /* of all entries of a --set */
-};
-
-struct problem {
-    uint32_t file, line, column;
-    size_t order;
-    char *text;
-};
-
-struct derived {
-    const char *path, *source;
-};
-
-struct dt_config {
-    const char *path;
-    struct dt_arena *arena;
-    cJSON **trees; /* the files, and one per --set */
-    size_t tree_count;
-    uint32_t file_count;
-    struct entry *entries;
-    size_t entry_count, entry_capacity;
-    struct problem *problems;
-    size_t problem_count;
-    struct derived *derived;
-    size_t derived_count;
-    struct {
-        const char *name;
-        const struct dt_field *fields;
-    } sections[SECTIONS_MAX];
-    size_t section_count;
-    const struct dt_config_hint *hints[HINT_TABLES_MAX];
-    size_t hint_count;
-    const char **known; /* keys that others read, for dt_config_known */
-    size_t known_count;
 };
 
 static struct entry *find(const struct dt_config *c, const char *path)
@@ -86,7 +35,7 @@ static struct entry *find(const struct dt_config *c, const char *path)
 }
 
 /* True when path is `above` or lies below it. */
-static bool within(const char *path, const char *above)
+bool config_within(const char *path, const char *above)
 {
     size_t n = strlen(above);
     return strncmp(path, above, n) == 0 && (path[n] == 0 || path[n] == '.');
@@ -102,7 +51,7 @@ static void add_entry(struct dt_config *c, struct entry e)
     c->entries[c->entry_count++] = e;
 }
 
-static const char *join(const struct dt_config *c, const char *section, const char *key)
+const char *config_join(const struct dt_config *c, const char *section, const char *key)
 {
     if (*key == 0 || strchr(key, '.') != NULL) { /* a dot in a key is no path: such a key is
                                                   * never found, hence unknown */
@@ -126,7 +75,7 @@ static size_t count_values(const cJSON *v)
 static void flatten(struct dt_config *c, const cJSON *object, const char *path, struct source *from)
 {
     for (const cJSON *v = object->child; v != NULL; v = v->next) {
-        struct entry e = {.path = join(c, path, v->string),
+        struct entry e = {.path = config_join(c, path, v->string),
                           .value = v,
                           .section = cJSON_IsObject(v),
                           .where = from->where,
@@ -251,7 +200,7 @@ static void remove_entries(struct dt_config *c, const char *path)
 {
     size_t kept = 0;
     for (size_t i = 0; i < c->entry_count; i++) {
-        if (!within(c->entries[i].path, path)) {
+        if (!config_within(c->entries[i].path, path)) {
             c->entries[kept++] = c->entries[i];
         }
     }
@@ -330,7 +279,7 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
     }
 }
 
-static void add_problem(struct dt_config *c, const struct entry *e, char *text)
+void config_add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
     c->problems[c->problem_count] = (struct problem){.file = e != NULL ? e->file : UINT32_MAX,
@@ -351,7 +300,7 @@ void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, .
     va_start(args, fmt);
     dt_text_vprintf(&t, fmt, args);
     va_end(args);
-    add_problem(c, e, t.data);
+    config_add_problem(c, e, t.data);
 }
 
 const char *dt_config_where(const struct dt_config *c, const char *path)
@@ -380,7 +329,7 @@ const char *dt_config_source(const struct dt_config *c, const char *path)
  * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
 {
-    const char *path = join(c, section, field->key);
+    const char *path = config_join(c, section, field->key);
     struct entry *e = find(c, path);
     bool good = true;
     if (e != NULL) {
@@ -407,7 +356,7 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
                 dt_text_puts(&t, "; give ");
                 dt_value_expected(field->rule, &t);
             }
-            add_problem(c, e, t.data);
+            config_add_problem(c, e, t.data);
             good = false;
         } else {
             return true;
@@ -445,7 +394,7 @@ static int read_section(struct dt_config *c, const char *section)
     dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
     dt_value_show(e->value, &t);
     dt_text_puts(&t, "; give an object, { \"key\": value, ... }");
-    add_problem(c, e, t.data);
+    config_add_problem(c, e, t.data);
     return 1;
 }
 
@@ -497,7 +446,7 @@ void dt_config_known(struct dt_config *c, const char *path)
 void dt_config_pass(struct dt_config *c, const char *path)
 {
     for (size_t i = 0; i < c->entry_count; i++) {
-        c->entries[i].read |= within(c->entries[i].path, path);
+        c->entries[i].read |= config_within(c->entries[i].path, path);
     }
 }
 
@@ -513,120 +462,6 @@ void dt_config_move(struct dt_config *c, const char *from, const char *to, cJSON
     e.path = dt_arena_strdup(c->arena, to);
     e.read = e.section = false;
     add_entry(c, e);
-}
-
-static const struct dt_config_hint *hint_for(const struct dt_config *c, const char *path)
-{
-    for (size_t t = 0; t < c->hint_count; t++) {
-        for (const struct dt_config_hint *h = c->hints[t]; h->path != NULL; h++) {
-            if (within(path, h->path)) {
-                return h;
-            }
-        }
-    }
-    return NULL;
-}
-
-bool dt_config_off(const cJSON *v)
-{
-    return cJSON_IsNull(v) || cJSON_IsFalse(v) ||
-           (cJSON_IsObject(v) && cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(v, "enabled")));
-}
-
-/* The last part of a path. */
-static const char *leaf(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot != NULL ? dot + 1 : path;
-}
-
-/* Names of keys and sections that could stand where the entry stands. Returns how many. */
-static size_t names_beside(const struct dt_config *c, const struct entry *e, const char *names[NAMES_MAX])
-{
-    size_t count = 0, section_bytes = (size_t)(leaf(e->path) - e->path);
-    for (size_t i = 0; i < c->section_count; i++) { /* keys of the same section; at the top also
-                                                     * the sections */
-        const char *name = c->sections[i].name;
-        bool same = section_bytes == 0
-                        ? *name == 0
-                        : strlen(name) == section_bytes - 1 && strncmp(name, e->path, section_bytes - 1) == 0;
-        for (const struct dt_field *f = c->sections[i].fields; same && f->key != NULL && count < NAMES_MAX; f++) {
-            names[count++] = f->key;
-        }
-        if (section_bytes == 0 && *name != 0 && strchr(name, '.') == NULL && count < NAMES_MAX) {
-            names[count++] = name;
-        }
-    }
-    for (size_t i = 0; i < c->known_count && count < NAMES_MAX; i++) {
-        const char *rest = c->known[i] + section_bytes;
-        if (strncmp(c->known[i], e->path, section_bytes) == 0) {
-            names[count++] = dt_arena_printf(c->arena, "%.*s", (int)strcspn(rest, "."), rest);
-        }
-    }
-    return count;
-}
-
-/* The path of a key with the entry's name in another section, or null. */
-static const char *elsewhere(const struct dt_config *c, const struct entry *e)
-{
-    for (size_t i = 0; i < c->section_count; i++) {
-        for (const struct dt_field *f = c->sections[i].fields; f->key != NULL; f++) {
-            if (strcmp(f->key, leaf(e->path)) == 0) {
-                return join(c, c->sections[i].name, f->key);
-            }
-        }
-    }
-    for (size_t i = 0; i < c->known_count; i++) {
-        if (strcmp(leaf(c->known[i]), leaf(e->path)) == 0) {
-            return c->known[i];
-        }
-    }
-    return NULL;
-}
-
-static void describe_unknown(const struct dt_config *c, const struct entry *e, struct dt_text *t)
-{
-    const char *names[NAMES_MAX];
-    const char *nearest = dt_text_nearest(leaf(e->path), names, names_beside(c, e, names));
-    nearest = nearest != NULL ? nearest : elsewhere(c, e);
-    if (nearest != NULL) {
-        dt_text_printf(t, "unknown key; did you mean %s?", nearest);
-    } else {
-        dt_text_puts(t, "unknown key; remove it");
-    }
-}
-
-/* Entries that nobody read: hinted, unknown, or below something already reported. */
-static void find_unknown(struct dt_config *c)
-{
-    const char *reported = NULL;
-    for (size_t i = 0; i < c->entry_count && c->problem_count < PROBLEMS_SHOWN; i++) {
-        const struct entry *e = &c->entries[i];
-        if (e->read || (reported != NULL && within(e->path, reported))) {
-            continue;
-        }
-        const struct dt_config_hint *hint = hint_for(c, e->path);
-        bool inner = false; /* a section that only leads to sections that were read */
-        for (size_t s = 0; hint == NULL && e->section && s < c->section_count; s++) {
-            inner = inner || (within(c->sections[s].name, e->path) && *c->sections[s].name != 0);
-        }
-        if (inner) {
-            continue;
-        }
-        reported = e->path;
-        if (hint != NULL && dt_config_off(e->value)) {
-            continue;
-        }
-        struct dt_text t;
-        dt_text_init(&t);
-        dt_text_printf(&t, "%s: %s: ", e->where, e->name);
-        if (hint != NULL) {
-            dt_text_puts(&t, hint->text);
-        } else {
-            describe_unknown(c, e, &t);
-        }
-        add_problem(c, e, t.data);
-    }
 }
 
 static int by_place(const void *a, const void *b)
@@ -646,7 +481,7 @@ static int by_place(const void *a, const void *b)
 
 int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_error *err)
 {
-    find_unknown(c);
+    config_find_unknown(c);
     size_t count = c->problem_count;
     if (count > 0) {
         qsort(c->problems, count, sizeof *c->problems, by_place);

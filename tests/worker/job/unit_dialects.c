@@ -1,4 +1,4 @@
-/* covers: worker/job/dialects base/config.c */
+/* covers: worker/job/dialects base/config.c base/config_unknown.c */
 /* Keys of other systems: what each rule does, values with two owners, files and places, the batch,
  * what has no effect, and the table in docs/training.md. */
 #include "base/file.h"
