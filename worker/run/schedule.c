@@ -49,14 +49,10 @@ static const struct row {
     double late;   /* steps */
     double least;  /* warm-up */
 } rows[] = {
-    {"constant", stay, NULL, 0, 0},
-    {"constant_with_warmup", stay, even, 0, 0},
-    {"linear", linear, even, 0, 0},
-    {"cosine", cosine, even, 0, 0},
-    {"warmuplr", stay, steep, 1, 2},
-    {"warmuplr_linear", stay, even, 1, 2},
-    {"warmupdecaylr", linear, steep, 1, 2},
-    {"warmupdecaylr_linear", linear, even, 1, 2},
+    {"constant", stay, NULL, 0, 0},         {"constant_with_warmup", stay, even, 0, 0},
+    {"linear", linear, even, 0, 0},         {"cosine", cosine, even, 0, 0},
+    {"warmuplr", stay, steep, 1, 2},        {"warmuplr_linear", stay, even, 1, 2},
+    {"warmupdecaylr", linear, steep, 1, 2}, {"warmupdecaylr_linear", linear, even, 1, 2},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
