@@ -74,6 +74,28 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);
  * used instead. Several tables may read one section. The word "auto" selects the default of a
  * number or bool. Returns the number of problems in this section. */
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out);
+/* ---- keys of other systems, translated before the tables are read ---- */
+struct cJSON;
+/* Where the value of `section` is a string, the members of that file become the members of the
+ * section; messages say the file's own places and keys. 0, also without such a value, or -1. */
+int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err);
+/* The value of a key as it was given; null when nothing, or only null, gave it. Lives as long as c. */
+const struct cJSON *dt_config_value(const struct dt_config *c, const char *path);
+/* What messages call the key: its path, or the key that it was moved from; and the value that
+ * stands there. */
+const char *dt_config_name(const struct dt_config *c, const char *path);
+const struct cJSON *dt_config_given(const struct dt_config *c, const char *path);
+/* Declares a key that no table reads: the sections above it are read, and it is among the names
+ * that an unknown key may have meant. */
+void dt_config_known(struct dt_config *c, const char *path);
+/* Marks a key and all below it as read. */
+void dt_config_pass(struct dt_config *c, const char *path);
+/* Gives a value (null: the one of `from`; else c owns it) to the key `to`, in place of what `to`
+ * had. `from` was given; messages about `to` say its place and name. */
+void dt_config_move(struct dt_config *c, const char *from, const char *to, struct cJSON *value);
+/* True for a value that switches off what its key is for: false, null, { "enabled": false }. */
+bool dt_config_off(const struct cJSON *value);
+
 /* The place that gave a key, such as "job.json:4:9" or "--set training.seed=7"; null when
  * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);

@@ -90,7 +90,6 @@ void ranks_job(struct job *job)
                                           .collective_timeout_s = 60,
                                           .threads = 1};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
-    job->zero.stage = -1;
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,
                                    .resume = "auto",
