@@ -286,7 +286,10 @@ void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, .
 {
     struct dt_text t;
     dt_text_init(&t);
-    const struct entry *e = find(c, path);
+    struct entry *e = find(c, path);
+    if (e != NULL) {
+        e->read = true; /* its key is not unknown besides */
+    }
     dt_text_printf(&t, "%s: %s: ", e != NULL ? e->where : c->path, path);
     va_list args;
     va_start(args, fmt);

@@ -75,7 +75,7 @@ int dt_config_read(struct dt_config *c, const char *section, const struct dt_fie
  * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);
 /* Notes a problem of a key: `where: key: text`, sorted by place; a key that was not given is
- * named after the file alone. */
+ * named after the file alone. The key is then not refused as unknown besides. */
 void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* For values that are derived: what dt_config_source says for this key when it was not given. */

@@ -35,7 +35,7 @@ struct ranks_outcome {
     double *exact;  /* the same as double */
     int64_t weight_count;
     uint64_t hash;         /* of the weights' bits */
-    float *moments;        /* both of all tensors, in the order of weights; freed by ranks_clear */
+    float *moments;        /* DT_STATES_MAX of all tensors, in the order of weights; freed by ranks_clear */
     uint64_t moments_hash; /* of their bits */
     int tensor_count;
     struct {

@@ -28,9 +28,8 @@ enum { CHECKPOINT_PIECE = 1 << 20 }; /* elements of a piece at most */
 /* What a rank contributes: elements [first, first + count) of logical tensor `name` for one
  * purpose. */
 struct checkpoint_slice {
-    const char *name;    /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/",
-                          * "exp_avg_sq/" */
-    const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
+    const char *name;    /* tensor name; the file has it behind the purpose: "weight/", "exp_avg/" */
+    const char *purpose; /* "weight", or the name of an optimizer's state (optimizers.h) */
     enum role role;      /* frozen tensors and buffers have a "weight" alone */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
@@ -44,7 +43,7 @@ struct checkpoint_state {
     int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by
                                     * all ranks */
     int64_t tokens;                /* seen since the start */
-    int64_t optimizer_steps;       /* AdamW's step count */
+    int64_t optimizer_steps;       /* the optimizer's step count */
     struct horizon horizon;        /* of.micro_batch 0: not known, it was saved by a version that
                                     * did not keep it */
     int64_t seed;

@@ -111,6 +111,38 @@ static bool is_key(struct job *job, const char *path)
     return false;
 }
 
+/* Finds the row and reads its keys; refuses those of another optimizer. Returns the number of
+ * problems. */
+static int read_optimizer(struct job *job, struct dt_config *c)
+{
+    const struct optimizer_row *row = optimizer_find(job->optimizer.name);
+    job->optimizer.row = row;
+    int bad = dt_config_read(c, row->section, row->fields, &job->optimizer.numbers);
+    for (int i = 0; optimizer_at(i) != NULL; i++) {
+        const struct optimizer_row *other = optimizer_at(i);
+        for (const struct dt_field *f = other->fields; f->key != NULL; f++) {
+            char *key = dt_arena_printf(&job->arena, "%s.%s", other->section, f->key);
+            bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
+            if (!own && dt_config_where(c, key) != NULL) {
+                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", other->name,
+                                  row->name, dt_config_source(c, "optimizer.name"));
+                bad++;
+            }
+        }
+    }
+    return bad;
+}
+
+static void check_optimizer(struct job *job, struct dt_config *c)
+{
+    const struct optimizer_row *row = job->optimizer.row;
+    const char *key = NULL;
+    struct dt_error err;
+    if (row->check != NULL && row->check(&job->optimizer.numbers, &key, &err) != 0) {
+        dt_config_problem(c, dt_arena_printf(&job->arena, "%s.%s", row->section, key), "%s", err.text);
+    }
+}
+
 /* Afterwards checkpointing.accept holds full keys. */
 static void check_accept(struct job *job, struct dt_config *c)
 {
@@ -213,7 +245,7 @@ struct precision_word {
 
 /* The precision has one owner as well: training.precision, mixed_precision.param_dtype or
  * bf16.enabled. A block that is switched off says nothing. Afterwards training.precision holds
- * what they say, in Lightning's words. The type of AdamW's moments is a choice of its own. */
+ * what they say, in Lightning's words. The type of the optimizer's state is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
     const struct job_mixed *m = &job->mixed;
@@ -223,9 +255,9 @@ static void check_precision(struct job *job, struct dt_config *c)
         {"bf16.enabled", job->bf16.enabled, true},
     };
     const struct precision_word *owner = NULL;
-    bool half_moments = is_bf16(job->training.optimizer_state_dtype);
-    job->training.optimizer_state_dtype = half_moments ? "bf16" : "fp32";
-    job->precision.moments = half_moments ? DT_BF16 : DT_F32;
+    bool half_states = is_bf16(job->training.optimizer_state_dtype);
+    job->training.optimizer_state_dtype = half_states ? "bf16" : "fp32";
+    job->precision.states = half_states ? DT_BF16 : DT_F32;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (words[i].given && owner != NULL && words[i].bf16 != owner->bf16) {
             dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key,
@@ -297,12 +329,28 @@ static void *section_of(struct job *job, const struct job_section *s)
 
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2])
 {
-    parts[0] = (struct job_part){s->fields, section_of(job, s)};
-    if (s != &job_sections[JOB_MODEL] || job->model.ops == NULL) {
-        return 1;
+    const struct optimizer_row *row = job->optimizer.row;
+    int count = 0;
+    parts[count++] = (struct job_part){s->fields, section_of(job, s)};
+    if (s == &job_sections[JOB_MODEL] && job->model.ops != NULL) {
+        parts[count++] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
+    } else if (row != NULL && strcmp(row->section, s->name) == 0) {
+        parts[count++] = (struct job_part){row->fields, &job->optimizer.numbers};
     }
-    parts[1] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
-    return 2;
+    return count;
+}
+
+const struct dt_field *job_other_fields(const struct job_section *s, int i)
+{
+    if (s == &job_sections[JOB_MODEL]) {
+        return model_at(i) != NULL ? model_at(i)->fields : NULL;
+    }
+    for (int k = 0; optimizer_at(k) != NULL; k++) {
+        if (strcmp(optimizer_at(k)->section, s->name) == 0 && i-- == 0) {
+            return optimizer_at(k)->fields;
+        }
+    }
+    return NULL;
 }
 
 static void write_text(struct job *job)
@@ -397,6 +445,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
     }
+    if (good[JOB_OPTIMIZER]) {
+        check_optimizer(job, c);
+    }
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }
@@ -440,6 +491,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
             dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
     }
     fill_folders(job, c);
+    good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
     good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
     if (sources != NULL) {
@@ -480,14 +532,15 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
     return result;
 }
 
-/* The keys of all models; one that several models have is described as the first of them does. */
-static void schema_models(struct dt_text *out)
+/* The keys of all models or optimizers; one that several have is described as the first of them
+ * does. */
+static void schema_others(const struct job_section *s, struct dt_text *out)
 {
-    for (int i = 0; model_at(i) != NULL; i++) {
-        for (const struct dt_field *f = model_at(i)->fields; f->key != NULL; f++) {
+    for (int i = 0; job_other_fields(s, i) != NULL; i++) {
+        for (const struct dt_field *f = job_other_fields(s, i); f->key != NULL; f++) {
             bool known = false;
             for (int k = 0; k < i; k++) {
-                known |= has_key(model_at(k)->fields, f->key);
+                known |= has_key(job_other_fields(s, k), f->key);
             }
             if (!known) {
                 const struct dt_field one[2] = {*f, {0}};
@@ -526,9 +579,7 @@ void job_schema(struct dt_text *out)
         }
         dt_text_puts(out, required ? "],\n      \"properties\": {\n" : "      \"properties\": {\n");
         dt_config_schema(s->fields, 8, out);
-        if (s == &job_sections[JOB_MODEL]) {
-            schema_models(out);
-        }
+        schema_others(s, out);
         dt_text_puts(out, "      }\n    }");
     }
     dt_text_puts(out, "\n  }\n}\n");

@@ -96,7 +96,7 @@ static void test_defaults(void **state)
     assert_int_equal(job.training.max_steps, -1);
     assert_true(job.training.num_epochs == 3);
     assert_int_equal(job.training.seed, 42);
-    assert_true(job.training.adam_beta2 == 0.999);
+    assert_true(job.optimizer.numbers.beta2 == 0.999);
     assert_true(job.training.collective_timeout_s == 600);
     assert_int_equal(job.zero.stage, -1);
     assert_int_equal(job.fsdp.backward_prefetch, PREFETCH_PRE);
@@ -276,7 +276,7 @@ static void moments_are(const char *text, const char *set, const char *name, enu
     struct job job;
     opened(&job, text, set);
     assert_string_equal(job.training.optimizer_state_dtype, name);
-    assert_int_equal(job.precision.moments, moments);
+    assert_int_equal(job.precision.states, moments);
     job_close(&job);
 }
 
