@@ -87,13 +87,14 @@ const char *job_accept_key(const char *name, struct dt_arena *arena)
 {
     struct job_key all[KEYS_OF_ALL_MAX];
     int count = list_keys(NULL, NULL, arena, all, KEYS_OF_ALL_MAX);
+    const struct job_key *found = NULL; /* of two with one short name, that which may be accepted */
     for (int i = 0; i < count; i++) {
         if (all[i].kind != JOB_KEY_LENGTH &&
             (strcmp(all[i].path, name) == 0 || strcmp(short_name(all[i].path), name) == 0)) {
-            return all[i].path;
+            found = found == NULL || found->kind == JOB_KEY_TENSORS ? &all[i] : found;
         }
     }
-    return NULL;
+    return found != NULL ? found->path : NULL;
 }
 
 const char *job_accept_nearest(const char *name, struct dt_arena *arena)
@@ -173,7 +174,10 @@ static bool never(enum job_key_kind kind)
 static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept,
                   const char *other_data, struct dt_error *err)
 {
-    const struct job_change *first = &refused->list[0];
+    const struct job_change *first = &refused->list[0]; /* or the first that no accept can mend */
+    for (int i = 0; i < refused->count && !never(first->kind); i++) {
+        first = never(refused->list[i].kind) ? &refused->list[i] : first;
+    }
     bool data = strcmp(first->key, JOB_DATA_KEY) == 0, order = false;
     struct dt_text what, names;
     dt_text_init(&what);
