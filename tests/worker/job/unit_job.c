@@ -305,7 +305,7 @@ static void test_optimizer(void **state)
             "job.json:2:31: optimizer.nesterov: needs a momentum above 0 and a dampening of 0; give them, or write "
             "false\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 1}"), NULL,
-            "job.json:2:31: optimizer.momentum: is 1; give a number from 0 and below 1\n");
+            "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
     refused(SECTION("\"optimizer\": {\"name\": \"adagrad\"}"), NULL,
             "job.json:2:24: optimizer.name: is \"adagrad\", which is not there yet; give one of: adamw, sgd, lion\n");
     refused(SECTION("\"optimizer\": {\"type\": \"AdamW\"}"), NULL,
