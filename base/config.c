@@ -294,7 +294,10 @@ void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, .
 {
     struct dt_text t;
     dt_text_init(&t);
-    const struct entry *e = find(c, path);
+    struct entry *e = find(c, path);
+    if (e != NULL) {
+        e->read = true; /* the key is known, so it is not refused a second time */
+    }
     dt_text_printf(&t, "%s: %s: ", e != NULL ? e->where : c->path, e != NULL ? e->name : path);
     va_list args;
     va_start(args, fmt);

@@ -100,7 +100,7 @@ bool dt_config_off(const struct cJSON *value);
  * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);
 /* Adds a problem of a key: `where: key: text`, sorted by place. For a key that was not given,
- * `where` is the file alone. */
+ * `where` is the file alone. The key is then not refused as unknown as well. */
 void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Sets the source of a key that was not given and whose value was derived, for dt_config_source. */

@@ -171,32 +171,36 @@ struct dt_cost dt_cost_cross_entropy(const struct dt_cross_entropy_args *a)
     return moved(times(a->with_grad) * (double)a->row_count * (double)a->col_count * size_of(a->type));
 }
 
-static double optimizer_grad_size(enum dt_dtype type, enum dt_dtype grad_type)
+/* w and each state are read and written, the gradient is read, the low copy is written. */
+static struct dt_cost update_cost(const struct dt_update_args *a)
 {
-    return size_of(type == DT_F32 ? grad_type : type);
-}
-
-struct dt_cost dt_cost_adamw(const struct dt_adamw_args *a)
-{
-    double copy = a->w_bf16 != NULL ? size_of(DT_BF16) : 0;
-    double moments = 4.0 * size_of(a->type == DT_F32 ? a->moment_type : a->type);
-    return moved((double)a->count *
-                 (2.0 * size_of(a->type) + moments + copy + optimizer_grad_size(a->type, a->grad_type)));
-}
-
-struct dt_cost dt_cost_adamw_many(const struct dt_adamw_many_args *a)
-{
-    struct dt_adamw_args all = a->count > 0 ? a->each[0] : (struct dt_adamw_args){.count = 0};
-    for (int i = 1; i < a->count; i++) {
-        all.count += a->each[i].count;
+    bool wide = a->type != DT_F32; /* F64: the other types are not read */
+    double grad = size_of(wide ? a->type : a->grad_type), state = size_of(wide ? a->type : a->state_type), bytes = 0;
+    for (int i = 0; i < a->slice_count; i++) {
+        const struct dt_update_slice *s = &a->slices[i];
+        int states = 0;
+        for (int k = 0; k < DT_STATES_MAX; k++) {
+            states += s->state[k] != NULL;
+        }
+        double copy = s->w_low != NULL ? size_of(DT_BF16) : 0;
+        bytes += (double)s->count * (2.0 * size_of(a->type) + 2.0 * states * state + copy + grad);
     }
-    return dt_cost_adamw(&all);
+    return moved(bytes);
 }
 
-struct dt_cost dt_cost_sgd(const struct dt_sgd_args *a)
+struct dt_cost dt_cost_adamw_many(const struct dt_update_args *a)
 {
-    double copy = a->w_bf16 != NULL ? size_of(DT_BF16) : 0, states = a->momentum_buffer != NULL ? 4.0 : 2.0;
-    return moved((double)a->count * (states * size_of(a->type) + copy + optimizer_grad_size(a->type, a->grad_type)));
+    return update_cost(a);
+}
+
+struct dt_cost dt_cost_sgd_many(const struct dt_update_args *a)
+{
+    return update_cost(a);
+}
+
+struct dt_cost dt_cost_lion_many(const struct dt_update_args *a)
+{
+    return update_cost(a);
 }
 
 struct dt_cost dt_cost_norm_sum(const struct dt_norm_sum_args *a)

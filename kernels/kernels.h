@@ -219,40 +219,45 @@ struct dt_cross_entropy_args {
     enum dt_dtype type;
 };
 
-/* AdamW over one slice, as torch.optim.AdamW: g = grad * (grad_scale * *clip); weights decay by
- * lr * weight_decay; step counts from 1. Moments in BF16 are updated in F32, w by that, and then
- * rounded stochastically (kernels/stochastic.h), by bits that depend on seed, step, unit and the
- * element's number there. */
-struct dt_adamw_args {
-    void *w, *m, *v;
-    void *w_bf16; /* where given, gets w rounded to BF16 */
+/* An optimizer's step over slices of weights: one call, and on a GPU one launch, for all slices. g
+ * = grad * (grad_scale * *clip), and `step` counts from 1. State in BF16 is updated in F32, then w
+ * by that; then the state is rounded stochastically (kernels/stochastic.h), by bits that depend on
+ * seed, step, unit and the element's number there. The rows:
+ *
+ *   adamw_many  as torch.optim.AdamW: w decays by lr * weight_decay. state: first and second moment
+ *   sgd_many    as torch.optim.SGD: weight_decay * w is added to g. state: the momentum buffer,
+ *               which is g on step 1; null: without momentum
+ *   lion_many   Lion (Chen et al., 2023): w -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay
+ *               w), then m = beta2 m + (1 - beta2) g. state: m */
+enum { DT_STATES_MAX = 2 }; /* of an element: one half each of its 32 random bits */
+struct dt_update_slice {
+    void *w, *state[DT_STATES_MAX];
+    void *w_low; /* where given, gets w rounded to BF16 */
     const void *grad;
-    const double *clip; /* device memory, or null for 1 */
-    int64_t count, step;
-    double lr, beta1, beta2, eps, weight_decay, grad_scale;
-    uint64_t seed;             /* this and the next two: where moment_type is BF16 */
-    int64_t unit, first;       /* number of the unit; of the slice's first element in it */
-    enum dt_dtype type;        /* of w, m, v: F32 or F64 */
-    enum dt_dtype grad_type;   /* where type is F32: F32, or BF16 */
-    enum dt_dtype moment_type; /* of m and v, where type is F32: F32, or BF16 */
+    int64_t count;
+    double weight_decay;
+    int64_t unit, first; /* where state_type is BF16: number of the unit; of the slice's first element in it */
 };
-/* adamw of `count` slices, in one launch on a GPU. They may differ in memory, count, weight_decay,
- * unit and first; for the rest the first one speaks. `each` is read before the call returns. */
-struct dt_adamw_many_args {
-    const struct dt_adamw_args *each;
-    int count;
-};
-/* As torch.optim.SGD (dampening 0); momentum_buffer null: without. On step 1 the buffer is g. */
-struct dt_sgd_args {
-    void *w, *momentum_buffer;
-    void *w_bf16;
-    const void *grad;
-    const double *clip;
-    int64_t count, step;
-    double lr, momentum, weight_decay, grad_scale;
+struct dt_update_numbers { /* each row reads those of its formula */
+    double beta1, beta2, eps, momentum, dampening;
     bool nesterov;
-    enum dt_dtype type, grad_type; /* as adamw's */
 };
+struct dt_update_args {
+    const struct dt_update_slice *slices; /* read before the call returns */
+    int slice_count;
+    const double *clip; /* device memory, or null for 1 */
+    int64_t step;
+    double lr, grad_scale;
+    struct dt_update_numbers numbers;
+    uint64_t seed;            /* where state_type is BF16 */
+    enum dt_dtype type;       /* of w and state: F32 or F64 */
+    enum dt_dtype grad_type;  /* where type is F32: F32, or BF16 */
+    enum dt_dtype state_type; /* where type is F32: F32, or BF16 */
+};
+/* These rows share the struct, so that one pointer can stand for any of them. */
+#define dt_adamw_many_args dt_update_args
+#define dt_sgd_many_args dt_update_args
+#define dt_lion_many_args dt_update_args
 
 /* Adds the squares of x to an exact accumulator (kernels/exact.h): fp64 sums of 64 elements in
  * fixed order, then integers. Slices begin at multiples of 64 of the flat unit. Clear the

@@ -8,11 +8,12 @@ import re, subprocess, sys
 LAUNCHER = "job ssh hosts query store workers rounds output options net".split()
 WORKER = "run checkpoints engine data job model".split()
 ROOMS = {"base": [], "kernels": ["base"], "collectives": ["base"],
+         "worker/engine/optimizers": ["kernels", "base"],  # the rows alone, for all that ask them
          "cmd": ["launcher", "worker", "collectives", "kernels", "base"]}
 for i, room in enumerate(LAUNCHER):
     ROOMS["launcher/" + room] = ["launcher/" + r for r in LAUNCHER[i:]] + ["collectives", "base"]
 for i, room in enumerate(WORKER):
-    ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["collectives", "kernels", "base"]
+    ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["worker/engine/optimizers", "collectives", "kernels", "base"]
 EXCEPTIONS = {  # file or folder: headers
     "collectives/": ["kernels/device.h", "kernels/kernels.h"],
     "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],

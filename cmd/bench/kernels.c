@@ -193,79 +193,88 @@ static double cross_entropy(struct bench *b, bool go)
     return CALL(cross_entropy, b, go, &a);
 }
 
-static struct dt_adamw_args adamw_args(struct bench *b, enum dt_dtype moments)
+/* The weights as one slice. States are of type `state`. */
+static struct dt_update_slice slice_of(struct bench *b, int states, enum dt_dtype state)
 {
     bool half = b->type == DT_BF16; /* then the gradient is, too, and the weights' copy is
                                      * written */
-    return (struct dt_adamw_args){.w = bench_buffer(b, 0, b->parameters, DT_F32),
-                                  .m = bench_buffer(b, 1, b->parameters, moments),
-                                  .v = bench_buffer(b, 2, b->parameters, moments),
-                                  .w_bf16 = half ? bench_buffer(b, 3, b->parameters, DT_BF16) : NULL,
-                                  .grad = bench_buffer(b, 4, b->parameters, b->type),
-                                  .count = b->parameters,
-                                  .step = 10,
-                                  .lr = 1e-3,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.95,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .grad_scale = 0.5,
-                                  .type = DT_F32,
-                                  .grad_type = b->type,
-                                  .moment_type = moments};
+    struct dt_update_slice x = {.w = bench_buffer(b, 0, b->parameters, DT_F32),
+                                .w_low = half ? bench_buffer(b, 3, b->parameters, DT_BF16) : NULL,
+                                .grad = bench_buffer(b, 4, b->parameters, b->type),
+                                .count = b->parameters,
+                                .weight_decay = 0.1};
+    for (int k = 0; k < states; k++) {
+        x.state[k] = bench_buffer(b, 1 + k, b->parameters, state);
+    }
+    return x;
+}
+
+static struct dt_update_args update_args(struct bench *b, const struct dt_update_slice *slices, int count,
+                                         enum dt_dtype state)
+{
+    return (struct dt_update_args){
+        .slices = slices,
+        .slice_count = count,
+        .step = 10,
+        .lr = 1e-3,
+        .grad_scale = 0.5,
+        .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9},
+        .type = DT_F32,
+        .grad_type = b->type,
+        .state_type = state,
+    };
 }
 
 static double adamw(struct bench *b, bool go)
 {
-    struct dt_adamw_args a = adamw_args(b, DT_F32);
-    return CALL(adamw, b, go, &a);
+    const struct dt_update_slice x = slice_of(b, 2, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(adamw_many, b, go, &a);
 }
 
 /* Fewer bytes, and a hash per element for the random bits of its moments. */
 static double adamw_bf16_moments(struct bench *b, bool go)
 {
-    struct dt_adamw_args a = adamw_args(b, DT_BF16);
-    return CALL(adamw, b, go, &a);
+    const struct dt_update_slice x = slice_of(b, 2, DT_BF16);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_BF16);
+    return CALL(adamw_many, b, go, &a);
 }
 
 /* The same memory as tensors of a model, of which every other one decays. */
 static double adamw_many(struct bench *b, bool go)
 {
-    static struct dt_adamw_args each[TENSORS];
-    struct dt_adamw_args a = adamw_args(b, DT_F32);
+    static struct dt_update_slice each[TENSORS];
+    const struct dt_update_slice x = slice_of(b, 2, DT_F32);
     size_t grad_size = dt_dtype_size(b->type);
     int64_t part = b->parameters / TENSORS / 64 * 64, first = 0;
     int count = 0;
     for (; first < b->parameters; first += each[count++].count) {
         bool last = part == 0 || count == TENSORS - 1;
-        each[count] = a;
-        each[count].w = (float *)a.w + first;
-        each[count].m = (float *)a.m + first;
-        each[count].v = (float *)a.v + first;
-        each[count].w_bf16 = a.w_bf16 != NULL ? (uint16_t *)a.w_bf16 + first : NULL;
-        each[count].grad = (const char *)a.grad + (size_t)first * grad_size;
-        each[count].weight_decay = count % 2 == 0 ? a.weight_decay : 0;
+        each[count] = x;
+        each[count].w = (float *)x.w + first;
+        each[count].state[0] = (float *)x.state[0] + first;
+        each[count].state[1] = (float *)x.state[1] + first;
+        each[count].w_low = x.w_low != NULL ? (uint16_t *)x.w_low + first : NULL;
+        each[count].grad = (const char *)x.grad + (size_t)first * grad_size;
+        each[count].weight_decay = count % 2 == 0 ? x.weight_decay : 0;
         each[count].count = last ? b->parameters - first : part;
     }
-    struct dt_adamw_many_args many = {each, count};
-    return CALL(adamw_many, b, go, &many);
+    const struct dt_update_args a = update_args(b, each, count, DT_F32);
+    return CALL(adamw_many, b, go, &a);
 }
 
 static double sgd(struct bench *b, bool go)
 {
-    bool half = b->type == DT_BF16;
-    struct dt_sgd_args a = {.w = bench_buffer(b, 0, b->parameters, DT_F32),
-                            .momentum_buffer = bench_buffer(b, 1, b->parameters, DT_F32),
-                            .w_bf16 = half ? bench_buffer(b, 2, b->parameters, DT_BF16) : NULL,
-                            .grad = bench_buffer(b, 3, b->parameters, b->type),
-                            .count = b->parameters,
-                            .step = 10,
-                            .lr = 1e-3,
-                            .momentum = 0.9,
-                            .grad_scale = 0.5,
-                            .type = DT_F32,
-                            .grad_type = b->type};
-    return CALL(sgd, b, go, &a);
+    const struct dt_update_slice x = slice_of(b, 1, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(sgd_many, b, go, &a);
+}
+
+static double lion(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 1, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(lion_many, b, go, &a);
 }
 
 static double norm_sum(struct bench *b, bool go)
@@ -317,6 +326,7 @@ static const struct {
     {"adamw_many", adamw_many, PARAMETERS},
     {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
+    {"lion", lion, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},

@@ -21,6 +21,21 @@ struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
+/* One slice of an optimizer's call. */
+struct dt_update_call {
+    enum dt_update { DT_UPDATE_ADAMW, DT_UPDATE_SGD, DT_UPDATE_LION } kind;
+    struct dt_update_args all;
+    struct dt_update_slice slice;
+};
+/* Enqueues run(copy of a struct dt_update_call) for each slice. */
+static inline void dt_update_each(struct dt_stream *s, dt_stream_fn *run, enum dt_update kind,
+                                  const struct dt_update_args *a)
+{
+    for (int i = 0; i < a->slice_count; i++) {
+        dt_stream_call(s, run, &(struct dt_update_call){kind, *a, a->slices[i]}, sizeof(struct dt_update_call));
+    }
+}
+
 /* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a is a[i * a_row + l * a_col]; one of the
  * two strides is 1. b has the same form. */
 struct dt_gemm {

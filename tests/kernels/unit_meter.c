@@ -214,7 +214,7 @@ static void a_step_of_fp32(void **state)
     assert_int_equal(calls(&c, "layernorm_backward"), (2 * LAYERS + 1) * MICRO_STEPS);
     /* gelu: 4 C in, 4 C out; forward, and again in backward. */
     assert_true(bytes(&c, "activation") == 2.0 * LAYERS * TOKENS * 2 * 4 * CHANNELS * 4);
-    assert_true(calls(&c, "sgd") == 0 && calls(&c, "sum_slices") == 0);
+    assert_true(calls(&c, "sgd_many") == 0 && calls(&c, "sum_slices") == 0);
 }
 
 static void a_step_of_bf16(void **state)

@@ -87,9 +87,8 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
     job->training.lr_scheduler_type = item(schedule, "type")->valuestring;
     job->training.warmup_steps =
         cJSON_HasObjectItem(schedule, "warmup") ? (int64_t)item(schedule, "warmup")->valuedouble : 0;
-    job->training.adam_beta1 = at(betas, 0);
-    job->training.adam_beta2 = at(betas, 1);
-    job->training.adam_epsilon = item(optimizer, "eps")->valuedouble;
+    job->optimizer.numbers = (struct dt_update_numbers){
+        .beta1 = at(betas, 0), .beta2 = at(betas, 1), .eps = item(optimizer, "eps")->valuedouble};
     job->training.weight_decay = item(optimizer, "weight_decay")->valuedouble;
     job->training.max_grad_norm = item(optimizer, "clip")->valuedouble;
     job->training.loss_normalization =

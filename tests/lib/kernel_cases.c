@@ -483,14 +483,34 @@ static enum dt_dtype moment_of(const struct case_run *r, bool half)
     return half && r->type != DT_F64 ? DT_BF16 : real_of(r);
 }
 
-/* count, step, kind of sgd, moments of adamw in BF16 */
+static const struct dt_update_numbers numbers = {
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .dampening = 0.25};
+
+static struct dt_update_args update_args(const struct case_run *r, const struct dt_update_slice *slices, int64_t count,
+                                         int64_t step, bool half)
+{
+    return (struct dt_update_args){.slices = slices,
+                                   .slice_count = (int)count,
+                                   .clip = &side(r)->clip,
+                                   .step = step,
+                                   .lr = 1e-3,
+                                   .grad_scale = 0.5,
+                                   .numbers = numbers,
+                                   .seed = 42,
+                                   .type = real_of(r),
+                                   .grad_type = r->grad,
+                                   .state_type = moment_of(r, half)};
+}
+
+/* count, step, kind of sgd, state in BF16 */
 void case_make_optimizer(const int64_t *n)
 {
     make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
     make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
-    make_of(STAT, 5, n[0], 1, 0); /* momentum buffer of sgd */
+    /* momentum buffer of sgd */
+    make_of(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
     make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
     make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
@@ -498,41 +518,32 @@ void case_make_optimizer(const int64_t *n)
 void case_run_optimizer(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    bool in_double = r->type == DT_F64;
-    r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0),
-                                              .m = at(r, 1),
-                                              .v = at(r, 2),
-                                              .w_bf16 = in_double ? NULL : at(r, 6),
-                                              .grad = at(r, 3),
-                                              .clip = &side(r)->clip,
-                                              .count = n[0],
-                                              .step = n[1],
-                                              .lr = 1e-3,
-                                              .beta1 = 0.9,
-                                              .beta2 = 0.95,
-                                              .eps = 1e-8,
-                                              .weight_decay = 0.1,
-                                              .grad_scale = 0.5,
-                                              .seed = 42,
-                                              .unit = 3,
-                                              .first = 1001,
-                                              .type = real_of(r),
-                                              .grad_type = r->grad,
-                                              .moment_type = moment_of(r, n[3] != 0)});
-    r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4),
-                                          .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL,
-                                          .w_bf16 = in_double ? NULL : at(r, 7),
-                                          .grad = at(r, 3),
-                                          .clip = NULL,
-                                          .count = n[0],
-                                          .step = n[1],
-                                          .lr = 0.1,
-                                          .momentum = 0.9,
-                                          .weight_decay = 0.01,
-                                          .grad_scale = 0.5,
-                                          .nesterov = n[2] == 2,
-                                          .type = real_of(r),
-                                          .grad_type = r->grad});
+    bool in_double = r->type == DT_F64, half = n[3] != 0;
+    struct dt_update_slice adamw = {.w = at(r, 0),
+                                    .state = {at(r, 1), at(r, 2)},
+                                    .w_low = in_double ? NULL : at(r, 6),
+                                    .grad = at(r, 3),
+                                    .count = n[0],
+                                    .weight_decay = 0.1,
+                                    .unit = 3,
+                                    .first = 1001};
+    struct dt_update_slice sgd = {.w = at(r, 4),
+                                  .state = {n[2] != 0 ? at(r, 5) : NULL},
+                                  .w_low = in_double ? NULL : at(r, 7),
+                                  .grad = at(r, 3),
+                                  .count = n[0],
+                                  .weight_decay = 0.01,
+                                  .unit = 3,
+                                  .first = 1001};
+    struct dt_update_args a = update_args(r, &adamw, 1, n[1], half), b = update_args(r, &sgd, 1, n[1], half);
+    b.clip = NULL;
+    b.lr = 0.1;
+    b.numbers.nesterov = n[2] == 2;
+    b.numbers.dampening = n[2] == 3 ? 0.25 : 0;
+    r->k->adamw_many(r->s, &a);
+    r->k->sgd_many(r->s, &b);
+    memset(&adamw, 0xff, sizeof adamw); /* they were read */
+    memset(&sgd, 0xff, sizeof sgd);
 }
 
 static void after_optimizer(const struct case_run *r)
@@ -543,7 +554,7 @@ static void after_optimizer(const struct case_run *r)
     }
 }
 
-/* elements, slices, kind, BF16 moments, units of seven slices. Kind 0: slices of at least 64
+/* elements, slices, kind, BF16 states, units of seven slices. Kind 0: slices of at least 64
  * elements without gaps, with changing decay, as in a model's units; 1: with gaps of 64 elements;
  * 2: odd lengths; 3: three decays. */
 enum { MANY_SLICES = 640 };
@@ -556,14 +567,27 @@ static void case_make_many(const int64_t *n)
     make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
 }
 
+/* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than
+ * what the gradient adds. */
+static void case_make_lion(const int64_t *n)
+{
+    case_make_many(n);
+    for (int64_t i = 0; i < n[0]; i++) {
+        double x = case_buf[2].made[i];
+        case_buf[1].made[i] = i % 3 == 0 ? -x : x;
+    }
+}
+
 static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt_dtype type)
 {
     return (char *)at(r, at_buffer) + (size_t)i * dt_dtype_size(type);
 }
 
-static void case_run_many(const struct case_run *r)
+typedef void update_fn(struct dt_stream *s, const struct dt_update_args *a);
+
+static void run_many(const struct case_run *r, update_fn *update, int states, bool nesterov)
 {
-    struct dt_adamw_args each[MANY_SLICES];
+    struct dt_update_slice each[MANY_SLICES];
     const int64_t *n = r->n;
     enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad, moment = moment_of(r, n[3] != 0);
     int64_t part = n[0] / n[1] / 64 * 64, first = 0, unit_first = 0;
@@ -571,32 +595,40 @@ static void case_run_many(const struct case_run *r)
         int64_t end =
             i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
         unit_first = i % 7 == 0 ? first : unit_first;
-        each[i] = (struct dt_adamw_args){.w = element(r, 0, first, real),
-                                         .m = element(r, 1, first, moment),
-                                         .v = element(r, 2, first, moment),
-                                         .w_bf16 = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
-                                         .grad = element(r, 3, first, grad),
-                                         .clip = &side(r)->clip,
-                                         .count = end - first - (n[2] == 1 ? 64 : 0),
-                                         .step = 3,
-                                         .lr = 1e-3,
-                                         .beta1 = 0.9,
-                                         .beta2 = 0.95,
-                                         .eps = 1e-8,
-                                         .weight_decay = i % 2 == 0                ? 0
-                                                         : n[2] == 3 && i % 3 == 0 ? 10
-                                                                                   : 30,
-                                         .grad_scale = 0.5,
-                                         .seed = 7,
-                                         .unit = i / 7,
-                                         .first = first - unit_first,
-                                         .type = real,
-                                         .grad_type = r->grad,
-                                         .moment_type = moment};
+        each[i] = (struct dt_update_slice){.w = element(r, 0, first, real),
+                                           .w_low = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
+                                           .grad = element(r, 3, first, grad),
+                                           .count = end - first - (n[2] == 1 ? 64 : 0),
+                                           .weight_decay = i % 2 == 0                ? 0
+                                                           : n[2] == 3 && i % 3 == 0 ? 10
+                                                                                     : 30,
+                                           .unit = i / 7,
+                                           .first = first - unit_first};
+        for (int k = 0; k < states; k++) {
+            each[i].state[k] = element(r, 1 + k, first, moment);
+        }
         first = end;
     }
-    r->k->adamw_many(r->s, &(struct dt_adamw_many_args){each, (int)n[1]});
+    struct dt_update_args a = update_args(r, each, n[1], 3, n[3] != 0);
+    a.numbers.nesterov = nesterov;
+    a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
+    update(r->s, &a);
     memset(each, 0xff, sizeof each); /* the kernel has read it */
+}
+
+static void run_adamw_many(const struct case_run *r)
+{
+    run_many(r, r->k->adamw_many, 2, false);
+}
+
+static void run_sgd_many(const struct case_run *r)
+{
+    run_many(r, r->k->sgd_many, r->n[4] != 0, r->n[4] == 2);
+}
+
+static void run_lion_many(const struct case_run *r)
+{
+    run_many(r, r->k->lion_many, 1, false);
 }
 
 static void after_many(const struct case_run *r)
@@ -708,10 +740,11 @@ const struct kernel_case kernel_cases[] = {
       {1, 1, 0, 1},
       {67, 5, 1, 1},
       {33000, 1, 2, 1},
-      {100, 1000, 2, 1}}},
+      {100, 1000, 2, 1},
+      {99, 7, 3, 1}}},
     {"adamw_many",
      case_make_many,
-     case_run_many,
+     run_adamw_many,
      after_many,
      2e-6,
      ULP,
@@ -724,7 +757,7 @@ const struct kernel_case kernel_cases[] = {
       {131, 2, 0, 0}}},
     {"adamw_many with BF16 moments",
      case_make_many,
-     case_run_many,
+     run_adamw_many,
      after_many,
      2e-6,
      ULP,
@@ -735,5 +768,25 @@ const struct kernel_case kernel_cases[] = {
       {9001, 20, 2, 1},
       {20000, 40, 3, 1},
       {131, 2, 0, 1}}},
+    {"sgd_many",
+     case_make_many,
+     run_sgd_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0, 0},
+      {9000, 5, 0, 0, 1},
+      {40000, 600, 0, 1, 2},
+      {10000, 60, 1, 0, 0},
+      {9001, 20, 2, 1, 1},
+      {20000, 40, 3, 0, 2},
+      {3, 3, 0, 0, 1}}},
+    {"lion_many",
+     case_make_lion,
+     run_lion_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

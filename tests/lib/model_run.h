@@ -224,20 +224,20 @@ static inline void run_adamw(struct model_run *r, int64_t step, double lr, doubl
     for (int i = 0; i < r->chain.tensor_count; i++) {
         const struct tensor *t = &r->chain.tensors[i];
         size_t at = (size_t)t->offset * dt_dtype_size(r->type);
-        r->device.kernels->adamw(r->stream, &(struct dt_adamw_args){.w = (char *)r->weights[t->unit] + at,
-                                                                    .m = (char *)r->m[t->unit] + at,
-                                                                    .v = (char *)r->v[t->unit] + at,
-                                                                    .grad = (char *)r->grads[t->unit] + at,
-                                                                    .clip = clip ? r->clip : NULL,
-                                                                    .count = t->numel,
-                                                                    .step = step,
-                                                                    .lr = lr,
-                                                                    .beta1 = 0.9,
-                                                                    .beta2 = beta2,
-                                                                    .eps = 1e-8,
-                                                                    .weight_decay = t->decay ? weight_decay : 0,
-                                                                    .grad_scale = grad_scale,
-                                                                    .type = r->type});
+        const struct dt_update_slice slice = {.w = (char *)r->weights[t->unit] + at,
+                                              .state = {(char *)r->m[t->unit] + at, (char *)r->v[t->unit] + at},
+                                              .grad = (char *)r->grads[t->unit] + at,
+                                              .count = t->numel,
+                                              .weight_decay = t->decay ? weight_decay : 0};
+        r->device.kernels->adamw_many(r->stream,
+                                      &(struct dt_update_args){.slices = &slice,
+                                                               .slice_count = 1,
+                                                               .clip = clip ? r->clip : NULL,
+                                                               .step = step,
+                                                               .lr = lr,
+                                                               .grad_scale = grad_scale,
+                                                               .numbers = {.beta1 = 0.9, .beta2 = beta2, .eps = 1e-8},
+                                                               .type = r->type});
     }
     run_finish(r);
 }

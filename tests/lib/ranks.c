@@ -80,15 +80,14 @@ void ranks_job(struct job *job)
                                           .warmup_steps = 1,
                                           .lr_scheduler_type = "linear",
                                           .weight_decay = 0.1,
-                                          .adam_beta1 = 0.9,
-                                          .adam_beta2 = 0.95,
-                                          .adam_epsilon = 1e-8,
                                           .max_grad_norm = 0.5,
                                           .seed = 7,
                                           .loss_normalization = LOSS_GLOBAL_TOKENS,
                                           .device = "cpu",
                                           .collective_timeout_s = 60,
                                           .threads = 1};
+    job->optimizer = (struct job_optimizer){
+        .name = "adamw", .row = optimizer_find("adamw"), .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,
@@ -206,11 +205,11 @@ static void at_end(struct trainer *t, void *context)
         out->weight_count = t->chain.parameter_count;
         out->weights = dt_alloc((size_t)out->weight_count * sizeof *out->weights);
         out->exact = dt_alloc((size_t)out->weight_count * sizeof *out->exact);
-        out->moments = dt_alloc(2 * (size_t)out->weight_count * sizeof *out->moments);
+        out->moments = dt_alloc(DT_STATES_MAX * (size_t)out->weight_count * sizeof *out->moments);
         memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
     }
     struct optimizer *o = &t->optimizer;
-    size_t moment = dt_dtype_size(s->precision.states);
+    size_t state_size = dt_dtype_size(s->precision.states);
     int64_t before = 0;
     out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
     for (int i = 0; i < t->chain.tensor_count; i++) {
@@ -224,24 +223,28 @@ static void at_end(struct trainer *t, void *context)
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
         char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->precision.masters);
-        char *m = host_copy(t, o->m + optimizer_moment(o, x->unit, 0), owned_count, s->precision.states);
-        char *v = host_copy(t, o->v + optimizer_moment(o, x->unit, 0), owned_count, s->precision.states);
+        int states = optimizer_group_of(o, x)->states;
+        char *state[DT_STATES_MAX] = {NULL};
+        for (int k = 0; k < states; k++) {
+            state[k] = host_copy(t, optimizer_state(o, k, x->unit, 0), owned_count, s->precision.states);
+        }
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
                 out->exact[before + e] = s->precision.compute == DT_F64 ? ((const double *)(const void *)w)[at - owned]
                                                                         : ((const float *)(const void *)w)[at - owned];
                 out->weights[before + e] = (float)out->exact[before + e];
-                float *to = &out->moments[2 * (before + e)];
-                dt_cpu_cast(
-                    &(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, s->precision.states});
-                dt_cpu_cast(
-                    &(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, s->precision.states});
+                for (int k = 0; k < states; k++) {
+                    dt_cpu_cast(&(struct dt_cast_args){&out->moments[DT_STATES_MAX * (before + e) + k],
+                                                       state[k] + (size_t)(at - owned) * state_size, 1, DT_F32,
+                                                       s->precision.states});
+                }
             }
         }
         free(w);
-        free(m);
-        free(v);
+        for (int k = 0; k < states; k++) {
+            free(state[k]);
+        }
         before += x->numel;
     }
     if (self->rank == 0) {

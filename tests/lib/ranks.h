@@ -35,7 +35,7 @@ struct ranks_outcome {
     double *exact;  /* the same in double */
     int64_t weight_count;
     uint64_t hash; /* hash of the weights' bits */
-    /* both moments of all tensors, in the order of weights; freed by ranks_clear */
+    /* DT_STATES_MAX states of all tensors, in the order of weights; freed by ranks_clear */
     float *moments;
     uint64_t moments_hash; /* hash of their bits */
     int tensor_count;

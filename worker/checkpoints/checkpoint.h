@@ -30,10 +30,9 @@ enum { CHECKPOINT_PIECE = 1 << 20 }; /* most elements of a piece */
 /* One rank's part: elements [first, first + count) of the logical tensor `name`, for one
  * purpose. */
 struct checkpoint_slice {
-    /* name of the tensor; in the file the purpose is its prefix: "weight/", "exp_avg/",
-     * "exp_avg_sq/" */
+    /* name of the tensor; in the file the purpose is its prefix: "weight/", "exp_avg/" */
     const char *name;
-    const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
+    const char *purpose; /* "weight", or the name of an optimizer's state (optimizers.h) */
     enum role role;      /* frozen tensors and buffers have only a "weight" */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
@@ -48,7 +47,7 @@ struct checkpoint_state {
     /* optimizer steps done; epoch, and samples that all ranks together have consumed in it */
     int64_t step, epoch, position;
     int64_t tokens;          /* tokens seen since the start of training */
-    int64_t optimizer_steps; /* AdamW's step count */
+    int64_t optimizer_steps; /* the optimizer's step count */
     /* of.micro_batch 0: unknown, because an older version has saved it */
     struct horizon horizon;
     int64_t seed;

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/scan.h"
+#include "worker/engine/optimizers/optimizers.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -369,17 +370,14 @@ static int find_tensor(struct manifest *m, struct names *names, const char *name
 
 static int read_slice(struct manifest *m, struct names *names, const cJSON *item, int file, struct dt_error *err)
 {
-    static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
     struct manifest_slice *s = &m->slices[m->slice_count];
     const char *purpose = read_string(item, "purpose"), *name = read_string(item, "name");
     const cJSON *shape_item = cJSON_GetObjectItemCaseSensitive(item, "shape"),
                 *sums = cJSON_GetObjectItemCaseSensitive(item, "sums"), *one;
     int64_t shape[4] = {0}, numel = 1;
     int dims = 0;
-    for (size_t i = 0; purpose != NULL && i < sizeof purposes / sizeof purposes[0]; i++) {
-        if (strcmp(purposes[i], purpose) == 0) {
-            s->purpose = purposes[i];
-        }
+    if (purpose != NULL) { /* equal purposes are one string */
+        s->purpose = strcmp(purpose, "weight") == 0 ? "weight" : optimizer_state_named(purpose);
     }
     if (s->purpose == NULL || name == NULL || *name == 0 || !cJSON_IsArray(shape_item) || !cJSON_IsArray(sums)) {
         return dt_fail(err, DT_INVALID, "a slice without purpose, name, shape or sums");

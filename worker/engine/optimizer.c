@@ -1,11 +1,43 @@
-/* Ranges by decay, then one call for all of them. */
+/* Ranges by group, then one call for all that differ in weight decay alone. */
 #include "worker/engine/optimizer.h"
 
 #include <string.h>
 
-/* Calls with elements [first, first + count) of the unit: appends them, cut to the owned part,
- * to the ranges. */
-static void add(struct optimizer *o, int unit, int64_t first, int64_t end, bool decay)
+enum { MASTERS = DT_STATES_MAX };
+
+static int group_of(const struct tensor *x)
+{
+    return x->decay ? 0 : 1;
+}
+
+const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x)
+{
+    return &o->groups[group_of(x)];
+}
+
+static bool same_numbers(const struct dt_update_numbers *a, const struct dt_update_numbers *b)
+{
+    return a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps && a->momentum == b->momentum &&
+           a->dampening == b->dampening && a->nesterov == b->nesterov;
+}
+
+static void make_groups(struct optimizer *o, const struct job *job)
+{
+    const double decay[OPTIMIZER_GROUPS] = {job->training.weight_decay, 0};
+    for (int i = 0; i < OPTIMIZER_GROUPS; i++) {
+        struct optimizer_group *g = &o->groups[i];
+        *g = (struct optimizer_group){.row = job->optimizer.row,
+                                      .numbers = job->optimizer.numbers,
+                                      .weight_decay = decay[i],
+                                      .states = optimizer_row_states(job->optimizer.row, &job->optimizer.numbers)};
+        while (o->groups[g->call].row != g->row || !same_numbers(&o->groups[g->call].numbers, &g->numbers)) {
+            g->call++;
+        }
+    }
+}
+
+/* Appends elements [first, end) of the unit, cut to the owned part, to the ranges. */
+static void add(struct optimizer *o, int unit, int64_t first, int64_t end, int group)
 {
     int64_t owned_first, owned_count;
     strategy_owned(o->strategy, unit, &owned_first, &owned_count);
@@ -15,76 +47,113 @@ static void add(struct optimizer *o, int unit, int64_t first, int64_t end, bool 
         return;
     }
     struct optimizer_range *last = o->range_count > 0 ? &o->ranges[o->range_count - 1] : NULL;
-    if (last && last->unit == unit && last->decay == decay && last->first + last->count == first) {
+    if (last && last->unit == unit && last->group == group && last->first + last->count == first) {
         last->count = end - last->first;
         return;
     }
     o->ranges[o->range_count++] =
-        (struct optimizer_range){.unit = unit, .first = first, .count = end - first, .decay = decay};
+        (struct optimizer_range){.unit = unit, .first = first, .count = end - first, .group = group};
+}
+
+/* Returns the most states that a tensor of the unit has. */
+static int add_unit(struct optimizer *o, int unit)
+{
+    const struct chain *c = o->strategy->chain;
+    const struct tensor *previous = NULL; /* its range reaches to the start of the next tensor: the gap
+                                           * stays zero either way */
+    int states = 0;
+    for (int t = 0; t < c->tensor_count; t++) {
+        const struct tensor *x = &c->tensors[t];
+        if (x->unit != unit) {
+            continue;
+        }
+        if (previous) {
+            add(o, unit, previous->offset, x->offset, group_of(previous));
+        }
+        states = o->groups[group_of(x)].states > states ? o->groups[group_of(x)].states : states;
+        previous = x;
+    }
+    if (previous) {
+        add(o, unit, previous->offset, previous->offset + previous->numel, group_of(previous));
+    }
+    return states;
 }
 
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p)
 {
     const struct chain *c = s->chain;
+    const struct precision *types = &s->precision;
+    int64_t total[DT_STATES_MAX + 1] = {0};
     memset(o, 0, sizeof *o);
     dt_arena_init(&o->arena);
     o->strategy = s;
-    o->beta1 = job->training.adam_beta1;
-    o->beta2 = job->training.adam_beta2;
-    o->epsilon = job->training.adam_epsilon;
-    o->weight_decay = job->training.weight_decay;
     o->seed = (uint64_t)job->training.seed;
+    make_groups(o, job);
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
-    o->calls = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->calls);
-    o->unit_first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->unit_first);
+    o->slices = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->slices);
+    for (int k = 0; k <= MASTERS; k++) {
+        o->parts[k].first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->parts[k].first);
+    }
     for (int u = 0; u < c->unit_count; u++) {
         int64_t first, count;
         strategy_owned(s, u, &first, &count);
-        o->unit_first[u] = o->total;
-        if (!strategy_trains(s, u)) {
-            continue;
-        }
-        o->total += count;
-        const struct tensor *previous = NULL; /* a tensor's range reaches to the next one's
-                                               * start: the gap stays zero either way */
-        for (int t = 0; t < c->tensor_count; t++) {
-            if (c->tensors[t].unit != u) {
-                continue;
-            }
-            if (previous) {
-                add(o, u, previous->offset, c->tensors[t].offset, previous->decay);
-            }
-            previous = &c->tensors[t];
-        }
-        if (previous) {
-            add(o, u, previous->offset, previous->offset + previous->numel, previous->decay);
+        int states = strategy_trains(s, u) ? add_unit(o, u) : 0;
+        for (int k = 0; k <= MASTERS; k++) {
+            bool has = k == MASTERS ? precision_mixed(types) && strategy_trains(s, u) : k < states;
+            o->parts[k].first[u] = total[k];
+            total[k] += has ? count : 0;
         }
     }
-    size_t moment_bytes = (size_t)o->total * dt_dtype_size(s->precision.states);
-    o->piece_m = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
-    o->piece_v = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, moment_bytes);
-    o->piece_w = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL,
-                          precision_mixed(&s->precision) ? (size_t)o->total * dt_dtype_size(s->precision.masters) : 0);
+    for (int k = 0; k <= MASTERS; k++) {
+        size_t size = dt_dtype_size(k == MASTERS ? types->masters : types->states);
+        o->parts[k].piece = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, (size_t)total[k] * size);
+    }
 }
 
 void optimizer_open(struct optimizer *o, const struct plan *p)
 {
-    o->m = plan_at(p, o->piece_m);
-    o->v = plan_at(p, o->piece_v);
-    o->w = plan_at(p, o->piece_w);
+    for (int k = 0; k <= MASTERS; k++) {
+        o->parts[k].base = plan_at(p, o->parts[k].piece);
+    }
 }
 
 void *optimizer_weights(const struct optimizer *o, int unit)
 {
     struct strategy *s = o->strategy;
-    return o->w != NULL && strategy_trains(s, unit)
-               ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->precision.masters)
+    const struct optimizer_part *masters = &o->parts[MASTERS];
+    return masters->base != NULL && strategy_trains(s, unit)
+               ? masters->base + (size_t)masters->first[unit] * dt_dtype_size(s->precision.masters)
                : s->weights->slice(s, unit);
 }
 
-size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element)
+void *optimizer_state(const struct optimizer *o, int k, int unit, int64_t element)
 {
-    return (size_t)(o->unit_first[unit] + element) * dt_dtype_size(o->strategy->precision.states);
+    return o->parts[k].base +
+           (size_t)(o->parts[k].first[unit] + element) * dt_dtype_size(o->strategy->precision.states);
+}
+
+static struct dt_update_slice slice_of(const struct optimizer *o, const struct optimizer_range *r)
+{
+    struct strategy *s = o->strategy;
+    const struct precision *types = &s->precision;
+    const struct optimizer_group *g = &o->groups[r->group];
+    int64_t owned_first, owned_count;
+    strategy_owned(s, r->unit, &owned_first, &owned_count);
+    struct dt_update_slice x = {
+        .w = (char *)optimizer_weights(o, r->unit) + (size_t)r->first * dt_dtype_size(types->masters),
+        .w_low = o->parts[MASTERS].base != NULL
+                     ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size
+                     : NULL,
+        .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(types->sums),
+        .count = r->count,
+        .weight_decay = g->weight_decay,
+        .unit = r->unit,
+        .first = owned_first + r->first,
+    };
+    for (int k = 0; k < g->states; k++) {
+        x.state[k] = optimizer_state(o, k, r->unit, r->first);
+    }
+    return x;
 }
 
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
@@ -92,36 +161,28 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     struct strategy *s = o->strategy;
     struct world *w = s->world;
     o->steps++;
-    for (int i = 0; i < o->range_count; i++) {
-        const struct optimizer_range *r = &o->ranges[i];
-        size_t at = (size_t)r->first * dt_dtype_size(s->precision.masters),
-               moment = optimizer_moment(o, r->unit, r->first);
-        int64_t owned_first, owned_count;
-        strategy_owned(s, r->unit, &owned_first, &owned_count);
-        o->calls[i] = (struct dt_adamw_args){
-            .w = (char *)optimizer_weights(o, r->unit) + at,
-            .w_bf16 = o->w != NULL ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size : NULL,
-            .m = o->m + moment,
-            .v = o->v + moment,
-            .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(s->precision.sums),
-            .clip = factor,
-            .count = r->count,
-            .step = o->steps,
-            .lr = learning_rate,
-            .beta1 = o->beta1,
-            .beta2 = o->beta2,
-            .eps = o->epsilon,
-            .weight_decay = r->decay ? o->weight_decay : 0,
-            .grad_scale = 1,
-            .seed = o->seed,
-            .unit = r->unit,
-            .first = owned_first + r->first,
-            .type = s->precision.masters,
-            .grad_type = s->precision.sums,
-            .moment_type = s->precision.states,
-        };
+    for (int call = 0; call < OPTIMIZER_GROUPS; call++) {
+        int count = 0;
+        for (int i = 0; i < o->range_count; i++) {
+            if (o->groups[o->ranges[i].group].call == call) {
+                o->slices[count++] = slice_of(o, &o->ranges[i]);
+            }
+        }
+        const struct dt_update_args args = {.slices = o->slices,
+                                            .slice_count = count,
+                                            .clip = factor,
+                                            .step = o->steps,
+                                            .lr = learning_rate,
+                                            .grad_scale = 1,
+                                            .numbers = o->groups[call].numbers,
+                                            .seed = o->seed,
+                                            .type = s->precision.masters,
+                                            .grad_type = s->precision.sums,
+                                            .state_type = s->precision.states};
+        if (count > 0) {
+            o->groups[call].row->update(w->device->kernels, w->compute, &args);
+        }
     }
-    w->device->kernels->adamw_many(w->compute, &(struct dt_adamw_many_args){o->calls, o->range_count});
 }
 
 void optimizer_clear(struct optimizer *o)

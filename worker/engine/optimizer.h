@@ -1,43 +1,57 @@
-/* AdamW over what this rank owns: each unit's owned elements are cut where weight decay changes
- * (matrices decay, vectors do not), neighbours with the same decay are one range, and all ranges
- * one call. The moments, F32 or BF16 (training.optimizer_state_dtype), lie one owned part after
- * the other; so do the F32 masters of BF16 weights, which the same pass rounds to what is
- * computed with. */
+/* The optimizer's step over what this rank owns. Parameter groups join a row of the table
+ * (optimizers/) with numbers, and each tensor belongs to one group: today matrices, which decay,
+ * and vectors, which do not. Each unit's owned elements are cut where the group changes; neighbours
+ * of one group are one range, and all ranges of groups that differ in weight decay alone go by one
+ * call. State, F32 or BF16 (training.optimizer_state_dtype), lies one owned part after the other; so
+ * do the F32 masters of BF16 weights, which the same pass rounds to what is computed with. */
 #ifndef DT_WORKER_ENGINE_OPTIMIZER_H
 #define DT_WORKER_ENGINE_OPTIMIZER_H
 
+#include "worker/engine/optimizers/optimizers.h"
 #include "worker/engine/strategy.h"
+
+enum { OPTIMIZER_GROUPS = 2 };
+
+struct optimizer_group {
+    const struct optimizer_row *row;
+    struct dt_update_numbers numbers;
+    double weight_decay;
+    int states;
+    int call; /* the first group that is updated in the same call */
+};
 
 struct optimizer_range {
     int unit;
     int64_t first, count; /* elements from the start of the owned part */
-    bool decay;
+    int group;
 };
 
 struct optimizer {
     struct strategy *strategy;
-    double beta1, beta2, epsilon, weight_decay;
-    uint64_t seed; /* of the bits that BF16 moments are rounded with */
+    uint64_t seed; /* of the bits that BF16 state is rounded with */
     int64_t steps; /* done */
+    struct optimizer_group groups[OPTIMIZER_GROUPS];
     struct optimizer_range *ranges;
     int range_count;
-    struct dt_adamw_args *calls; /* one per range: what a step says about it */
-    int64_t *unit_first;         /* elements of moments before each unit */
-    int64_t total;
-    int piece_m, piece_v, piece_w;
-    char *m, *v, *w; /* w: masters where weights are BF16, laid out as the moments; otherwise
-                      * null: the weights are updated where they are */
+    struct dt_update_slice *slices; /* of one call */
+    struct optimizer_part {         /* state k of each unit that has it; last: masters */
+        int64_t *first;             /* elements before each unit */
+        int piece;
+        char *base; /* null: there is nothing of it */
+    } parts[DT_STATES_MAX + 1];
     struct dt_arena arena;
 };
 
-/* Cuts the ranges and adds the moments to the plan. The strategy outlives the optimizer. */
+/* Cuts the ranges and adds state and masters to the plan. The strategy outlives the optimizer. */
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p);
 void optimizer_open(struct optimizer *o, const struct plan *p);
-/* Where the moments of an element of a unit's owned part lie: bytes from the start of m, and of
- * v. */
-size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element);
-/* Enqueues one update on the compute stream: gradients are multiplied by *factor (device
- * memory), once. */
+/* The group of a tensor. */
+const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x);
+/* State number k of an element of a unit's owned part: of the strategy's precision.states, in
+ * device memory. The groups of the unit's tensors say which states there are. */
+void *optimizer_state(const struct optimizer *o, int k, int unit, int64_t element);
+/* Enqueues one step on the compute stream: gradients are multiplied by *factor (device memory),
+ * once. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
 /* The weights of a unit that this rank owns, as they are updated and saved: of the strategy's
  * precision.masters, of a frozen unit precision.compute, in device memory. */

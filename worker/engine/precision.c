@@ -5,7 +5,7 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
 {
     const struct job_precision *wanted = &job->precision;
     bool one = job->training.gradient_accumulation_steps == 1;
-    if (device != DT_F32 && wanted->moments != DT_F32) {
+    if (device != DT_F32 && wanted->states != DT_F32) {
         return dt_fail(err, DT_INVALID,
                        "training.optimizer_state_dtype: bf16 goes with fp32 masters, and this device computes in fp64; "
                        "write fp32");
@@ -15,7 +15,7 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
     p.wire = precision_mixed(&p) ? wanted->reduce : p.compute;
     p.grads = p.sums = one ? p.wire : p.masters;
     p.buffers = p.masters;
-    p.states = device == DT_F32 ? wanted->moments : p.masters;
+    p.states = device == DT_F32 ? wanted->states : p.masters;
     *out = p;
     return 0;
 }

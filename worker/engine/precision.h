@@ -13,7 +13,7 @@ struct precision {
     enum dt_dtype wire;    /* gradients of weights, while they are summed over ranks */
     enum dt_dtype sums;    /* gradients of weights, summed over ranks and micro-steps, for the optimizer */
     enum dt_dtype masters; /* weights as the optimizer updates them and checkpoints hold them */
-    enum dt_dtype states;  /* the optimizer's moments */
+    enum dt_dtype states;  /* the optimizer's state */
     enum dt_dtype buffers; /* buffers of blocks, which every rank has whole */
 };
 

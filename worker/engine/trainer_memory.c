@@ -84,7 +84,7 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
                        (long long)job.training.gradient_accumulation_steps);
     }
     if (changes & CHANGE_MOMENTS) {
-        job.precision.moments = DT_BF16;
+        job.precision.states = DT_BF16;
         dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
     }
     struct dt_error err;

@@ -112,6 +112,38 @@ static bool is_key(struct job *job, const char *path)
     return false;
 }
 
+/* Finds the row and reads its keys; refuses those of another optimizer. Returns the number of
+ * problems. */
+static int read_optimizer(struct job *job, struct dt_config *c)
+{
+    const struct optimizer_row *row = optimizer_find(job->optimizer.name);
+    job->optimizer.row = row;
+    int bad = dt_config_read(c, row->section, row->fields, &job->optimizer.numbers);
+    for (int i = 0; optimizer_at(i) != NULL; i++) {
+        const struct optimizer_row *other = optimizer_at(i);
+        for (const struct dt_field *f = other->fields; f->key != NULL; f++) {
+            char *key = dt_arena_printf(&job->arena, "%s.%s", other->section, f->key);
+            bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
+            if (!own && dt_config_where(c, key) != NULL) {
+                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", other->name,
+                                  row->name, dt_config_source(c, "optimizer.name"));
+                bad++;
+            }
+        }
+    }
+    return bad;
+}
+
+static void check_optimizer(struct job *job, struct dt_config *c)
+{
+    const struct optimizer_row *row = job->optimizer.row;
+    const char *key = NULL;
+    struct dt_error err;
+    if (row->check != NULL && row->check(&job->optimizer.numbers, &key, &err) != 0) {
+        dt_config_problem(c, dt_arena_printf(&job->arena, "%s.%s", row->section, key), "%s", err.text);
+    }
+}
+
 /* Afterwards checkpointing.accept holds full keys. */
 static void check_accept(struct job *job, struct dt_config *c)
 {
@@ -149,15 +181,15 @@ static void check_strategy(struct job *job, struct dt_config *c)
 }
 
 /* Afterwards training.precision and optimizer_state_dtype hold one word each of those that mean the
- * same. The type of AdamW's moments is a choice of its own. */
+ * same. The type of the optimizer's state is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
-    bool half_moments = dialect_is_bf16(job->training.optimizer_state_dtype),
+    bool half_states = dialect_is_bf16(job->training.optimizer_state_dtype),
          bf16 = dialect_is_bf16(job->training.precision);
     const char *reduce = job->mixed.reduce_dtype;
-    job->training.optimizer_state_dtype = half_moments ? "bf16" : "fp32";
+    job->training.optimizer_state_dtype = half_states ? "bf16" : "fp32";
     job->training.precision = bf16 ? "bf16-mixed" : "32-true";
-    job->precision.moments = half_moments ? DT_BF16 : DT_F32;
+    job->precision.states = half_states ? DT_BF16 : DT_F32;
     job->precision.compute = bf16 ? DT_BF16 : DT_F32;
     job->precision.reduce = reduce == NULL ? job->precision.compute : dialect_is_bf16(reduce) ? DT_BF16 : DT_F32;
     if (!bf16 && job->precision.reduce == DT_BF16) {
@@ -214,12 +246,28 @@ static void *section_of(struct job *job, const struct job_section *s)
 
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2])
 {
-    parts[0] = (struct job_part){s->fields, section_of(job, s)};
-    if (s != &job_sections[JOB_MODEL] || job->model.ops == NULL) {
-        return 1;
+    const struct optimizer_row *row = job->optimizer.row;
+    int count = 0;
+    parts[count++] = (struct job_part){s->fields, section_of(job, s)};
+    if (s == &job_sections[JOB_MODEL] && job->model.ops != NULL) {
+        parts[count++] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
+    } else if (row != NULL && strcmp(row->section, s->name) == 0) {
+        parts[count++] = (struct job_part){row->fields, &job->optimizer.numbers};
     }
-    parts[1] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
-    return 2;
+    return count;
+}
+
+const struct dt_field *job_other_fields(const struct job_section *s, int i)
+{
+    if (s == &job_sections[JOB_MODEL]) {
+        return model_at(i) != NULL ? model_at(i)->fields : NULL;
+    }
+    for (int k = 0; optimizer_at(k) != NULL; k++) {
+        if (strcmp(optimizer_at(k)->section, s->name) == 0 && i-- == 0) {
+            return optimizer_at(k)->fields;
+        }
+    }
+    return NULL;
 }
 
 static void write_text(struct job *job)
@@ -314,6 +362,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
     }
+    if (good[JOB_OPTIMIZER]) {
+        check_optimizer(job, c);
+    }
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }
@@ -376,6 +427,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
             dt_config_read(c, job_sections[i].name, job_sections[i].fields, section_of(job, &job_sections[i])) == 0;
     }
     fill_folders(job, c);
+    good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
     good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
     if (sources != NULL) {
@@ -416,14 +468,15 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
     return result;
 }
 
-/* The keys of all models; one that several models have is described as the first of them does. */
-static void schema_models(struct dt_text *out)
+/* The keys of all models or optimizers; one that several have is described as the first of them
+ * does. */
+static void schema_others(const struct job_section *s, struct dt_text *out)
 {
-    for (int i = 0; model_at(i) != NULL; i++) {
-        for (const struct dt_field *f = model_at(i)->fields; f->key != NULL; f++) {
+    for (int i = 0; job_other_fields(s, i) != NULL; i++) {
+        for (const struct dt_field *f = job_other_fields(s, i); f->key != NULL; f++) {
             bool known = false;
             for (int k = 0; k < i; k++) {
-                known |= has_key(model_at(k)->fields, f->key);
+                known |= has_key(job_other_fields(s, k), f->key);
             }
             if (!known) {
                 const struct dt_field one[2] = {*f, {0}};
@@ -463,9 +516,7 @@ void job_schema(struct dt_text *out)
         }
         dt_text_puts(out, required ? "],\n      \"properties\": {\n" : "      \"properties\": {\n");
         dt_config_schema(s->fields, 8, out);
-        if (s == &job_sections[JOB_MODEL]) {
-            schema_models(out);
-        }
+        schema_others(s, out);
         out->size--; /* members may follow */
         dialects_schema(s->name, 8, out);
         dt_text_puts(out, "\n      }\n    }");

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "worker/engine/optimizers/optimizers.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>
@@ -52,7 +53,7 @@ struct job {
         double learning_rate, warmup_ratio, min_lr_ratio;
         int64_t warmup_steps;          /* -1: by warmup_ratio */
         const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
-        double weight_decay, adam_beta1, adam_beta2, adam_epsilon;
+        double weight_decay;
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
@@ -71,6 +72,11 @@ struct job {
         enum partial_accumulation partial_accumulation;
         int64_t threads; /* 0: cores this process may use / local ranks */
     } training;
+    struct job_optimizer {
+        const char *name; /* "adamw", "sgd", "lion" */
+        const struct optimizer_row *row;
+        struct dt_update_numbers numbers; /* the values of row->fields */
+    } optimizer;
     struct job_ddp {
         double bucket_cap_mb;
     } ddp;
@@ -105,7 +111,7 @@ struct job {
                                         * training.optimizer_state_dtype say together */
         enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
                                         * gradients on the wire */
-        enum dt_dtype moments;         /* F32 or BF16: AdamW's */
+        enum dt_dtype states;          /* F32 or BF16: of the optimizer */
     } precision;
 
     const char *inert_keys; /* given keys of other systems that have no effect: "a, b"; or null */
@@ -141,6 +147,7 @@ void job_schema(struct dt_text *out);
 enum job_key_kind {
     JOB_KEY_TENSORS, /* another value, other tensors: never */
     JOB_KEY_TOKENS,  /* the tensors fit and mean something else: never */
+    JOB_KEY_STATE,   /* the weights fit, the optimizer's state does not: never */
     JOB_KEY_DATA,    /* other samples, or another order: when checkpointing.accept names it, from
                       * sample 0 of epoch 0 on */
     JOB_KEY_NUMBER,  /* of schedule, optimizer or loss: when checkpointing.accept names it, from

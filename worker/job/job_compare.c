@@ -28,9 +28,7 @@ static const struct job_key {
     {"training.warmup_ratio", JOB_KEY_NUMBER},
     {"training.min_lr_ratio", JOB_KEY_NUMBER},
     {"training.weight_decay", JOB_KEY_NUMBER},
-    {"training.adam_beta1", JOB_KEY_NUMBER},
-    {"training.adam_beta2", JOB_KEY_NUMBER},
-    {"training.adam_epsilon", JOB_KEY_NUMBER},
+    {"optimizer.name", JOB_KEY_STATE},
     {"training.optimizer_state_dtype", JOB_KEY_NUMBER},
     {"training.max_grad_norm", JOB_KEY_NUMBER},
     {"training.loss_normalization", JOB_KEY_NUMBER},
@@ -41,8 +39,21 @@ static const struct job_key {
 
 enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 512 };
 
-/* model.name, the keys of one model (ops) or of all (null), then all others; returns how many. */
-static int list_keys(const struct model_ops *ops, struct dt_arena *arena, struct job_key *out, int most)
+static int list_optimizer(const struct optimizer_row *row, struct dt_arena *arena, struct job_key *out, int room)
+{
+    int count = 0;
+    for (const struct dt_field *f = row->fields; f->key != NULL && count < room; f++) {
+        bool state = row->needed_by != NULL && strcmp(row->needed_by, f->key) == 0;
+        out[count++] = (struct job_key){dt_arena_printf(arena, "%s.%s", row->section, f->key),
+                                        state ? JOB_KEY_STATE : JOB_KEY_NUMBER};
+    }
+    return count;
+}
+
+/* model.name, the keys of one model and optimizer or of all (null), then all others; returns how
+ * many. */
+static int list_keys(const struct model_ops *ops, const struct optimizer_row *row, struct dt_arena *arena,
+                     struct job_key *out, int most)
 {
     int count = 0;
     out[count++] = keys[0];
@@ -52,6 +63,11 @@ static int list_keys(const struct model_ops *ops, struct dt_arena *arena, struct
             if (!model_keeps(model_at(i), f->key)) {
                 out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), JOB_KEY_TENSORS};
             }
+        }
+    }
+    for (int i = 0; optimizer_at(i) != NULL; i++) {
+        if (row == NULL || row == optimizer_at(i)) {
+            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - count);
         }
     }
     for (int i = 1; i < KEY_COUNT; i++) {
@@ -70,21 +86,22 @@ static const char *short_name(const char *path)
 const char *job_accept_key(const char *name, struct dt_arena *arena)
 {
     struct job_key all[KEYS_OF_ALL_MAX];
-    int count = list_keys(NULL, arena, all, KEYS_OF_ALL_MAX);
+    int count = list_keys(NULL, NULL, arena, all, KEYS_OF_ALL_MAX);
+    const struct job_key *found = NULL; /* of two with one short name, that which may be accepted */
     for (int i = 0; i < count; i++) {
         if (all[i].kind != JOB_KEY_LENGTH &&
             (strcmp(all[i].path, name) == 0 || strcmp(short_name(all[i].path), name) == 0)) {
-            return all[i].path;
+            found = found == NULL || found->kind == JOB_KEY_TENSORS ? &all[i] : found;
         }
     }
-    return NULL;
+    return found != NULL ? found->path : NULL;
 }
 
 const char *job_accept_nearest(const char *name, struct dt_arena *arena)
 {
     struct job_key all[KEYS_OF_ALL_MAX];
     const char *names[KEYS_OF_ALL_MAX];
-    int count = list_keys(NULL, arena, all, KEYS_OF_ALL_MAX);
+    int count = list_keys(NULL, NULL, arena, all, KEYS_OF_ALL_MAX);
     size_t named = 0;
     for (int i = 0; i < count; i++) {
         if (all[i].kind != JOB_KEY_LENGTH) {
@@ -133,24 +150,34 @@ static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is
         return other_data != NULL;
     }
     const cJSON *x = value_at(was, key->path), *y = value_at(is, key->path);
-    if (x == NULL || y == NULL || cJSON_Compare(x, y, true)) {
-        return false;
+    bool state = key->kind == JOB_KEY_STATE;
+    cJSON *first = x == NULL && state ? cJSON_CreateString(optimizer_at(0)->name) : NULL; /* the only one, once */
+    x = first != NULL ? first : x;
+    bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true);
+    if (differ) {
+        show(x, out->was, sizeof out->was);
+        show(y, out->is, sizeof out->is);
+        /* above 0 there is state, whatever the number */
+        bool kept = cJSON_IsNumber(x) && cJSON_IsNumber(y) && x->valuedouble > 0 && y->valuedouble > 0;
+        out->kind = state && kept ? JOB_KEY_NUMBER : key->kind;
     }
-    show(x, out->was, sizeof out->was);
-    show(y, out->is, sizeof out->is);
-    return true;
+    cJSON_Delete(first);
+    return differ;
 }
 
 static bool never(enum job_key_kind kind)
 {
-    return kind == JOB_KEY_TENSORS || kind == JOB_KEY_TOKENS;
+    return kind == JOB_KEY_TENSORS || kind == JOB_KEY_TOKENS || kind == JOB_KEY_STATE;
 }
 
 /* What is in the way, and all ways on. */
 static int refuse(const struct job_changes *refused, const struct job_changes *taken, const char *accept,
                   const char *other_data, struct dt_error *err)
 {
-    const struct job_change *first = &refused->list[0];
+    const struct job_change *first = &refused->list[0]; /* or the first that no accept can mend */
+    for (int i = 0; i < refused->count && !never(first->kind); i++) {
+        first = never(refused->list[i].kind) ? &refused->list[i] : first;
+    }
     bool data = strcmp(first->key, JOB_DATA_KEY) == 0, order = false;
     struct dt_text what, names;
     dt_text_init(&what);
@@ -177,7 +204,7 @@ static int refuse(const struct job_changes *refused, const struct job_changes *t
                *anew = "begin anew with --fresh or another output_dir";
     if (never(first->kind)) {
         (void)dt_fail(err, DT_INVALID, "%s; %s, or %s%s%s", dt_text_str(&what), back, anew,
-                      first->kind == JOB_KEY_TOKENS ? JOB_WEIGHTS_ALONE : "",
+                      first->kind != JOB_KEY_TENSORS ? JOB_WEIGHTS_ALONE : "",
                       accepts(accept, first->key) ? "; it cannot be accepted, the saved tensors are of the old value"
                                                   : "");
     } else {
@@ -202,8 +229,11 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     dt_arena_init(&arena);
     const cJSON *name = value_at(b, "model.name");
     const struct model_ops *ops = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
+    const cJSON *optimizer = value_at(b, "optimizer.name");
+    const struct optimizer_row *row = cJSON_IsString(optimizer) ? optimizer_find(optimizer->valuestring) : NULL;
     struct job_key all[JOB_KEYS_MAX];
-    int count = list_keys(ops != NULL ? ops : model_at(0), &arena, all, JOB_KEYS_MAX);
+    int count =
+        list_keys(ops != NULL ? ops : model_at(0), row != NULL ? row : optimizer_at(0), &arena, all, JOB_KEYS_MAX);
     for (int i = 0; b != NULL && i < count; i++) {
         struct job_change change;
         if (differs(&all[i], a, b, other_data, &change)) {

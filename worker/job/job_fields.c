@@ -29,16 +29,18 @@ static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1,
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = LARGE};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
-static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {
     .type = DT_RULE_CHOICE, .choices = MODEL_NAMES, .later = "gpt|llama|bert|resnet", .null = true};
+static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
+                                              .choices = OPTIMIZER_NAMES,
+                                              .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
+                                                       "zerooneadam|onebitlamb"};
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
                                         .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
@@ -114,10 +116,7 @@ static const struct dt_field training_fields[] = {
     {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
-    {"weight_decay", "0", "AdamW's decoupled weight decay", AT(weight_decay), &from_0},
-    {"adam_beta1", "0.9", "decay of the first moment", AT(adam_beta1), &beta},
-    {"adam_beta2", "0.999", "decay of the second moment", AT(adam_beta2), &beta},
-    {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(adam_epsilon), &above_0},
+    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; sgd: added to the gradient", AT(weight_decay), &from_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
@@ -146,8 +145,8 @@ static const struct dt_field training_fields[] = {
      "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
     {"optimizer_state_dtype", "\"fp32\"",
-     "of AdamW's moments; bf16: half the memory, rounded stochastically, for fp32 masters", AT(optimizer_state_dtype),
-     &state_element},
+     "of the optimizer's state; bf16: half the memory, rounded stochastically, for fp32 masters",
+     AT(optimizer_state_dtype), &state_element},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
@@ -157,6 +156,10 @@ static const struct dt_field training_fields[] = {
     {0},
 };
 #undef AT
+static const struct dt_field optimizer_fields[] = {
+    {"name", "\"adamw\"", "which optimizer", offsetof(struct job_optimizer, name), &optimizer_name},
+    {0},
+};
 #define AT(member) offsetof(struct job_fsdp, member)
 static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
@@ -218,6 +221,7 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_MODEL] = {"model", "what is trained", model_fields, offsetof(struct job, model)},
     [JOB_DATA] = {"data", "on what", data_fields, offsetof(struct job, data)},
     [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
+    [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
@@ -259,7 +263,8 @@ const struct dt_config_hint job_hints[] = {
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},
     {"training.report_to", LATER},
-    {"training.optimizer", "not there yet; AdamW is what there is; remove it"},
+    {"training.optimizer", "here it is optimizer.name"},
+    {"training.optim", "Hugging Face's name; here it is optimizer.name"},
     {"training.model_name", "here it is model.name"},
     {"training.max_length", "here it is data.sequence_length"},
     {"training.sequence_length", "here it is data.sequence_length"},

@@ -17,6 +17,7 @@ enum {
     JOB_MODEL,
     JOB_DATA,
     JOB_TRAINING,
+    JOB_OPTIMIZER,
     JOB_DDP,
     JOB_FSDP,
     JOB_MIXED,
@@ -25,15 +26,17 @@ enum {
     JOB_LOGGING,
     JOB_SECTION_COUNT
 };
-/* by the enum; ends with a null name. The section `model` has the fields of its model besides
- * (job_parts). */
+/* by the enum; ends with a null name. The section `model` has the fields of its model besides,
+ * and the optimizer's row says which section has its fields (job_parts). */
 extern const struct job_section job_sections[JOB_SECTION_COUNT + 1];
-/* The tables of a section, and where their values are: one, or two of `model`. Returns how many. */
+/* The tables of a section, and where their values are: one, or two. Returns how many. */
 struct job_part {
     const struct dt_field *fields;
     void *in;
 };
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
+/* The fields that a section has with some model or optimizer: table number i; null behind the last one. */
+const struct dt_field *job_other_fields(const struct job_section *s, int i);
 /* keys of other systems, and those that come later */
 extern const struct dt_config_hint job_hints[];
 

@@ -145,10 +145,10 @@ static bool cut(const struct tensor *x, int64_t first, int64_t count, struct spa
 struct reading {
     struct checkpoint *checkpoint;
     struct pinned_window window;
-    float *wide; /* PINNED_WINDOW_BYTES, where weights or moments are not F32 */
+    float *wide; /* PINNED_WINDOW_BYTES, where weights or state are not F32 */
 };
 
-/* Reads one span of a moment or buffer into elements of type `type` at device address base + at, to the
+/* Reads one span of state or of a buffer into elements of type `type` at device address base + at, to the
  * nearest: what was saved is what is there again. */
 static int read_span(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type,
                      struct dt_error *err)
@@ -186,14 +186,24 @@ static int read_weights(struct trainer *t, struct reading *r, int u, const struc
     return 0;
 }
 
+/* Reads what the optimizer keeps of one span of the owned part. */
+static int read_states(struct trainer *t, struct reading *r, const struct span *s, struct dt_error *err)
+{
+    const struct optimizer_group *g = optimizer_group_of(&t->optimizer, s->tensor);
+    int rc = 0;
+    for (int k = 0; k < g->states && rc == 0; k++) {
+        char *base = optimizer_state(&t->optimizer, k, s->tensor->unit, 0);
+        rc = read_span(r, g->row->state[k], s, base, t->strategy.precision.states, err);
+    }
+    return rc;
+}
+
 static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    struct optimizer *o = &t->optimizer;
     int64_t first, count, owned_first, owned_count;
     (void)strategy_resident(s, u, &first, &count);
     strategy_owned(s, u, &owned_first, &owned_count);
-    size_t moment = optimizer_moment(o, u, 0);
     for (int i = 0; i < t->chain.tensor_count; i++) {
         const struct tensor *x = &t->chain.tensors[i];
         struct span span;
@@ -203,9 +213,7 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (strategy_trains(s, u) && cut(x, owned_first, owned_count, &span) &&
-            (read_span(r, "exp_avg", &span, o->m + moment, t->strategy.precision.states, err) != 0 ||
-             read_span(r, "exp_avg_sq", &span, o->v + moment, t->strategy.precision.states, err) != 0)) {
+        if (strategy_trains(s, u) && cut(x, owned_first, owned_count, &span) && read_states(t, r, &span, err) != 0) {
             return -1;
         }
     }
@@ -324,8 +332,8 @@ static void add_slice(struct checkpoint_slice *out, int *count, const struct ten
     memcpy(y->shape, x->shape, sizeof y->shape);
 }
 
-/* This rank's shares of all tensors: weights, and of those that are trained two moments; rank 0 has
- * all buffers. Returns how many slices there are. */
+/* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
+ * rank 0 has all buffers. Returns how many slices there are. */
 static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct saving_readers *readers)
 {
     struct strategy *s = &t->strategy;
@@ -352,10 +360,9 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         const char *weights = (char *)optimizer_weights(o, x->unit) +
                               (size_t)at * dt_dtype_size(trained ? s->precision.masters : s->precision.compute);
         add_slice(out, &n, x, "weight", &span, weights, trained ? readers->masters : readers->computed);
-        if (trained) {
-            size_t moment = optimizer_moment(o, x->unit, at);
-            add_slice(out, &n, x, "exp_avg", &span, o->m + moment, readers->states);
-            add_slice(out, &n, x, "exp_avg_sq", &span, o->v + moment, readers->states);
+        const struct optimizer_group *g = optimizer_group_of(o, x);
+        for (int k = 0; k < g->states && trained; k++) {
+            add_slice(out, &n, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), readers->states);
         }
     }
     return n;
@@ -378,7 +385,8 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
         readers[i] = (struct checkpoint_reader){.read = read_piece, .context = &typed[i]};
         needed[i] = t->world->device->host_memory && typed[i].type == DT_F32 ? NULL : &readers[i];
     }
-    struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
+    struct checkpoint_slice *slices =
+        dt_alloc((size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1) * sizeof *slices);
     int count = list_slices(t, slices, &(struct saving_readers){needed[0], needed[1], needed[2], needed[3]});
     int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
@@ -523,8 +531,9 @@ double trainer_checkpoint_bytes(const struct trainer *t)
 {
     double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte
                                                    * in the manifest */
-    double data = 3.0 * sizeof(float) * (double)t->chain.parameter_count;
-    return data * (1 + sums) + header * 3 * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
+    int each = 1 + optimizer_row_states(t->job->optimizer.row, &t->job->optimizer.numbers);
+    double data = (double)each * sizeof(float) * (double)t->chain.parameter_count;
+    return data * (1 + sums) + header * each * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
 /* Days of work may lie in what is set aside, so it stays; each start says what that costs and

@@ -8,131 +8,147 @@
 
 #define PART 32768 /* elements of one part; a multiple of 64 */
 
-struct adamw {
-    const struct dt_adamw_args *args;
-    float factor, beta1, beta2, keep, rate, correction2, eps;
-    uint32_t counter; /* of the first element, where moments are rounded stochastically */
+/* The update of one slice: its numbers, rounded once. */
+struct update {
+    const struct dt_update_call *call;
+    float factor, rate; /* of the gradient; of the step, negative */
+    float decay;        /* AdamW, Lion: what is left of a weight; SGD: what of it is added to the gradient */
+    float beta1, beta2, correction2, eps, momentum, rest;
+    bool first, nesterov;
+    uint32_t counter; /* of the first element, where state is rounded stochastically */
 };
 
-INLINE void adamw_typed(const struct adamw *c, int64_t begin, int64_t end, enum dt_dtype grad, enum dt_dtype moment)
+INLINE vec adamw(const struct update *u, vec w, vec g, vec *state)
 {
-    const struct dt_adamw_args *a = c->args;
-    float *w = a->w;
-    const void *from = a->grad;
-    void *m = a->m, *v = a->v, *copy = a->w_bf16;
-    const uvec counter = (uvec)vec_index() + c->counter;
-    const float factor = c->factor, keep = c->keep;
-    const vec rate = vec_all(c->rate), correction2 = vec_all(c->correction2), eps = vec_all(c->eps);
-    const vec beta1 = vec_all(c->beta1), beta2 = vec_all(c->beta2), rest2 = vec_all(1.0F - c->beta2);
+    state[0] = vec_fma(state[0] - g, vec_all(u->beta1), g); /* beta1 m + (1 - beta1) g */
+    state[1] = vec_fma(state[1], vec_all(u->beta2), g * g * vec_all(1.0F - u->beta2));
+    vec step = state[0] / vec_fma(vec_sqrt(state[1]), vec_all(u->correction2), vec_all(u->eps));
+    return vec_fma(step, vec_all(u->rate), w * u->decay);
+}
+
+INLINE vec sgd(const struct update *u, vec w, vec g, vec *state, int states)
+{
+    g = vec_fma(w, vec_all(u->decay), g);
+    if (states > 0) {
+        state[0] = u->first ? g : vec_fma(state[0], vec_all(u->momentum), g * u->rest);
+        g = u->nesterov ? vec_fma(state[0], vec_all(u->momentum), g) : state[0];
+    }
+    return vec_fma(g, vec_all(u->rate), w);
+}
+
+INLINE vec lion(const struct update *u, vec w, vec g, vec *state)
+{
+    vec way = vec_fma(state[0] - g, vec_all(u->beta1), g);
+    vec sign = (vec)(((way > 0) & (ivec)vec_all(1)) | ((way < 0) & (ivec)vec_all(-1)));
+    state[0] = vec_fma(state[0] - g, vec_all(u->beta2), g);
+    return vec_fma(sign, vec_all(u->rate), w * u->decay);
+}
+
+INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enum dt_update kind, int states,
+                         enum dt_dtype grad, enum dt_dtype type)
+{
+    const struct update u = *c;
+    const struct dt_update_slice x = c->call->slice;
+    const uvec counter = (uvec)vec_index() + u.counter;
     for (int64_t i = begin; i < end; i += VEC) {
         int64_t n = end - i;
-        vec g = vec_get(from, i, n, grad) * factor;
-        vec mi = vec_get(m, i, n, moment), vi = vec_get(v, i, n, moment), wi = vec_load_n(w + i, n);
-        mi = vec_fma(mi - g, beta1, g); /* beta1 m + (1 - beta1) g */
-        vi = vec_fma(vi, beta2, g * g * rest2);
-        vec step = mi / vec_fma(vec_sqrt(vi), correction2, eps);
-        wi = vec_fma(step, rate, wi * keep);
-        if (moment == DT_BF16) {
+        vec g = vec_get(x.grad, i, n, grad) * u.factor, w = vec_load_n((const float *)x.w + i, n);
+        vec state[DT_STATES_MAX] = {{0}};
+        for (int k = 0; k < states; k++) {
+            state[k] = vec_get(x.state[k], i, n, type);
+        }
+        w = kind == DT_UPDATE_ADAMW ? adamw(&u, w, g, state)
+            : kind == DT_UPDATE_SGD ? sgd(&u, w, g, state, states)
+                                    : lion(&u, w, g, state);
+        if (states > 0 && type == DT_BF16) {
             uvec random = counter + (uint32_t)i;
             DT_SCRAMBLE(random);
-            mi = vec_stochastic(mi, random & 0xffff);
-            vi = vec_stochastic(vi, random >> 16);
+            for (int k = 0; k < states; k++) {
+                state[k] = vec_stochastic(state[k], random >> 16 * k & 0xffff);
+            }
         }
-        vec_put(m, i, mi, n, moment);
-        vec_put(v, i, vi, n, moment);
-        vec_store_n(w + i, wi, n);
-        if (copy != NULL) {
-            vec_put(copy, i, wi, n, DT_BF16);
+        for (int k = 0; k < states; k++) {
+            vec_put(x.state[k], i, state[k], n, type);
+        }
+        vec_store_n((float *)x.w + i, w, n);
+        if (x.w_low != NULL) {
+            vec_put(x.w_low, i, w, n, DT_BF16);
         }
     }
 }
 
-static void adamw_part(void *context, int64_t part)
+INLINE void update_by_types(const struct update *c, int64_t begin, int64_t end, enum dt_update kind, int states)
 {
-    const struct adamw *c = context;
-    int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
-    bool half = c->args->grad_type == DT_BF16;
-    if (c->args->moment_type == DT_BF16) {
-        half ? adamw_typed(c, begin, end, DT_BF16, DT_BF16) : adamw_typed(c, begin, end, DT_F32, DT_BF16);
+    bool half = c->call->all.grad_type == DT_BF16;
+    if (states > 0 && c->call->all.state_type == DT_BF16) {
+        half ? update_typed(c, begin, end, kind, states, DT_BF16, DT_BF16)
+             : update_typed(c, begin, end, kind, states, DT_F32, DT_BF16);
     } else {
-        half ? adamw_typed(c, begin, end, DT_BF16, DT_F32) : adamw_typed(c, begin, end, DT_F32, DT_F32);
+        half ? update_typed(c, begin, end, kind, states, DT_BF16, DT_F32)
+             : update_typed(c, begin, end, kind, states, DT_F32, DT_F32);
     }
 }
 
-static int adamw_now(struct dt_pool *pool, struct dt_adamw_args *a, struct dt_error *err)
+static void update_part(void *context, int64_t part)
 {
-    (void)err;
+    const struct update *c = context;
+    int64_t begin = part * PART, end = min64(c->call->slice.count, begin + PART);
+    switch (c->call->kind) {
+    case DT_UPDATE_ADAMW:
+        update_by_types(c, begin, end, DT_UPDATE_ADAMW, 2);
+        break;
+    case DT_UPDATE_SGD:
+        c->call->slice.state[0] != NULL ? update_by_types(c, begin, end, DT_UPDATE_SGD, 1)
+                                        : update_by_types(c, begin, end, DT_UPDATE_SGD, 0);
+        break;
+    case DT_UPDATE_LION:
+        update_by_types(c, begin, end, DT_UPDATE_LION, 1);
+        break;
+    }
+}
+
+static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    const struct dt_update_call *call = args;
+    const struct dt_update_args *a = &call->all;
+    const struct dt_update_numbers *x = &a->numbers;
+    if (a->type != DT_F32) {
+        return dt_fail(err, DT_INTERNAL, "optimizer: type %s is not made", dt_dtype_name(a->type));
+    }
+    bool adamw = call->kind == DT_UPDATE_ADAMW;
     double step = (double)a->step;
-    struct adamw c = {.args = a,
-                      .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
-                      .beta1 = (float)a->beta1,
-                      .beta2 = (float)a->beta2,
-                      .keep = (float)(1.0 - a->lr * a->weight_decay),
-                      .rate = (float)(-a->lr / (1.0 - pow(a->beta1, step))),
-                      .correction2 = (float)(1.0 / sqrt(1.0 - pow(a->beta2, step))),
-                      .eps = (float)a->eps,
-                      .counter = dt_stochastic_counter(a->seed, a->step, a->unit, a->first)};
-    dt_pool_run(pool, parts_of(a->count, PART), adamw_part, &c);
+    struct update u = {.call = call,
+                       .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
+                       .rate = (float)(adamw ? -a->lr / (1.0 - pow(x->beta1, step)) : -a->lr),
+                       .decay = (float)(call->kind == DT_UPDATE_SGD ? call->slice.weight_decay
+                                                                    : 1.0 - a->lr * call->slice.weight_decay),
+                       .beta1 = (float)x->beta1,
+                       .beta2 = (float)x->beta2,
+                       .correction2 = (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))),
+                       .eps = (float)x->eps,
+                       .momentum = (float)x->momentum,
+                       .rest = (float)(1.0 - x->dampening),
+                       .first = a->step == 1,
+                       .nesterov = x->nesterov,
+                       .counter = dt_stochastic_counter(a->seed, a->step, call->slice.unit, call->slice.first)};
+    dt_pool_run(dt_cpu_pool(s), parts_of(call->slice.count, PART), update_part, &u);
     return 0;
 }
-DT_ISA_KERNEL_F32(adamw)
 
-void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_many_args *a)
+void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
-    for (int i = 0; i < a->count; i++) {
-        ISA(dt_adamw)(s, &a->each[i]);
-    }
+    dt_update_each(s, run_update, DT_UPDATE_ADAMW, a);
 }
 
-struct sgd {
-    const struct dt_sgd_args *args;
-    float factor, decay, momentum, rate;
-};
-
-INLINE void sgd_typed(const struct sgd *c, int64_t begin, int64_t end, enum dt_dtype grad)
+void ISA(dt_sgd_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
-    const struct dt_sgd_args *a = c->args;
-    float *w = a->w, *buffer = a->momentum_buffer;
-    for (int64_t i = begin; i < end; i += VEC) {
-        int64_t n = end - i;
-        vec wi = vec_load_n(w + i, n);
-        vec g = vec_fma(wi, vec_all(c->decay), vec_get(a->grad, i, n, grad) * c->factor);
-        if (buffer != NULL) {
-            vec b = a->step == 1 ? g : vec_fma(vec_load_n(buffer + i, n), vec_all(c->momentum), g);
-            vec_store_n(buffer + i, b, n);
-            g = a->nesterov ? vec_fma(b, vec_all(c->momentum), g) : b;
-        }
-        wi = vec_fma(g, vec_all(c->rate), wi);
-        vec_store_n(w + i, wi, n);
-        if (a->w_bf16 != NULL) {
-            vec_put(a->w_bf16, i, wi, n, DT_BF16);
-        }
-    }
+    dt_update_each(s, run_update, DT_UPDATE_SGD, a);
 }
 
-static void sgd_part(void *context, int64_t part)
+void ISA(dt_lion_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
-    const struct sgd *c = context;
-    int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
-    if (c->args->grad_type == DT_BF16) {
-        sgd_typed(c, begin, end, DT_BF16);
-    } else {
-        sgd_typed(c, begin, end, DT_F32);
-    }
+    dt_update_each(s, run_update, DT_UPDATE_LION, a);
 }
-
-static int sgd_now(struct dt_pool *pool, struct dt_sgd_args *a, struct dt_error *err)
-{
-    (void)err;
-    struct sgd c = {.args = a,
-                    .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
-                    .decay = (float)a->weight_decay,
-                    .momentum = (float)a->momentum,
-                    .rate = (float)-a->lr};
-    dt_pool_run(pool, parts_of(a->count, PART), sgd_part, &c);
-    return 0;
-}
-DT_ISA_KERNEL_F32(sgd)
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
  * the twin. */

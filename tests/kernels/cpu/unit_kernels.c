@@ -242,6 +242,16 @@ static void test_differences(void **unused)
 
 /* ---- exactness ---- */
 
+/* AdamW of one slice. */
+static void adamw(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *all,
+                  const struct dt_update_slice *slice)
+{
+    struct dt_update_args a = *all;
+    a.slices = slice;
+    a.slice_count = 1;
+    k->adamw_many(s, &a);
+}
+
 /* AdamW of 1 to 67 elements at every offset of a vector gives each element the bits it has in
  * the whole. */
 static void test_adamw_offsets(void **unused)
@@ -264,29 +274,25 @@ static void test_adamw_offsets(void **unused)
         struct dt_device d;
         struct dt_stream *s = NULL;
         case_open(&d, "cpu", 1, &s);
-        struct dt_adamw_args a = {.step = 3,
-                                  .lr = 1e-2,
-                                  .beta1 = 0.9,
-                                  .beta2 = 0.999,
-                                  .eps = 1e-8,
-                                  .weight_decay = 0.1,
-                                  .grad_scale = 1.0 / 3,
-                                  .type = DT_F32};
+        const struct dt_update_args a = {.step = 3,
+                                         .lr = 1e-2,
+                                         .grad_scale = 1.0 / 3,
+                                         .numbers = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+                                         .type = DT_F32};
         for (int length = 0; length <= 67; length++) {
             for (int offset = 0; offset < 16; offset++) {
-                struct dt_adamw_args b = a;
                 bool all = length == 0;
                 float(*to)[TOTAL] = all ? whole : part;
                 memcpy(to[0], w, sizeof w);
                 memcpy(to[1], m, sizeof m);
                 memcpy(to[2], v, sizeof v);
                 int from = all ? 0 : offset;
-                b.w = to[0] + from;
-                b.m = to[1] + from;
-                b.v = to[2] + from;
-                b.grad = g + from;
-                b.count = all ? TOTAL : length;
-                k->adamw(s, &b);
+                adamw(k, s, &a,
+                      &(struct dt_update_slice){.w = to[0] + from,
+                                                .state = {to[1] + from, to[2] + from},
+                                                .grad = g + from,
+                                                .count = all ? TOTAL : length,
+                                                .weight_decay = 0.1});
                 for (int i = 0; i < TOTAL && !all; i++) {
                     bool touched = i >= offset && i < offset + length;
                     assert_true(part[0][i] == (touched ? whole[0][i] : w[i]));
@@ -338,16 +344,13 @@ static void test_stochastic_moments(void **unused)
     enum { TOTAL = 96, INFINITE = 90, NAN_AT, ZERO };
     static float w[TOTAL], g[TOTAL], w_now[TOTAL];
     static uint16_t m[TOTAL], v[TOTAL], expect[2][TOTAL], got[2][TOTAL];
-    struct dt_adamw_args a = {.step = 3,
-                              .lr = 1e-2,
-                              .beta1 = 0.5,
-                              .beta2 = 0.5,
-                              .eps = 1e-8,
-                              .grad_scale = 1,
-                              .seed = 42,
-                              .unit = 2,
-                              .type = DT_F32,
-                              .moment_type = DT_BF16};
+    const struct dt_update_args a = {.step = 3,
+                                     .lr = 1e-2,
+                                     .grad_scale = 1,
+                                     .numbers = {.beta1 = 0.5, .beta2 = 0.5, .eps = 1e-8},
+                                     .seed = 42,
+                                     .type = DT_F32,
+                                     .state_type = DT_BF16};
     int rounded_up = 0;
     case_seed(78);
     for (int i = 0; i < TOTAL; i++) {
@@ -384,14 +387,13 @@ static void test_stochastic_moments(void **unused)
             memcpy(w_now, w, sizeof w);
             memcpy(got[0], m, sizeof m);
             memcpy(got[1], v, sizeof v);
-            struct dt_adamw_args b = a;
-            b.w = w_now + first;
-            b.m = got[0] + first;
-            b.v = got[1] + first;
-            b.grad = g + first;
-            b.count = count;
-            b.first = first;
-            k->adamw(s, &b);
+            adamw(k, s, &a,
+                  &(struct dt_update_slice){.w = w_now + first,
+                                            .state = {got[0] + first, got[1] + first},
+                                            .grad = g + first,
+                                            .count = count,
+                                            .unit = 2,
+                                            .first = first});
             for (int i = 0; i < TOTAL; i++) {
                 bool touched = i >= first && i < first + count, nan = touched && i == NAN_AT;
                 for (int x = 0; x < 2; x++) {
@@ -430,19 +432,14 @@ static void test_stochastic_is_unbiased(void **unused)
                 g[i] = 1 + (float)(shares[p] * 0x1p-6); /* beta 0.5: m is 1 + share * 2^-7, and v
                                                          * about as much */
             }
-            dt_kernels_cpu_named("plain")->adamw(s, &(struct dt_adamw_args){.w = w,
-                                                                            .m = m,
-                                                                            .v = v,
-                                                                            .grad = g,
-                                                                            .count = COUNT,
-                                                                            .step = step,
-                                                                            .beta1 = 0.5,
-                                                                            .beta2 = 0.75,
-                                                                            .eps = 1,
-                                                                            .grad_scale = 1,
-                                                                            .seed = 1,
-                                                                            .type = DT_F32,
-                                                                            .moment_type = DT_BF16});
+            adamw(dt_kernels_cpu_named("plain"), s,
+                  &(struct dt_update_args){.step = step,
+                                           .grad_scale = 1,
+                                           .numbers = {.beta1 = 0.5, .beta2 = 0.75, .eps = 1},
+                                           .seed = 1,
+                                           .type = DT_F32,
+                                           .state_type = DT_BF16},
+                  &(struct dt_update_slice){.w = w, .state = {m, v}, .grad = g, .count = COUNT});
             for (int i = 0; i < COUNT; i++) {
                 assert_true((m[i] == 0x3f80 || m[i] == 0x3f81) && (v[i] == 0x3f80 || v[i] == 0x3f81));
                 in_step += m[i] & 1;
@@ -486,19 +483,14 @@ static void test_stochastic_second_moment(void **unused)
         g[i] = 1.5F;
     }
     for (int step = 1; step <= STEPS; step++) {
-        d.kernels->adamw(s, &(struct dt_adamw_args){.w = w,
-                                                    .m = m,
-                                                    .v = v,
-                                                    .grad = g,
-                                                    .count = COUNT,
-                                                    .step = step,
-                                                    .beta1 = 0.9,
-                                                    .beta2 = 0.999,
-                                                    .eps = 1,
-                                                    .grad_scale = 1,
-                                                    .seed = 9,
-                                                    .type = DT_F32,
-                                                    .moment_type = DT_BF16});
+        adamw(d.kernels, s,
+              &(struct dt_update_args){.step = step,
+                                       .grad_scale = 1,
+                                       .numbers = {.beta1 = 0.9, .beta2 = 0.999, .eps = 1},
+                                       .seed = 9,
+                                       .type = DT_F32,
+                                       .state_type = DT_BF16},
+              &(struct dt_update_slice){.w = w, .state = {m, v}, .grad = g, .count = COUNT});
     }
     for (int i = 0; i < COUNT; i++) {
         sum += (double)float_of((uint32_t)v[i] << 16);
@@ -622,15 +614,12 @@ static void test_rounding(void **unused)
             memcpy(after, w, sizeof w);
             memset(got, 0xab, sizeof got);
             memset(moments, 0, sizeof moments);
-            k->adamw(s, &(struct dt_adamw_args){.w = after + offset,
-                                                .m = moments[0],
-                                                .v = moments[1],
-                                                .w_bf16 = got + offset,
-                                                .grad = zero,
-                                                .count = count,
-                                                .step = 1,
-                                                .eps = 1,
-                                                .grad_scale = 1});
+            adamw(k, s, &(struct dt_update_args){.step = 1, .grad_scale = 1, .numbers = {.eps = 1}},
+                  &(struct dt_update_slice){.w = after + offset,
+                                            .state = {moments[0], moments[1]},
+                                            .w_low = got + offset,
+                                            .grad = zero,
+                                            .count = count});
             for (int i = offset; i < COUNT; i++) {
                 bool nan = w[i] != w[i];
                 assert_true(nan ? (got[i] & 0x7f80) == 0x7f80 && (got[i] & 0x7f) != 0 : got[i] == expect[i]);

@@ -318,8 +318,8 @@ static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t
 static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"add, scale", "embedding", "optimizers", "adamw_many",
-                                        "adamw_many with BF16 moments"};
+    static const char *const names[] = {
+        "add, scale", "embedding", "optimizers", "adamw_many", "adamw_many with BF16 moments", "sgd_many", "lion_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -660,11 +660,13 @@ static void test_fill(void **unused)
 extern uint64_t softgpu_launch_count __attribute__((weak)); /* not on a real GPU */
 
 /* The update of a model of 36 layers is one launch, whatever decays. */
-static void check_launches(enum dt_dtype moment)
+typedef void update_fn(struct dt_stream *s, const struct dt_update_args *a);
+
+static void check_launches(update_fn *update, int states, enum dt_dtype moment)
 {
     enum { UNITS = 37, TENSORS = 9, PART = 64, COUNT = UNITS * TENSORS * PART };
     static float zeros[COUNT];
-    static struct dt_adamw_args each[UNITS * TENSORS];
+    static struct dt_update_slice each[UNITS * TENSORS];
     struct gpu g;
     struct mirror w[UNITS], rest[2], grad;
     gpu_open(&g, 0);
@@ -675,26 +677,26 @@ static void check_launches(enum dt_dtype moment)
         mirror_open(&g, &w[u], zeros, TENSORS * PART * sizeof *zeros, 0);
         for (int t = 0; t < TENSORS; t++) {
             int at = u * TENSORS + t;
-            each[at] = (struct dt_adamw_args){.w = (float *)(void *)w[u].p + t * PART,
-                                              .m = rest[0].p + (size_t)at * PART * dt_dtype_size(moment),
-                                              .v = rest[1].p + (size_t)at * PART * dt_dtype_size(moment),
-                                              .grad = (float *)(void *)grad.p + at * PART,
-                                              .count = PART,
-                                              .step = 1,
-                                              .beta1 = 0.9,
-                                              .beta2 = 0.9,
-                                              .eps = 1,
-                                              .weight_decay = t % 2,
-                                              .grad_scale = 1,
-                                              .unit = u,
-                                              .first = t * PART,
-                                              .type = DT_F32,
-                                              .grad_type = DT_F32,
-                                              .moment_type = moment};
+            each[at] = (struct dt_update_slice){.w = (float *)(void *)w[u].p + t * PART,
+                                                .grad = (float *)(void *)grad.p + at * PART,
+                                                .count = PART,
+                                                .weight_decay = t % 2,
+                                                .unit = u,
+                                                .first = t * PART};
+            for (int k = 0; k < states; k++) {
+                each[at].state[k] = rest[k].p + (size_t)at * PART * dt_dtype_size(moment);
+            }
         }
     }
     uint64_t before = softgpu_launch_count;
-    g.d.kernels->adamw_many(g.s, &(struct dt_adamw_many_args){each, UNITS * TENSORS});
+    update(g.s, &(struct dt_update_args){.slices = each,
+                                         .slice_count = UNITS * TENSORS,
+                                         .step = 1,
+                                         .grad_scale = 1,
+                                         .numbers = {.beta1 = 0.9, .beta2 = 0.9, .eps = 1, .momentum = 0.9},
+                                         .type = DT_F32,
+                                         .grad_type = DT_F32,
+                                         .state_type = moment});
     assert_int_equal(softgpu_launch_count - before, 1);
     for (int u = 0; u < UNITS; u++) {
         mirror_close(&g, &w[u], NULL, "adamw_many");
@@ -711,8 +713,12 @@ static void test_one_launch(void **unused)
     if (&softgpu_launch_count == NULL) {
         skip();
     }
-    check_launches(DT_F32);
-    check_launches(DT_BF16);
+    for (int half = 0; half < 2; half++) {
+        check_launches(dt_cuda_adamw_many, 2, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_sgd_many, 1, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_lion_many, 1, half ? DT_BF16 : DT_F32);
+    }
+    check_launches(dt_cuda_sgd_many, 0, DT_F32);
 }
 
 /* Gradients of weights of a norm without rows are zero. */

@@ -66,9 +66,10 @@ def test_nothing_to_learn_is_refused(tmp_path):
     assert f"train: data.train: 4 of 6 rows have no target and add nothing; the first is row 1 of {none}\n" in said, said
 
 
-@pytest.mark.parametrize("ranks,strategy,normalization", [(1, "single_device", "local_mean"), (1, "single_device", "global_tokens"),
-                                                          (2, "ddp", "local_mean"), (2, "zero1", "global_tokens"), (2, "zero3", "local_mean")])
-def test_a_step_without_targets_changes_nothing(tmp_path, ranks, strategy, normalization):
+@pytest.mark.parametrize("ranks,strategy,normalization,optimizer", [
+    (1, "single_device", "local_mean", "adamw"), (1, "single_device", "global_tokens", "sgd"), (2, "ddp", "local_mean", "lion"),
+    (2, "zero1", "global_tokens", "adamw"), (2, "zero3", "local_mean", "sgd")])
+def test_a_step_without_targets_changes_nothing(tmp_path, ranks, strategy, normalization, optimizer):
     """Not by weight decay and not by old moments: as if its rows were not there. It counts as a step, has no loss, and a resumed run knows of it."""
     blank = range(2 * ranks, 4 * ranks)  # two steps in the middle of six
     holed = batches(tmp_path / "holed.safetensors", range(6 * ranks), blank=blank)

@@ -111,7 +111,7 @@ static void apply(struct side *s, const char *word)
     } else if (strcmp(word, "bf16") == 0) {
         s->job.precision.compute = s->job.precision.reduce = DT_BF16;
     } else if (strcmp(word, "moments=bf16") == 0) {
-        s->job.precision.moments = DT_BF16;
+        s->job.precision.states = DT_BF16;
     } else if (strcmp(word, "reduce=fp32") == 0) {
         s->job.precision.reduce = DT_F32;
     } else if (strcmp(word, "inorder") == 0) {

@@ -1,11 +1,12 @@
-/* covers: worker/engine/optimizer.c worker/engine/step_sums.c */
-/* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one
+/* covers: worker/engine/optimizer.c worker/engine/optimizers worker/engine/step_sums.c */
+/* Optimizers and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/optimizer.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,8 +30,11 @@ struct fixture {
     struct step_sums step_sums;
 };
 
-static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype moments,
-                       const char *device, const struct job_training *training, bool all_decay)
+/* decay: of which tensors, the first one as the lowest bit. */
+enum { ALL_DECAY = 15, MATRICES_DECAY = 10, NONE_DECAYS = 0 };
+
+static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, enum dt_dtype states,
+                       const char *device, const struct job_optimizer *optimizer, double weight_decay, int decay)
 {
     static const int64_t sizes[] = {7, 15, 7, 15};
     struct dt_error err;
@@ -38,7 +42,7 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     f->unit = (struct unit){.name = "root", .tensor_count = tensor_count};
     for (int i = 0; i < tensor_count; i++) {
         f->tensors[i] =
-            (struct tensor){.name = "t", .numel = sizes[i], .offset = f->unit.numel, .decay = all_decay || i % 2 == 1};
+            (struct tensor){.name = "t", .numel = sizes[i], .offset = f->unit.numel, .decay = decay >> i & 1};
         f->unit.used = f->unit.numel + sizes[i];
         f->unit.numel += 64;
     }
@@ -48,8 +52,11 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
                               .tensors = f->tensors,
                               .tensor_count = tensor_count,
                               .shards = 1};
-    f->job.training = *training;
-    f->job.precision.moments = moments;
+    f->job.optimizer = *optimizer;
+    f->job.optimizer.row = optimizer_find(optimizer->name);
+    f->job.training.weight_decay = weight_decay;
+    f->job.training.seed = 5;
+    f->job.precision.states = states;
     f->job.training.gradient_accumulation_steps = 1;
     assert_int_equal(
         world_open_thread(&f->world, &(struct world_options){.device = device, .threads = 1}, NULL, 0, 1, &err), 0);
@@ -69,9 +76,9 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
 }
 
 static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device,
-                         const struct job_training *training, bool all_decay)
+                         const struct job_optimizer *optimizer, double weight_decay, int decay)
 {
-    open_typed(f, tensor_count, type, DT_F32, device, training, all_decay);
+    open_typed(f, tensor_count, type, DT_F32, device, optimizer, weight_decay, decay);
 }
 
 static void close_fixture(struct fixture *f)
@@ -135,17 +142,32 @@ static void check(const struct fixture *f, const void *base, int tensor, const c
     }
 }
 
+static double option(const cJSON *options, const char *key)
+{
+    const cJSON *x = cJSON_GetObjectItemCaseSensitive(options, key);
+    return x != NULL ? x->valuedouble : 0;
+}
+
 static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
 {
-    const cJSON *options = item(row, "options"), *betas = item(options, "betas");
-    struct job_training training = {.adam_beta1 = cJSON_GetArrayItem(betas, 0)->valuedouble,
-                                    .adam_beta2 = cJSON_GetArrayItem(betas, 1)->valuedouble,
-                                    .adam_epsilon = item(options, "eps")->valuedouble,
-                                    .weight_decay = item(options, "weight_decay")->valuedouble};
+    const cJSON *options = item(row, "options"), *betas = cJSON_GetObjectItemCaseSensitive(options, "betas");
+    char name[8] = "";
+    for (size_t i = 0; i + 1 < sizeof name && item(row, "name")->valuestring[i] != 0; i++) {
+        name[i] = (char)tolower(item(row, "name")->valuestring[i]);
+    }
+    const struct job_optimizer optimizer = {
+        .name = name,
+        .numbers = {.beta1 = betas != NULL ? cJSON_GetArrayItem(betas, 0)->valuedouble : 0,
+                    .beta2 = betas != NULL ? cJSON_GetArrayItem(betas, 1)->valuedouble : 0,
+                    .eps = option(options, "eps"),
+                    .momentum = option(options, "momentum"),
+                    .dampening = option(options, "dampening"),
+                    .nesterov = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "nesterov"))}};
     const cJSON *wanted = item(row, "after_fp32"), *last = item(row, "after_fp64");
     int step_count = cJSON_GetArraySize(wanted); /* in double only the last state is given */
     struct fixture f;
-    open_fixture(&f, 2, type, type == DT_F64 ? "twin64" : "cpu", &training, true);
+    open_fixture(&f, 2, type, type == DT_F64 ? "twin64" : "cpu", &optimizer, option(options, "weight_decay"),
+                 ALL_DECAY);
     void *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
     for (int i = 0; i < 2; i++) {
         put(&f, w, i, cJSON_GetArrayItem(item(root, "init"), i));
@@ -165,6 +187,15 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
             }
         }
     }
+    const struct optimizer_group *group = optimizer_group_of(&f.optimizer, &f.tensors[0]);
+    for (int i = 0; i < 2 && type == DT_F32; i++) {
+        const cJSON *states = cJSON_GetArrayItem(item(row, "state_fp32"), i);
+        assert_int_equal(group->states, cJSON_GetArraySize(states));
+        for (int k = 0; k < group->states; k++) {
+            /* 1 - 0.999F is off by 5e-5 of itself, and so is the second moment */
+            check(&f, optimizer_state(&f.optimizer, k, 0, 0), i, item(states, group->row->state[k]), 1e-4);
+        }
+    }
     for (int64_t e = f.tensors[0].numel; e < 64; e++) { /* the gap between tensors stays zero,
                                                          * decay or not */
         assert_true(get(&f, w, 0, e) == 0);
@@ -172,34 +203,110 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
     close_fixture(&f);
 }
 
-static void test_adamw(void **state)
+/* Rows of the golden data that have this name, with the gradients of optimizers.json. */
+static int run_rows(const char *path, const char *name)
 {
-    (void)state;
-    struct dt_text text;
-    cJSON *root = load("tests/golden/numbers/optimizers.json", &text);
+    struct dt_text given_text, text;
+    cJSON *given = load("tests/golden/numbers/optimizers.json", &given_text), *root = load(path, &text);
     const cJSON *row;
     int count = 0;
     cJSON_ArrayForEach(row, item(root, "rows"))
     {
-        if (strcmp(item(row, "name")->valuestring, "AdamW") == 0 &&
-            !cJSON_HasObjectItem(item(row, "options"), "amsgrad")) {
-            run_row(root, row, DT_F32);
-            run_row(root, row, DT_F64);
+        if (strcmp(item(row, "name")->valuestring, name) == 0) {
+            run_row(given, row, DT_F32);
+            run_row(given, row, DT_F64);
             count++;
         }
     }
-    assert_int_equal(count, 3);
+    cJSON_Delete(given);
     cJSON_Delete(root);
+    dt_text_clear(&given_text);
     dt_text_clear(&text);
+    return count;
 }
+
+static void test_adamw(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "AdamW"), 3);
+}
+
+/* Without momentum, with, with dampening, Nesterov's, decaying. */
+static void test_sgd(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "SGD"), 5);
+}
+
+static void test_lion(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/lion.json", "Lion"), 3);
+}
+
+/* What the plan counts: the states of the row, and none where its numbers leave it without. */
+static void test_states_are_planned(void **state)
+{
+    (void)state;
+    static const struct {
+        struct job_optimizer optimizer;
+        int states;
+    } cases[] = {{{.name = "adamw"}, 2},
+                 {{.name = "sgd"}, 0},
+                 {{.name = "sgd", .numbers = {.momentum = 0.5}}, 1},
+                 {{.name = "lion"}, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int half = 0; half < 2; half++) {
+            struct fixture f;
+            open_typed(&f, 4, DT_F32, half ? DT_BF16 : DT_F32, "cpu", &cases[i].optimizer, 0.1, MATRICES_DECAY);
+            assert_int_equal(f.plan.bytes[PLAN_OPTIMIZER], cases[i].states * 4 * 64 * (half ? 2 : 4));
+            close_fixture(&f);
+        }
+    }
+}
+
+/* A group without tensors takes no part: whichever it is, the others are updated. */
+static void test_empty_group(void **state)
+{
+    (void)state;
+    static const struct job_optimizer sgd = {.name = "sgd"};
+    static const int decays[] = {ALL_DECAY, NONE_DECAYS};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        open_fixture(&f, 4, DT_F32, "cpu", &sgd, 0.5, decays[i]);
+        assert_int_equal(f.optimizer.range_count, 1);
+        float *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
+        w[0] = g[0] = w[f.tensors[3].offset + 14] = 2;
+        double one = 1;
+        optimizer_step(&f.optimizer, 0.1, &one);
+        assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+        assert_float_equal(w[0], decays[i] ? 1.7f : 1.8f, 1e-6);
+        assert_float_equal(w[f.tensors[3].offset + 14], decays[i] ? 1.9f : 2.0f, 1e-6);
+        close_fixture(&f);
+    }
+}
+
+/* All tensors are frozen: there is nothing to update, and no state. */
+static void test_nothing_is_trained(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_fixture(&f, 0, DT_F32, "cpu", &(struct job_optimizer){.name = "adamw"}, 0.5, ALL_DECAY);
+    double one = 1;
+    optimizer_step(&f.optimizer, 0.1, &one);
+    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+    assert_true(f.optimizer.range_count == 0 && f.optimizer.steps == 1 && f.plan.bytes[PLAN_OPTIMIZER] == 0);
+    close_fixture(&f);
+}
+
+static const struct job_optimizer adamw = {.name = "adamw", .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
 
 /* Only what decays shrinks when the gradient is zero. */
 static void test_decay_ranges(void **state)
 {
     (void)state;
-    struct job_training training = {.adam_beta1 = 0.9, .adam_beta2 = 0.9, .adam_epsilon = 1e-8, .weight_decay = 0.5};
     struct fixture f;
-    open_fixture(&f, 4, DT_F32, "cpu", &training, false);
+    open_fixture(&f, 4, DT_F32, "cpu", &adamw, 0.5, MATRICES_DECAY);
     assert_int_equal(f.optimizer.range_count, 4);
     float *w = f.strategy.weights->slice(&f.strategy, 0);
     for (int i = 0; i < 4; i++) {
@@ -225,14 +332,12 @@ static void test_bf16_moments(void **state)
 {
     (void)state;
     static float after[2][64 * 4];
-    const struct job_training training = {
-        .adam_beta1 = 0.9, .adam_beta2 = 0.95, .adam_epsilon = 1e-8, .weight_decay = 0.1, .seed = 5};
     double one = 1;
     for (int steps = 1; steps <= 20; steps += 19) {
         size_t bytes[2];
         for (int half = 0; half < 2; half++) {
             struct fixture f;
-            open_typed(&f, 4, DT_F32, half ? DT_BF16 : DT_F32, "cpu", &training, false);
+            open_typed(&f, 4, DT_F32, half ? DT_BF16 : DT_F32, "cpu", &adamw, 0.1, MATRICES_DECAY);
             float *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
             for (int step = 0; step < steps; step++) {
                 for (int i = 0; i < 4; i++) {
@@ -246,8 +351,8 @@ static void test_bf16_moments(void **state)
             memcpy(after[half], w, sizeof after[half]);
             bytes[half] = f.plan.bytes[PLAN_OPTIMIZER];
             for (int64_t e = f.tensors[0].numel; half && e < 64; e++) {
-                assert_true(((uint16_t *)(void *)f.optimizer.m)[e] == 0 &&
-                            ((uint16_t *)(void *)f.optimizer.v)[e] == 0 && w[e] == 0);
+                assert_true(*(uint16_t *)optimizer_state(&f.optimizer, 0, 0, e) == 0 &&
+                            *(uint16_t *)optimizer_state(&f.optimizer, 1, 0, e) == 0 && w[e] == 0);
             }
             close_fixture(&f);
         }
@@ -276,7 +381,7 @@ static void test_clip(void **state)
           *gradients = load("tests/golden/numbers/optimizers.json", &optimizers);
     const cJSON *row;
     struct fixture f;
-    open_fixture(&f, 4, DT_F32, "cpu", &(struct job_training){.adam_beta1 = 0.9}, false);
+    open_fixture(&f, 4, DT_F32, "cpu", &adamw, 0, MATRICES_DECAY);
     void *g = f.strategy.grads->slice(&f.strategy, 0);
     for (int i = 0; i < 4; i++) {
         put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(gradients, "grads"), i / 2), i % 2));
@@ -319,7 +424,7 @@ static void test_sums(void **state)
 {
     (void)state;
     struct fixture f;
-    open_fixture(&f, 2, DT_F32, "cpu", &(struct job_training){.adam_beta1 = 0.9}, false);
+    open_fixture(&f, 2, DT_F32, "cpu", &adamw, 0, MATRICES_DECAY);
     double loss[3] = {6, 0, 5};
     int64_t valid[3] = {3, 0, 10};
     struct step_sums_input in = {
@@ -343,8 +448,10 @@ static void test_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw), cmocka_unit_test(test_decay_ranges),
-                                       cmocka_unit_test(test_bf16_moments), cmocka_unit_test(test_clip),
-                                       cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),        cmocka_unit_test(test_sgd),
+                                       cmocka_unit_test(test_lion),         cmocka_unit_test(test_states_are_planned),
+                                       cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_nothing_is_trained),
+                                       cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),
+                                       cmocka_unit_test(test_clip),         cmocka_unit_test(test_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

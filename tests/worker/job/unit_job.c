@@ -96,7 +96,7 @@ static void test_defaults(void **state)
     assert_int_equal(job.training.max_steps, -1);
     assert_true(job.training.num_epochs == 3);
     assert_int_equal(job.training.seed, 42);
-    assert_true(job.training.adam_beta2 == 0.999);
+    assert_true(job.optimizer.numbers.beta2 == 0.999);
     assert_true(job.training.collective_timeout_s == 600);
     assert_int_equal(job.fsdp.backward_prefetch, PREFETCH_PRE);
     assert_int_equal(job.training.loss_normalization, LOSS_LOCAL_MEAN);
@@ -271,12 +271,53 @@ static void precision_is(const char *text, const char *set, const char *precisio
     free(first);
 }
 
+/* Each optimizer has its own keys, and those of another are refused by name, with where the choice
+ * was made. */
+static void test_optimizer(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, SMALL, NULL);
+    assert_string_equal(job.optimizer.row->name, "adamw");
+    assert_non_null(strstr(job.text, "\"adam_epsilon\": 1e-08"));
+    assert_non_null(strstr(job.text, "\"optimizer\": {\n    \"name\": \"adamw\"\n  }"));
+    job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"SGD\", \"momentum\": 0.9, \"nesterov\": true}"), NULL);
+    assert_string_equal(job.optimizer.name, "sgd");
+    assert_true(job.optimizer.numbers.momentum == 0.9 && job.optimizer.numbers.nesterov);
+    assert_non_null(strstr(job.text, "\"dampening\": 0,"));
+    assert_null(strstr(job.text, "adam_beta1"));
+    job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"lion\"}"), "optimizer.beta2=0.98");
+    assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.98);
+    job_close(&job);
+    refused(
+        SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
+                "0.8}"),
+        NULL,
+        "job.json:2:31: optimizer.beta1: belongs to lion, and optimizer.name is sgd (job.json:2:16); remove it\n"
+        "job.json:2:45: optimizer.momentun: unknown key; did you mean momentum?\n"
+        "job.json:2:76: training.adam_beta1: belongs to adamw, and optimizer.name is sgd (job.json:2:16); remove it\n");
+    refused(SMALL, "optimizer.momentum=0.9",
+            "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
+            "remove it\n");
+    refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"nesterov\": true}"), NULL,
+            "job.json:2:31: optimizer.nesterov: needs a momentum above 0 and a dampening of 0; give them, or write "
+            "false\n");
+    refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 1}"), NULL,
+            "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
+    refused(SECTION("\"optimizer\": {\"name\": \"adagrad\"}"), NULL,
+            "job.json:2:24: optimizer.name: is \"adagrad\", which is not there yet; give one of: adamw, sgd, lion\n");
+    refused(SECTION("\"optimizer\": {\"type\": \"AdamW\"}"), NULL,
+            "job.json:2:16: optimizer.type: DeepSpeed's name; here it is optimizer.name\n");
+}
+
 static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)
 {
     struct job job;
     opened(&job, text, set);
     assert_string_equal(job.training.optimizer_state_dtype, name);
-    assert_int_equal(job.precision.moments, moments);
+    assert_int_equal(job.precision.states, moments);
     job_close(&job);
 }
 
@@ -592,6 +633,37 @@ static void test_compare(void **state)
     job_close(&a);
 }
 
+/* The optimizer is the run's: another one has no state there, nor has a momentum that was 0. What a
+ * job of before this key says nothing of was AdamW. */
+static void test_compare_optimizers(void **state)
+{
+    (void)state;
+    struct job a;
+    struct job_changes changes;
+    struct dt_error err = {0};
+    opened(&a, SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 0.9}"), NULL);
+    const char *const never = "go back to the old value, " ANEW JOB_WEIGHTS_ALONE;
+    const char *said = go_on(&a, SMALL, "training.learning_rate=0.25", NULL);
+    assert_true(strstr(said, "optimizer.name: was \"sgd\", is now \"adamw\" (all that differ: ") == said);
+    assert_non_null(strstr(said, never));
+    static const char with[] =
+        SECTION("\"optimizer\": {\"name\": \"sgd\"}, \"checkpointing\": {\"accept\": \"momentum\"}");
+    said = go_on(&a, with, NULL, NULL);
+    assert_non_null(strstr(said, "optimizer.momentum: was 0.9, is now 0; go back"));
+    assert_non_null(strstr(said, "it cannot be accepted"));
+    assert_string_equal(go_on(&a, with, "optimizer.momentum=0.5", NULL), "optimizer.momentum 0.9 -> 0.5; ");
+    job_close(&a);
+    opened(&a, SMALL, "training.adam_beta1=0.8");
+    assert_int_equal(job_compare("{\"training\": {\"adam_beta1\": 0.8}}", a.text, NULL, NULL, &changes, &err), 0);
+    assert_int_equal(changes.count, 0);
+    assert_int_equal(job_compare("{\"training\": {\"adam_beta1\": 0.9}}", a.text, NULL, NULL, &changes, &err), -1);
+    job_close(&a);
+    opened(&a, SECTION("\"optimizer\": {\"name\": \"lion\"}"), NULL);
+    assert_int_equal(job_compare("{\"training\": {\"adam_beta1\": 0.9}}", a.text, NULL, NULL, &changes, &err), -1);
+    assert_non_null(strstr(err.text, "optimizer.name: was \"adamw\", is now \"lion\"; go back"));
+    job_close(&a);
+}
+
 /* What checkpointing.accept names is taken, by its full or its last name; tensors of another
  * model are not, whatever it says. */
 static void test_accept(void **state)
@@ -710,6 +782,8 @@ int main(void)
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
         cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_optimizer),
+        cmocka_unit_test(test_compare_optimizers),
         cmocka_unit_test(test_moments),
         cmocka_unit_test(test_strategy_names),
         cmocka_unit_test(test_load),

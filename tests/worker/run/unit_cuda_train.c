@@ -98,7 +98,7 @@ static void check_stopped(enum dt_dtype moments)
     struct job job;
     struct ranks_outcome whole, first, second;
     make_job(&job, "full_shard", "bf16-mixed", 1);
-    job.precision.moments = moments;
+    job.precision.states = moments;
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
     job.output_dir = dt_arena_printf(&job.arena, "%s/run-%s", folder, dt_dtype_name(moments));

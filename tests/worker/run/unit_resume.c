@@ -67,7 +67,7 @@ static void test_stopped_equals_uninterrupted(void **state)
         struct ranks_outcome whole, first, second;
         set(&job, cases[i].row, 2);
         job.precision.compute = job.precision.reduce = cases[i].type;
-        job.precision.moments = cases[i].moments;
+        job.precision.states = cases[i].moments;
         if (strncmp(cases[i].row, "hybrid", 6) == 0) {
             job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
         }
@@ -208,7 +208,7 @@ static void test_bf16_moments_continue(void **state)
         struct ranks_outcome whole, half, same, rest;
         set(&job, cases[i].from, 12 / cases[i].a);
         job.training.accumulate_sync = SYNC_BOUNDARY;
-        job.precision.moments = DT_BF16;
+        job.precision.states = DT_BF16;
         train(&job, cases[i].a, NULL, &whole);
         job.output_dir = dt_arena_printf(&job.arena, "%s/moments-%zu", folder, i);
         job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
@@ -237,7 +237,7 @@ static void test_bf16_moments_of_doubles(void **state)
     struct job job;
     struct ranks_outcome out;
     set(&job, "auto", 2);
-    job.precision.moments = DT_BF16;
+    job.precision.states = DT_BF16;
     ranks_train(&job, 1, &(struct ranks_options){.device = "twin64"}, &out);
     assert_int_equal(out.rc[0], -1);
     assert_int_equal(out.err[0].status, DT_INVALID);
@@ -262,9 +262,9 @@ static void test_bf16_moments_learn_as_much(void **state)
     for (int half = 0; half < 2; half++) {
         set(&job, "zero1", 4);
         job.training.max_steps = 60;
-        job.training.adam_beta2 = 0.95;
+        job.optimizer.numbers.beta2 = 0.95;
         job.training.learning_rate = 3e-3;
-        job.precision.moments = half ? DT_BF16 : DT_F32;
+        job.precision.states = half ? DT_BF16 : DT_F32;
         train(&job, 2, NULL, &with[half]);
         dt_arena_clear(&job.arena);
     }

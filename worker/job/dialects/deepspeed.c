@@ -7,6 +7,39 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+
+/* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false. */
+static const char *optimizer_name(const cJSON *type)
+{
+    static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"}, {"Lion", "lion"}};
+    for (size_t i = 0; cJSON_IsString(type) && i < sizeof names / sizeof names[0]; i++) {
+        if (strcasecmp(type->valuestring, names[i][0]) == 0) {
+            return names[i][1];
+        }
+    }
+    return NULL;
+}
+
+static bool is_lion(const struct dialect_use *u)
+{
+    const char *name = optimizer_name(dt_config_value(u->c, dialect_path(u, "optimizer.type")));
+    return name != NULL && strcmp(name, "lion") == 0;
+}
+
+/* DeepSpeed's default of Lion's second beta is not that of the paper, which is ours. */
+static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const char *name = optimizer_name(value);
+    if (name == NULL) {
+        dt_config_problem(u->c, path, "not there yet; write AdamW, SGD or Lion");
+        return;
+    }
+    dialect_give(u, path, r->to, cJSON_CreateString(name));
+    if (is_lion(u) && !dialect_says(u, "optimizer.params.betas")) {
+        dialect_give(u, path, "optimizer.beta2", cJSON_CreateNumber(0.999));
+    }
+}
 
 /* [0.9, 0.999]: one key of ours each. */
 static void betas(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
@@ -17,8 +50,9 @@ static void betas(struct dialect_use *u, const struct dialect_rule *r, const cha
         dt_config_problem(u->c, path, "give two numbers, such as [0.9, 0.999]");
         return;
     }
-    dialect_give(u, path, "training.adam_beta1", cJSON_CreateNumber(first->valuedouble));
-    dialect_give(u, path, "training.adam_beta2", cJSON_CreateNumber(second->valuedouble));
+    bool lion = is_lion(u);
+    dialect_give(u, path, lion ? "optimizer.beta1" : "training.adam_beta1", cJSON_CreateNumber(first->valuedouble));
+    dialect_give(u, path, lion ? "optimizer.beta2" : "training.adam_beta2", cJSON_CreateNumber(second->valuedouble));
 }
 
 /* The warm-up is logarithmic unless warmup_type says otherwise. */
@@ -142,11 +176,16 @@ static const struct dialect_rule rules[] = {
     MOVE("gradient_clipping", "training.max_grad_norm"),
     MOVE("steps_per_print", "logging.log_every_n_steps"),
 
-    WORDS("optimizer.type", NULL, "AdamW=|Adam=|*=!not there yet; write AdamW"),
+    FUNCTION("optimizer.type", "optimizer.name", optimizer,
+             "`optimizer.name`: AdamW and Adam = `adamw`, SGD = `sgd`, Lion = `lion`; others are refused"),
     MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
-    FUNCTION("optimizer.params.betas", "training.adam_beta1", betas, "`training.adam_beta1` and `adam_beta2`"),
+    FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
+             "`training.adam_beta1` and `adam_beta2`; of Lion `optimizer.beta1` and `beta2`"),
     MOVE("optimizer.params.eps", "training.adam_epsilon"),
     MOVE("optimizer.params.weight_decay", "training.weight_decay"),
+    MOVE("optimizer.params.momentum", "optimizer.momentum"),
+    MOVE("optimizer.params.dampening", "optimizer.dampening"),
+    MOVE("optimizer.params.nesterov", "optimizer.nesterov"),
     WORDS("optimizer.params.adam_w_mode", NULL, "true=|false=!not there yet; decay is AdamW's; remove it"),
     WORDS("optimizer.params.bias_correction", NULL, "true=|false=!not there yet; remove it"),
     WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),

@@ -1,0 +1,108 @@
+#include "worker/engine/optimizers/optimizers.h"
+
+#include <stddef.h>
+#include <string.h>
+
+static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
+static const struct dt_rule share = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
+
+#define AT(member) offsetof(struct dt_update_numbers, member)
+/* Hugging Face's names, and their place. */
+static const struct dt_field adamw_fields[] = {
+    {"adam_beta1", "0.9", "decay of the first moment", AT(beta1), &beta},
+    {"adam_beta2", "0.999", "decay of the second moment", AT(beta2), &beta},
+    {"adam_epsilon", "1e-08", "added to the root of the second moment", AT(eps), &above_0},
+    {0},
+};
+static const struct dt_field sgd_fields[] = {
+    {"momentum", "0", "sgd: share of the momentum buffer that is kept; 0: no buffer", AT(momentum), &beta},
+    {"dampening", "0", "sgd: share of the gradient that the momentum buffer does not get", AT(dampening), &share},
+    {"nesterov", "false", "sgd: Nesterov's momentum", AT(nesterov), &boolean},
+    {0},
+};
+static const struct dt_field lion_fields[] = {
+    {"beta1", "0.9", "lion: share of the momentum in the step's direction", AT(beta1), &beta},
+    {"beta2", "0.99", "lion: share of the momentum that is kept", AT(beta2), &beta},
+    {0},
+};
+#undef AT
+
+static int check_sgd(const struct dt_update_numbers *numbers, const char **key, struct dt_error *err)
+{
+    *key = "nesterov";
+    if (numbers->nesterov && (numbers->momentum == 0 || numbers->dampening != 0)) {
+        return dt_fail(err, DT_INVALID, "needs a momentum above 0 and a dampening of 0; give them, or write false");
+    }
+    return 0;
+}
+
+static void adamw(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->adamw_many(s, a);
+}
+
+static void sgd(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->sgd_many(s, a);
+}
+
+static void lion(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->lion_many(s, a);
+}
+
+static const struct optimizer_row rows[] = {
+    {"adamw", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adamw},
+    {"sgd",
+     {"momentum_buffer"},
+     "momentum",
+     offsetof(struct dt_update_numbers, momentum),
+     "optimizer",
+     sgd_fields,
+     check_sgd,
+     sgd},
+    {"lion", {"exp_avg"}, NULL, 0, "optimizer", lion_fields, NULL, lion},
+};
+enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
+
+const struct optimizer_row *optimizer_at(int i)
+{
+    return i < ROW_COUNT ? &rows[i] : NULL;
+}
+
+const struct optimizer_row *optimizer_find(const char *name)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+int optimizer_row_states(const struct optimizer_row *row, const struct dt_update_numbers *numbers)
+{
+    int count = 0;
+    double needed = 1;
+    if (row->needed_by != NULL) {
+        memcpy(&needed, (const char *)numbers + row->needed_at, sizeof needed);
+    }
+    while (needed != 0 && count < DT_STATES_MAX && row->state[count] != NULL) {
+        count++;
+    }
+    return count;
+}
+
+const char *optimizer_state_named(const char *name)
+{
+    for (int i = 0; i < ROW_COUNT; i++) {
+        for (int k = 0; k < DT_STATES_MAX && rows[i].state[k] != NULL; k++) {
+            if (strcmp(rows[i].state[k], name) == 0) {
+                return rows[i].state[k];
+            }
+        }
+    }
+    return NULL;
+}
