@@ -242,6 +242,28 @@ static void test_two_foreign_owners(void **state)
 
 /* ---- single keys ---- */
 
+static void test_optimizers(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.1, \"momentum\": 0.9, \"nesterov\": true}}",
+           NULL, 1);
+    assert_string_equal(job.optimizer.name, "sgd");
+    assert_true(job.training.learning_rate == 0.1 && job.optimizer.numbers.momentum == 0.9);
+    assert_true(job.optimizer.numbers.nesterov);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Lion\", \"params\": {\"betas\": [0.8, 0.97]}}", NULL, 1);
+    assert_string_equal(job.optimizer.name, "lion");
+    assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"lion\"}", NULL, 1); /* DeepSpeed's betas, not the paper's */
+    assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.999);
+    job_close(&job);
+    refused("\"optimizer\": {\"type\": \"SGD\", \"name\": \"lion\"}", NULL, 1,
+            "job.json:2:16: optimizer.type: is \"SGD\", but optimizer.name is \"lion\" (job.json:2:31); say it in one "
+            "place\n");
+}
+
 static void test_auto_and_defaults(void **state)
 {
     (void)state;
@@ -274,7 +296,7 @@ static void test_auto_and_defaults(void **state)
         "job.json:2:58: scheduler.params.total_num_steps: the schedule ends with the run, which training.num_epochs "
         "(job.json:2:15) says; write \"auto\"\n");
     refused("\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
-            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW\n");
+            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD or Lion\n");
     refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,
@@ -367,13 +389,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_job),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_two_foreign_owners),
-        cmocka_unit_test(test_auto_and_defaults),
-        cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_docs),
+        cmocka_unit_test(test_same_job),   cmocka_unit_test(test_places),
+        cmocka_unit_test(test_rules),      cmocka_unit_test(test_two_foreign_owners),
+        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_auto_and_defaults),
+        cmocka_unit_test(test_batch),      cmocka_unit_test(test_docs),
     };
     return cmocka_run_group_tests(tests, set_up, folder_teardown);
 }

@@ -308,8 +308,6 @@ static void test_optimizer(void **state)
             "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
     refused(SECTION("\"optimizer\": {\"name\": \"adagrad\"}"), NULL,
             "job.json:2:24: optimizer.name: is \"adagrad\", which is not there yet; give one of: adamw, sgd, lion\n");
-    refused(SECTION("\"optimizer\": {\"type\": \"AdamW\"}"), NULL,
-            "job.json:2:16: optimizer.type: DeepSpeed's name; here it is optimizer.name\n");
 }
 
 static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)

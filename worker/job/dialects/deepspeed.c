@@ -32,7 +32,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
 {
     const char *name = optimizer_name(value);
     if (name == NULL) {
-        dt_config_problem(u->c, path, "not there yet; write AdamW, SGD or Lion");
+        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD or Lion",
+                          cJSON_IsString(value) ? value->valuestring : "");
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString(name));
