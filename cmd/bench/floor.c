@@ -125,11 +125,9 @@ static int open_trainer(struct floor *f, const char *folder, enum dt_dtype type,
     int rc = trainer_prepare(t, &f->job, 0, 1, 1, w->device->real, !w->device->host_memory, err);
     rc = rc == 0 ? trainer_check_memory(t, w->device, 1, err) : rc;
     if (rc == 0) {
-        metrics_open(&t->metrics, NULL, 0, true);
         rc = trainer_choose_plans(t, w, err) != 0 || trainer_open(t, w, err) != 0 ? -1 : trainer_init_weights(t, err);
     }
     if (rc == 0) {
-        trainer_pace_open(t);
         trainer_batch_restart(t);
     }
     return rc;

@@ -133,9 +133,9 @@ static void count_collectives(struct trainer *t, struct ranks_outcome *out)
     }
 }
 
-static void after_step(struct trainer *t, const struct trainer_result *r, void *context)
+static void after_step(struct rank *self, const struct report *r)
 {
-    struct rank *self = context;
+    struct trainer *t = r->of;
     const struct ranks_options *o = self->shared->options;
     struct ranks_outcome *out = self->shared->out;
     if (self->rank == 0 && out->step_count < RANKS_STEPS_MAX) {
@@ -197,9 +197,8 @@ static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt
     return out;
 }
 
-static void at_end(struct trainer *t, void *context)
+static void at_end(struct rank *self, struct trainer *t)
 {
-    struct rank *self = context;
     struct ranks_outcome *out = self->shared->out;
     struct strategy *s = &t->strategy;
     pthread_mutex_lock(&self->shared->lock);
@@ -253,6 +252,15 @@ static void at_end(struct trainer *t, void *context)
     pthread_mutex_unlock(&self->shared->lock);
 }
 
+static void ranks_report(struct observer *o, const struct report *r, enum moment moment)
+{
+    if (moment == MOMENT_STEP) {
+        after_step(o->state, r);
+    } else if (moment == MOMENT_END) {
+        at_end(o->state, r->of);
+    }
+}
+
 static void *rank_main(void *arg)
 {
     struct rank *self = arg;
@@ -268,17 +276,15 @@ static void *rank_main(void *arg)
                                     .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
     options.host = host[0] ? host : NULL;
-    struct trainer_hooks hooks = {.after_step = after_step,
-                                  .at_end = at_end,
-                                  .context = self,
-                                  .quiet = true,
-                                  .no_files = !shared->options->files};
+    static const struct observer_ops looker = {.name = "ranks", .report = ranks_report};
+    const struct observers_options observers = {
+        .last = &looker, .context = self, .quiet = true, .no_files = !shared->options->files};
     int rc = dt_store_open_local(&store, shared->store, NULL, err);
     if (rc == 0) {
         rc = world_open_thread(&w, &options, store, self->rank, shared->size, err);
         if (rc == 0) {
             w.round = shared->options->round;
-            rc = trainer_run(&w, shared->job, &hooks, &out->exit_code[self->rank], err);
+            rc = trainer_run(&w, shared->job, &observers, &out->exit_code[self->rank], err);
         }
         world_close(&w);
     }

@@ -163,7 +163,8 @@ static bool capture(struct trainer *t, const struct block *b, const struct pass 
         t->graphs->on = t->graphs->measuring = false;
         t->graphs->refused = true;
         if (!dt_stream_failed(p->stream, NULL)) {
-            metrics_say(&t->metrics, "train: warning: no CUDA graphs: %s; kernels are launched one by one", err.text);
+            observers_say(&t->observers, "train: warning: no CUDA graphs: %s; kernels are launched one by one",
+                          err.text);
         }
     }
     return rc == 0;
@@ -215,12 +216,12 @@ static void decide(struct trainer *t)
     if (!g->on) {
         forget(t);
     }
-    metrics_say(&t->metrics,
-                "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)",
-                g->on ? "on" : "off", with_s * 1e3, without_s * 1e3);
+    observers_say(&t->observers,
+                  "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)",
+                  g->on ? "on" : "off", with_s * 1e3, without_s * 1e3);
     snprintf(fields, sizeof fields, "\"on\": %s, \"with_s\": %.6g, \"without_s\": %.6g, \"step\": %lld, \"round\": %d",
              g->on ? "true" : "false", with_s, without_s, (long long)t->step, t->world->round);
-    metrics_event(&t->metrics, "cuda_graphs", fields);
+    observers_event(&t->observers, "cuda_graphs", fields);
 }
 
 /* While the host waits for a step, the next one is already enqueued. So only steps count whose

@@ -7,10 +7,12 @@
 #include "base/log.h"
 #include "worker/engine/gpu_blame.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SPARE_LEAST_BYTES 0x8p20
 #define SPARE_SHARE (1.0 / 128)
@@ -300,12 +302,27 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     return 0;
 }
 
+/* Memory of this process that is resident now. */
+static double resident_bytes(void)
+{
+    long long pages = 0, all = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return sscanf(text, "%lld %lld", &all, &pages) == 2 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : 0;
+}
+
 double trainer_memory(const struct trainer *t)
 {
     size_t free_bytes, total_bytes;
     struct dt_device *device = t->world->device;
     if (device->host_memory || !dt_device_memory(device, &free_bytes, &total_bytes)) {
-        return metrics_memory();
+        return resident_bytes();
     }
     return fmax(0, (double)total_bytes - (double)free_bytes - others_bytes(t->world));
 }

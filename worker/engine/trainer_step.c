@@ -336,7 +336,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
                                    .max_norm = t->job->training.max_grad_norm,
                                    .normalization = t->job->training.loss_normalization,
                                    .riders = p->riders ? t->pace.block_ns : NULL,
-                                   .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+                                   .votes = observers_vote(&t->observers)};
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = step_sums_start(&t->step_sums, &sums);
     timeline_end(t->timeline, span, w->compute);
@@ -350,8 +350,21 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     dt_event_record(p->done, w->compute);
     t->begun++;
     timeline_step(t->timeline, t->begun + 1);
-    bool more = t->begun < t->total_steps && !t->stop_wanted && !t->lost;
+    bool more = t->begun < t->total_steps && !trainer_stops(t) && !t->lost;
     return t->ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
+}
+
+/* A step is over: where its time went, for the judge of all ranks, and on the page for the agent. */
+static void keep_pace(struct trainer *t, double begin_s, double data_s, double now_s)
+{
+    struct dt_page *page = t->world->page;
+    bool complete = pace_step(&t->pace, begin_s, data_s, now_s, dt_stream_waited_s(t->world->compute));
+    t->pace_due = t->pace_due || (complete && t->size > 1); /* one rank is slower than nobody */
+    if (complete) {
+        atomic_store(&page->data_s, (double)t->pace.block_ns[PACE_DATA] * 1e-9 / PACE_BLOCK);
+        atomic_store(&page->compute_s, (double)t->pace.block_ns[PACE_COMPUTE] * 1e-9 / PACE_BLOCK);
+        atomic_store(&page->communication_s, (double)t->pace.block_ns[PACE_COMMUNICATION] * 1e-9 / PACE_BLOCK);
+    }
 }
 
 /* Once each: of the next ones metrics.jsonl has the number. */
@@ -359,17 +372,17 @@ static void say_blank(struct trainer *t, const struct trainer_pending *p)
 {
     bool local_mean = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
     if (p->blank && t->blank_steps++ == 0) {
-        metrics_say(
-            &t->metrics,
+        observers_say(
+            &t->observers,
             "train: step %lld: no row of its batch has a target: the weights stay as they are, in all such steps",
             (long long)t->step);
     } else if (!p->blank && p->blank_rank >= 0 && local_mean && !t->blank_rank_said) {
         t->blank_rank_said = true;
-        metrics_say(&t->metrics,
-                    "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean "
-                    "(training.loss_normalization "
-                    "local_mean); write global_tokens for the mean over targets",
-                    (long long)t->step, p->blank_rank);
+        observers_say(&t->observers,
+                      "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean "
+                      "(training.loss_normalization "
+                      "local_mean); write global_tokens for the mean over targets",
+                      (long long)t->step, p->blank_rank);
     }
 }
 
@@ -405,11 +418,11 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     t->epoch = p->epoch;
     t->position = p->position;
     t->horizon.samples = p->samples;
-    t->stop_wanted = t->stop_wanted || r->stop_count > 0;
+    t->votes |= r->votes;
     t->tokens += p->count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
     atomic_store(&w->page->step, t->step);
     double now_s = dt_now_s();
-    trainer_pace_keep(t, p->begin_s, p->data_s, now_s);
+    keep_pace(t, p->begin_s, p->data_s, now_s);
     say_blank(t, p);
     *out = (struct trainer_result){.loss = r->valid_count > 0 ? r->loss : NAN,
                                    .grad_norm = r->valid_count > 0 ? r->grad_norm : NAN,
@@ -440,20 +453,20 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         t->at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
         chain_forward(&t->walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->loss_sum});
-        /* The sums so far, of all ranks: the last are the result. With them travels the wish to
+        /* The sums so far, of all ranks: the last are the result. With them travel votes to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
          * this one does, so the host waits. */
         turn = step_sums_start_sum(&t->step_sums,
                                    &(struct step_sums_input){.loss_sum = t->loss_sum,
                                                              .valid_count = &valid,
                                                              .micro_steps = 1,
-                                                             .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
+                                                             .votes = observers_vote(&t->observers) & VOTE_STOP});
         dt_event_record(t->done, w->compute);
         if (trainer_wait(t, t->done, "evaluation", err) != 0) {
             return -1;
         }
-        if (step_sums_read(&t->step_sums, turn)->stop_count > 0 && i + 1 < count) {
-            t->stop_wanted = true;
+        if (step_sums_read(&t->step_sums, turn)->votes != 0 && i + 1 < count) {
+            t->votes |= VOTE_STOP;
             *loss = NAN;
             return 0;
         }

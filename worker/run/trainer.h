@@ -13,11 +13,11 @@
 #include "worker/data/data.h"
 #include "worker/run/horizon.h"
 #include "worker/job/job.h"
-#include "worker/run/metrics.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
+#include "worker/run/observers/observer.h"
 
 struct trainer_micro { /* where a micro-step takes its samples */
     int64_t epoch, position;
@@ -57,7 +57,7 @@ struct trainer {
     struct optimizer optimizer;
     struct step_sums step_sums;
     struct schedule schedule;
-    struct metrics metrics;
+    struct observers observers;
     struct data_source train, val;
     bool has_val;
     struct sampler order, val_order;
@@ -89,31 +89,30 @@ struct trainer {
     int64_t save_tries;            /* begun in this round, the same on all ranks: each has words
                                     * of its own in the store */
     int64_t saved_step;
-    char *model_config;                /* rank 0, from trainer_keep_origin or trainer_load on:
+    char *model_config;     /* rank 0, from trainer_keep_origin or trainer_load on:
                                         * config.json of the exported folder */
-    bool saved_rewritten;              /* the checkpoint that was loaded is of a version that did
+    bool saved_rewritten;   /* the checkpoint that was loaded is of a version that did
                                         * not keep config.json as it came */
-    char *saved_path;                  /* of the checkpoint of saved_step; null before there is
+    char *saved_path;       /* of the checkpoint of saved_step; null before there is
                                         * one */
-    bool stop_wanted;                  /* by any rank, known to all */
-    bool eval_due;                     /* the evaluation that falls on this step was not made yet */
-    bool lost;                         /* a peer, while the host ran ahead of its device, or the
+    bool files;             /* output folder and checkpoints as in a real run */
+    unsigned votes;         /* of any rank, known to all, that were not acted upon yet;
+                                        * VOTE_STOP stays */
+    bool eval_due;          /* the evaluation that falls on this step was not made yet */
+    bool lost;              /* a peer, while the host ran ahead of its device, or the
                                         * device itself: nothing more is enqueued or saved */
-    bool finished_before;              /* a finished run was found: nothing was done */
-    bool inspecting;                   /* tests: opened without output folder */
-    int64_t named_step;                /* rank 0: of this run's checkpoint that
+    bool finished_before;   /* a finished run was found: nothing was done */
+    bool inspecting;        /* tests: opened without output folder */
+    int64_t named_step;     /* rank 0: of this run's checkpoint that
                                         * checkpointing.resume names; -1: none */
-    int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
-    double context_bytes;              /* of a device with memory of its own: what was in use of
+    int hold;               /* rank 0: the lock on the folder of checkpoints; -1: none */
+    double context_bytes;   /* of a device with memory of its own: what was in use of
                                         * it before the plan, streams and libraries */
-    double connected_bytes;            /* of that: what the communicators made when they were
+    double connected_bytes; /* of that: what the communicators made when they were
                                         * connected */
-    double longest_step_s, peak_flops; /* peak_flops: of one rank's device, by rank 0; NaN
-                                        * unknown */
+    double peak_flops;      /* of one rank's device, by rank 0; NaN: unknown */
     struct pace_clock pace;
-    bool pace_due;           /* a block of it is complete and travels with the next step */
-    struct pace_judge judge; /* rank 0 */
-    struct pace_news *pace_news;
+    bool pace_due; /* a block of it is complete and travels with the next step */
 
     /* pieces of the plan, then their addresses */
     int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss,
@@ -140,15 +139,11 @@ struct trainer_result {
                           * the next one; null: none did */
 };
 
-/* Tests look and act between steps; members may be null. */
-struct trainer_hooks {
-    void (*after_step)(struct trainer *t, const struct trainer_result *r,
-                       void *context);                /* its results are known; the next step may
-                                                       * be in (t->begun) */
-    void (*at_end)(struct trainer *t, void *context); /* weights are final, still in memory */
-    void *context;
-    bool quiet, no_files; /* nothing on stderr; no output folder, no checkpoints */
-};
+/* A rank of the job wishes to stop: nothing new begins, and the run ends with a save. */
+static inline bool trainer_stops(const struct trainer *t)
+{
+    return (t->votes & VOTE_STOP) != 0;
+}
 
 /* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host.
  * type: what the device computes with, DT_F32 (the job may then want BF16), or DT_F64 for
@@ -191,7 +186,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
- * target. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
+ * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
  * arrived. */
@@ -302,19 +297,12 @@ struct horizon trainer_horizon(const struct trainer *t);
  * when the run began. */
 void trainer_say_changes(struct trainer *t, const struct job_changes *changes);
 
-/* trainer_pace.c: the straggler report. open: before the first step; close is harmless without
- * it. */
-void trainer_pace_open(struct trainer *t);
-void trainer_pace_close(struct trainer *t);
-/* A step is over: where its time went, for the judge of all ranks and on the page for who asks
- * the agent. */
-void trainer_pace_keep(struct trainer *t, double begin_s, double data_s, double now_s);
-/* Judges the times that a step brought along (null is fine), and says on rank 0 who is slow. */
-void trainer_pace(struct trainer *t, const int64_t *table);
-
-/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. */
-int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code,
+/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. options: null, but
+ * for tests, which look and act as one more observer. */
+int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err);
+/* Tells the observers where the run stands: for moments that need no more. */
+void trainer_report(struct trainer *t, enum moment moment);
 /* The disk refused something: DT_FULL or DT_IO. */
 bool trainer_disk_refused(const struct dt_error *err);
 /* The exit code that belongs to an error. */

@@ -95,9 +95,9 @@ static void say_change(struct trainer *t, const struct job_change *change, const
     }
     dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->step, t->rate_before,
                    rate);
-    metrics_say(&t->metrics, "train: %s", dt_text_str(&what));
+    observers_say(&t->observers, "train: %s", dt_text_str(&what));
     if (t->step < t->total_steps) { /* of a finished run nothing changes */
-        metrics_event(&t->metrics, "change", dt_text_str(&fields));
+        observers_event(&t->observers, "change", dt_text_str(&fields));
     }
     dt_text_clear(&fields);
     dt_text_clear(&what);
@@ -111,9 +111,9 @@ void trainer_say_changes(struct trainer *t, const struct job_changes *changes)
         say_change(t, &changes->list[i], changes->data);
     }
     if (batch != first_batch && t->step < t->total_steps) {
-        metrics_say(&t->metrics,
-                    "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the "
-                    "learning rate follows the samples",
-                    (long long)batch, (long long)first_batch, (long long)t->total_steps);
+        observers_say(&t->observers,
+                      "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the "
+                      "learning rate follows the samples",
+                      (long long)batch, (long long)first_batch, (long long)t->total_steps);
     }
 }

@@ -245,7 +245,6 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     const struct chain *c = &t->chain;
     char bytes[32];
     t->world = w;
-    t->metrics.gpu = w->gpu;
     if ((t->shards != t->size && !w->replica && world_split(w, t->shards, err) != 0) || connect_all(t, w, err) != 0 ||
         trainer_check_device(t, w, err) != 0) {
         return -1;
@@ -271,10 +270,10 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         }
     }
     if (gradients_made_whole(t)) {
-        metrics_say(&t->metrics,
-                    "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); "
-                    "every_micro_step keeps a share",
-                    dt_text_bytes((double)t->plan.bytes[PLAN_GRADIENTS], bytes, sizeof bytes));
+        observers_say(&t->observers,
+                      "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); "
+                      "every_micro_step keeps a share",
+                      dt_text_bytes((double)t->plan.bytes[PLAN_GRADIENTS], bytes, sizeof bytes));
     }
     atomic_store(&w->page->step, 0);
     return 0;
@@ -300,7 +299,6 @@ void trainer_close(struct trainer *t)
     }
     free(t->saved_path);
     free(t->model_config);
-    trainer_pace_close(t);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);
     plan_clear(&t->plan);
@@ -311,9 +309,7 @@ void trainer_close(struct trainer *t)
     if (t->has_val) {
         data_close(&t->val);
     }
-    if (t->metrics.line.data || t->metrics.path) {
-        metrics_close(&t->metrics);
-    }
+    observers_close(&t->observers);
     dt_arena_clear(&t->arena);
     if (t->hold >= 0) {
         (void)close(t->hold);

@@ -73,8 +73,8 @@ static void say_dropout(struct trainer *t)
         }
     }
     if (found.size > 0) {
-        metrics_say(
-            &t->metrics,
+        observers_say(
+            &t->observers,
             "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
             dt_text_str(&found));
     }
@@ -94,7 +94,7 @@ static int keep(struct trainer *t, const char *from, const char *own, struct dt_
     dt_text_init(&left_out);
     int rc = from != NULL ? origin_keep(from, own, &left_out, err) : dt_file_remove_tree(own, err);
     if (rc == 0 && left_out.size > 0) {
-        metrics_say(&t->metrics, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
+        observers_say(&t->observers, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
     }
     dt_text_clear(&left_out);
     return rc == 0 ? 0 : dt_wrap(err, "model.load");
@@ -143,9 +143,9 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     }
     if (rc == 0 && t->world->round <= 1) {
         if (found && load != NULL && !dt_file_exists(load)) {
-            metrics_say(&t->metrics,
-                        "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
-                        load);
+            observers_say(&t->observers,
+                          "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
+                          load);
         }
         say_dropout(t);
     }

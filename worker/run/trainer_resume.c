@@ -288,8 +288,8 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
 static void pass_over(struct trainer *t, struct search *s, const char *why)
 {
     if (++s->skipped <= NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %s; %s", why,
-                    s->next < s->count ? "the one before is tried" : "there is none before it");
+        observers_say(&t->observers, "train: %s; %s", why,
+                      s->next < s->count ? "the one before is tried" : "there is none before it");
     }
 }
 
@@ -339,15 +339,15 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
-        metrics_say(&t->metrics,
-                    "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
-                    "(step-N.old-1)",
-                    job->checkpoint_dir, (long long)first);
+        observers_say(&t->observers,
+                      "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
+                      "(step-N.old-1)",
+                      job->checkpoint_dir, (long long)first);
     } else if (left > 1) {
-        metrics_say(&t->metrics,
-                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: "
-                    "set aside (step-N.old-1)",
-                    job->checkpoint_dir, left, (long long)first, (long long)last);
+        observers_say(&t->observers,
+                      "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: "
+                      "set aside (step-N.old-1)",
+                      job->checkpoint_dir, left, (long long)first, (long long)last);
     }
     return left < 0 ? -1
                     : course_write(job->checkpoint_dir, run_id_of(t), t->world->launch,
@@ -544,8 +544,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         }
     }
     if (s.skipped > NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %d more were passed over; dtckpt verify %s names them all",
-                    s.skipped - NOTES_SHOWN, t->job->checkpointing.checkpoint_dir);
+        observers_say(&t->observers, "train: %d more were passed over; dtckpt verify %s names them all",
+                      s.skipped - NOTES_SHOWN, t->job->checkpointing.checkpoint_dir);
     }
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
@@ -554,19 +554,19 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         rc = settle_course(t, &s, *found ? path.data : NULL, err);
     }
     if (rc == 0 && !*found && s.skipped > 0) {
-        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew",
-                    t->job->checkpointing.checkpoint_dir);
+        observers_say(&t->observers, "train: %s: nothing to continue from; begins anew",
+                      t->job->checkpointing.checkpoint_dir);
     }
     if (rc == 0 && *found && s.name_last && !s.named && t->world->round <= 1) {
-        metrics_say(&t->metrics,
-                    "train: began from %s and goes on from its own saves; another output_dir begins there once more",
-                    t->job->checkpointing.resume);
+        observers_say(&t->observers,
+                      "train: began from %s and goes on from its own saves; another output_dir begins there once more",
+                      t->job->checkpointing.resume);
     }
     if (rc == 0 && *found) {
-        metrics_say(&t->metrics, "train: continues from %s (step %lld)", path.data, (long long)t->step);
+        observers_say(&t->observers, "train: continues from %s (step %lld)", path.data, (long long)t->step);
         char fields[64];
         snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
-        metrics_event(&t->metrics, "resume", fields);
+        observers_event(&t->observers, "resume", fields);
         trainer_say_changes(t, &changes);
     }
     search_clear(&s);

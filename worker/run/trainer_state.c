@@ -505,11 +505,12 @@ int trainer_save(struct trainer *t, struct dt_error *err)
         free(t->saved_path);
         t->saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->step);
         atomic_store(&t->world->page->saved_step, t->step);
-        atomic_store(&t->world->page->save_s, dt_now_s() - begin_s);
-        char fields[96];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step,
-                 dt_now_s() - begin_s, t->world->round);
-        metrics_event(&t->metrics, "save", fields);
+        const struct report saved = {.of = t,
+                                     .step = t->step,
+                                     .total_steps = t->total_steps,
+                                     .round = t->world->round,
+                                     .save_s = dt_now_s() - begin_s};
+        observers_report(&t->observers, &saved, MOMENT_SAVED);
     }
     dt_page_pulse(t->world->page);
     dt_text_clear(&entry);
@@ -539,8 +540,8 @@ static double say_aside(struct trainer *t)
     int count = course_aside(t->job->checkpointing.checkpoint_dir, model, &bytes, &remove);
     free(model);
     if (count > 0 && t->world->round <= 1) {
-        metrics_say(
-            &t->metrics,
+        observers_say(
+            &t->observers,
             "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
             t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
             count == 1 ? "s" : "", dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
@@ -583,12 +584,12 @@ void trainer_check_disk(struct trainer *t)
                        dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
     }
     if (need > free_bytes) {
-        metrics_say(&t->metrics,
-                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower "
-                    "checkpointing.keep_last_n",
-                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside,
-                    (long long)saves, saves == 1 ? "" : "s", dt_text_bytes(one, one_text, sizeof one_text),
-                    saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
+        observers_say(&t->observers,
+                      "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower "
+                      "checkpointing.keep_last_n",
+                      job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside,
+                      (long long)saves, saves == 1 ? "" : "s", dt_text_bytes(one, one_text, sizeof one_text),
+                      saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
     }
 }
 
@@ -607,10 +608,10 @@ int trainer_export(struct trainer *t, struct dt_error *err)
         rc = checkpoint_export(c, folder, &notes, err);
     }
     if (rc == 0 && notes.size > 0) {
-        metrics_say(&t->metrics, "train: %s", dt_text_str(&notes));
+        observers_say(&t->observers, "train: %s", dt_text_str(&notes));
     }
     if (rc == 0) {
-        metrics_event(&t->metrics, "export", "");
+        observers_event(&t->observers, "export", "");
     } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the
                                              * same disk */
         (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)",
