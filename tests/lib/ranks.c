@@ -110,6 +110,7 @@ struct shared {
 struct rank {
     struct shared *shared;
     int rank;
+    int64_t step; /* the last one that was reported */
 };
 
 static int64_t started(const struct dt_comm *c, int64_t *of)
@@ -254,11 +255,23 @@ static void at_end(struct rank *self, struct trainer *t)
 
 static void ranks_report(struct observer *o, const struct report *r, enum moment moment)
 {
+    struct rank *self = o->state;
+    if (r->of != NULL && self->shared->options->on_moment != NULL) {
+        self->shared->options->on_moment(self->rank, r, moment);
+    }
     if (moment == MOMENT_STEP) {
+        self->step = r->step;
         after_step(o->state, r);
     } else if (moment == MOMENT_END) {
         at_end(o->state, r->of);
     }
+}
+
+static unsigned ranks_vote(struct observer *o)
+{
+    const struct rank *self = o->state;
+    const struct ranks_options *options = self->shared->options;
+    return options->vote != NULL ? options->vote(self->rank, self->step) : 0;
 }
 
 static void *rank_main(void *arg)
@@ -276,7 +289,7 @@ static void *rank_main(void *arg)
                                     .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
     options.host = host[0] ? host : NULL;
-    static const struct observer_ops looker = {.name = "ranks", .report = ranks_report};
+    static const struct observer_ops looker = {.name = "ranks", .report = ranks_report, .vote = ranks_vote};
     const struct observers_options observers = {
         .last = &looker, .context = self, .quiet = true, .no_files = !shared->options->files};
     int rc = dt_store_open_local(&store, shared->store, NULL, err);
