@@ -159,12 +159,12 @@ static double run_steps(struct floor *f, int count)
     struct trainer_result r;
     struct dt_error err = {0};
     double us[STEPS_MOST + 1] = {0};
-    int64_t first = t->step, target = t->step + count;
-    while (t->step < target && !f->b.failed) {
-        if (t->begun < target && t->begun - t->step <= t->ahead) {
+    int64_t first = t->run.step, target = t->run.step + count;
+    while (t->run.step < target && !f->b.failed) {
+        if (t->stepper.begun < target && t->stepper.begun - t->run.step <= t->stepper.ahead) {
             (void)bench_ok(&f->b, trainer_begin(t, &err), &err);
         } else if (bench_ok(&f->b, trainer_finish(t, &r, &err), &err)) {
-            us[t->step - 1 - first] = r.step_s * 1e6;
+            us[t->run.step - 1 - first] = r.step_s * 1e6;
         }
     }
     return f->b.failed ? 0 : count == 1 ? us[0] : dt_bench_median(us + 1, (size_t)count - 1);

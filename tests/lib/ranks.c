@@ -144,8 +144,8 @@ static void after_step(struct rank *self, const struct report *r)
         out->norm[out->step_count] = r->grad_norm;
         out->lr[out->step_count++] = r->lr;
         count_collectives(t, out);
-        out->ahead = t->begun - t->step > out->ahead ? t->begun - t->step : out->ahead;
-        out->read_before += t->begun > t->step && t->feeds[t->begun % 2].full;
+        out->ahead = t->stepper.begun - t->run.step > out->ahead ? t->stepper.begun - t->run.step : out->ahead;
+        out->read_before += t->stepper.begun > t->run.step && t->feeds.feed[t->stepper.begun % 2].full;
         static _Thread_local struct strategy_trace trace;
         if (o->trace) {
             size_t used = 0;
@@ -169,12 +169,12 @@ static void after_step(struct rank *self, const struct report *r)
         }
     }
     if (o->on_step) {
-        o->on_step(self->rank, t->step);
+        o->on_step(self->rank, t->run.step);
     }
-    if (o->stop_after > 0 && t->step == o->stop_after && self->rank == o->stop_rank) {
+    if (o->stop_after > 0 && t->run.step == o->stop_after && self->rank == o->stop_rank) {
         atomic_store(&t->world->page->order, DT_ORDER_STOP);
     }
-    if (o->poison_step > 0 && t->step == o->poison_step && self->rank == o->poison_rank) {
+    if (o->poison_step > 0 && t->run.step == o->poison_step && self->rank == o->poison_rank) {
         for (int u = 0; u < t->chain.unit_count; u++) {
             int64_t first, count;
             float *w = strategy_resident(&t->strategy, u, &first, &count);
@@ -246,9 +246,9 @@ static void at_end(struct rank *self, struct trainer *t)
         before += x->numel;
     }
     if (self->rank == 0) {
-        out->last_step = t->step;
-        out->finished_before = t->finished_before;
-        memcpy(out->bytes, t->plan.bytes, sizeof out->bytes);
+        out->last_step = t->run.step;
+        out->finished_before = t->run.finished_before;
+        memcpy(out->bytes, t->memory.plan.bytes, sizeof out->bytes);
     }
     pthread_mutex_unlock(&self->shared->lock);
 }

@@ -50,7 +50,7 @@ static double peak_of(struct trainer *t)
 /* Where the run stands. */
 static struct report stand(struct trainer *t)
 {
-    return (struct report){.of = t, .step = t->step, .total_steps = t->total_steps, .round = t->world->round};
+    return (struct report){.of = t, .step = t->run.step, .total_steps = t->run.total_steps, .round = t->world->round};
 }
 
 void trainer_report(struct trainer *t, enum moment moment)
@@ -66,19 +66,19 @@ static bool due(int64_t step, int64_t interval)
 
 static void report_step(struct trainer *t, const struct trainer_result *x)
 {
-    int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
+    int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
-    r.logged = due(t->step, t->job->logging.log_every_n_steps) || t->step >= t->total_steps;
-    r.epoch = (double)t->epoch + (double)t->position / (double)t->train.sample_count;
-    r.tokens = t->tokens;
+    r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
+    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.tokens = t->run.tokens;
     r.targets = x->valid_count;
-    r.blank_steps = t->blank_steps;
+    r.blank_steps = t->run.blank_steps;
     r.loss = x->loss;
     r.grad_norm = x->grad_norm;
     r.lr = x->lr;
     r.step_s = x->step_s;
     r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
-    r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->peak_flops * t->size);
+    r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
     r.pace = x->pace;
     observers_report(&t->observers, &r, MOMENT_STEP);
 }
@@ -116,7 +116,7 @@ void trainer_say_cause(struct trainer *t, const struct dt_error *why)
 static int save(struct trainer *t, bool last, struct dt_error *err)
 {
     trainer_report(t, MOMENT_SAVING);
-    int64_t before = t->saved_step;
+    int64_t before = t->saver.saved_step;
     char cause[DT_WORDS_BYTES];
     int rc = trainer_save(t, err);
     if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
@@ -129,7 +129,7 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
         return rc;
     }
     char fields[96];
-    snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
+    snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->run.step, t->world->round);
     observers_event(&t->observers, "save_failed", fields);
     if (err->status == DT_FULL) { /* in what else a disk refuses, its size plays no part */
         add_room(t, err);
@@ -161,14 +161,14 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
 static int evaluate(struct trainer *t, struct dt_error *err)
 {
     struct report r = stand(t);
-    if (!t->eval_due || trainer_stops(t)) {
+    if (!t->run.eval_due || trainer_stops(t)) {
         return 0;
     }
     if (trainer_evaluate(t, &r.val_loss, err) != 0) {
         return -1;
     }
     if (!trainer_stops(t)) {
-        t->eval_due = false;
+        t->run.eval_due = false;
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
     }
     return 0;
@@ -177,8 +177,8 @@ static int evaluate(struct trainer *t, struct dt_error *err)
 /* Of data whose labels say what counts: rows where nothing does. */
 static void say_blank_rows(struct trainer *t)
 {
-    const struct data_source *sources[] = {&t->train, &t->val};
-    for (int i = 0; i < 1 + t->has_val && t->world->round <= 1; i++) {
+    const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
+    for (int i = 0; i < 1 + t->feeds.has_val && t->world->round <= 1; i++) {
         const struct data_source *s = sources[i];
         if (s->blank_count == s->sample_count) {
             observers_say(&t->observers, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",
@@ -195,7 +195,7 @@ static void say_blank_rows(struct trainer *t)
 
 static bool eval_falls_on(const struct trainer *t, int64_t step)
 {
-    return t->has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->total_steps);
+    return t->feeds.has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
 }
 
 static bool save_falls_on(const struct trainer *t, int64_t step)
@@ -206,7 +206,8 @@ static bool save_falls_on(const struct trainer *t, int64_t step)
 /* What comes after the last step that was begun needs its state: the next one may not begin yet. */
 static bool needs_state(const struct trainer *t)
 {
-    return eval_falls_on(t, t->begun) || save_falls_on(t, t->begun) || (t->votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
+    return eval_falls_on(t, t->stepper.begun) || save_falls_on(t, t->stepper.begun) ||
+           (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
 enum { SPANS_MOST = 1 << 16 };
@@ -215,7 +216,7 @@ enum { SPANS_MOST = 1 << 16 };
 static int open_timeline(struct trainer *t, struct dt_error *err)
 {
     const int64_t *steps = t->job->logging.timeline_steps;
-    if (steps[0] == 0 || t->step >= steps[0] + steps[1] - 1) {
+    if (steps[0] == 0 || t->run.step >= steps[0] + steps[1] - 1) {
         return 0;
     }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
@@ -223,9 +224,9 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     double spans =
         (double)steps[1] *
         ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 3);
-    int rc =
-        timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
-    t->strategy.timeline = t->timeline;
+    int rc = timeline_open(&t->stepper.timeline, t->world, steps[0], steps[1],
+                           spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
+    t->strategy.timeline = t->stepper.timeline;
     return rc;
 }
 
@@ -233,40 +234,41 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
  * wait for the steps that were begun before they were heard. */
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
-    unsigned votes = t->begun == t->step ? t->votes : 0;
-    bool evaluates = t->eval_due = eval_falls_on(t, t->step) || (t->has_val && (votes & VOTE_EVALUATE));
+    unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
+    bool evaluates = t->run.eval_due = eval_falls_on(t, t->run.step) || (t->feeds.has_val && (votes & VOTE_EVALUATE));
     if (evaluate(t, err) != 0) {
         return -1;
     }
-    bool asked = save_falls_on(t, t->step) || (t->files && (votes & VOTE_SAVE)),
-         saves = asked && t->step < t->total_steps && !trainer_stops(t);
+    bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
+         saves = asked && t->run.step < t->run.total_steps && !trainer_stops(t);
     if (saves && save(t, false, err) != 0) {
         return -1;
     }
-    t->votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
+    t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
     if (evaluates || saves) {
-        pace_skip(&t->pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
+        pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;
 }
 
 static int train(struct trainer *t, struct dt_error *err)
 {
-    t->peak_flops = t->rank == 0 && t->files ? peak_of(t) : NAN;
+    t->run.peak_flops = t->rank == 0 && t->files ? peak_of(t) : NAN;
     trainer_report(t, MOMENT_START);
     if (evaluate(t, err) != 0) {
         return -1;
     }
     trainer_batch_restart(t);
     for (;;) {
-        bool held = trainer_stops(t) || t->begun >= t->total_steps || (t->begun > t->step && needs_state(t));
-        if (!held && t->begun - t->step <= t->ahead) {
+        bool held = trainer_stops(t) || t->stepper.begun >= t->run.total_steps ||
+                    (t->stepper.begun > t->run.step && needs_state(t));
+        if (!held && t->stepper.begun - t->run.step <= t->stepper.ahead) {
             if (trainer_begin(t, err) != 0) {
                 return -1;
             }
             continue;
         }
-        if (t->begun == t->step) {
+        if (t->stepper.begun == t->run.step) {
             break;
         }
         struct trainer_result r;
@@ -278,7 +280,7 @@ static int train(struct trainer *t, struct dt_error *err)
             return -1;
         }
     }
-    return t->files && t->saved_step != t->step ? save(t, true, err) : 0;
+    return t->files && t->saver.saved_step != t->run.step ? save(t, true, err) : 0;
 }
 
 /* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different
@@ -342,41 +344,41 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         trainer_check_disk(&t);
     }
     bool evaluated;
-    if (observers_rewind(&t.observers, t.step, &evaluated, err) != 0 ||
+    if (observers_rewind(&t.observers, t.run.step, &evaluated, err) != 0 ||
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
-    t.eval_due = !evaluated && (found || t.total_steps == 0) && eval_falls_on(&t, t.step);
-    t.finished_before = found && t.step >= t.total_steps && !t.eval_due;
+    t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
+    t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
     if (t.files && trainer_keep_origin(&t, found, err) != 0) {
         goto out;
     }
-    if (t.finished_before && horizon_is_done(&t.horizon, &job->training)) {
+    if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
         observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
-                      (long long)t.step);
-    } else if (t.finished_before) {
+                      (long long)t.run.step);
+    } else if (t.run.finished_before) {
         observers_say(
             &t.observers,
             "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on "
             "all ranks: it ends here; a smaller "
             "batch or fewer ranks would train it",
-            job->output_dir, (long long)t.step, (long long)trainer_split(&t).micro_batch);
+            job->output_dir, (long long)t.run.step, (long long)trainer_split(&t).micro_batch);
     } else if ((t.files && open_timeline(&t, err) != 0) || train(&t, err) != 0) {
         goto out;
     }
     trainer_report(&t, MOMENT_CLOSING);
-    *exit_code = t.step >= t.total_steps && !t.eval_due ? DT_EXIT_DONE : DT_EXIT_STOPPED;
+    *exit_code = t.run.step >= t.run.total_steps && !t.run.eval_due ? DT_EXIT_DONE : DT_EXIT_STOPPED;
     if (*exit_code == DT_EXIT_DONE && t.files && w->rank == 0 && trainer_export(&t, err) != 0) {
         goto out;
     }
-    if (!t.finished_before) {
+    if (!t.run.finished_before) {
         observers_say(&t.observers,
                       *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
                                                  : "train: stopped at step %lld, saved; the same command continues",
-                      (long long)t.step);
+                      (long long)t.run.step);
     }
     if (trainer_settle(&t, "end", err) != 0) {
         goto out;

@@ -239,9 +239,9 @@ static const char *run_id_of(const struct trainer *t)
 static int hold_folder(struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
-    return t->hold >= 0 ? 0
-                        : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
-                                          HOLD_WAIT_S, &t->hold, err);
+    return t->saver.hold >= 0 ? 0
+                              : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
+                                                HOLD_WAIT_S, &t->saver.hold, err);
 }
 
 /* Looks what is in the folder. What the job says about the beginning is done once per launch;
@@ -280,7 +280,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     }
     s->name_last = names && (begun || strcmp(s->course.from, resume) == 0);
     s->named = names && !s->name_last;
-    t->named_step = names ? named_step(dir, resume) : -1;
+    t->saver.named_step = names ? named_step(dir, resume) : -1;
     return s->named ? find_named(s, dir, resume, err) : 0;
 }
 
@@ -334,8 +334,8 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
 static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
-    char *own = checkpoint_path(job->checkpoint_dir, t->step);
-    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->step : -1, first = 0, last = 0;
+    char *own = checkpoint_path(job->checkpoint_dir, t->run.step);
+    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->run.step : -1, first = 0, last = 0;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
@@ -563,9 +563,9 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
                       t->job->checkpointing.resume);
     }
     if (rc == 0 && *found) {
-        observers_say(&t->observers, "train: continues from %s (step %lld)", path.data, (long long)t->step);
+        observers_say(&t->observers, "train: continues from %s (step %lld)", path.data, (long long)t->run.step);
         char fields[64];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->run.step, t->world->round);
         observers_event(&t->observers, "resume", fields);
         trainer_say_changes(t, &changes);
     }

@@ -13,13 +13,13 @@ static bool timeline_file_open(struct observer *o)
 static void timeline_file_report(struct observer *o, const struct report *r, enum moment moment)
 {
     struct dt_error err;
-    bool over = (moment == MOMENT_STEP && timeline_over(r->of->timeline, r->step)) ||
-                (moment == MOMENT_END && timeline_over(r->of->timeline, INT64_MAX));
+    bool over = (moment == MOMENT_STEP && timeline_over(r->of->stepper.timeline, r->step)) ||
+                (moment == MOMENT_END && timeline_over(r->of->stepper.timeline, INT64_MAX));
     if (!over) {
         return;
     }
     char *path = dt_format("%s/timeline-rank-%d.json", o->all->job->output_dir, o->all->world->rank);
-    if (timeline_write(r->of->timeline, path, &err) == 0) {
+    if (timeline_write(r->of->stepper.timeline, path, &err) == 0) {
         observers_say(o->all, "train: timeline: %s", path);
     } else {
         observers_say(o->all, "train: warning: timeline: %s", err.text);
