@@ -366,8 +366,8 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL;
     rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
     rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
-    if (rc == 0 && print && !o->json && t.step > 0) {
-        printf("\ngoes on    from step %lld to step %lld\n", (long long)t.step, (long long)t.total_steps);
+    if (rc == 0 && print && !o->json && t.run.step > 0) {
+        printf("\ngoes on    from step %lld to step %lld\n", (long long)t.run.step, (long long)t.run.total_steps);
     }
     dt_text_clear(&text);
     trainer_close(&t);

@@ -125,11 +125,9 @@ static int open_trainer(struct floor *f, const char *folder, enum dt_dtype type,
     int rc = trainer_prepare(t, &f->job, 0, 1, 1, w->device->real, !w->device->host_memory, err);
     rc = rc == 0 ? trainer_check_memory(t, w->device, 1, err) : rc;
     if (rc == 0) {
-        metrics_open(&t->metrics, NULL, 0, true);
         rc = trainer_choose_plans(t, w, err) != 0 || trainer_open(t, w, err) != 0 ? -1 : trainer_init_weights(t, err);
     }
     if (rc == 0) {
-        trainer_pace_open(t);
         trainer_batch_restart(t);
     }
     return rc;
@@ -161,12 +159,12 @@ static double run_steps(struct floor *f, int count)
     struct trainer_result r;
     struct dt_error err = {0};
     double us[STEPS_MOST + 1] = {0};
-    int64_t first = t->step, target = t->step + count;
-    while (t->step < target && !f->b.failed) {
-        if (t->begun < target && t->begun - t->step <= t->ahead) {
+    int64_t first = t->run.step, target = t->run.step + count;
+    while (t->run.step < target && !f->b.failed) {
+        if (t->stepper.begun < target && t->stepper.begun - t->run.step <= t->stepper.ahead) {
             (void)bench_ok(&f->b, trainer_begin(t, &err), &err);
         } else if (bench_ok(&f->b, trainer_finish(t, &r, &err), &err)) {
-            us[t->step - 1 - first] = r.step_s * 1e6;
+            us[t->run.step - 1 - first] = r.step_s * 1e6;
         }
     }
     return f->b.failed ? 0 : count == 1 ? us[0] : dt_bench_median(us + 1, (size_t)count - 1);

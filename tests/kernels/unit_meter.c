@@ -90,24 +90,21 @@ struct counted { /* of the step that is put in between two results */
     int64_t parameters;
 };
 
-static void after_step(struct trainer *t, const struct trainer_result *r, void *context)
+static void after_step(struct counted *c, const struct report *r)
 {
-    struct counted *c = context;
     c->loss[c->step_count] = r->loss;
     c->norm[c->step_count++] = r->grad_norm;
-    c->parameters = t->chain.parameter_count;
+    c->parameters = r->of->chain.parameter_count;
     if (c->metered && c->step_count == 1) {
-        dt_meter_open(&c->meter, t->world->device);
+        dt_meter_open(&c->meter, r->of->world->device);
         dt_meter_begin(&c->meter);
     } else if (c->metered && c->step_count == 2) {
         dt_meter_end(&c->meter);
     }
 }
 
-static void at_end(struct trainer *t, void *context)
+static void at_end(struct counted *c)
 {
-    (void)t;
-    struct counted *c = context;
     for (int64_t i = 0; i < c->meter.count; i++) {
         const struct dt_metered *call = &c->meter.calls[i];
         c->of[call->row].bytes += call->cost.bytes;
@@ -115,6 +112,15 @@ static void at_end(struct trainer *t, void *context)
         c->calls[call->row]++;
     }
     dt_meter_close(&c->meter);
+}
+
+static void count_report(struct observer *o, const struct report *r, enum moment moment)
+{
+    if (moment == MOMENT_STEP) {
+        after_step(o->state, r);
+    } else if (moment == MOMENT_END) {
+        at_end(o->state);
+    }
 }
 
 static void train(const char *device, enum dt_dtype type, enum recompute level, bool metered, struct counted *c)
@@ -134,10 +140,13 @@ static void train(const char *device, enum dt_dtype type, enum recompute level, 
     job.recompute.level = level;
     *c = (struct counted){.metered = metered};
     assert_int_equal(world_open(&w, &(struct world_options){.device = device, .threads = 1}, &err), 0);
-    int rc = trainer_run(&w, &job,
-                         &(struct trainer_hooks){
-                             .after_step = after_step, .at_end = at_end, .context = c, .quiet = true, .no_files = true},
-                         &exit_code, &err);
+    int rc = trainer_run(
+        &w, &job,
+        &(struct observers_options){.last = &(const struct observer_ops){.name = "meter", .report = count_report},
+                                    .context = c,
+                                    .quiet = true,
+                                    .no_files = true},
+        &exit_code, &err);
     world_close(&w);
     dt_arena_clear(&job.arena);
     if (rc != 0) {

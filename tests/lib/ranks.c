@@ -108,6 +108,7 @@ struct shared {
 struct rank {
     struct shared *shared;
     int rank;
+    int64_t step; /* the last one that was reported */
 };
 
 static int64_t started(const struct dt_comm *c, int64_t *of)
@@ -131,9 +132,9 @@ static void count_collectives(struct trainer *t, struct ranks_outcome *out)
     }
 }
 
-static void after_step(struct trainer *t, const struct trainer_result *r, void *context)
+static void after_step(struct rank *self, const struct report *r)
 {
-    struct rank *self = context;
+    struct trainer *t = r->of;
     const struct ranks_options *o = self->shared->options;
     struct ranks_outcome *out = self->shared->out;
     if (self->rank == 0 && out->step_count < RANKS_STEPS_MAX) {
@@ -141,8 +142,8 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
         out->norm[out->step_count] = r->grad_norm;
         out->lr[out->step_count++] = r->lr;
         count_collectives(t, out);
-        out->ahead = t->begun - t->step > out->ahead ? t->begun - t->step : out->ahead;
-        out->read_before += t->begun > t->step && t->feeds[t->begun % 2].full;
+        out->ahead = t->stepper.begun - t->run.step > out->ahead ? t->stepper.begun - t->run.step : out->ahead;
+        out->read_before += t->stepper.begun > t->run.step && t->feeds.feed[t->stepper.begun % 2].full;
         static _Thread_local struct strategy_trace trace;
         if (o->trace) {
             size_t used = 0;
@@ -166,12 +167,12 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
         }
     }
     if (o->on_step) {
-        o->on_step(self->rank, t->step);
+        o->on_step(self->rank, t->run.step);
     }
-    if (o->stop_after > 0 && t->step == o->stop_after && self->rank == o->stop_rank) {
+    if (o->stop_after > 0 && t->run.step == o->stop_after && self->rank == o->stop_rank) {
         atomic_store(&t->world->page->order, DT_ORDER_STOP);
     }
-    if (o->poison_step > 0 && t->step == o->poison_step && self->rank == o->poison_rank) {
+    if (o->poison_step > 0 && t->run.step == o->poison_step && self->rank == o->poison_rank) {
         for (int u = 0; u < t->chain.unit_count; u++) {
             int64_t first, count;
             float *w = strategy_resident(&t->strategy, u, &first, &count);
@@ -195,9 +196,8 @@ static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt
     return out;
 }
 
-static void at_end(struct trainer *t, void *context)
+static void at_end(struct rank *self, struct trainer *t)
 {
-    struct rank *self = context;
     struct ranks_outcome *out = self->shared->out;
     struct strategy *s = &t->strategy;
     pthread_mutex_lock(&self->shared->lock);
@@ -248,11 +248,32 @@ static void at_end(struct trainer *t, void *context)
         before += x->numel;
     }
     if (self->rank == 0) {
-        out->last_step = t->step;
-        out->finished_before = t->finished_before;
-        memcpy(out->bytes, t->plan.bytes, sizeof out->bytes);
+        out->last_step = t->run.step;
+        out->finished_before = t->run.finished_before;
+        memcpy(out->bytes, t->memory.plan.bytes, sizeof out->bytes);
     }
     pthread_mutex_unlock(&self->shared->lock);
+}
+
+static void ranks_report(struct observer *o, const struct report *r, enum moment moment)
+{
+    struct rank *self = o->state;
+    if (r->of != NULL && self->shared->options->on_moment != NULL) {
+        self->shared->options->on_moment(self->rank, r, moment);
+    }
+    if (moment == MOMENT_STEP) {
+        self->step = r->step;
+        after_step(o->state, r);
+    } else if (moment == MOMENT_END) {
+        at_end(o->state, r->of);
+    }
+}
+
+static unsigned ranks_vote(struct observer *o)
+{
+    const struct rank *self = o->state;
+    const struct ranks_options *options = self->shared->options;
+    return options->vote != NULL ? options->vote(self->rank, self->step) : 0;
 }
 
 static void *rank_main(void *arg)
@@ -270,17 +291,15 @@ static void *rank_main(void *arg)
                                     .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
     options.host = host[0] ? host : NULL;
-    struct trainer_hooks hooks = {.after_step = after_step,
-                                  .at_end = at_end,
-                                  .context = self,
-                                  .quiet = true,
-                                  .no_files = !shared->options->files};
+    static const struct observer_ops looker = {.name = "ranks", .report = ranks_report, .vote = ranks_vote};
+    const struct observers_options observers = {
+        .last = &looker, .context = self, .quiet = true, .no_files = !shared->options->files};
     int rc = dt_store_open_local(&store, shared->store, NULL, err);
     if (rc == 0) {
         rc = world_open_thread(&w, &options, store, self->rank, shared->size, err);
         if (rc == 0) {
             w.round = shared->options->round;
-            rc = trainer_run(&w, shared->job, &hooks, &out->exit_code[self->rank], err);
+            rc = trainer_run(&w, shared->job, &observers, &out->exit_code[self->rank], err);
         }
         world_close(&w);
     }

@@ -17,7 +17,11 @@ struct ranks_options {
                                               * (0: never) */
     bool evaluate;                           /* after each step, on data.val */
     void (*on_step)(int rank, int64_t step); /* called after a step; may be null */
-    bool trace;                              /* keep rank 0's trace of the last step */
+    /* Each rank as an observer: every moment but words and events, and its votes while `step` is
+     * the last one that was reported to it; may be null. */
+    void (*on_moment)(int rank, const struct report *r, enum moment moment);
+    unsigned (*vote)(int rank, int64_t step);
+    bool trace; /* keep rank 0's trace of the last step */
     int round;
     const char *hosts; /* one letter per rank: the host it is on; null: all on one */
 };

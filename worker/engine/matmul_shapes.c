@@ -189,10 +189,10 @@ static int choose(struct trainer *t, const struct matmul_shapes *all, struct dt_
         return -1;
     }
     if (why.status != DT_OK) {
-        metrics_say(&t->metrics, "train: products are not measured: %s", why.text);
+        observers_say(&t->observers, "train: products are not measured: %s", why.text);
     } else if (measured > 0) {
-        metrics_say(&t->metrics, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured,
-                    all->count, dt_now_s() - begin_s);
+        observers_say(&t->observers, "train: %d of %d products measured in %.1f s, once for this kind of GPU", measured,
+                      all->count, dt_now_s() - begin_s);
     }
     return 0;
 }
@@ -212,8 +212,8 @@ static int choose_together(struct trainer *t, const struct matmul_shapes *all, s
     int rc = trainer_share(t, "train/products", &text, failed ? &failure : NULL, INFINITY, err);
     /* rank 0 too: what its file says of other products nobody else has */
     if (rc == 0 && !plans->take(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
-        metrics_log(
-            &t->metrics,
+        observers_note(
+            &t->observers,
             "train: rank %d has another GPU, driver or cublasLt than rank 0: products are computed by its own plans",
             t->rank);
     }
@@ -232,10 +232,10 @@ static int choose_attention(struct trainer *t, const struct dt_attention_list *a
         return -1;
     }
     if (why.status != DT_OK) {
-        metrics_say(&t->metrics, "train: attention is not measured: %s", why.text);
+        observers_say(&t->observers, "train: attention is not measured: %s", why.text);
     } else if (measured > 0) {
-        metrics_say(&t->metrics, "train: attention measured in %.1f s, once for this kind of GPU",
-                    dt_now_s() - begin_s);
+        observers_say(&t->observers, "train: attention measured in %.1f s, once for this kind of GPU",
+                      dt_now_s() - begin_s);
     }
     return 0;
 }
@@ -256,8 +256,8 @@ static int choose_attention_together(struct trainer *t, const struct matmul_shap
     int rc = trainer_share(t, "train/attention", &text, failed ? &failure : NULL, INFINITY, err);
     if (rc == 0 && text.size > 0 &&
         !plans->take_attention(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
-        metrics_log(
-            &t->metrics,
+        observers_note(
+            &t->observers,
             "train: rank %d has another GPU, driver or cuDNN than rank 0: attention is computed by its own plans",
             t->rank);
     }
@@ -275,7 +275,7 @@ static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct
     if (plans->ready(w->compute, all->each, all->count, tick, w, err) != 0) {
         return -1;
     }
-    metrics_log(&t->metrics, "train: %d products ready after %.1f s", all->count, dt_now_s() - begin_s);
+    observers_note(&t->observers, "train: %d products ready after %.1f s", all->count, dt_now_s() - begin_s);
     begin_s = dt_now_s();
     for (int i = 0; i < all->attention_count; i++) {
         if (plans->attention(w->device, &all->attention[i], &forward, err) != 0) {
@@ -290,8 +290,8 @@ static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct
         tick(w);
     }
     if (all->attention_count > 0) {
-        metrics_log(&t->metrics, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward,
-                    dt_now_s() - begin_s);
+        observers_note(&t->observers, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward,
+                       dt_now_s() - begin_s);
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Words of the all_reduce: [norm limbs][loss limbs][valid][stop][one per rank: losses that are
+/* Words of the all_reduce: [norm limbs][loss limbs][valid][votes][one per rank: losses that are
  * not finite][riders of each rank, if any]. The norm's are added to from the step's first
  * reduction on; what the host says goes behind them. */
 #include "worker/engine/step_sums.h"
@@ -8,7 +8,29 @@
 #include <math.h>
 #include <string.h>
 
-enum { AT_NORM = 0, AT_LOSS = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_STOP, AT_RANKS };
+enum { AT_NORM = 0, AT_LOSS = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_VOTES, AT_RANKS };
+
+/* Each vote has its own bits of the word, in which ranks are counted: their sum over ranks never
+ * reaches the next one's. */
+enum { VOTES = 3, VOTE_BITS = 21 };
+
+static int64_t count_votes(unsigned votes)
+{
+    int64_t word = 0;
+    for (int i = 0; i < VOTES; i++) {
+        word |= (int64_t)(votes >> i & 1) << i * VOTE_BITS;
+    }
+    return word;
+}
+
+static unsigned votes_of_any(int64_t word)
+{
+    unsigned votes = 0;
+    for (int i = 0; i < VOTES; i++) {
+        votes |= (unsigned)((word >> i * VOTE_BITS & ((1 << VOTE_BITS) - 1)) != 0) << i;
+    }
+    return votes;
+}
 
 static int64_t word_count(const struct strategy *s, bool riders)
 {
@@ -55,7 +77,7 @@ static void say(struct step_sums *c, const struct step_sums_input *in)
     for (int64_t j = 0; j < in->micro_steps; j++) {
         x->said[AT_VALID] += in->valid_count[j];
     }
-    x->said[AT_STOP] = in->stop;
+    x->said[AT_VOTES] = count_votes(in->votes);
     if (in->riders != NULL) {
         memcpy(x->said + word_count(s, false) + s->world->rank * STEP_SUMS_RIDERS, in->riders,
                STEP_SUMS_RIDERS * sizeof *in->riders);
@@ -155,7 +177,8 @@ const struct step_sums_result *step_sums_read(struct step_sums *c, int turn)
     struct step_sums_turn *x = &c->turns[turn];
     const struct step_sums_input *in = &x->input;
     struct step_sums_result *r = &x->result;
-    *r = (struct step_sums_result){.valid_count = x->heard[AT_VALID], .stop_count = x->heard[AT_STOP], .bad_rank = -1};
+    *r = (struct step_sums_result){
+        .valid_count = x->heard[AT_VALID], .votes = votes_of_any(x->heard[AT_VOTES]), .bad_rank = -1};
     for (int i = c->strategy->size - 1; i >= 0; i--) {
         r->bad_rank = x->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
     }

@@ -1,5 +1,5 @@
 /* The end of a step in one small all_reduce of integers: loss and global gradient norm as exact
- * sums (kernels/exact.h), valid targets, stop wishes, and which ranks saw a loss that is not
+ * sums (kernels/exact.h), valid targets, votes, and which ranks saw a loss that is not
  * finite. From it every rank computes, with the same bits, the loss, the norm and the one factor
  * that gradients are multiplied by: 1/(ranks * micro-steps) or 1/valid targets, times the clip.
  *
@@ -14,6 +14,9 @@
 
 enum { STEP_SUMS_RIDERS = PACE_PHASES };
 
+/* What a rank may wish for. All ranks hear which of these any of them voted for. */
+enum vote { VOTE_STOP = 1, VOTE_SAVE = 2, VOTE_EVALUATE = 4 };
+
 /* read by the start */
 struct step_sums_input {
     const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
@@ -23,15 +26,15 @@ struct step_sums_input {
     enum loss_normalization normalization;
     const int64_t *riders; /* STEP_SUMS_RIDERS numbers of this rank that all ranks get; on all of them
                             * or on none: null */
-    bool stop;             /* this rank was asked to stop */
+    unsigned votes;        /* of this rank, enum vote */
 };
 
 struct step_sums_result {
     double loss;      /* as loss_normalization says */
     double grad_norm; /* before clipping, of the averaged gradient */
     int64_t valid_count;
-    int64_t stop_count; /* ranks that wish to stop */
-    int bad_rank;       /* the first rank with a loss that is not finite, or -1 */
+    unsigned votes; /* of any rank */
+    int bad_rank;   /* the first rank with a loss that is not finite, or -1 */
     bool norm_finite;
 };
 

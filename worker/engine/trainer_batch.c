@@ -25,24 +25,24 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
     struct dt_device *d = t->world->device;
     const struct batch_layout *layout = &t->chain.batch;
     size_t batch_bytes = batch_offset(layout, layout->count), of_step = (size_t)t->micro_steps * batch_bytes;
-    char *device = plan_at(&t->plan, t->piece_batch), *host = plan_at(&t->plan, t->piece_host_batch);
-    if (!d->host_memory && dt_stream_open(d, -1, &t->copy, err) != 0) { /* for copies alone */
+    char *device = plan_at(&t->memory.plan, t->memory.batch), *host = plan_at(&t->memory.plan, t->memory.host_batch);
+    if (!d->host_memory && dt_stream_open(d, -1, &t->feeds.copy, err) != 0) { /* for copies alone */
         return -1;
     }
-    t->ahead = d->host_memory ? 0 : 1;
+    t->stepper.ahead = d->host_memory ? 0 : 1;
     for (int i = 0; i < 2; i++) {
-        struct trainer_feed *f = &t->feeds[i];
+        struct trainer_feed *f = &t->feeds.feed[i];
         f->host = host + (size_t)i * of_step;
         f->device = device + (size_t)i * of_step;
         f->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->valid);
         f->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->batches);
         for (int64_t j = 0; j < t->micro_steps; j++) { /* the fields of a micro-step side by side */
-            f->batches[j] = t->shape;
+            f->batches[j] = t->stepper.shape;
             for (int k = 0; k < layout->count; k++) {
                 f->batches[j].at[k] = f->device + (size_t)j * batch_bytes + batch_offset(layout, k);
             }
         }
-        if (t->copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
+        if (t->feeds.copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
             return -1;
         }
     }
@@ -51,26 +51,26 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
 
 void trainer_batch_close(struct trainer *t)
 {
-    if (t->copy != NULL) {
-        dt_stream_close(t->copy);
-        t->copy = NULL;
+    if (t->feeds.copy != NULL) {
+        dt_stream_close(t->feeds.copy);
+        t->feeds.copy = NULL;
     }
     for (int i = 0; i < 2; i++) {
-        dt_event_close(t->feeds[i].copied);
-        dt_event_close(t->feeds[i].used);
-        t->feeds[i].copied = t->feeds[i].used = NULL;
+        dt_event_close(t->feeds.feed[i].copied);
+        dt_event_close(t->feeds.feed[i].used);
+        t->feeds.feed[i].copied = t->feeds.feed[i].used = NULL;
     }
 }
 
 void trainer_batch_restart(struct trainer *t)
 {
-    t->begun = t->step;
-    t->begun_samples = t->horizon.samples;
-    t->read_epoch = t->epoch;
-    t->read_position = t->position;
-    t->feeds[0].full = t->feeds[1].full = false;
-    t->cold = 0;
-    t->cold_span = COLD_STEPS;
+    t->stepper.begun = t->run.step;
+    t->stepper.begun_samples = t->run.horizon.samples;
+    t->feeds.read_epoch = t->run.epoch;
+    t->feeds.read_position = t->run.position;
+    t->feeds.feed[0].full = t->feeds.feed[1].full = false;
+    t->feeds.cold = 0;
+    t->feeds.cold_span = COLD_STEPS;
 }
 
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The
@@ -80,23 +80,23 @@ static int64_t place_micro_steps(struct trainer *t)
 {
     enum partial_accumulation partial = t->job->training.partial_accumulation;
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (t->train.sample_count - t->read_position) / samples, n = 0;
+    int64_t room = (t->feeds.train.sample_count - t->feeds.read_position) / samples, n = 0;
     if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
-        t->read_epoch++;
-        t->read_position = 0;
-        room = t->train.sample_count / samples;
+        t->feeds.read_epoch++;
+        t->feeds.read_position = 0;
+        room = t->feeds.train.sample_count / samples;
     }
     while (n < t->micro_steps) {
         if (room == 0) {
             if (partial != PARTIAL_CARRY) {
                 break;
             }
-            t->read_epoch++;
-            t->read_position = 0;
-            room = t->train.sample_count / samples;
+            t->feeds.read_epoch++;
+            t->feeds.read_position = 0;
+            room = t->feeds.train.sample_count / samples;
         }
-        t->micro[n++] = (struct trainer_micro){.epoch = t->read_epoch, .position = t->read_position};
-        t->read_position += samples;
+        t->feeds.micro[n++] = (struct trainer_micro){.epoch = t->feeds.read_epoch, .position = t->feeds.read_position};
+        t->feeds.read_position += samples;
         room--;
     }
     return n;
@@ -113,9 +113,10 @@ static void read_batch(struct trainer *t, struct trainer_feed *f, const struct d
     }
     data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host);
     b->weight = f->valid[j] = in_host.weight;
-    int span = timeline_begin(t->timeline, t->copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream, "batch", NULL);
+    int span = timeline_begin(t->stepper.timeline, t->feeds.copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream,
+                              "batch", NULL);
     dt_stream_copy(stream, f->device + (size_t)j * batch_bytes, f->host + (size_t)j * batch_bytes, batch_bytes);
-    timeline_end(t->timeline, span, stream);
+    timeline_end(t->stepper.timeline, span, stream);
 }
 
 static long disk_reads(void)
@@ -129,9 +130,9 @@ static long disk_reads(void)
 static void expect_next(struct trainer *t)
 {
     int64_t samples = t->job->training.batch_size_per_gpu * t->micro_steps;
-    int64_t left =
-        data_expect(&t->train, &t->order, t->read_epoch, t->read_position, t->rank, t->size, EXPECTED_STEPS * samples);
-    (void)data_expect(&t->train, &t->order, t->read_epoch + 1, 0, t->rank, t->size, left);
+    int64_t left = data_expect(&t->feeds.train, &t->feeds.order, t->feeds.read_epoch, t->feeds.read_position, t->rank,
+                               t->size, EXPECTED_STEPS * samples);
+    (void)data_expect(&t->feeds.train, &t->feeds.order, t->feeds.read_epoch + 1, 0, t->rank, t->size, left);
 }
 
 /* Which targets are missing in this step, of which every rank knows by itself. */
@@ -139,10 +140,10 @@ static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
 {
     int64_t micro_batches = 0, blank = 0;
     f->blank_rank = -1;
-    for (int64_t j = 0; j < f->count && t->train.blank_count > 0; j++) {
+    for (int64_t j = 0; j < f->count && t->feeds.train.blank_count > 0; j++) {
         for (int r = 0; r < t->size; r++, micro_batches++) {
-            const struct trainer_micro *at = &t->micro[j];
-            if (data_blank(&t->train, &t->order, at->epoch, at->position, r, t->size,
+            const struct trainer_micro *at = &t->feeds.micro[j];
+            if (data_blank(&t->feeds.train, &t->feeds.order, at->epoch, at->position, r, t->size,
                            t->job->training.batch_size_per_gpu)) {
                 f->blank_rank = f->blank_rank < 0 || r < f->blank_rank ? r : f->blank_rank;
                 blank++;
@@ -155,35 +156,35 @@ static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
 /* Reads the next step's batches. */
 static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
 {
-    struct dt_stream *stream = t->copy != NULL ? t->copy : t->world->compute;
+    struct dt_stream *stream = t->feeds.copy != NULL ? t->feeds.copy : t->world->compute;
     double begin_s = dt_now_s();
-    if (t->copy != NULL) {
+    if (t->feeds.copy != NULL) {
         if (trainer_wait(t, f->copied, "batch", err) != 0) { /* the last one left the host's
                                                               * buffer long ago */
             return -1;
         }
-        dt_event_wait(f->used, t->copy);
+        dt_event_wait(f->used, t->feeds.copy);
     }
     long before = disk_reads();
     f->count = place_micro_steps(t);
-    f->epoch = t->read_epoch;
-    f->position = t->read_position;
+    f->epoch = t->feeds.read_epoch;
+    f->position = t->feeds.read_position;
     look_for_blanks(t, f);
     for (int64_t j = 0; j < f->count; j++) {
-        read_batch(t, f, &t->train, &t->order, &t->micro[j], j, stream);
+        read_batch(t, f, &t->feeds.train, &t->feeds.order, &t->feeds.micro[j], j, stream);
     }
-    if (t->copy != NULL) {
-        dt_event_record(f->copied, t->copy);
+    if (t->feeds.copy != NULL) {
+        dt_event_record(f->copied, t->feeds.copy);
     }
-    if (disk_reads() > before && t->cold < t->cold_span) {
+    if (disk_reads() > before && t->feeds.cold < t->feeds.cold_span) {
         /* What was asked for waits for nothing, so it would be forgotten again and again: longer
          * each time. */
-        t->cold = t->cold_span;
-        t->cold_span *= t->cold_span < COLD_MOST ? 2 : 1;
-    } else if (t->cold > 0) {
-        t->cold--;
+        t->feeds.cold = t->feeds.cold_span;
+        t->feeds.cold_span *= t->feeds.cold_span < COLD_MOST ? 2 : 1;
+    } else if (t->feeds.cold > 0) {
+        t->feeds.cold--;
     }
-    if (t->cold > 0) {
+    if (t->feeds.cold > 0) {
         expect_next(t);
     }
     f->data_s = dt_now_s() - begin_s;
@@ -193,11 +194,11 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
 
 int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_error *err)
 {
-    struct trainer_feed *f = &t->feeds[t->begun % 2];
+    struct trainer_feed *f = &t->feeds.feed[t->stepper.begun % 2];
     if (!f->full && fill(t, f, err) != 0) {
         return -1;
     }
-    if (t->copy != NULL) {
+    if (t->feeds.copy != NULL) {
         dt_event_wait(f->copied, t->world->compute);
     }
     f->full = false;
@@ -207,14 +208,14 @@ int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_e
 
 void trainer_batch_used(struct trainer *t, struct trainer_feed *f)
 {
-    if (t->copy != NULL) {
+    if (t->feeds.copy != NULL) {
         dt_event_record(f->used, t->world->compute);
     }
 }
 
 int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err)
 {
-    struct trainer_feed *f = &t->feeds[t->begun % 2];
+    struct trainer_feed *f = &t->feeds.feed[t->stepper.begun % 2];
     struct dt_error ignored;
     if (fill(t, f, err) != 0) {
         return -1;
@@ -228,9 +229,10 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
 
 struct batch *trainer_batch_eval(struct trainer *t, int64_t i)
 {
-    struct trainer_feed *f = &t->feeds[(t->begun + 1) % 2]; /* the other one may hold the next
+    struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2]; /* the other one may hold the next
                                                              * step's already */
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    read_batch(t, f, &t->val, &t->val_order, &(struct trainer_micro){.position = i * samples}, 0, t->world->compute);
+    read_batch(t, f, &t->feeds.val, &t->feeds.val_order, &(struct trainer_micro){.position = i * samples}, 0,
+               t->world->compute);
     return &f->batches[0];
 }

@@ -83,12 +83,12 @@ void trainer_graph_open(struct trainer *t)
     g->measuring = t->job->training.cuda_graphs == GRAPHS_AUTO;
     g->on = !g->measuring;
     g->first_step = -1;
-    t->graphs = g;
+    t->stepper.graphs = g;
 }
 
 static void forget(struct trainer *t)
 {
-    struct trainer_graphs *g = t->graphs;
+    struct trainer_graphs *g = t->stepper.graphs;
     for (int i = 0; i < t->chain.block_count; i++) {
         for (int k = 0; k < g->count[i]; k++) {
             dt_graph_close(g->of[i][k].graph);
@@ -99,10 +99,10 @@ static void forget(struct trainer *t)
 
 void trainer_graph_close(struct trainer *t)
 {
-    if (t->graphs != NULL) {
+    if (t->stepper.graphs != NULL) {
         forget(t);
     }
-    t->graphs = NULL;
+    t->stepper.graphs = NULL;
 }
 
 /* ---- a call ---- */
@@ -160,10 +160,11 @@ static bool capture(struct trainer *t, const struct block *b, const struct pass 
         rc = dt_graph_end(p->stream, out, &err);
     }
     if (rc != 0) {
-        t->graphs->on = t->graphs->measuring = false;
-        t->graphs->refused = true;
+        t->stepper.graphs->on = t->stepper.graphs->measuring = false;
+        t->stepper.graphs->refused = true;
         if (!dt_stream_failed(p->stream, NULL)) {
-            metrics_say(&t->metrics, "train: warning: no CUDA graphs: %s; kernels are launched one by one", err.text);
+            observers_say(&t->observers, "train: warning: no CUDA graphs: %s; kernels are launched one by one",
+                          err.text);
         }
     }
     return rc == 0;
@@ -171,7 +172,7 @@ static bool capture(struct trainer *t, const struct block *b, const struct pass 
 
 void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p)
 {
-    struct trainer_graphs *g = t->graphs;
+    struct trainer_graphs *g = t->stepper.graphs;
     if (g == NULL || g->refused || b->layer < 0) {
         chain_call(b, p);
         return;
@@ -195,18 +196,18 @@ static int64_t turn_of(int64_t n)
 
 void trainer_graph_begin(struct trainer *t)
 {
-    struct trainer_graphs *g = t->graphs;
+    struct trainer_graphs *g = t->stepper.graphs;
     if (g == NULL || !g->measuring) {
         return;
     }
-    g->first_step = g->first_step < 0 ? t->begun : g->first_step;
-    int64_t turn = turn_of(t->begun - g->first_step);
+    g->first_step = g->first_step < 0 ? t->stepper.begun : g->first_step;
+    int64_t turn = turn_of(t->stepper.begun - g->first_step);
     g->on = turn >= 0 && turn % 2 == 0;
 }
 
 static void decide(struct trainer *t)
 {
-    struct trainer_graphs *g = t->graphs;
+    struct trainer_graphs *g = t->stepper.graphs;
     double without_s = dt_bench_median(g->times[0], g->time_count[0]),
            with_s = dt_bench_median(g->times[1], g->time_count[1]);
     char fields[160];
@@ -215,19 +216,19 @@ static void decide(struct trainer *t)
     if (!g->on) {
         forget(t);
     }
-    metrics_say(&t->metrics,
-                "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)",
-                g->on ? "on" : "off", with_s * 1e3, without_s * 1e3);
+    observers_say(&t->observers,
+                  "train: CUDA graphs %s: a step takes %.4g ms with them and %.4g ms without (training.cuda_graphs)",
+                  g->on ? "on" : "off", with_s * 1e3, without_s * 1e3);
     snprintf(fields, sizeof fields, "\"on\": %s, \"with_s\": %.6g, \"without_s\": %.6g, \"step\": %lld, \"round\": %d",
-             g->on ? "true" : "false", with_s, without_s, (long long)t->step, t->world->round);
-    metrics_event(&t->metrics, "cuda_graphs", fields);
+             g->on ? "true" : "false", with_s, without_s, (long long)t->run.step, t->world->round);
+    observers_event(&t->observers, "cuda_graphs", fields);
 }
 
 /* While the host waits for a step, the next one is already enqueued. So only steps count whose
  * neighbours are of the same kind. */
 void trainer_graph_timed(struct trainer *t, int64_t step, double step_s)
 {
-    struct trainer_graphs *g = t->graphs;
+    struct trainer_graphs *g = t->stepper.graphs;
     if (g == NULL || !g->measuring) {
         return;
     }

@@ -7,10 +7,12 @@
 #include "base/log.h"
 #include "worker/engine/gpu_blame.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SPARE_LEAST_BYTES 0x8p20
 #define SPARE_SHARE (1.0 / 128)
@@ -90,7 +92,7 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
     struct dt_error err;
     double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->strategy.precision.masters,
                                    t->chain.spec.own_memory, &err) == 0
-                       ? needed(&other.plan, on_device)
+                       ? needed(&other.memory.plan, on_device)
                        : INFINITY;
     trainer_close(&other);
     return bytes;
@@ -174,9 +176,9 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
 static void add_parts(const struct trainer *t, bool on_device, int holders, struct dt_text *out)
 {
     char part[32];
-    double need = needed(&t->plan, on_device);
+    double need = needed(&t->memory.plan, on_device);
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
-        double bytes = (double)t->plan.bytes[i];
+        double bytes = (double)t->memory.plan.bytes[i];
         if (bytes > need / 20 && !(on_device && i == PLAN_STAGING)) {
             dt_text_printf(out, "%s%s %s", out->size > 0 ? ", " : "", plan_purpose_name((enum plan_purpose)i),
                            dt_text_bytes(bytes * holders, part, sizeof part));
@@ -196,7 +198,7 @@ static int does_not_fit(const struct trainer *t, bool on_device, int local_size,
     (void)snprintf(who, sizeof who, "%d rank%s on this %s %s", holders, holders == 1 ? "" : "s",
                    on_device ? "GPU" : "host", holders == 1 ? "needs" : "need");
     (void)dt_fail(err, DT_NO_MEMORY, "plan: %s %s (%s), %s is %s; %s", who,
-                  dt_text_bytes(needed(&t->plan, on_device) * holders, need_text, sizeof need_text),
+                  dt_text_bytes(needed(&t->memory.plan, on_device) * holders, need_text, sizeof need_text),
                   dt_text_str(&parts), what, dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text),
                   dt_text_str(&advice));
     dt_text_clear(&parts);
@@ -212,14 +214,14 @@ int trainer_check_memory(const struct trainer *t, struct dt_device *device, int 
         return 0;
     }
     double have = plan_available(local_size, what, sizeof what);
-    return needed(&t->plan, false) * local_size <= have
+    return needed(&t->memory.plan, false) * local_size <= have
                ? 0
                : does_not_fit(t, false, local_size, local_size, have, what, err);
 }
 
 int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err)
 {
-    bool fits = total_bytes <= 0 || needed(&t->plan, true) <= total_bytes;
+    bool fits = total_bytes <= 0 || needed(&t->memory.plan, true) <= total_bytes;
     return fits ? 0 : does_not_fit(t, true, local_size, 1, total_bytes, "memory of the GPU", err);
 }
 
@@ -274,15 +276,15 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     (void)dt_device_place(w->device->ops->name, w->device->options.index, &place);
     int sharers = w->gpus.ranks;
     double in_use = (double)total_bytes - (double)free_bytes, others = others_bytes(w);
-    t->context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
-    double connected = fmin(t->connected_bytes, t->context_bytes);
+    t->memory.context_bytes = sharers > 1 ? 0 : fmax(0, in_use - others);
+    double connected = fmin(t->memory.connected_bytes, t->memory.context_bytes);
     /* the rest is others', though nobody told us so */
-    double own = connected + fmin(t->context_bytes - connected, CONTEXT_MOST_BYTES);
+    double own = connected + fmin(t->memory.context_bytes - connected, CONTEXT_MOST_BYTES);
     double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
     double spare = spare_bytes((double)total_bytes);
-    double need = needed(&t->plan, true) + graphs + spare,
+    double need = needed(&t->memory.plan, true) + graphs + spare,
            room = (double)total_bytes - own - (graphs + spare) * sharers;
-    if (needed(&t->plan, true) * sharers > room) {
+    if (needed(&t->memory.plan, true) * sharers > room) {
         return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
     }
     if (need <= (double)free_bytes) {
@@ -300,12 +302,27 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     return 0;
 }
 
+/* Memory of this process that is resident now. */
+static double resident_bytes(void)
+{
+    long long pages = 0, all = 0;
+    char text[128];
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return sscanf(text, "%lld %lld", &all, &pages) == 2 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : 0;
+}
+
 double trainer_memory(const struct trainer *t)
 {
     size_t free_bytes, total_bytes;
     struct dt_device *device = t->world->device;
     if (device->host_memory || !dt_device_memory(device, &free_bytes, &total_bytes)) {
-        return metrics_memory();
+        return resident_bytes();
     }
     return fmax(0, (double)total_bytes - (double)free_bytes - others_bytes(t->world));
 }
@@ -313,5 +330,5 @@ double trainer_memory(const struct trainer *t)
 double trainer_planned_bytes(const struct trainer *t)
 {
     bool on_device = !t->world->device->host_memory;
-    return needed(&t->plan, on_device) + (on_device ? t->context_bytes : 0);
+    return needed(&t->memory.plan, on_device) + (on_device ? t->memory.context_bytes : 0);
 }

@@ -51,14 +51,14 @@ static int run_mark(struct dt_stream *s, void *args, struct dt_error *err)
  * sanitizer, which would ask for an order, does not watch. */
 __attribute__((no_sanitize("thread"))) static int64_t last_mark(const struct trainer *t)
 {
-    return __atomic_load_n(t->progress, __ATOMIC_RELAXED);
+    return __atomic_load_n(t->stepper.progress, __ATOMIC_RELAXED);
 }
 
 static void look_at_marks(struct trainer *t)
 {
     int64_t number = last_mark(t);
-    if (number != t->progress_seen) {
-        t->progress_seen = number;
+    if (number != t->stepper.progress_seen) {
+        t->stepper.progress_seen = number;
         show_mark(
             &(struct mark){t->world->page, (enum dt_phase)(number & MARK_MASK), number >> MARK_SHIFT & MARK_MASK});
     }
@@ -76,9 +76,10 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
         dt_stream_call(w->compute, run_mark, &m, sizeof m);
         return;
     }
-    int64_t number = ((++t->marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
+    int64_t number = ((++t->stepper.marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
     w->device->kernels->fill(
-        w->compute, &(struct dt_fill_args){.x = t->progress, .count = 1, .value = (double)number, .type = DT_I64});
+        w->compute,
+        &(struct dt_fill_args){.x = t->stepper.progress, .count = 1, .value = (double)number, .type = DT_I64});
     look_at_marks(t);
     if (dt_comm_stopped(w->comm, &why) != 0) {
         t->lost = true;
@@ -131,16 +132,16 @@ int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, st
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
 {
     strategy_land(&t->strategy);
-    dt_event_record(t->done, t->world->compute);
-    return trainer_wait(t, t->done, what, err);
+    dt_event_record(t->stepper.done, t->world->compute);
+    return trainer_wait(t, t->stepper.done, what, err);
 }
 
 /* ---- one micro-step ---- */
 
 static int busy_sms(const struct trainer *t, const struct block *b, enum pass_phase phase)
 {
-    return strategy_busy_sms(&t->strategy, t->world, phase, b->index + 1 == t->chain.block_count, t->at.micro_step == 0,
-                             t->at.micro_step + 1 == t->at.count);
+    return strategy_busy_sms(&t->strategy, t->world, phase, b->index + 1 == t->chain.block_count,
+                             t->stepper.at.micro_step == 0, t->stepper.at.micro_step + 1 == t->stepper.at.count);
 }
 
 static void fetch(struct trainer *t, int block)
@@ -180,7 +181,7 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
 {
     struct trainer *t = w->context;
     struct strategy *s = &t->strategy;
-    p->batch = b->takes_batch ? p->batch : &t->shape;
+    p->batch = b->takes_batch ? p->batch : &t->stepper.shape;
     p->busy_sms = busy_sms(t, b, p->phase);
     p->kernels = t->world->device->kernels; /* a meter may have come before them since */
     if (p->phase != PASS_BACKWARD) {
@@ -194,7 +195,7 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
         if (!strategy_trains(s, b->units[k])) {
             continue;
         }
-        p->grads[k] = s->grads->get(s, b->units[k], t->at.micro_step, &p->accumulate[k]);
+        p->grads[k] = s->grads->get(s, b->units[k], t->stepper.at.micro_step, &p->accumulate[k]);
     }
     return true;
 }
@@ -203,10 +204,10 @@ static void run_block(const struct chain_walk *w, const struct block *b, const s
 {
     struct trainer *t = w->context;
     const char *what = p->phase == PASS_RECOMPUTE ? "recompute" : p->phase == PASS_BACKWARD ? "backward" : "forward";
-    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, p->stream, what,
+    int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, p->stream, what,
                               b->layer >= 0 ? t->chain.units[b->unit].name : b->ops->name);
     trainer_run_block(t, b, p);
-    timeline_end(t->timeline, span, p->stream);
+    timeline_end(t->stepper.timeline, span, p->stream);
 }
 
 /* Forward: weights that no later block uses go, but for those that backward, which comes from
@@ -228,8 +229,8 @@ static void leave_forward(struct trainer *t, const struct block *b, enum pass_ph
 static void leave_backward(struct trainer *t, const struct block *b)
 {
     struct strategy *s = &t->strategy;
-    bool last_micro_step = t->at.micro_step + 1 == t->at.count;
-    mark(t, DT_PHASE_BACKWARD, t->at.micro_step);
+    bool last_micro_step = t->stepper.at.micro_step + 1 == t->stepper.at.count;
+    mark(t, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
     if (s->prefetch == PREFETCH_POST && b->index > 0) {
         fetch(t, b->index - 1);
     }
@@ -261,22 +262,22 @@ void trainer_step_open(struct trainer *t)
     const struct chain *c = &t->chain;
     void **kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *kept);
     for (int i = 0; i < c->block_count; i++) {
-        kept[i] = plan_at(&t->plan, t->piece_kept[i]);
+        kept[i] = plan_at(&t->memory.plan, t->memory.kept[i]);
     }
-    t->walk = (struct chain_walk){.chain = c,
-                                  .stream = t->world->compute,
-                                  .kernels = t->world->device->kernels,
-                                  .grad_type = t->strategy.precision.grads,
-                                  .kept = kept,
-                                  .again = plan_at(&t->plan, t->piece_again),
-                                  .scratch = plan_at(&t->plan, t->piece_scratch),
-                                  .buffers = plan_at(&t->plan, t->piece_buffers),
-                                  .hooks = &hooks,
-                                  .context = t};
+    t->stepper.walk = (struct chain_walk){.chain = c,
+                                          .stream = t->world->compute,
+                                          .kernels = t->world->device->kernels,
+                                          .grad_type = t->strategy.precision.grads,
+                                          .kept = kept,
+                                          .again = plan_at(&t->memory.plan, t->memory.again),
+                                          .scratch = plan_at(&t->memory.plan, t->memory.scratch),
+                                          .buffers = plan_at(&t->memory.plan, t->memory.buffers),
+                                          .hooks = &hooks,
+                                          .context = t};
     for (int i = 0; i < 2; i++) {
-        t->walk.y[i] = plan_at(&t->plan, t->piece_y[i]);
-        t->walk.y_branch[i] = plan_at(&t->plan, t->piece_branch[i]);
-        t->walk.gradient[i] = plan_at(&t->plan, t->piece_gradient[i]);
+        t->stepper.walk.y[i] = plan_at(&t->memory.plan, t->memory.y[i]);
+        t->stepper.walk.y_branch[i] = plan_at(&t->memory.plan, t->memory.branch[i]);
+        t->stepper.walk.gradient[i] = plan_at(&t->memory.plan, t->memory.gradient[i]);
     }
 }
 
@@ -292,7 +293,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
 {
     struct world *w = t->world;
     struct strategy *s = &t->strategy;
-    struct trainer_pending *p = &t->pending[t->begun % 2];
+    struct trainer_pending *p = &t->stepper.pending[t->stepper.begun % 2];
     struct trainer_feed *f;
     double begin_s = dt_now_s();
     if (trainer_batch_take(t, &f, err) != 0) {
@@ -300,85 +301,99 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     }
     p->begin_s = begin_s;
     p->data_s = f->data_s;
-    p->rate = horizon_rate(&t->horizon, &t->schedule, t->begun_samples);
+    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
     p->count = f->count;
     p->epoch = f->epoch;
     p->position = f->position;
     p->blank = f->blank;
     p->blank_rank = f->blank_rank;
     const struct batch_split now = trainer_split(t);
-    bool last = t->begun + 1 >= t->total_steps;
-    t->begun_samples = p->samples =
-        horizon_after(&t->horizon, &t->job->training, t->begun_samples, &now, p->epoch, p->position, last);
-    p->riders = t->pace_due;
-    t->pace_due = false;
+    bool last = t->stepper.begun + 1 >= t->run.total_steps;
+    t->stepper.begun_samples = p->samples =
+        horizon_after(&t->run.horizon, &t->job->training, t->stepper.begun_samples, &now, p->epoch, p->position, last);
+    p->riders = t->stepper.pace_due;
+    t->stepper.pace_due = false;
     trainer_graph_begin(t);
-    timeline_step(t->timeline, t->begun + 1);
+    timeline_step(t->stepper.timeline, t->stepper.begun + 1);
 
     step_sums_begin(&t->step_sums);
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
+    w->device->kernels->fill(w->compute,
+                             &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
         const struct batch *batch = &f->batches[j];
-        const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->loss_sum[j]};
-        t->at = (struct trainer_at){j, f->count};
+        const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->stepper.loss_sum[j]};
+        t->stepper.at = (struct trainer_at){j, f->count};
         mark(t, DT_PHASE_FORWARD, j);
-        chain_forward(&t->walk, PASS_FORWARD, batch, &loss);
+        chain_forward(&t->stepper.walk, PASS_FORWARD, batch, &loss);
         mark(t, DT_PHASE_BACKWARD, j);
-        chain_backward(&t->walk, batch, &loss);
+        chain_backward(&t->stepper.walk, batch, &loss);
     }
     trainer_batch_used(t, f);
     strategy_land(s);
 
     mark(t, DT_PHASE_STEP, f->count);
-    struct step_sums_input sums = {.loss_sum = t->loss_sum,
+    struct step_sums_input sums = {.loss_sum = t->stepper.loss_sum,
                                    .valid_count = f->valid,
                                    .micro_steps = f->count,
                                    .max_norm = t->job->training.max_grad_norm,
                                    .normalization = t->job->training.loss_normalization,
-                                   .riders = p->riders ? t->pace.block_ns : NULL,
-                                   .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
-    int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
+                                   .riders = p->riders ? t->stepper.pace.block_ns : NULL,
+                                   .votes = observers_vote(&t->observers)};
+    int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = step_sums_start(&t->step_sums, &sums);
-    timeline_end(t->timeline, span, w->compute);
+    timeline_end(t->stepper.timeline, span, w->compute);
     if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
                       * nothing */
-        span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
+        span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
         optimizer_step(&t->optimizer, p->rate, t->step_sums.factor);
-        timeline_end(t->timeline, span, w->compute);
+        timeline_end(t->stepper.timeline, span, w->compute);
     }
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
-    t->begun++;
-    timeline_step(t->timeline, t->begun + 1);
-    bool more = t->begun < t->total_steps && !t->stop_wanted && !t->lost;
-    return t->ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
+    t->stepper.begun++;
+    timeline_step(t->stepper.timeline, t->stepper.begun + 1);
+    bool more = t->stepper.begun < t->run.total_steps && !trainer_stops(t) && !t->lost;
+    return t->stepper.ahead > 0 && more ? trainer_batch_prepare(t, p->done, err) : 0;
+}
+
+/* A step is over: where its time went, for the judge of all ranks, and on the page for the agent. */
+static void keep_pace(struct trainer *t, double begin_s, double data_s, double now_s)
+{
+    struct dt_page *page = t->world->page;
+    bool complete = pace_step(&t->stepper.pace, begin_s, data_s, now_s, dt_stream_waited_s(t->world->compute));
+    t->stepper.pace_due = t->stepper.pace_due || (complete && t->size > 1); /* one rank is slower than nobody */
+    if (complete) {
+        atomic_store(&page->data_s, (double)t->stepper.pace.block_ns[PACE_DATA] * 1e-9 / PACE_BLOCK);
+        atomic_store(&page->compute_s, (double)t->stepper.pace.block_ns[PACE_COMPUTE] * 1e-9 / PACE_BLOCK);
+        atomic_store(&page->communication_s, (double)t->stepper.pace.block_ns[PACE_COMMUNICATION] * 1e-9 / PACE_BLOCK);
+    }
 }
 
 /* Once each: of the next ones metrics.jsonl has the number. */
 static void say_blank(struct trainer *t, const struct trainer_pending *p)
 {
     bool local_mean = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
-    if (p->blank && t->blank_steps++ == 0) {
-        metrics_say(
-            &t->metrics,
+    if (p->blank && t->run.blank_steps++ == 0) {
+        observers_say(
+            &t->observers,
             "train: step %lld: no row of its batch has a target: the weights stay as they are, in all such steps",
-            (long long)t->step);
-    } else if (!p->blank && p->blank_rank >= 0 && local_mean && !t->blank_rank_said) {
-        t->blank_rank_said = true;
-        metrics_say(&t->metrics,
-                    "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean "
-                    "(training.loss_normalization "
-                    "local_mean); write global_tokens for the mean over targets",
-                    (long long)t->step, p->blank_rank);
+            (long long)t->run.step);
+    } else if (!p->blank && p->blank_rank >= 0 && local_mean && !t->run.blank_rank_said) {
+        t->run.blank_rank_said = true;
+        observers_say(&t->observers,
+                      "train: step %lld: rank %d has no target in a micro-batch, which counts as loss 0 in the mean "
+                      "(training.loss_normalization "
+                      "local_mean); write global_tokens for the mean over targets",
+                      (long long)t->run.step, p->blank_rank);
     }
 }
 
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err)
 {
     struct world *w = t->world;
-    const struct trainer_pending *p = &t->pending[t->step % 2];
+    const struct trainer_pending *p = &t->stepper.pending[t->run.step % 2];
     char what[48];
-    snprintf(what, sizeof what, "step %lld", (long long)t->step + 1);
+    snprintf(what, sizeof what, "step %lld", (long long)t->run.step + 1);
     if (trainer_wait(t, p->done, what, err) != 0) {
         return -1;
     }
@@ -386,40 +401,40 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     if (r->bad_rank >= 0) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the loss is not finite; lower training.learning_rate or look at the data",
-                      (long long)t->step + 1);
+                      (long long)t->run.step + 1);
         return dt_blame(err, DT_FAULT_FAILED, r->bad_rank);
     }
     if (!r->norm_finite) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the gradient is not finite; lower training.learning_rate or look at the data",
-                      (long long)t->step + 1);
+                      (long long)t->run.step + 1);
         return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     if (p->blank && r->valid_count > 0) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: data.train has no targets here, and on another rank it has; give all the same files",
-                      (long long)t->step + 1);
+                      (long long)t->run.step + 1);
         return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
-    t->step++;
-    t->epoch = p->epoch;
-    t->position = p->position;
-    t->horizon.samples = p->samples;
-    t->stop_wanted = t->stop_wanted || r->stop_count > 0;
-    t->tokens += p->count * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
-    atomic_store(&w->page->step, t->step);
+    t->run.step++;
+    t->run.epoch = p->epoch;
+    t->run.position = p->position;
+    t->run.horizon.samples = p->samples;
+    t->run.votes |= r->votes;
+    t->run.tokens += p->count * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
+    atomic_store(&w->page->step, t->run.step);
     double now_s = dt_now_s();
-    trainer_pace_keep(t, p->begin_s, p->data_s, now_s);
+    keep_pace(t, p->begin_s, p->data_s, now_s);
     say_blank(t, p);
     *out = (struct trainer_result){.loss = r->valid_count > 0 ? r->loss : NAN,
                                    .grad_norm = r->valid_count > 0 ? r->grad_norm : NAN,
                                    .lr = p->rate,
-                                   .step_s = now_s - fmax(p->begin_s, t->finished_s),
+                                   .step_s = now_s - fmax(p->begin_s, t->stepper.finished_s),
                                    .valid_count = r->valid_count,
                                    .micro_steps = p->count,
                                    .pace = p->riders ? step_sums_riders(&t->step_sums, p->turn) : NULL};
-    t->finished_s = now_s;
-    trainer_graph_timed(t, t->step - 1, out->step_s);
+    t->stepper.finished_s = now_s;
+    trainer_graph_timed(t, t->run.step - 1, out->step_s);
     return 0;
 }
 
@@ -427,33 +442,33 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
 {
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (t->val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
+    int64_t count = (t->feeds.val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;
-    timeline_step(t->timeline, 0);
-    strategy_send_buffers(&t->strategy, t->walk.buffers, t->chain.buffer_count);
-    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
+    timeline_step(t->stepper.timeline, 0);
+    strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
+    w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
         const struct batch *batch = trainer_batch_eval(t, i);
         valid += batch->weight;
-        t->at = (struct trainer_at){0, 1};
+        t->stepper.at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
-        chain_forward(&t->walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->loss_sum});
-        /* The sums so far, of all ranks: the last are the result. With them travels the wish to
+        chain_forward(&t->stepper.walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->stepper.loss_sum});
+        /* The sums so far, of all ranks: the last are the result. With them travel votes to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
          * this one does, so the host waits. */
         turn = step_sums_start_sum(&t->step_sums,
-                                   &(struct step_sums_input){.loss_sum = t->loss_sum,
+                                   &(struct step_sums_input){.loss_sum = t->stepper.loss_sum,
                                                              .valid_count = &valid,
                                                              .micro_steps = 1,
-                                                             .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
-        dt_event_record(t->done, w->compute);
-        if (trainer_wait(t, t->done, "evaluation", err) != 0) {
+                                                             .votes = observers_vote(&t->observers) & VOTE_STOP});
+        dt_event_record(t->stepper.done, w->compute);
+        if (trainer_wait(t, t->stepper.done, "evaluation", err) != 0) {
             return -1;
         }
-        if (step_sums_read(&t->step_sums, turn)->stop_count > 0 && i + 1 < count) {
-            t->stop_wanted = true;
+        if (step_sums_read(&t->step_sums, turn)->votes != 0 && i + 1 < count) {
+            t->run.votes |= VOTE_STOP;
             *loss = NAN;
             return 0;
         }

@@ -11,28 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define START_LIMIT_S 600.0
-#define FOR_EVER_S 1e9
-#define STEP_LIMIT_S 60.0
-/* a lone rank looks at its clock itself and says where it is: the agent, who looks too, leaves
- * it the first word */
-#define OWN_WORD_S 1.0
-
-/* Tells the agent how long the pulse may stand still: training.step_timeout, otherwise by the
- * longest step so far. */
-static void set_pulse_limit(struct trainer *t, double at_least_s)
-{
-    double limit_s = t->job->training.step_timeout_s;
-    if (limit_s > 0) {
-        limit_s += t->size == 1 ? OWN_WORD_S : 0;
-    } else {
-        limit_s = t->longest_step_s > 0 ? fmax(STEP_LIMIT_S, 5 * t->longest_step_s) : START_LIMIT_S;
-    }
-    limit_s = fmax(limit_s, at_least_s);
-    atomic_store(&t->world->page->pulse_limit_ms, (uint32_t)fmin(limit_s * 1e3, 4e9));
-    dt_page_pulse(t->world->page);
-}
-
 #define PEAK_SIDE 384
 #define PEAK_MEASURE_S 0.01
 
@@ -69,41 +47,40 @@ static double peak_of(struct trainer *t)
     return 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / best_s;
 }
 
-static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
+/* Where the run stands. */
+static struct report stand(struct trainer *t)
 {
-    int64_t tokens = r->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
-    return (struct metrics_step){
-        .step = t->step,
-        .total_steps = t->total_steps,
-        .epoch = (double)t->epoch + (double)t->position / (double)t->train.sample_count,
-        .tokens = t->tokens,
-        .targets = r->valid_count,
-        .blank_steps = t->blank_steps,
-        .loss = r->loss,
-        .grad_norm = r->grad_norm,
-        .lr = r->lr,
-        .step_s = r->step_s,
-        .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
-        .mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / r->step_s / (t->peak_flops * t->size),
-        .round = t->world->round,
-    };
+    return (struct report){.of = t, .step = t->run.step, .total_steps = t->run.total_steps, .round = t->world->round};
 }
 
-/* For the agent, which is asked for it while we compute. */
-static void show(struct dt_page *page, const struct metrics_step *m)
+void trainer_report(struct trainer *t, enum moment moment)
 {
-    if (m->targets > 0) { /* otherwise the last ones stand */
-        atomic_store(&page->loss, m->loss);
-        atomic_store(&page->grad_norm, m->grad_norm);
-    }
-    atomic_store(&page->lr, m->lr);
-    atomic_store(&page->tokens_per_s, m->tokens_per_s);
-    atomic_store(&page->learned_step, m->step);
+    struct report r = stand(t);
+    observers_report(&t->observers, &r, moment);
 }
 
 static bool due(int64_t step, int64_t interval)
 {
     return interval > 0 && step % interval == 0;
+}
+
+static void report_step(struct trainer *t, const struct trainer_result *x)
+{
+    int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
+    struct report r = stand(t);
+    r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
+    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.tokens = t->run.tokens;
+    r.targets = x->valid_count;
+    r.blank_steps = t->run.blank_steps;
+    r.loss = x->loss;
+    r.grad_norm = x->grad_norm;
+    r.lr = x->lr;
+    r.step_s = x->step_s;
+    r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
+    r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
+    r.pace = x->pace;
+    observers_report(&t->observers, &r, MOMENT_STEP);
 }
 
 #define HEARD_S 3.0 /* a rank that fails has ended by then */
@@ -128,7 +105,8 @@ static void add_room(struct trainer *t, struct dt_error *err)
 void trainer_say_cause(struct trainer *t, const struct dt_error *why)
 {
     char words[DT_WORDS_BYTES];
-    (world_tell_cause(t->world, why) ? metrics_log : metrics_say)(&t->metrics, "train: %s", dt_error_words(why, words));
+    (world_tell_cause(t->world, why) ? observers_note : observers_say)(&t->observers, "train: %s",
+                                                                       dt_error_words(why, words));
     t->world->told = true;
 }
 
@@ -137,30 +115,28 @@ void trainer_say_cause(struct trainer *t, const struct dt_error *why)
  * same way again: the checkpoint before is where it continues. */
 static int save(struct trainer *t, bool last, struct dt_error *err)
 {
-    dt_page_phase(t->world->page, DT_PHASE_SAVE);
-    double limit_s = t->job->checkpointing.save_timeout_s;
-    set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
-    int64_t before = t->saved_step;
+    trainer_report(t, MOMENT_SAVING);
+    int64_t before = t->saver.saved_step;
     char cause[DT_WORDS_BYTES];
     int rc = trainer_save(t, err);
     if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
-        metrics_log(&t->metrics, "train: %s; trying once more", dt_error_words(err, cause));
+        observers_note(&t->observers, "train: %s; trying once more", dt_error_words(err, cause));
         dt_sleep_s(SECOND_TRY_S);
         rc = trainer_save(t, err);
     }
-    set_pulse_limit(t, 0);
+    trainer_report(t, MOMENT_SAVE_OVER);
     if (rc == 0 || t->lost || !trainer_disk_refused(err)) {
         return rc;
     }
     char fields[96];
-    snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
-    metrics_event(&t->metrics, "save_failed", fields);
+    snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->run.step, t->world->round);
+    observers_event(&t->observers, "save_failed", fields);
     if (err->status == DT_FULL) { /* in what else a disk refuses, its size plays no part */
         add_room(t, err);
     }
     if (!last) {
-        metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval",
-                    dt_error_words(err, cause));
+        observers_say(&t->observers, "train: warning: %s; training goes on, the next try is at the next interval",
+                      dt_error_words(err, cause));
         return 0;
     }
     char words[128] = "; put that right, and the same command continues from the beginning";
@@ -180,29 +156,20 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     return -1;
 }
 
-/* What was planned beside what the process holds once everything has been touched. */
-static void compare_memory(struct trainer *t, double measured_bytes)
-{
-    char fields[96];
-    snprintf(fields, sizeof fields, "\"planned_bytes\": %.0f, \"measured_bytes\": %.0f, \"round\": %d",
-             trainer_planned_bytes(t), measured_bytes, t->world->round);
-    metrics_event(&t->metrics, "memory", fields);
-}
-
 /* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here
  * begins with it. */
-static int evaluate(struct trainer *t, const struct metrics_step *m, struct dt_error *err)
+static int evaluate(struct trainer *t, struct dt_error *err)
 {
-    double loss;
-    if (!t->eval_due || t->stop_wanted) {
+    struct report r = stand(t);
+    if (!t->run.eval_due || trainer_stops(t)) {
         return 0;
     }
-    if (trainer_evaluate(t, &loss, err) != 0) {
+    if (trainer_evaluate(t, &r.val_loss, err) != 0) {
         return -1;
     }
-    if (!t->stop_wanted) {
-        t->eval_due = false;
-        metrics_val(&t->metrics, m, loss);
+    if (!trainer_stops(t)) {
+        t->run.eval_due = false;
+        observers_report(&t->observers, &r, MOMENT_EVALUATION);
     }
     return 0;
 }
@@ -210,30 +177,37 @@ static int evaluate(struct trainer *t, const struct metrics_step *m, struct dt_e
 /* Of data whose labels say what counts: rows where nothing does. */
 static void say_blank_rows(struct trainer *t)
 {
-    const struct data_source *sources[] = {&t->train, &t->val};
-    for (int i = 0; i < 1 + t->has_val && t->world->round <= 1; i++) {
+    const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
+    for (int i = 0; i < 1 + t->feeds.has_val && t->world->round <= 1; i++) {
         const struct data_source *s = sources[i];
         if (s->blank_count == s->sample_count) {
-            metrics_say(&t->metrics, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",
-                        s->blank_path);
+            observers_say(&t->observers, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",
+                          s->blank_path);
         } else if (s->blank_count > 0) {
-            metrics_say(&t->metrics,
-                        "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
-                        i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count,
-                        (long long)s->blank_row, s->blank_path);
+            observers_say(
+                &t->observers,
+                "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
+                i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count,
+                (long long)s->blank_row, s->blank_path);
         }
     }
 }
 
 static bool eval_falls_on(const struct trainer *t, int64_t step)
 {
-    return t->has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->total_steps);
+    return t->feeds.has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
 }
 
-/* What comes after this step begins with its state: nothing of the next one may have begun. */
-static bool needs_state(const struct trainer *t, int64_t step, bool files)
+static bool save_falls_on(const struct trainer *t, int64_t step)
 {
-    return eval_falls_on(t, step) || (files && due(step, t->job->checkpointing.save_every_n_steps));
+    return t->files && due(step, t->job->checkpointing.save_every_n_steps);
+}
+
+/* What comes after the last step that was begun needs its state: the next one may not begin yet. */
+static bool needs_state(const struct trainer *t)
+{
+    return eval_falls_on(t, t->stepper.begun) || save_falls_on(t, t->stepper.begun) ||
+           (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
 enum { SPANS_MOST = 1 << 16 };
@@ -242,7 +216,7 @@ enum { SPANS_MOST = 1 << 16 };
 static int open_timeline(struct trainer *t, struct dt_error *err)
 {
     const int64_t *steps = t->job->logging.timeline_steps;
-    if (steps[0] == 0 || t->step >= steps[0] + steps[1] - 1) {
+    if (steps[0] == 0 || t->run.step >= steps[0] + steps[1] - 1) {
         return 0;
     }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
@@ -250,92 +224,63 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     double spans =
         (double)steps[1] *
         ((double)t->micro_steps * (3 * t->chain.block_count + 4 * t->chain.unit_count + 1) + t->chain.unit_count + 3);
-    int rc =
-        timeline_open(&t->timeline, t->world, steps[0], steps[1], spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
-    t->strategy.timeline = t->timeline;
+    int rc = timeline_open(&t->stepper.timeline, t->world, steps[0], steps[1],
+                           spans < SPANS_MOST ? (int)spans : SPANS_MOST, err);
+    t->strategy.timeline = t->stepper.timeline;
     return rc;
 }
 
-/* A disk that refuses it costs a warning. */
-static void write_timeline(struct trainer *t)
+/* What the step that is done, or a vote that came with it, asks for before the next one begins. Votes
+ * wait for the steps that were begun before they were heard. */
+static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
-    struct dt_error err;
-    char *path = dt_format("%s/timeline-rank-%d.json", t->job->output_dir, t->rank);
-    if (timeline_write(t->timeline, path, &err) == 0) {
-        metrics_say(&t->metrics, "train: timeline: %s", path);
-    } else {
-        metrics_say(&t->metrics, "train: warning: timeline: %s", err.text);
-    }
-    free(path);
-}
-
-static int train(struct trainer *t, const struct trainer_hooks *hooks, struct dt_error *err)
-{
-    const struct job *job = t->job;
-    bool files = !hooks->no_files;
-    int64_t steps_here = 0;
-    t->peak_flops = t->rank == 0 && files ? peak_of(t) : NAN;
-    set_pulse_limit(t, 0);
-    struct metrics_step m = {.step = t->step, .total_steps = t->total_steps, .round = t->world->round};
-    if (evaluate(t, &m, err) != 0) {
+    unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
+    bool evaluates = t->run.eval_due = eval_falls_on(t, t->run.step) || (t->feeds.has_val && (votes & VOTE_EVALUATE));
+    if (evaluate(t, err) != 0) {
         return -1;
     }
-    trainer_pace_open(t);
+    bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
+         saves = asked && t->run.step < t->run.total_steps && !trainer_stops(t);
+    if (saves && save(t, false, err) != 0) {
+        return -1;
+    }
+    t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
+    if (evaluates || saves) {
+        pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
+    }
+    return 0;
+}
+
+static int train(struct trainer *t, struct dt_error *err)
+{
+    t->run.peak_flops = t->rank == 0 && t->files ? peak_of(t) : NAN;
+    trainer_report(t, MOMENT_START);
+    if (evaluate(t, err) != 0) {
+        return -1;
+    }
     trainer_batch_restart(t);
     for (;;) {
-        bool held =
-            t->stop_wanted || t->begun >= t->total_steps || (t->begun > t->step && needs_state(t, t->begun, files));
-        if (!held && t->begun - t->step <= t->ahead) {
+        bool held = trainer_stops(t) || t->stepper.begun >= t->run.total_steps ||
+                    (t->stepper.begun > t->run.step && needs_state(t));
+        if (!held && t->stepper.begun - t->run.step <= t->stepper.ahead) {
             if (trainer_begin(t, err) != 0) {
                 return -1;
             }
             continue;
         }
-        if (t->begun == t->step) {
+        if (t->stepper.begun == t->run.step) {
             break;
         }
         struct trainer_result r;
         if (trainer_finish(t, &r, err) != 0) {
             return -1;
         }
-        bool end = t->step >= t->total_steps;
-        trainer_pace(t, r.pace);
-        t->longest_step_s = fmax(t->longest_step_s, r.step_s);
-        set_pulse_limit(t, 0);
-        m = describe(t, &r);
-        show(t->world->page, &m);
-        bool log = due(t->step, job->logging.log_every_n_steps) || end, compare = ++steps_here == 3;
-        if (compare || (log && t->metrics.active)) { /* asks the device: not in each step */
-            m.memory_bytes = trainer_memory(t);
-        }
-        if (compare) {
-            compare_memory(t, m.memory_bytes);
-        }
-        metrics_step(&t->metrics, &m, log);
-        if (timeline_over(t->timeline, t->step)) {
-            write_timeline(t);
-        }
-        if (hooks->after_step) {
-            hooks->after_step(t, &r, hooks->context);
-        }
-        bool between = t->eval_due = eval_falls_on(t, t->step);
-        if (evaluate(t, &m, err) != 0) {
+        report_step(t, &r);
+        if (act_between_steps(t, err) != 0) {
             return -1;
         }
-        if (files && due(t->step, job->checkpointing.save_every_n_steps) && !end && !t->stop_wanted) {
-            if (save(t, false, err) != 0) {
-                return -1;
-            }
-            between = true;
-        }
-        if (between) {
-            pace_skip(&t->pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
-        }
     }
-    if (files && t->saved_step != t->step && save(t, true, err) != 0) {
-        return -1;
-    }
-    return 0;
+    return t->files && t->saver.saved_step != t->run.step ? save(t, true, err) : 0;
 }
 
 /* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different
@@ -367,11 +312,11 @@ static void let_the_cause_end(struct world *w)
     }
 }
 
-int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code,
+int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err)
 {
-    static const struct trainer_hooks none;
-    hooks = hooks ? hooks : &none;
+    static const struct observers_options none;
+    options = options != NULL ? options : &none;
     struct trainer t;
     int rc = -1;
     if (check_hosts(w, job, err) != 0) {
@@ -382,66 +327,63 @@ int trainer_run(struct world *w, const struct job *job, const struct trainer_hoo
                                                              * already */
         goto out;
     }
-    metrics_open(&t.metrics, hooks->no_files ? NULL : job->output_dir, w->rank, hooks->quiet);
-    metrics_log(&t.metrics, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size, (int)getpid(),
-                w->round);
+    t.files = !options->no_files;
+    observers_open(&t.observers, job, w, options);
+    observers_note(&t.observers, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size,
+                   (int)getpid(), w->round);
     if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
         goto out;
     }
     say_blank_rows(&t);
     bool found = false;
-    set_pulse_limit(&t, 0); /* reading shows a pulse; who does not read is found */
-    if (!hooks->no_files && trainer_resume(&t, &found, err) != 0) {
+    trainer_report(&t, MOMENT_READING);
+    if (t.files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
-    if (!hooks->no_files) {
+    if (t.files) {
         trainer_check_disk(&t);
     }
     bool evaluated;
-    if (metrics_cut(&t.metrics, t.step, &evaluated, err) != 0 ||
+    if (observers_rewind(&t.observers, t.run.step, &evaluated, err) != 0 ||
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
-    t.eval_due = !evaluated && (found || t.total_steps == 0) && eval_falls_on(&t, t.step);
-    t.finished_before = found && t.step >= t.total_steps && !t.eval_due;
-    if ((!found && trainer_init_weights(&t, err) != 0) || (!hooks->no_files && trainer_write_folder(&t, err) != 0)) {
+    t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
+    t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
+    if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
-    if (!hooks->no_files && trainer_keep_origin(&t, found, err) != 0) {
+    if (t.files && trainer_keep_origin(&t, found, err) != 0) {
         goto out;
     }
-    if (t.finished_before && horizon_is_done(&t.horizon, &job->training)) {
-        metrics_say(&t.metrics, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
-                    (long long)t.step);
-    } else if (t.finished_before) {
-        metrics_say(&t.metrics,
-                    "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on "
-                    "all ranks: it ends here; a smaller "
-                    "batch or fewer ranks would train it",
-                    job->output_dir, (long long)t.step, (long long)trainer_split(&t).micro_batch);
-    } else if ((!hooks->no_files && open_timeline(&t, err) != 0) || train(&t, hooks, err) != 0) {
+    if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
+        observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
+                      (long long)t.run.step);
+    } else if (t.run.finished_before) {
+        observers_say(
+            &t.observers,
+            "train: %s: step %lld: what is left of training.num_epochs fills no micro-batch of %lld samples on "
+            "all ranks: it ends here; a smaller "
+            "batch or fewer ranks would train it",
+            job->output_dir, (long long)t.run.step, (long long)trainer_split(&t).micro_batch);
+    } else if ((t.files && open_timeline(&t, err) != 0) || train(&t, err) != 0) {
         goto out;
     }
-    set_pulse_limit(&t, START_LIMIT_S);
-    *exit_code = t.step >= t.total_steps && !t.eval_due ? DT_EXIT_DONE : DT_EXIT_STOPPED;
-    if (*exit_code == DT_EXIT_DONE && !hooks->no_files && w->rank == 0 && trainer_export(&t, err) != 0) {
+    trainer_report(&t, MOMENT_CLOSING);
+    *exit_code = t.run.step >= t.run.total_steps && !t.run.eval_due ? DT_EXIT_DONE : DT_EXIT_STOPPED;
+    if (*exit_code == DT_EXIT_DONE && t.files && w->rank == 0 && trainer_export(&t, err) != 0) {
         goto out;
     }
-    if (!t.finished_before) {
-        metrics_say(&t.metrics,
-                    *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
-                                               : "train: stopped at step %lld, saved; the same command continues",
-                    (long long)t.step);
+    if (!t.run.finished_before) {
+        observers_say(&t.observers,
+                      *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
+                                                 : "train: stopped at step %lld, saved; the same command continues",
+                      (long long)t.run.step);
     }
     if (trainer_settle(&t, "end", err) != 0) {
         goto out;
     }
-    if (timeline_over(t.timeline, INT64_MAX)) {
-        write_timeline(&t);
-    }
-    if (hooks->at_end) {
-        hooks->at_end(&t, hooks->context);
-    }
+    trainer_report(&t, MOMENT_END);
     rc = 0;
 out:
     if (rc != 0) {
@@ -453,7 +395,7 @@ out:
         (void)world_tell_cause(w, err);
         if (!w->told) {
             char words[DT_WORDS_BYTES];
-            metrics_log(&t.metrics, "train: %s", dt_error_words(err, words));
+            observers_note(&t.observers, "train: %s", dt_error_words(err, words));
         }
         if (trainer_only_heard(err)) {
             let_the_cause_end(w);

@@ -1,5 +1,5 @@
-/* Training: one struct joins job, chain, strategy, plan, optimizer and data; trainer_run is the
- * whole life of a worker.
+/* Training: struct trainer joins what is trained (chain, strategy, optimizer) with five parts: the run,
+ * feeds, memory, stepper, saver. trainer_run is the whole life of a worker.
  *   trainer_prepare   all sizes, no memory; enough for train --plan
  *   trainer_open      memory, weights (initial, loaded or from a checkpoint)
  *   trainer_begin     puts one optimizer step in; trainer_finish: what it came to; trainer_evaluate; trainer_save
@@ -13,29 +13,69 @@
 #include "worker/data/data.h"
 #include "worker/run/horizon.h"
 #include "worker/job/job.h"
-#include "worker/run/metrics.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
+#include "worker/run/observers/observer.h"
+
+/* Where the run stands: steps whose results are known, and where it ends. trainer.c */
+struct trainer_run {
+    int64_t step, epoch, position, tokens, total_steps;
+    int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
+    bool blank_rank_said;
+    /* What the learning rate would be now if nothing had changed when the run went on. */
+    double rate_before;
+    struct horizon horizon;
+    struct schedule schedule;
+    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
+    unsigned votes;
+    bool eval_due;        /* the evaluation of this step was not made yet */
+    bool finished_before; /* a finished run was found: nothing was done */
+    double peak_flops;    /* of one rank's device, by rank 0; NaN: unknown */
+};
 
 struct trainer_micro { /* where a micro-step takes its samples */
     int64_t epoch, position;
 };
 
-struct trainer_feed { /* batches of one step: trainer_batch.c */
+struct trainer_feed { /* the batches of one step */
     struct batch *batches;
-    int64_t *valid;                 /* per micro-step, as the batches say */
-    int64_t count;                  /* micro-steps */
-    int64_t epoch, position;        /* behind it */
-    double data_s;                  /* for which it was waited */
-    bool blank;                     /* no rank has a target in it: the weights stay as they are */
-    int blank_rank;                 /* the first that has none in one of its micro-steps, where
-                                     * others have some; -1 */
-    bool full;                      /* read, and not taken yet */
-    char *host, *device;            /* for each micro-step the fields of a batch; the loader
-                                     * fills the host's */
+    int64_t *valid;          /* per micro-step, as the batches say */
+    int64_t count;           /* micro-steps */
+    int64_t epoch, position; /* where the data go on behind the step */
+    double data_s;           /* how long the step waited for them */
+    bool blank;              /* no rank has a target in them: the weights stay as they are */
+    /* The first rank that has no target in one of its micro-steps, where others have some; -1: none. */
+    int blank_rank;
+    bool full; /* read, and not taken yet */
+    /* For each micro-step the fields of a batch; the loader fills the host's. */
+    char *host, *device;
     struct dt_event *copied, *used; /* on a device with memory of its own; else null */
+};
+
+/* Samples, and batches on their way to the device. trainer_batch.c */
+struct trainer_feeds {
+    struct data_source train, val;
+    bool has_val;
+    struct sampler order, val_order;
+    int64_t read_epoch, read_position; /* where the next step's batches come from */
+    /* For `cold` steps more the disk is asked for samples before they are read; after the next wait
+     * for the disk, for `cold_span` steps. */
+    int64_t cold, cold_span;
+    struct trainer_feed feed[2]; /* used alternately, as the steps are */
+    struct trainer_micro *micro; /* the micro-steps of the step that is read */
+    struct dt_stream *copy;      /* to a device with memory of its own; else null */
+};
+
+/* The plan, and which of its pieces are whose. trainer_open.c, trainer_memory.c */
+struct trainer_memory {
+    struct plan plan;
+    int *kept; /* per block */
+    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress;
+    /* Of a device with memory of its own: what was in use of it before the plan, streams and
+     * libraries; and of that, what the communicators took when they were connected. */
+    double context_bytes, connected_bytes;
 };
 
 struct trainer_pending { /* a step that was enqueued */
@@ -48,86 +88,62 @@ struct trainer_pending { /* a step that was enqueued */
     struct dt_event *done;
 };
 
-struct trainer {
-    const struct job *job;
-    struct world *world; /* null until trainer_open */
-    struct chain chain;
-    struct strategy strategy;
-    struct plan plan;
-    struct optimizer optimizer;
-    struct step_sums step_sums;
-    struct schedule schedule;
-    struct metrics metrics;
-    struct data_source train, val;
-    bool has_val;
-    struct sampler order, val_order;
-    int rank, size, shards;
-
-    int64_t micro_steps;                                /* of a full step */
-    int64_t step, epoch, position, tokens, total_steps; /* of steps whose results are known */
-    int64_t blank_steps;                                /* of the steps: without any target, so
-                                                         * they changed nothing */
-    bool blank_rank_said;
-    double rate_before;                /* what the learning rate would be now if nothing had
-                                        * changed when the run went on */
-    struct horizon horizon;            /* alike */
-    int64_t begun, begun_samples;      /* steps that were enqueued, and what horizon.samples is
-                                        * then */
-    int64_t read_epoch, read_position; /* where the next step's batches come from */
-    int64_t cold, cold_span;           /* for so many steps more the disk is asked for samples
-                                        * before they are read; and after the next wait for it */
-    int ahead;                         /* steps that may be enqueued while the results of one are
-                                        * not known */
-    struct trainer_feed feeds[2];      /* used in turn, as the steps are */
+/* Steps under way. trainer_step.c, trainer_graph.c */
+struct trainer_stepper {
+    int64_t begun, begun_samples; /* steps that were enqueued, and what horizon.samples is behind them */
+    int ahead;                    /* steps that may be enqueued while the results of one are not known */
     struct trainer_pending pending[2];
-    double finished_s;             /* when the last result was known */
-    struct dt_stream *copy;        /* brings batches to a device with memory of its own; else
-                                    * null */
-    struct batch shape;            /* what a block is given that takes no fields of a batch: sizes */
-    struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
-    struct timeline *timeline;     /* null: not wanted */
-    int64_t save_tries;            /* begun in this round, the same on all ranks: each has words
-                                    * of its own in the store */
-    int64_t saved_step;
-    char *model_config;                /* rank 0, from trainer_keep_origin or trainer_load on:
-                                        * config.json of the exported folder */
-    bool saved_rewritten;              /* the checkpoint that was loaded is of a version that did
-                                        * not keep config.json as it came */
-    char *saved_path;                  /* of the checkpoint of saved_step; null before there is
-                                        * one */
-    bool stop_wanted;                  /* by any rank, known to all */
-    bool eval_due;                     /* the evaluation that falls on this step was not made yet */
-    bool lost;                         /* a peer, while the host ran ahead of its device, or the
-                                        * device itself: nothing more is enqueued or saved */
-    bool finished_before;              /* a finished run was found: nothing was done */
-    bool inspecting;                   /* tests: opened without output folder */
-    int64_t named_step;                /* rank 0: of this run's checkpoint that
-                                        * checkpointing.resume names; -1: none */
-    int hold;                          /* rank 0: the lock on the folder of checkpoints; -1: none */
-    double context_bytes;              /* of a device with memory of its own: what was in use of
-                                        * it before the plan, streams and libraries */
-    double connected_bytes;            /* of that: what the communicators made when they were
-                                        * connected */
-    double longest_step_s, peak_flops; /* peak_flops: of one rank's device, by rank 0; NaN
-                                        * unknown */
-    struct pace_clock pace;
-    bool pace_due;           /* a block of it is complete and travels with the next step */
-    struct pace_judge judge; /* rank 0 */
-    struct pace_news *pace_news;
-
-    /* pieces of the plan, then their addresses */
-    int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss,
-        piece_batch, piece_host_batch, piece_progress;
-    int *piece_kept;
+    double finished_s; /* when the last result was known */
     struct chain_walk walk;
+    struct batch shape; /* sizes, for a block that takes no fields of a batch */
     struct trainer_at { /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
     double *loss_sum;  /* one per micro-step */
-    int64_t *progress; /* host memory that a device with memory of its own marks (trainer_step.c) */
+    int64_t *progress; /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
-    struct trainer_micro *micro;
     struct dt_event *done;
+    struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
+    struct timeline *timeline;     /* null: not wanted */
+    struct pace_clock pace;
+    bool pace_due; /* a block of the clock is complete and travels with the next step */
+};
+
+/* Checkpoints. trainer_state.c, trainer_resume.c, trainer_origin.c */
+struct trainer_saver {
+    /* Saves that were begun in this round, the same on all ranks: each has keys of its own in the
+     * store. */
+    int64_t tries;
+    int64_t saved_step; /* of the newest checkpoint; -1: there is none */
+    char *saved_path;   /* where it is; null: there is none */
+    /* The checkpoint that was loaded is of a version that did not keep config.json as it came. */
+    bool rewritten;
+    /* Rank 0, from trainer_keep_origin or trainer_load on: config.json of the exported folder. */
+    char *model_config;
+    /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
+    int64_t named_step;
+    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
+};
+
+struct trainer {
+    const struct job *job;
+    struct world *world; /* null until trainer_open */
+    int rank, size, shards;
+    int64_t micro_steps; /* of a full step */
+    bool files;          /* output folder and checkpoints as in a real run */
+    /* A peer was lost while the host ran ahead of its device, or the device itself: nothing more is
+     * enqueued or saved. */
+    bool lost;
+    struct chain chain;
+    struct strategy strategy;
+    struct optimizer optimizer;
+    struct step_sums step_sums;
+    struct observers observers;
+    struct trainer_run run;
+    struct trainer_feeds feeds;
+    struct trainer_memory memory;
+    struct trainer_stepper stepper;
+    struct trainer_saver saver;
     struct dt_arena arena;
 };
 
@@ -140,15 +156,11 @@ struct trainer_result {
                           * the next one; null: none did */
 };
 
-/* Tests look and act between steps; members may be null. */
-struct trainer_hooks {
-    void (*after_step)(struct trainer *t, const struct trainer_result *r,
-                       void *context);                /* its results are known; the next step may
-                                                       * be in (t->begun) */
-    void (*at_end)(struct trainer *t, void *context); /* weights are final, still in memory */
-    void *context;
-    bool quiet, no_files; /* nothing on stderr; no output folder, no checkpoints */
-};
+/* A rank of the job wishes to stop: nothing new begins, and the run ends with a save. */
+static inline bool trainer_stops(const struct trainer *t)
+{
+    return (t->run.votes & VOTE_STOP) != 0;
+}
 
 /* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host.
  * type: what the device computes with, DT_F32 (the job may then want BF16), or DT_F64 for
@@ -183,7 +195,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
 /* trainer_step.c: the memory of an open plan becomes that of the walk. */
 void trainer_step_open(struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one
- * after it. At most t->ahead + 1 steps are in at a time. */
+ * after it. At most t->stepper.ahead + 1 steps are in at a time. */
 int trainer_begin(struct trainer *t, struct dt_error *err);
 /* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as
  * behind it. */
@@ -191,7 +203,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
- * target. A wish to stop ends it early: t->stop_wanted, and the loss is NaN. */
+ * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
  * arrived. */
@@ -257,8 +269,8 @@ int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *o
 int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, struct dt_error *err);
 /* --plan: what the start would find without changing anything: -1 when the checkpoint to begin
  * from (the newest, or the one that is named) was another training's, or the named one is not
- * there or no checkpoint. Where there is one, the run stands there then (t->step,
- * t->total_steps). */
+ * there or no checkpoint. Where there is one, the run stands there then (t->run.step,
+ * t->run.total_steps). */
 int trainer_check_folder(struct trainer *t, struct dt_error *err);
 /* --plan before a start: DT_IN_USE when another job writes to the folder of checkpoints. */
 int trainer_check_free(const struct job *job, struct dt_error *err);
@@ -302,19 +314,12 @@ struct horizon trainer_horizon(const struct trainer *t);
  * when the run began. */
 void trainer_say_changes(struct trainer *t, const struct job_changes *changes);
 
-/* trainer_pace.c: the straggler report. open: before the first step; close is harmless without
- * it. */
-void trainer_pace_open(struct trainer *t);
-void trainer_pace_close(struct trainer *t);
-/* A step is over: where its time went, for the judge of all ranks and on the page for who asks
- * the agent. */
-void trainer_pace_keep(struct trainer *t, double begin_s, double data_s, double now_s);
-/* Judges the times that a step brought along (null is fine), and says on rank 0 who is slow. */
-void trainer_pace(struct trainer *t, const int64_t *table);
-
-/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. */
-int trainer_run(struct world *w, const struct job *job, const struct trainer_hooks *hooks, int *exit_code,
+/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. options: null, but
+ * for tests, which look and act as one more observer. */
+int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err);
+/* Tells the observers where the run stands: for moments that need no more. */
+void trainer_report(struct trainer *t, enum moment moment);
 /* The disk refused something: DT_FULL or DT_IO. */
 bool trainer_disk_refused(const struct dt_error *err);
 /* The exit code that belongs to an error. */

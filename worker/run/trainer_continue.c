@@ -9,8 +9,8 @@
 static void compare_data(const struct trainer *t, const struct checkpoint_state *state, struct dt_text *out)
 {
     if (state->data_count > 0) {
-        (void)data_differ(state->data, state->data_count, &t->train, out);
-    } else if (state->data_hash != t->train.hash) {
+        (void)data_differ(state->data, state->data_count, &t->feeds.train, out);
+    } else if (state->data_hash != t->feeds.train.hash) {
         dt_text_puts(out, "not the data it was trained on");
     }
 }
@@ -25,7 +25,7 @@ int trainer_check_saved(const struct trainer *t, const struct checkpoint_state *
     int rc = job_compare(known ? state->job : "{}", known ? t->job->text : "{}", t->job->checkpointing.accept,
                          data.data, changes, err);
     dt_text_clear(&data);
-    const char *was = state->tokenizer != NULL ? state->tokenizer : "", *is = t->train.tokenizer;
+    const char *was = state->tokenizer != NULL ? state->tokenizer : "", *is = t->feeds.train.tokenizer;
     if (rc == 0 && *was != 0 && *is != 0 && strcmp(was, is) != 0) { /* data that were accepted */
         rc = dt_fail(err, DT_INVALID,
                      "data.train: tokenizer %s, and %s when it was saved; make the data with that one, or begin anew "
@@ -40,24 +40,25 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
 {
     struct job_training was = t->job->training;
     job_read_training(state->job != NULL ? state->job : "{}", &t->arena, &was);
-    t->step = state->step;
-    t->epoch = state->epoch;
-    t->position = state->position;
-    t->tokens = state->tokens;
+    t->run.step = state->step;
+    t->run.epoch = state->epoch;
+    t->run.position = state->position;
+    t->run.tokens = state->tokens;
     const struct batch_split last = {was.batch_size_per_gpu * state->ranks, was.gradient_accumulation_steps};
     bool known = state->horizon.of.micro_batch > 0;
-    t->horizon =
-        known ? state->horizon : horizon_guess(&was, &last, t->train.sample_count, t->step, t->epoch, t->position);
-    struct schedule before = horizon_schedule(&t->horizon, &was);
-    t->rate_before = horizon_rate(&t->horizon, &before, t->horizon.samples);
+    t->run.horizon =
+        known ? state->horizon
+              : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
+    struct schedule before = horizon_schedule(&t->run.horizon, &was);
+    t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
-            horizon_count_anew(&t->horizon, &was, &t->job->training, &last, t->epoch, t->position);
+            horizon_count_anew(&t->run.horizon, &was, &t->job->training, &last, t->run.epoch, t->run.position);
         }
         if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from
                                                       * their beginning */
-            t->epoch = t->position = 0;
-            t->horizon.base = t->horizon.samples;
+            t->run.epoch = t->run.position = 0;
+            t->run.horizon.base = t->run.horizon.samples;
         }
     }
     trainer_count(t);
@@ -65,10 +66,10 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
 
 struct horizon trainer_horizon(const struct trainer *t)
 {
-    struct horizon h = t->horizon;
+    struct horizon h = t->run.horizon;
     if (t->job->training.max_steps >= 0) { /* should it go on by num_epochs */
         const struct batch_split now = trainer_split(t);
-        h.base = horizon_base(&h, &t->job->training, &now, t->epoch, t->position);
+        h.base = horizon_base(&h, &t->job->training, &now, t->run.epoch, t->run.position);
     }
     return h;
 }
@@ -76,7 +77,7 @@ struct horizon trainer_horizon(const struct trainer *t)
 static void say_change(struct trainer *t, const struct job_change *change, const char *data)
 {
     struct dt_text what, fields;
-    double rate = horizon_rate(&t->horizon, &t->schedule, t->horizon.samples);
+    double rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->run.horizon.samples);
     dt_text_init(&what);
     dt_text_init(&fields);
     dt_text_printf(&fields, "\"key\": \"%s\", ", change->key);
@@ -88,16 +89,16 @@ static void say_change(struct trainer *t, const struct job_change *change, const
         dt_text_printf(&what, "%s %s -> %s", change->key, change->was, change->is);
         dt_text_printf(&fields, "\"was\": %s, \"is\": %s", change->was, change->is);
     }
-    dt_text_printf(&what, " from step %lld", (long long)t->step);
+    dt_text_printf(&what, " from step %lld", (long long)t->run.step);
     dt_text_puts(&what, change->kind == JOB_KEY_DATA ? ", with the first sample" : "");
-    if (rate != t->rate_before) {
-        dt_text_printf(&what, " (learning rate %.3g -> %.3g)", t->rate_before, rate);
+    if (rate != t->run.rate_before) {
+        dt_text_printf(&what, " (learning rate %.3g -> %.3g)", t->run.rate_before, rate);
     }
-    dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->step, t->rate_before,
-                   rate);
-    metrics_say(&t->metrics, "train: %s", dt_text_str(&what));
-    if (t->step < t->total_steps) { /* of a finished run nothing changes */
-        metrics_event(&t->metrics, "change", dt_text_str(&fields));
+    dt_text_printf(&fields, ", \"step\": %lld, \"lr_was\": %.9g, \"lr\": %.9g", (long long)t->run.step,
+                   t->run.rate_before, rate);
+    observers_say(&t->observers, "train: %s", dt_text_str(&what));
+    if (t->run.step < t->run.total_steps) { /* of a finished run nothing changes */
+        observers_event(&t->observers, "change", dt_text_str(&fields));
     }
     dt_text_clear(&fields);
     dt_text_clear(&what);
@@ -105,15 +106,15 @@ static void say_change(struct trainer *t, const struct job_change *change, const
 
 void trainer_say_changes(struct trainer *t, const struct job_changes *changes)
 {
-    const struct batch_split now = trainer_split(t), *first = &t->horizon.of;
+    const struct batch_split now = trainer_split(t), *first = &t->run.horizon.of;
     int64_t batch = now.micro_batch * now.micro_steps, first_batch = first->micro_batch * first->micro_steps;
     for (int i = 0; i < changes->count; i++) {
         say_change(t, &changes->list[i], changes->data);
     }
-    if (batch != first_batch && t->step < t->total_steps) {
-        metrics_say(&t->metrics,
-                    "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the "
-                    "learning rate follows the samples",
-                    (long long)batch, (long long)first_batch, (long long)t->total_steps);
+    if (batch != first_batch && t->run.step < t->run.total_steps) {
+        observers_say(&t->observers,
+                      "train: a step is %lld samples, and was %lld when the run began: it ends at step %lld, and the "
+                      "learning rate follows the samples",
+                      (long long)batch, (long long)first_batch, (long long)t->run.total_steps);
     }
 }

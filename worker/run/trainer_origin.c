@@ -35,8 +35,8 @@ static int describe_model(struct trainer *t, const char *load, struct dt_error *
 
 void trainer_set_config(struct trainer *t, const char *text)
 {
-    free(t->model_config);
-    t->model_config = dt_strdup(text);
+    free(t->saver.model_config);
+    t->saver.model_config = dt_strdup(text);
 }
 
 /* config.json has the job's values of what is not computed with (probabilities of dropout). One that
@@ -50,7 +50,7 @@ static void put_kept(struct trainer *t)
             double value;
             memcpy(&value, t->job->model.sizes.bytes + f->offset, sizeof value);
             dt_text_init(&out);
-            origin_number(t->model_config, strlen(t->model_config), f->key, value, &out);
+            origin_number(t->saver.model_config, strlen(t->saver.model_config), f->key, value, &out);
             trainer_set_config(t, dt_text_str(&out));
             dt_text_clear(&out);
         }
@@ -65,7 +65,7 @@ static void say_dropout(struct trainer *t)
     struct dt_text found;
     size_t at = 0;
     dt_text_init(&found);
-    while (dt_scan_member(t->model_config, strlen(t->model_config), &at, &key, &value)) {
+    while (dt_scan_member(t->saver.model_config, strlen(t->saver.model_config), &at, &key, &value)) {
         if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0 &&
             memmem(key.at, key.size, "summary", strlen("summary")) == NULL) {
             dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size,
@@ -73,8 +73,8 @@ static void say_dropout(struct trainer *t)
         }
     }
     if (found.size > 0) {
-        metrics_say(
-            &t->metrics,
+        observers_say(
+            &t->observers,
             "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
             dt_text_str(&found));
     }
@@ -94,7 +94,7 @@ static int keep(struct trainer *t, const char *from, const char *own, struct dt_
     dt_text_init(&left_out);
     int rc = from != NULL ? origin_keep(from, own, &left_out, err) : dt_file_remove_tree(own, err);
     if (rc == 0 && left_out.size > 0) {
-        metrics_say(&t->metrics, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
+        observers_say(&t->observers, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
     }
     dt_text_clear(&left_out);
     return rc == 0 ? 0 : dt_wrap(err, "model.load");
@@ -105,7 +105,7 @@ static int keep(struct trainer *t, const char *from, const char *own, struct dt_
 static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
 {
     const char *load = t->job->model.load;
-    char *other = checkpoint_origin(t->saved_path), *home = dt_strdup(other);
+    char *other = checkpoint_origin(t->saver.saved_path), *home = dt_strdup(other);
     dt_file_strip(home);
     bool ours = same_folder(home, t->job->checkpointing.checkpoint_dir), there = dt_file_exists(other);
     int rc = 0;
@@ -115,7 +115,7 @@ static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
         rc = keep(t, load, own, err);
     }
     char *config = dt_format("%s/config.json", own);
-    if (rc == 0 && t->saved_rewritten && dt_file_exists(config)) {
+    if (rc == 0 && t->saver.rewritten && dt_file_exists(config)) {
         rc = describe_model(t, own, err);
     }
     free(config);
@@ -138,14 +138,14 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
         rc = keep_found(t, own, err);
     }
     free(own);
-    if (rc == 0 && !t->finished_before) { /* what is exported then is what was saved */
+    if (rc == 0 && !t->run.finished_before) { /* what is exported then is what was saved */
         put_kept(t);
     }
     if (rc == 0 && t->world->round <= 1) {
         if (found && load != NULL && !dt_file_exists(load)) {
-            metrics_say(&t->metrics,
-                        "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
-                        load);
+            observers_say(&t->observers,
+                          "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
+                          load);
         }
         say_dropout(t);
     }

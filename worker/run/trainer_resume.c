@@ -239,9 +239,9 @@ static const char *run_id_of(const struct trainer *t)
 static int hold_folder(struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
-    return t->hold >= 0 ? 0
-                        : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
-                                          HOLD_WAIT_S, &t->hold, err);
+    return t->saver.hold >= 0 ? 0
+                              : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
+                                                HOLD_WAIT_S, &t->saver.hold, err);
 }
 
 /* Looks what is in the folder. What the job says about the beginning is done once per launch;
@@ -280,7 +280,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     }
     s->name_last = names && (begun || strcmp(s->course.from, resume) == 0);
     s->named = names && !s->name_last;
-    t->named_step = names ? named_step(dir, resume) : -1;
+    t->saver.named_step = names ? named_step(dir, resume) : -1;
     return s->named ? find_named(s, dir, resume, err) : 0;
 }
 
@@ -288,8 +288,8 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
 static void pass_over(struct trainer *t, struct search *s, const char *why)
 {
     if (++s->skipped <= NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %s; %s", why,
-                    s->next < s->count ? "the one before is tried" : "there is none before it");
+        observers_say(&t->observers, "train: %s; %s", why,
+                      s->next < s->count ? "the one before is tried" : "there is none before it");
     }
 }
 
@@ -334,20 +334,20 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
 static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
-    char *own = checkpoint_path(job->checkpoint_dir, t->step);
-    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->step : -1, first = 0, last = 0;
+    char *own = checkpoint_path(job->checkpoint_dir, t->run.step);
+    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->run.step : -1, first = 0, last = 0;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
-        metrics_say(&t->metrics,
-                    "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
-                    "(step-N.old-1)",
-                    job->checkpoint_dir, (long long)first);
+        observers_say(&t->observers,
+                      "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
+                      "(step-N.old-1)",
+                      job->checkpoint_dir, (long long)first);
     } else if (left > 1) {
-        metrics_say(&t->metrics,
-                    "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: "
-                    "set aside (step-N.old-1)",
-                    job->checkpoint_dir, left, (long long)first, (long long)last);
+        observers_say(&t->observers,
+                      "train: %s: %d checkpoints, of steps %lld to %lld, are newer than what this course goes on from: "
+                      "set aside (step-N.old-1)",
+                      job->checkpoint_dir, left, (long long)first, (long long)last);
     }
     return left < 0 ? -1
                     : course_write(job->checkpoint_dir, run_id_of(t), t->world->launch,
@@ -544,8 +544,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         }
     }
     if (s.skipped > NOTES_SHOWN) {
-        metrics_say(&t->metrics, "train: %d more were passed over; dtckpt verify %s names them all",
-                    s.skipped - NOTES_SHOWN, t->job->checkpointing.checkpoint_dir);
+        observers_say(&t->observers, "train: %d more were passed over; dtckpt verify %s names them all",
+                      s.skipped - NOTES_SHOWN, t->job->checkpointing.checkpoint_dir);
     }
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
@@ -554,19 +554,19 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         rc = settle_course(t, &s, *found ? path.data : NULL, err);
     }
     if (rc == 0 && !*found && s.skipped > 0) {
-        metrics_say(&t->metrics, "train: %s: nothing to continue from; begins anew",
-                    t->job->checkpointing.checkpoint_dir);
+        observers_say(&t->observers, "train: %s: nothing to continue from; begins anew",
+                      t->job->checkpointing.checkpoint_dir);
     }
     if (rc == 0 && *found && s.name_last && !s.named && t->world->round <= 1) {
-        metrics_say(&t->metrics,
-                    "train: began from %s and goes on from its own saves; another output_dir begins there once more",
-                    t->job->checkpointing.resume);
+        observers_say(&t->observers,
+                      "train: began from %s and goes on from its own saves; another output_dir begins there once more",
+                      t->job->checkpointing.resume);
     }
     if (rc == 0 && *found) {
-        metrics_say(&t->metrics, "train: continues from %s (step %lld)", path.data, (long long)t->step);
+        observers_say(&t->observers, "train: continues from %s (step %lld)", path.data, (long long)t->run.step);
         char fields[64];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->step, t->world->round);
-        metrics_event(&t->metrics, "resume", fields);
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->run.step, t->world->round);
+        observers_event(&t->observers, "resume", fields);
         trainer_say_changes(t, &changes);
     }
     search_clear(&s);

@@ -49,8 +49,8 @@ static void remove_marks(const char *place)
 /* What data.train and data.val hold here. */
 static void hash_data(const struct trainer *t, char out[DATA_BYTES])
 {
-    (void)snprintf(out, DATA_BYTES, "%016llx%016llx", (unsigned long long)data_content(&t->train),
-                   (unsigned long long)(t->has_val ? data_content(&t->val) : 0));
+    (void)snprintf(out, DATA_BYTES, "%016llx%016llx", (unsigned long long)data_content(&t->feeds.train),
+                   (unsigned long long)(t->feeds.has_val ? data_content(&t->feeds.val) : 0));
 }
 
 /* Rank 0: makes the mark, and says "in NAME HOST DATA" or "by NAME HOST DATA". Nothing when

@@ -94,7 +94,7 @@ static int fill_buffers(struct trainer *t, struct pinned_window *window, const s
     int64_t count = t->chain.buffer_count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(real));
     for (int64_t done = 0, n; done < count; done += n) {
         n = count - done < most ? count - done : most;
-        char *at = (char *)t->walk.buffers + (size_t)done * dt_dtype_size(real);
+        char *at = (char *)t->stepper.walk.buffers + (size_t)done * dt_dtype_size(real);
         void *values = pinned_window_place(window, at);
         if (hf == NULL) {
             init_unit(&t->chain, -1, (uint64_t)t->job->training.seed, done, n, real, values);
@@ -225,7 +225,7 @@ static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *e
     for (int i = 0; i < t->chain.tensor_count; i++) {
         struct span span;
         if (t->chain.tensors[i].unit < 0 && cut(&t->chain.tensors[i], 0, t->chain.buffer_count, &span) &&
-            read_span(r, "weight", &span, t->walk.buffers, t->strategy.precision.buffers, err) != 0) {
+            read_span(r, "weight", &span, t->stepper.walk.buffers, t->strategy.precision.buffers, err) != 0) {
             return -1;
         }
     }
@@ -256,15 +256,15 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
     rc = rc == 0 ? read_buffers(t, &r, err) : rc;
     if (rc == 0) {
         trainer_take_place(t, state, changes);
-        t->saved_step = t->step;
-        free(t->saved_path);
-        t->saved_path = dt_strdup(path);
+        t->saver.saved_step = t->run.step;
+        free(t->saver.saved_path);
+        t->saver.saved_path = dt_strdup(path);
         trainer_set_config(t, state->model_config);
-        t->saved_rewritten = state->horizon.of.micro_batch == 0;
+        t->saver.rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
-        t->blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
-        atomic_store(&t->world->page->step, t->step);
-        atomic_store(&t->world->page->saved_step, t->step);
+        t->run.blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
+        atomic_store(&t->world->page->step, t->run.step);
+        atomic_store(&t->world->page->saved_step, t->run.step);
     }
     pinned_window_close(&r.window);
     free(r.wide);
@@ -345,7 +345,8 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         struct span span;
         if (x->unit < 0) {
             if (t->rank == 0 && cut(x, 0, t->chain.buffer_count, &span)) {
-                const char *at = (char *)t->walk.buffers + (size_t)x->offset * dt_dtype_size(s->precision.buffers);
+                const char *at =
+                    (char *)t->stepper.walk.buffers + (size_t)x->offset * dt_dtype_size(s->precision.buffers);
                 add_slice(out, &n, x, "weight", &span, at, readers->buffers);
             }
             continue;
@@ -418,7 +419,7 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
     entries[0] = dt_text_str(own);
     for (int r = 1; r < t->size; r++) {
         char key[64];
-        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->save_tries, r);
+        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->saver.tries, r);
         dt_text_init(&texts[r]);
         if (rc == 0 && trainer_await(t, key, &texts[r], save_timeout_s(t), err) != 0) {
             rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
@@ -434,7 +435,7 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         trainer_name_rank(rc == 0 ? -1 : r, err);
     }
     if (rc == 0) {
-        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->named_step};
+        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->saver.named_step};
         rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
     }
     for (int r = 1; r < t->size; r++) {
@@ -460,19 +461,19 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     struct dt_text entry, verdict;
     dt_text_init(&entry);
     dt_text_init(&verdict);
-    struct checkpoint_state state = {.step = t->step,
-                                     .epoch = t->epoch,
-                                     .position = t->position,
-                                     .tokens = t->tokens,
+    struct checkpoint_state state = {.step = t->run.step,
+                                     .epoch = t->run.epoch,
+                                     .position = t->run.position,
+                                     .tokens = t->run.tokens,
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
                                      .seed = t->job->training.seed,
-                                     .data_hash = t->train.hash,
-                                     .data = t->train.files,
-                                     .data_count = t->train.file_count,
-                                     .tokenizer = t->train.tokenizer,
+                                     .data_hash = t->feeds.train.hash,
+                                     .data = t->feeds.train.files,
+                                     .data_count = t->feeds.train.file_count,
+                                     .tokenizer = t->feeds.train.tokenizer,
                                      .job = t->job->text ? t->job->text : "{}",
-                                     .model_config = t->model_config,
+                                     .model_config = t->saver.model_config,
                                      .ranks = t->size,
                                      .round = t->world->round,
                                      .run_id = t->world->run_id,
@@ -481,7 +482,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     double begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, begin_s);
     char key[64];
-    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->save_tries, t->rank);
+    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->saver.tries, t->rank);
     int rc = 0;
     bool refused = false;
     if (write_slices(t, &state, &entry, &why) != 0) {
@@ -498,26 +499,27 @@ int trainer_save(struct trainer *t, struct dt_error *err)
             checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
         } else { /* complete, whether or not the others live to hear of it: the next round begins
                   * there */
-            atomic_store(&t->world->page->saved_step, t->step);
+            atomic_store(&t->world->page->saved_step, t->run.step);
         }
     } else {
         rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
     }
     if (rc == 0) {
-        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->save_tries);
+        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->saver.tries);
         /* Rank 0 waits for each of the others in turn, and then writes. */
         rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }
     if (rc == 0) {
-        t->saved_step = t->step;
-        free(t->saved_path);
-        t->saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->step);
-        atomic_store(&t->world->page->saved_step, t->step);
-        atomic_store(&t->world->page->save_s, dt_now_s() - begin_s);
-        char fields[96];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)t->step,
-                 dt_now_s() - begin_s, t->world->round);
-        metrics_event(&t->metrics, "save", fields);
+        t->saver.saved_step = t->run.step;
+        free(t->saver.saved_path);
+        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->run.step);
+        atomic_store(&t->world->page->saved_step, t->run.step);
+        const struct report saved = {.of = t,
+                                     .step = t->run.step,
+                                     .total_steps = t->run.total_steps,
+                                     .round = t->world->round,
+                                     .save_s = dt_now_s() - begin_s};
+        observers_report(&t->observers, &saved, MOMENT_SAVED);
     }
     dt_page_pulse(t->world->page);
     dt_text_clear(&entry);
@@ -548,8 +550,8 @@ static double say_aside(struct trainer *t)
     int count = course_aside(t->job->checkpointing.checkpoint_dir, model, &bytes, &remove);
     free(model);
     if (count > 0 && t->world->round <= 1) {
-        metrics_say(
-            &t->metrics,
+        observers_say(
+            &t->observers,
             "train: %s: %d folder%s of earlier courses %s set aside and take%s %s; what you do not need goes with: %s",
             t->job->checkpointing.checkpoint_dir, count, count == 1 ? "" : "s", count == 1 ? "is" : "are",
             count == 1 ? "s" : "", dt_text_bytes(bytes, text, sizeof text), dt_text_str(&remove));
@@ -565,7 +567,7 @@ void trainer_check_disk(struct trainer *t)
         return;
     }
     double aside_bytes = say_aside(t);
-    int64_t left = t->total_steps - t->step, every = job->save_every_n_steps,
+    int64_t left = t->run.total_steps - t->run.step, every = job->save_every_n_steps,
             saves = every > 0 ? (left + every - 1) / every : left > 0;
     int64_t *steps = NULL;
     int there = 0;
@@ -592,12 +594,12 @@ void trainer_check_disk(struct trainer *t)
                        dt_text_bytes(aside_bytes, aside_text, sizeof aside_text));
     }
     if (need > free_bytes) {
-        metrics_say(&t->metrics,
-                    "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower "
-                    "checkpointing.keep_last_n",
-                    job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside,
-                    (long long)saves, saves == 1 ? "" : "s", dt_text_bytes(one, one_text, sizeof one_text),
-                    saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
+        observers_say(&t->observers,
+                      "train: warning: %s: %s free%s, but %lld more checkpoint%s of %s need%s %s; make room, or lower "
+                      "checkpointing.keep_last_n",
+                      job->checkpoint_dir, dt_text_bytes(free_bytes, free_text, sizeof free_text), aside,
+                      (long long)saves, saves == 1 ? "" : "s", dt_text_bytes(one, one_text, sizeof one_text),
+                      saves == 1 ? "s" : "", dt_text_bytes(need, need_text, sizeof need_text));
     }
 }
 
@@ -607,23 +609,23 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     struct checkpoint *c = NULL;
     struct dt_text notes;
     dt_text_init(&notes);
-    int rc = checkpoint_open(&c, t->saved_path, err);
+    int rc = checkpoint_open(&c, t->saver.saved_path, err);
     if (rc == 0) {
         checkpoint_progress(c, pulse, t->world->page);
-        if (t->finished_before && checkpoint_is_exported(c, folder)) {
+        if (t->run.finished_before && checkpoint_is_exported(c, folder)) {
             goto out;
         }
         rc = checkpoint_export(c, folder, &notes, err);
     }
     if (rc == 0 && notes.size > 0) {
-        metrics_say(&t->metrics, "train: %s", dt_text_str(&notes));
+        observers_say(&t->observers, "train: %s", dt_text_str(&notes));
     }
     if (rc == 0) {
-        metrics_event(&t->metrics, "export", "");
+        observers_event(&t->observers, "export", "");
     } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the
                                              * same disk */
         (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)",
-                      t->saved_path);
+                      t->saver.saved_path);
         err->status = DT_INVALID;
     } else {
         (void)dt_wrap(err, "export of the model");
@@ -651,7 +653,7 @@ static void write_env(const struct trainer *t, struct dt_text *out)
                    t->size, t->world->node_count, t->world->round, t->world->device->ops->name,
                    t->world->device->kernels->name, t->world->threads);
     dt_text_printf(out, "  \"job_hash\": \"%016llx\",\n  \"data_hash\": \"%016llx\"\n}\n",
-                   (unsigned long long)XXH3_64bits(text, strlen(text)), (unsigned long long)t->train.hash);
+                   (unsigned long long)XXH3_64bits(text, strlen(text)), (unsigned long long)t->feeds.train.hash);
 }
 
 int trainer_write_folder(struct trainer *t, struct dt_error *err)
@@ -663,7 +665,7 @@ int trainer_write_folder(struct trainer *t, struct dt_error *err)
     char *logs = dt_format("%s/logs", dir), *job = dt_format("%s/job.json", dir), *env = dt_format("%s/env.json", dir);
     struct dt_text text;
     dt_text_init(&text);
-    bool stays = t->finished_before && dt_file_exists(job);
+    bool stays = t->run.finished_before && dt_file_exists(job);
     int rc = dt_file_mkdirs(logs, err);
     static const char *const names[] = {"job.json", "env.json", "metrics.jsonl", NULL};
     dt_file_remove_cut(dir, names);

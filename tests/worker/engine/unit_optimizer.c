@@ -403,7 +403,7 @@ static void test_clip(void **state)
         const struct step_sums_result *r = step_sums_read(&f.step_sums, f.step_sums.turn);
         double total = item(row, "total")->valuedouble;
         assert_true(fabs(r->grad_norm - total) <= 2e-6 * total);
-        assert_true(r->loss == 1.5 && r->valid_count == 2 && r->bad_rank == -1 && r->norm_finite && r->stop_count == 0);
+        assert_true(r->loss == 1.5 && r->valid_count == 2 && r->bad_rank == -1 && r->norm_finite && r->votes == 0);
         for (int e = 0; e < 7; e++) {
             double want = cJSON_GetArrayItem(item(row, "first"), e)->valuedouble;
             assert_true(fabs(get(&f, g, 0, e) * *f.step_sums.factor - want) <= 2e-6 * fabs(want));
@@ -428,12 +428,12 @@ static void test_sums(void **state)
     double loss[3] = {6, 0, 5};
     int64_t valid[3] = {3, 0, 10};
     struct step_sums_input in = {
-        .loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .stop = true};
+        .loss_sum = loss, .valid_count = valid, .micro_steps = 3, .normalization = LOSS_LOCAL_MEAN, .votes = VOTE_STOP};
     start_step(&f.step_sums, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_float_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->loss, 2.5 / 3, 1e-15);
     assert_float_equal(*f.step_sums.factor, 1.0 / 3, 1e-15);
-    assert_int_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->stop_count, 1);
+    assert_int_equal(step_sums_read(&f.step_sums, f.step_sums.turn)->votes, VOTE_STOP);
     in.normalization = LOSS_GLOBAL_TOKENS;
     start_step(&f.step_sums, &in);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);

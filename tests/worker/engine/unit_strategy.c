@@ -399,10 +399,10 @@ static void test_bytes_bf16(void **state)
         size_t w = all / (cases[i].sliced_weights ? 4 : 1), g = all / (cases[i].sliced_gradients ? 4 : 1),
                o = all / (cases[i].sliced_optimizer ? 4 : 1);
         size_t beside = strcmp(cases[i].row, "ddp") == 0 ? all : most; /* one bucket takes all */
-        assert_int_equal(t.plan.bytes[PLAN_WEIGHTS], w * 2);
-        assert_int_equal(t.plan.bytes[PLAN_GRADIENTS], g * cases[i].gradients);
-        assert_int_equal(t.plan.bytes[PLAN_OPTIMIZER], o * 12);
-        assert_int_equal(t.plan.bytes[PLAN_GRADIENT_SLOTS],
+        assert_int_equal(t.memory.plan.bytes[PLAN_WEIGHTS], w * 2);
+        assert_int_equal(t.memory.plan.bytes[PLAN_GRADIENTS], g * cases[i].gradients);
+        assert_int_equal(t.memory.plan.bytes[PLAN_OPTIMIZER], o * 12);
+        assert_int_equal(t.memory.plan.bytes[PLAN_GRADIENT_SLOTS],
                          cases[i].beside ? beside * 2 : slots * dt_dtype_size(cases[i].reduce));
         trainer_close(&t);
         dt_arena_clear(&job.arena);

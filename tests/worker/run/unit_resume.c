@@ -959,7 +959,7 @@ static void test_a_lost_proposal_is_a_failure(void **state)
     atomic_store(&page.order, DT_ORDER_ABORT);
     assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
     struct world w = {.rank = 1, .size = 2, .store = store, .page = &page};
-    struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .hold = -1};
+    struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .saver.hold = -1};
     assert_int_equal(trainer_resume(&t, &found, &err), -1);
     dt_store_close(store);
     dt_store_local_close(local);
@@ -999,7 +999,7 @@ static void test_a_proposal_is_no_path(void **state)
         assert_int_equal(dt_store_open_local(&store, local, &page, &err), 0);
         assert_int_equal(dt_store_set(store, "train/resume/0", said[i], strlen(said[i]), &err), 0);
         struct world w = {.rank = 1, .size = 2, .store = store, .page = &page};
-        struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .hold = -1};
+        struct trainer t = {.job = &job, .world = &w, .rank = 1, .size = 2, .saver.hold = -1};
         assert_int_equal(trainer_resume(&t, &found, &err), -1);
         assert_int_equal(err.status, said[i][0] == '!' ? DT_INTERNAL : DT_INVALID);
         assert_false(found);

@@ -136,9 +136,9 @@ static void test_unknown(void **state)
 /* Steps from (epoch, position) to the end, epoch by epoch: what the closed form must give. */
 static int64_t steps_by_epoch(const struct trainer *t, int64_t per_micro, int64_t whole, int64_t part)
 {
-    int64_t k = t->micro_steps, steps = t->step;
-    for (int64_t e = t->epoch; e <= whole; e++) {
-        int64_t begin = e == t->epoch ? t->position : 0, end = e < whole ? t->train.sample_count : part;
+    int64_t k = t->micro_steps, steps = t->run.step;
+    for (int64_t e = t->run.epoch; e <= whole; e++) {
+        int64_t begin = e == t->run.epoch ? t->run.position : 0, end = e < whole ? t->feeds.train.sample_count : part;
         int64_t micro = end > begin ? (end - begin) / per_micro : 0;
         steps += t->job->training.partial_accumulation == PARTIAL_STEP ? (micro + k - 1) / k : micro / k;
     }
@@ -151,30 +151,30 @@ static void test_steps_of_epochs(void **state)
     static const double epochs[] = {0.25, 1, 2.5, 3, 7};
     static const enum partial_accumulation partial[] = {PARTIAL_STEP, PARTIAL_DROP};
     struct job job = {.training = {.max_steps = -1, .batch_size_per_gpu = 3}};
-    struct trainer t = {.job = &job, .size = 2, .micro_steps = 2, .train = {.sample_count = 100}};
+    struct trainer t = {.job = &job, .size = 2, .micro_steps = 2, .feeds.train = {.sample_count = 100}};
     for (size_t i = 0; i < sizeof epochs / sizeof epochs[0]; i++) {
         for (size_t k = 0; k < 2; k++) {
             for (int64_t at = 0; at <= 300; at += 7) {
                 int64_t whole = (int64_t)epochs[i];
                 job.training.num_epochs = epochs[i];
                 job.training.partial_accumulation = partial[k];
-                t.epoch = at / 100;
-                t.position = at % 100;
-                t.step = at / 12;
+                t.run.epoch = at / 100;
+                t.run.position = at % 100;
+                t.run.step = at / 12;
                 trainer_count(&t);
-                assert_int_equal(t.total_steps,
+                assert_int_equal(t.run.total_steps,
                                  steps_by_epoch(&t, 6, whole, (int64_t)((epochs[i] - (double)whole) * 100)));
             }
         }
     }
     job.training.num_epochs = 1e6; /* the most a job may ask for, on the most data: no loop, no
                                     * overflow */
-    t.train.sample_count = INT64_C(1) << 42;
-    t.epoch = t.position = t.step = 0;
+    t.feeds.train.sample_count = INT64_C(1) << 42;
+    t.run.epoch = t.run.position = t.run.step = 0;
     for (size_t k = 0; k < 2; k++) {
         job.training.partial_accumulation = partial[k];
         trainer_count(&t);
-        assert_true(t.total_steps / 1000000 == ((INT64_C(1) << 42) / 6 + (k == 0)) / 2);
+        assert_true(t.run.total_steps / 1000000 == ((INT64_C(1) << 42) / 6 + (k == 0)) / 2);
     }
 }
 

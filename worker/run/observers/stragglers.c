@@ -1,9 +1,10 @@
-/* The straggler report: what the judge of pace.h finds is said by rank 0, with the host and
- * process that it is about. Where a rank is, it has told the store once; nobody asks before
- * there is something to say. */
+/* Rank 0 says which ranks are slow, with host and process, as the judge of pace.h finds from the
+ * times that came with a step. Each rank tells the store once where it is. Rank 0 asks the store
+ * only when it has something to say. */
+#include "worker/run/observers/observer.h"
+
 #include "base/clock.h"
-#include "base/text.h"
-#include "worker/run/trainer.h"
+#include "worker/run/pace.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -20,45 +21,44 @@ struct place { /* of a rank */
     int local_rank, pid; /* pid 0: unknown */
 };
 
-void trainer_pace_open(struct trainer *t)
+struct stragglers { /* of rank 0 */
+    struct pace_judge judge;
+    struct pace_news *news; /* room for one per rank */
+};
+
+static bool stragglers_open(struct observer *o)
+{
+    const struct world *w = o->all->world;
+    if (w->size > 1 && w->rank == 0) {
+        struct stragglers *x = o->state = dt_alloc(sizeof *x);
+        pace_judge_open(&x->judge, w->size);
+        x->news = dt_alloc((size_t)w->size * sizeof *x->news);
+    }
+    return w->size > 1; /* one rank is slower than nobody */
+}
+
+static void stragglers_close(struct observer *o)
+{
+    struct stragglers *x = o->state;
+    if (x != NULL) {
+        pace_judge_close(&x->judge);
+        free(x->news);
+        free(x);
+    }
+}
+
+static void tell_place(const struct world *w)
 {
     struct dt_error ignored; /* a lost store shows where it matters */
     char host[128] = "", key[32];
-    t->pace = (struct pace_clock){0};
-    if (t->size == 1) {
-        return;
-    }
     (void)gethostname(host, sizeof host - 1);
-    (void)snprintf(key, sizeof key, "where/%d", t->rank);
-    char *value = dt_format("%d %d %s", t->world->local_rank, (int)getpid(), host);
-    (void)dt_store_set(t->world->store, key, value, strlen(value), &ignored);
+    (void)snprintf(key, sizeof key, "where/%d", w->rank);
+    char *value = dt_format("%d %d %s", w->local_rank, (int)getpid(), host);
+    (void)dt_store_set(w->store, key, value, strlen(value), &ignored);
     free(value);
-    if (t->rank == 0) {
-        pace_judge_open(&t->judge, t->size);
-        t->pace_news = dt_alloc((size_t)t->size * sizeof *t->pace_news);
-    }
 }
 
-void trainer_pace_close(struct trainer *t)
-{
-    pace_judge_close(&t->judge);
-    free(t->pace_news);
-    t->pace_news = NULL;
-}
-
-void trainer_pace_keep(struct trainer *t, double begin_s, double data_s, double now_s)
-{
-    struct dt_page *page = t->world->page;
-    bool complete = pace_step(&t->pace, begin_s, data_s, now_s, dt_stream_waited_s(t->world->compute));
-    t->pace_due = t->pace_due || (complete && t->size > 1); /* one rank is slower than nobody */
-    if (complete) {
-        atomic_store(&page->data_s, (double)t->pace.block_ns[PACE_DATA] * 1e-9 / PACE_BLOCK);
-        atomic_store(&page->compute_s, (double)t->pace.block_ns[PACE_COMPUTE] * 1e-9 / PACE_BLOCK);
-        atomic_store(&page->communication_s, (double)t->pace.block_ns[PACE_COMMUNICATION] * 1e-9 / PACE_BLOCK);
-    }
-}
-
-static struct place place_of(struct trainer *t, int rank)
+static struct place place_of(const struct world *w, int rank)
 {
     struct place p = {.host = "?"};
     struct dt_error ignored;
@@ -68,8 +68,8 @@ static struct place place_of(struct trainer *t, int rank)
     bool there = false;
     (void)snprintf(key, sizeof key, "where/%d", rank);
     dt_text_init(&value);
-    if (dt_store_check(t->world->store, keys, 1, &there, &ignored) == 0 && there &&
-        dt_store_get(t->world->store, key, &value, ASK_S, &ignored) == 0) {
+    if (dt_store_check(w->store, keys, 1, &there, &ignored) == 0 && there &&
+        dt_store_get(w->store, key, &value, ASK_S, &ignored) == 0) {
         char host[128];
         int local_rank, pid;
         if (sscanf(dt_text_str(&value), "%d %d %127[ -~]", &local_rank, &pid, host) == 3) {
@@ -138,7 +138,7 @@ static void describe(const struct pace_news *n, struct dt_text *out)
 }
 
 /* Ranks of one host, first to last, that share a line; n is the slowest of them. */
-static void say(struct trainer *t, const struct pace_news *n, const struct place *p, int first, int last)
+static void say(struct observer *o, const struct pace_news *n, const struct place *p, int first, int last)
 {
     struct dt_text line;
     dt_text_init(&line);
@@ -151,16 +151,16 @@ static void say(struct trainer *t, const struct pace_news *n, const struct place
         dt_text_printf(&line, "rank %d: ", first);
     }
     describe(n, &line);
-    metrics_say(&t->metrics, "train: %s", dt_text_str(&line));
+    observers_say(o->all, "train: %s", dt_text_str(&line));
     dt_text_clear(&line);
 }
 
-static void record(struct trainer *t, const struct pace_news *n, const struct place *p)
+static void record(struct observer *o, const struct report *r, const struct pace_news *n, const struct place *p)
 {
     struct dt_text fields;
     dt_text_init(&fields);
     dt_text_printf(&fields, "\"step\": %lld, \"round\": %d, \"rank\": %d, \"local_rank\": %d, \"pid\": %d, \"host\": ",
-                   (long long)t->step, t->world->round, n->rank, p->local_rank, p->pid);
+                   (long long)r->step, r->round, n->rank, p->local_rank, p->pid);
     dt_text_json(&fields, p->host, strlen(p->host));
     if (!n->over) {
         dt_text_printf(&fields, ", \"phase\": \"%s\"", pace_phase_name(n->phase));
@@ -169,37 +169,48 @@ static void record(struct trainer *t, const struct pace_news *n, const struct pl
         const char *name = pace_phase_name((enum pace_phase)i);
         dt_text_printf(&fields, ", \"%s_s\": %.6f, \"%s_median_s\": %.6f", name, n->mean_s[i], name, n->median_s[i]);
     }
-    metrics_event(&t->metrics, n->over ? "slow_over" : "slow", dt_text_str(&fields));
+    observers_event(o->all, n->over ? "slow_over" : "slow", dt_text_str(&fields));
     dt_text_clear(&fields);
 }
 
-void trainer_pace(struct trainer *t, const int64_t *table)
+static void judge(struct observer *o, const struct report *r)
 {
-    if (table == NULL || t->rank != 0) {
-        return;
-    }
-    const struct pace_news *news = t->pace_news;
-    int count = pace_judge_add(&t->judge, table, dt_now_s(), t->pace_news), lines = 0;
+    struct stragglers *x = o->state;
+    const struct world *w = o->all->world;
+    const struct pace_news *news = x->news;
+    int count = pace_judge_add(&x->judge, r->pace, dt_now_s(), x->news), lines = 0;
     for (int i = 0; i < count;) {
-        struct place p = place_of(t, news[i].rank), shown = p, next = p;
+        struct place p = place_of(w, news[i].rank), shown = p, next = p;
         int worst = i, from = i;
         do {
-            record(t, &news[i], &next);
+            record(o, r, &news[i], &next);
             if (news[i].ratio > news[worst].ratio) {
                 worst = i;
                 shown = next;
             }
             if (++i < count) {
-                next = place_of(t, news[i].rank);
+                next = place_of(w, news[i].rank);
             }
         } while (i < count && news[i].rank == news[i - 1].rank + 1 && news[i].over == news[from].over &&
                  strcmp(next.host, p.host) == 0);
         if (++lines <= LINES) {
-            say(t, &news[worst], &shown, news[from].rank, news[i - 1].rank);
+            say(o, &news[worst], &shown, news[from].rank, news[i - 1].rank);
         }
     }
     if (lines > LINES) {
-        metrics_say(&t->metrics, "train: and %d more slow ranks or groups of ranks; they are in events.jsonl",
-                    lines - LINES);
+        observers_say(o->all, "train: and %d more slow ranks or groups of ranks; they are in events.jsonl",
+                      lines - LINES);
     }
 }
+
+static void stragglers_report(struct observer *o, const struct report *r, enum moment moment)
+{
+    if (moment == MOMENT_START) {
+        tell_place(o->all->world);
+    } else if (moment == MOMENT_STEP && r->pace != NULL && o->state != NULL) {
+        judge(o, r);
+    }
+}
+
+const struct observer_ops observer_stragglers = {
+    .name = "stragglers", .open = stragglers_open, .report = stragglers_report, .close = stragglers_close};
