@@ -124,7 +124,7 @@ static int wait_for_writer(int fd, const char *path, struct dt_error *err)
     struct pollfd p = {.fd = fd, .events = POLLIN};
     double until_s = dt_now_s() + WRITER_S, left_s;
     while ((left_s = until_s - dt_now_s()) > 0) {
-        if (poll(&p, 1, (int)(left_s * 1e3) + 1) > 0) {
+        if (poll(&p, 1, (int)dt_milliseconds(left_s)) > 0) {
             return 0;
         }
     }

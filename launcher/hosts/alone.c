@@ -49,7 +49,7 @@ static void tell(struct hosts *h, const struct event *told)
     }
     if (a->actions.wake_s > 0) {
         double wait_s = a->actions.wake_s - dt_now_s();
-        (void)uv_timer_start(&a->wake, a->wake.timer_cb, (uint64_t)((wait_s > 0 ? wait_s : 0) * 1e3) + 1, 0);
+        (void)uv_timer_start(&a->wake, a->wake.timer_cb, dt_milliseconds(wait_s), 0);
     }
 }
 

@@ -37,8 +37,7 @@ static void add_arguments(const struct dt_text *arguments, struct dt_text *out)
     char shown[ARGUMENTS_BYTES + 1];
     size_t size = arguments->size > ARGUMENTS_BYTES ? ARGUMENTS_BYTES : arguments->size;
     for (size_t i = 0; i < size; i++) {
-        unsigned char c = (unsigned char)arguments->data[i];
-        shown[i] = (char)(c < 32 || c == 127 ? ' ' : c);
+        shown[i] = dt_text_is_control(arguments->data[i]) ? ' ' : arguments->data[i];
     }
     shown[size] = '\0';
     dt_text_printf(out, "arguments %s%s(hash %016llx)\n", shown, arguments->size > size ? "... " : "",
@@ -83,7 +82,7 @@ static void add_unnamed(const struct options *o, struct dt_text *out)
     dt_text_printf(&job, " in %s, user %u", getcwd(folder, sizeof folder) != NULL ? folder : "?", (unsigned)geteuid());
     uint64_t hash = XXH3_64bits(job.data, job.size);
     for (size_t i = 0; i < job.size; i++) {
-        job.data[i] = (char)((unsigned char)job.data[i] < 32 || job.data[i] == 127 ? ' ' : job.data[i]);
+        job.data[i] = dt_text_is_control(job.data[i]) ? ' ' : job.data[i];
     }
     dt_text_printf(out, MEMBER_UNNAMED "%.*s (hash %08x)\n", UNNAMED_BYTES, dt_text_str(&job), (unsigned)hash);
     dt_text_clear(&job);

@@ -51,7 +51,7 @@ static void on_tick(uv_timer_t *timer)
     double wait_s = member_tick(&s->member, dt_now_s()) - dt_now_s();
     guard_workers_until(member_workers_until(&s->member, dt_now_s()));
     uv_update_time(timer->loop);
-    (void)uv_timer_start(timer, on_tick, (uint64_t)((wait_s > 0 ? wait_s < 3600 ? wait_s : 3600 : 0) * 1e3) + 1, 0);
+    (void)uv_timer_start(timer, on_tick, dt_milliseconds(wait_s < 3600 ? wait_s : 3600), 0);
     s->base.hooks.settle(s->base.hooks.user);
 }
 
@@ -130,7 +130,7 @@ static void on_news(uv_timer_t *timer)
 
 static void start_news(struct several *s)
 {
-    uint64_t every_ms = (uint64_t)(wait_line_s / s->base.o->time_scale * 1e3) + 1;
+    uint64_t every_ms = dt_milliseconds(wait_line_s / s->base.o->time_scale);
     uv_update_time(s->news.loop);
     (void)uv_timer_start(&s->news, on_news, every_ms, every_ms);
 }

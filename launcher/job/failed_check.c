@@ -82,8 +82,8 @@ void job_tell_failed_check(const struct options *o, int code, int signal_fd)
     told.join_timeout_s = 2 * TELL_S;
     (void)uv_timer_init(&c.loop, &c.over);
     (void)uv_timer_init(&c.loop, &c.line);
-    (void)uv_timer_start(&c.over, on_over, (uint64_t)(TELL_S / o->time_scale * 1e3) + 1, 0);
-    (void)uv_timer_start(&c.line, on_line, (uint64_t)(SAY_S / o->time_scale * 1e3) + 1, 0);
+    (void)uv_timer_start(&c.over, on_over, dt_milliseconds(TELL_S / o->time_scale), 0);
+    (void)uv_timer_start(&c.line, on_line, dt_milliseconds(SAY_S / o->time_scale), 0);
     (void)uv_poll_init(&c.loop, &c.signals, signal_fd);
     c.signals.data = &c;
     (void)uv_poll_start(&c.signals, UV_READABLE, on_signals);

@@ -128,7 +128,7 @@ static int open_all(struct job *job, struct dt_error *err)
     if (job->watching.options.pages || job->watching.options.limit_s > 0 || job->watching.options.deaf_s > 0) {
         double step_s = job->o->hang_timeout_s > 0 && job->o->hang_timeout_s < 4 ? job->o->hang_timeout_s / 4 : 1;
         job->watching.options.look_s = step_s;
-        (void)uv_timer_start(&job->timer.watch, job->timer.watch.timer_cb, 1000, (uint64_t)(step_s * 1e3) + 1);
+        (void)uv_timer_start(&job->timer.watch, job->timer.watch.timer_cb, 1000, dt_milliseconds(step_s));
     }
     return 0;
 }

@@ -327,14 +327,13 @@ void job_say_lost(struct job *job)
 static void add_running(const struct job *job, struct dt_text *out)
 {
     enum { NAMED = 8 };
-    int named = 0;
+    struct dt_list ranks = {.text = out, .most = NAMED};
     dt_text_puts(out, job->workers.running_count == 1 ? "rank " : "ranks ");
-    for (int i = 0; i < job->workers.count && named < NAMED; i++) {
+    for (int i = 0; i < job->workers.count; i++) {
         if (job->workers.list[i].running) {
-            dt_text_printf(out, "%s%d", named++ > 0 ? ", " : "", job->round.place.rank + i);
+            dt_list_add(&ranks, "%d", job->round.place.rank + i);
         }
     }
-    dt_text_puts(out, job->workers.running_count > named ? ", ..." : "");
 }
 
 void job_say_waiting(const struct job *job)

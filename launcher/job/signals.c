@@ -25,7 +25,7 @@ static void suspend(struct job *job)
     if (uv_is_active((uv_handle_t *)&job->timer.grace)) {
         job->round.grace_end_s += now_s - start_s;
         (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb,
-                             (uint64_t)((job->round.grace_end_s - now_s) * 1e3) + 1, 0);
+                             dt_milliseconds(job->round.grace_end_s - now_s), 0);
     }
 }
 

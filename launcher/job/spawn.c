@@ -83,7 +83,7 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
 static void say_short_backlog(struct job *job)
 {
     char text[32];
-    process_read("/proc/sys/net/core/somaxconn", text, sizeof text);
+    dt_proc_read("/proc/sys/net/core/somaxconn", text, sizeof text);
     long most = strtol(text, NULL, 10);
     if (most <= 0 || most >= BACKLOG || most >= job->round.place.world_size || job->said.backlog) {
         return;

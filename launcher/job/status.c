@@ -52,7 +52,7 @@ static struct job_numbers look_at_job(const struct job *job, double now_s)
                             .max_hosts = job->o->nnodes_max,
                             .local_world_size = job->o->nproc};
     store_server_count(hosts_store(job->hosts), &n.store);
-    (void)process_look(getpid(), &n.agent);
+    (void)dt_proc_look(getpid(), &n.agent);
     n.agent_cpu_s = n.agent.user_s + n.agent.system_s;
     return n;
 }
@@ -88,7 +88,7 @@ static struct rank_numbers look_at_rank(const struct job *job, int i, double now
     if (!w->running) {
         return n;
     }
-    if (process_look(w->pid, &n.process)) {
+    if (dt_proc_look(w->pid, &n.process)) {
         n.known |= RANK_PROCESS;
         n.cpu_s = n.process.user_s + n.process.system_s;
     }

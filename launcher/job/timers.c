@@ -20,8 +20,8 @@ void job_start_patience(struct job *job)
     if (!uv_is_active((uv_handle_t *)&job->timer.patience)) {
         /* a person waits, or does not see why */
         bool soon = job->stop.wish != 0 || job->workers.running_count == 0;
-        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / job->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / job->o->time_scale * 1e3) + 1 : every_ms;
+        uint64_t every_ms = dt_milliseconds(WAIT_LINE_S / job->o->time_scale);
+        uint64_t first_ms = soon ? dt_milliseconds(WISHED_LINE_S / job->o->time_scale) : every_ms;
         job->round.ending_since_s = dt_now_s();
         uv_update_time(&job->loop);
         (void)uv_timer_start(&job->timer.patience, job->timer.patience.timer_cb, first_ms, every_ms);
@@ -32,7 +32,7 @@ void job_start_grace(struct job *job, double seconds)
 {
     job->round.grace_end_s = dt_now_s() + seconds;
     uv_update_time(&job->loop);
-    (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+    (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb, dt_milliseconds(seconds), 0);
     job_start_patience(job);
 }
 
@@ -143,7 +143,7 @@ static void on_news(uv_timer_t *timer)
     }
     /* mostly it is over in a moment */
     if (job->workers.running_count == 0 && dt_now_s() - job->round.left_since_s < NEWS_S / job->o->time_scale) {
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / job->o->time_scale * 1e3) + 1, 0);
+        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(NEWS_S / job->o->time_scale), 0);
         return;
     }
     dt_text_init(&line);
@@ -228,7 +228,7 @@ static void on_late(uv_timer_t *timer)
     if (job->cause.late && !job->cause.seen) {
         job->cause.seen = true;
         job_say_first_seen(job);
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(job->o->dead_after_s * 1e3), 0);
+        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(job->o->dead_after_s), 0);
         return;
     }
     job_say_late(job);

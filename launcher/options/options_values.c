@@ -28,19 +28,7 @@
 
 const char *option_show(const char *text, char *out)
 {
-    size_t n = 0;
-    for (; n < 57 && text[n] != '\0'; n++) {
-        out[n] = text[n];
-    }
-    if (n == 0) {
-        return strcpy(out, "(empty)");
-    }
-    out[n] = '\0';
-    dt_text_make_harmless(out, false);
-    if (text[n] != '\0') {
-        strcat(out, "...");
-    }
-    return out;
+    return dt_text_excerpt(text, strlen(text), out, 64);
 }
 
 void option_warn(struct options *o, const char *fmt, ...)

@@ -247,14 +247,14 @@ static void on_end(uv_timer_t *timer)
     }
     if (!st->cut) {
         st->cut = true;
-        (void)uv_timer_start(timer, on_end, (uint64_t)(CUT_S * 1e3), 0);
+        (void)uv_timer_start(timer, on_end, dt_milliseconds(CUT_S), 0);
     }
 }
 
 static void end_within(struct starter *st, double seconds)
 {
     if (!st->cut && (!uv_is_active((uv_handle_t *)&st->end) || (double)uv_timer_get_due_in(&st->end) > seconds * 1e3)) {
-        (void)uv_timer_start(&st->end, on_end, (uint64_t)(seconds * 1e3), 0);
+        (void)uv_timer_start(&st->end, on_end, dt_milliseconds(seconds), 0);
     }
 }
 
@@ -276,7 +276,7 @@ static void close_all(struct starter *st)
     uv_close((uv_handle_t *)&st->beat, NULL);
     uv_close((uv_handle_t *)&st->rest, NULL);
     if (st->open_streams > 0) {
-        (void)uv_timer_start(&st->end, on_drained, (uint64_t)(DRAIN_S * 1e3), 0);
+        (void)uv_timer_start(&st->end, on_drained, dt_milliseconds(DRAIN_S), 0);
     } else {
         uv_close((uv_handle_t *)&st->end, NULL);
     }
@@ -396,7 +396,7 @@ static void on_ssh_end(uv_process_t *process, int64_t status, int signal)
     if (!r->waits) {
         has_ended(r);
     } else {
-        (void)uv_timer_start(&st->rest, on_rest, (uint64_t)(DRAIN_S * 1e3), 0);
+        (void)uv_timer_start(&st->rest, on_rest, dt_milliseconds(DRAIN_S), 0);
     }
 }
 
@@ -522,7 +522,7 @@ static void begin(struct starter *st)
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
+    uint64_t beat_ms = dt_milliseconds(st->o->dead_after_s * 2 / LEASH_BEATS);
     (void)signal(SIGPIPE, SIG_IGN);
     /* a stopped dtrun would send no beats, and the agents would end */
     (void)signal(SIGTSTP, SIG_IGN);

@@ -43,10 +43,10 @@ static int take_signal(int signal_fd, pid_t pid)
 static void say_where(const char *name, pid_t pid, double since_s)
 {
     struct dt_text where;
-    struct process_look look;
+    struct dt_proc_look look;
     dt_text_init(&where);
     (void)process_where(pid, &where);
-    (void)process_look(pid, &look);
+    (void)dt_proc_look(pid, &look);
     console_say("dtrun: %s (pid %d): not done after %.0f s: %s%s%s\n", name, (int)pid, dt_now_s() - since_s,
                 where.size > 0      ? "it waits in the kernel, in "
                 : look.state == 'R' ? "it computes"
@@ -67,7 +67,7 @@ int capture(int fd, int signal_fd, pid_t pid, double limit_s, const char *name, 
     double late_s = limit_s > 0 ? dt_now_s() + limit_s : 0, end_s = 0;
     while (running || (open && dt_now_s() < end_s)) {
         struct pollfd p[2] = {{.fd = signal_fd, .events = POLLIN}, {.fd = open ? fd : -1, .events = POLLIN}};
-        (void)poll(p, 2, !running || late_s > 0 ? LOOK_MS : name != NULL ? (int)(line_s * 1e3) : -1);
+        (void)poll(p, 2, !running || late_s > 0 ? LOOK_MS : name != NULL ? (int)dt_milliseconds(line_s) : -1);
         if (running && name != NULL && dt_now_s() - said_s >= line_s) {
             said_s = dt_now_s();
             say_where(name, pid, begin_s);

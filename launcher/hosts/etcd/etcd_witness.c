@@ -204,7 +204,7 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;
-    uint64_t every_ms = (uint64_t)(o->dead_after_s / 5 * 1e3) + 1;
+    uint64_t every_ms = dt_milliseconds(o->dead_after_s / 5);
     (void)uv_timer_start(&n->timer, on_time, every_ms, every_ms);
     *out = n;
     return 0;
@@ -222,5 +222,5 @@ void etcd_witness_close(struct etcd_witness *n)
         end(n);
         return;
     }
-    (void)uv_timer_start(&n->timer, on_late, (uint64_t)(n->grace_s * 1e3), 0);
+    (void)uv_timer_start(&n->timer, on_late, dt_milliseconds(n->grace_s), 0);
 }
