@@ -4,6 +4,7 @@
 #include "launcher/options/options_table.h"
 
 #include "base/cgroup.h"
+#include "base/helper.h"
 #include "base/file.h"
 #include "base/gpu/gpu_visible.h"
 #include "base/gpu/nvml.h"
@@ -560,10 +561,8 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     return 0;
 }
 
-enum {
-    driver_ms = 20000
-}; /* the first to ask a driver without persistence mode waits for
-    * seconds */
+/* the first to ask a driver without persistence mode waits for seconds */
+#define DRIVER_S 20.0
 
 int option_count_gpu_nodes(const char *folder)
 {
@@ -581,36 +580,32 @@ int option_count_gpu_nodes(const char *folder)
     return count;
 }
 
+static int print_usable(void *unused)
+{
+    struct dt_nvml *driver;
+    struct dt_error hidden;
+    (void)unused;
+    if (dt_nvml_open(&driver, &hidden) == 0) { /* where there is no such library, that is known at once */
+        printf("%d", dt_nvml_usable(driver));
+    }
+    return 0;
+}
+
 /* GPUs that the driver says may be used; -1: it says nothing, or not in time. A driver that
- * hangs holds a child of ours, not us. */
+ * hangs holds a helper, not us. */
 static int count_by_driver(void)
 {
-    int ends[2], count = -1;
-    struct dt_error err;
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return -1;
-    }
-    pid_t child = fork();
-    if (child == 0) {
-        struct dt_nvml *driver;
-        if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known
-                                                 * at once */
-            count = dt_nvml_usable(driver);
-        }
-        _exit(write(ends[1], &count, sizeof count) != (ssize_t)sizeof count);
-    }
-    (void)close(ends[1]);
-    struct pollfd answer = {.fd = ends[0], .events = POLLIN};
-    if (child > 0 &&
-        (poll(&answer, 1, driver_ms) != 1 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)) {
+    struct dt_text text;
+    struct dt_error hidden;
+    long long count = -1;
+    int status;
+    dt_text_init(&text);
+    if (dt_helper_run(&(struct dt_helper_task){.run = print_usable}, DRIVER_S, &text, &status, &hidden) != 0 ||
+        !dt_parse_int64(dt_text_str(&text), &count)) {
         count = -1;
-        (void)kill(child, SIGKILL);
     }
-    (void)close(ends[0]);
-    if (child > 0 && answer.revents != 0) { /* whoever hangs in the kernel is not waited for */
-        (void)waitpid(child, NULL, 0);
-    }
-    return count;
+    dt_text_clear(&text);
+    return (int)count;
 }
 
 int options_gpu_count(char *const *env)
