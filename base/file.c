@@ -478,3 +478,9 @@ size_t dt_file_raise_limit(void)
     }
     return (size_t)limit.rlim_cur;
 }
+
+bool dt_file_is_program(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}

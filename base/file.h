@@ -73,4 +73,7 @@ char *dt_file_program_dir(void);
 /* Raises the soft limit of open files to the hard one. Returns how many there may be. */
 size_t dt_file_raise_limit(void);
 
+/* A regular file that we may execute. */
+bool dt_file_is_program(const char *path);
+
 #endif

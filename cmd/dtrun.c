@@ -65,13 +65,13 @@ static bool check_proc(const struct options *o)
     if (process_numbers_are_ours()) {
         return true;
     }
-    if (o->bundled) {
+    if (o->bundled != NULL) {
         (void)fprintf(stderr, "dtrun: %s, and %s needs it; %s\n", what, o->program, how);
     } else {
         (void)fprintf(stderr, "dtrun: warning: %s: what workers leave behind cannot be found and ended; %s\n", what,
                       how);
     }
-    return !o->bundled;
+    return o->bundled == NULL;
 }
 
 /* The kernel would end us somewhere in the middle. */

@@ -138,7 +138,7 @@ static int check_loopback(const struct options *o, struct dt_error *err)
     if (strcmp(o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
         return 0;
     }
-    if (o->bundled) {
+    if (o->bundled != NULL) {
         return dt_fail(err, DT_INVALID,
                        "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
     }
@@ -178,7 +178,7 @@ int alone_open(struct hosts **out, uv_loop_t *loop, const struct options *o, con
                                                                     .restarts_max = o->max_restarts,
                                                                     .join_timeout_s = o->join_timeout_s,
                                                                     .last_call_s = o->last_call_s,
-                                                                    .watch_progress = o->bundled == BUNDLED_TRAIN});
+                                                                    .watch_progress = bundled_trains(o->bundled)});
     if (check_loopback(o, err) != 0 || open_store(a, loop, err) != 0) {
         return -1;
     }

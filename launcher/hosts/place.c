@@ -96,7 +96,7 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
     dt_text_init(&job);
-    if (o->bundled == BUNDLED_TRAIN) {
+    if (bundled_trains(o->bundled)) {
         add_job(o, &job);
     }
     if (o->etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
@@ -106,7 +106,7 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
         out, out_bytes,
         "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
         DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv->name,
-        o->bundled ? o->program : "of the user", dt_text_str(&job));
+        o->bundled != NULL ? o->program : "of the user", dt_text_str(&job));
     size_t used = strlen(out);
     if (o->check_code > 0) { /* two such hosts must not begin a job together either */
         char own[33];

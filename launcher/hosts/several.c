@@ -321,19 +321,19 @@ static const struct hosts_ops ops = {.tell = tell,
 
 static void fill_member_options(const struct options *o, struct member_options *m)
 {
-    bool is_static = o->rdzv->by_rank, is_train = o->bundled == BUNDLED_TRAIN;
+    bool is_static = o->rdzv->by_rank, is_train = bundled_trains(o->bundled);
     *m = (struct member_options){.rounds = {.nodes_min = o->nnodes_min,
                                             .nodes_max = o->nnodes_max,
                                             .restarts_max = o->max_restarts,
                                             .join_timeout_s = o->join_timeout_s,
                                             .last_call_s = o->last_call_s,
-                                            .leave = !o->bundled || is_train,
+                                            .leave = o->bundled == NULL || is_train,
                                             .save = is_train,
                                             .watch_progress = is_train},
                                  .beat_s = o->dead_after_s / 15,
                                  .lease_s = o->dead_after_s * 2 / 3,
                                  .dead_s = o->dead_after_s,
-                                 .closed_ok = !o->bundled,
+                                 .closed_ok = o->bundled == NULL,
                                  .retry_s = 0.5 / o->time_scale,
                                  .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
                                  .preference =

@@ -103,7 +103,7 @@ int job_numa_open(struct job *job)
     int *nodes = dt_alloc((size_t)(OPTIONS_MAX_LOCAL + GPUS_MAX) * sizeof *nodes);
     job->bindings = dt_alloc((size_t)o->nproc * sizeof *job->bindings);
     err.text[0] = '\0';
-    if (!o->bundled || job->on_gpus) {
+    if (o->bundled == NULL || job->on_gpus) {
         code = gpus_read(gpus, job->signals.fd, DRIVER_S / o->time_scale, &err);
     }
     if (job->on_gpus) {

@@ -88,7 +88,7 @@ int plan_check_job(const struct options *o, char *const *env)
     struct dt_arena arena;
     char *path, **argv;
     int code = DT_EXIT_USAGE, status;
-    if (o->bundled != BUNDLED_TRAIN || is_all(o)) {
+    if (!bundled_trains(o->bundled) || is_all(o)) {
         return 0;
     }
     dt_arena_init(&arena);

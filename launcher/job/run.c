@@ -208,7 +208,7 @@ static int run_all(const struct options *o, char *const *env)
                         .begin_s = dt_now_s(),
                         .failures = {.root = -1}};
     job->stop.scheduled = strcmp(o->here.name, "none") != 0;
-    job->is_train = o->bundled == BUNDLED_TRAIN;
+    job->is_train = bundled_trains(o->bundled);
     say_choices(o);
     if (job_open_signals(job, &err) != 0 || workers_open(&job->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
         console_say("dtrun: %s\n", err.text);
@@ -230,7 +230,7 @@ static int run_all(const struct options *o, char *const *env)
         free(job->output_dir);
         return refused;
     }
-    agent_init(&job->agent, &(struct agent_options){.bundled = o->bundled,
+    agent_init(&job->agent, &(struct agent_options){.bundled = o->bundled != NULL,
                                                     .exit_code_worker = o->exit_code_worker,
                                                     .permanent_codes = o->permanent_codes,
                                                     .permanent_code_count = o->permanent_code_count});
@@ -244,7 +244,7 @@ static int run_all(const struct options *o, char *const *env)
     }
     failures_begin(&job->failures);
     if (open_all(job, &err) == 0) {
-        if (env_sets_omp(o, env) && !o->bundled) {
+        if (env_sets_omp(o, env) && o->bundled == NULL) {
             console_say("%s\n", env_omp_warning());
         }
         job_join(job);

@@ -162,7 +162,7 @@ static void set_choices(struct builder *b, const struct options *o)
 {
     struct dt_text text;
     dt_text_init(&text);
-    if (o->bundled == BUNDLED_DOCTOR) {
+    if (o->bundled != NULL && o->bundled->is_told) {
         env_choices(o, &text);
     }
     set(b, "DTRUN_CHOICES", text.size > 0 ? dt_text_str(&text) : NULL);
@@ -248,7 +248,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     if (o->virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
         return -1;
     }
-    if (o->virtual_local_rank && o->bundled) {
+    if (o->virtual_local_rank && o->bundled != NULL) {
         set(&b, "DTRUN_OWN_GPU", "1"); /* the list has one entry because it is this worker's own */
     }
     set(&b, "DTRUN_HOST_OF_RANK", host_of_rank(arena, w->sizes));
@@ -311,12 +311,6 @@ static char *substitute(struct dt_arena *arena, const char *text, int local_rank
     return result;
 }
 
-static bool is_program(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
 /* The first program of that name in PATH, or null. */
 static char *search_path(struct dt_arena *arena, char *const *inherited, const char *name)
 {
@@ -326,7 +320,7 @@ static char *search_path(struct dt_arena *arena, char *const *inherited, const c
         size_t n = strcspn(path, ":");
         char *candidate =
             n > 0 ? dt_arena_printf(arena, "%.*s/%s", (int)n, path, name) : dt_arena_printf(arena, "./%s", name);
-        if (is_program(candidate)) {
+        if (dt_file_is_program(candidate)) {
             return candidate;
         }
         if (path[n] == '\0') {
@@ -336,55 +330,11 @@ static char *search_path(struct dt_arena *arena, char *const *inherited, const c
     }
 }
 
-/* Beside dtrun (a build folder), or where `make install` puts the workers. */
-static char *search_own(struct dt_arena *arena, const char *name)
-{
-    char *dir = dt_file_program_dir();
-    char *found = NULL;
-    for (size_t i = 0; dir != NULL && found == NULL && i < 2; i++) {
-        char *candidate = i == 0 ? dt_arena_printf(arena, "%s/%s", dir, name)
-                                 : dt_arena_printf(arena, "%s/../libexec/dtrun/%s", dir, name);
-        found = is_program(candidate) ? candidate : NULL;
-    }
-    free(dir);
-    return found;
-}
-
-const char *env_bundled_name(enum options_bundled bundled)
-{
-    switch (bundled) {
-    case BUNDLED_TRAIN:
-        return "train";
-    case BUNDLED_BENCH:
-        return "bench";
-    case BUNDLED_DOCTOR:
-        return "doctor";
-    case BUNDLED_NONE:
-        break;
-    }
-    return NULL;
-}
-
-enum options_bundled env_bundled(struct dt_arena *arena, const char *program)
-{
-    enum options_bundled found = BUNDLED_NONE;
-    const char *slash = strrchr(program, '/'), *base = slash != NULL ? slash + 1 : program;
-    for (enum options_bundled b = BUNDLED_TRAIN; b <= BUNDLED_DOCTOR; b++) {
-        found = strcmp(base, env_bundled_name(b)) == 0 ? b : found;
-    }
-    const char *name = env_bundled_name(found);
-    char *own = name != NULL && slash != NULL ? search_own(arena, name) : NULL;
-    struct stat a, b;
-    bool same =
-        own != NULL && stat(own, &a) == 0 && stat(program, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    return slash == NULL || same ? found : BUNDLED_NONE;
-}
-
 static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)
 {
     const char *name = o->program;
     if (strchr(name, '/') != NULL) {
-        if (is_program(name)) {
+        if (dt_file_is_program(name)) {
             return dt_arena_strdup(arena, name);
         }
         struct stat st;
@@ -396,13 +346,13 @@ static char *find_program(const struct options *o, char *const *inherited, struc
                           : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
         return NULL;
     }
-    char *found = o->bundled ? search_own(arena, name) : NULL;
+    char *found = o->bundled != NULL ? bundled_file(arena, name) : NULL;
     found = found != NULL ? found : search_path(arena, inherited, name);
     if (found == NULL && dt_file_exists(name)) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: not found in PATH; did you mean ./%s?", name, name);
     } else if (found == NULL) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: not found %s; check the name, or give a path with /", name,
-                      o->bundled ? "beside dtrun and in PATH" : "in PATH");
+                      o->bundled != NULL ? "beside dtrun and in PATH" : "in PATH");
     }
     return found;
 }
@@ -415,8 +365,9 @@ static char *search_beside(struct dt_arena *arena)
     char *dir = dt_file_program_dir(), *found = NULL;
     for (size_t i = 0; dir != NULL && found == NULL && i < sizeof marks / sizeof marks[0]; i++) {
         char *candidate = dt_arena_printf(arena, "%s/python3", dir);
-        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && is_program(candidate) ? candidate
-                                                                                                           : NULL;
+        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && dt_file_is_program(candidate)
+                    ? candidate
+                    : NULL;
     }
     free(dir);
     return found;
@@ -427,7 +378,7 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
 {
     const char *given = options_getenv(inherited, "PYTHON_EXEC");
     if (given != NULL && given[0] != '\0') {
-        char *found = strchr(given, '/') != NULL ? (is_program(given) ? dt_arena_strdup(arena, given) : NULL)
+        char *found = strchr(given, '/') != NULL ? (dt_file_is_program(given) ? dt_arena_strdup(arena, given) : NULL)
                                                  : search_path(arena, inherited, given);
         if (found == NULL) {
             (void)dt_fail(err, DT_NOT_FOUND, "PYTHON_EXEC: %s: no such program", given);
@@ -438,7 +389,7 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *prefix = options_getenv(inherited, variables[i]);
         char *candidate = prefix != NULL && prefix[0] != '\0' ? dt_arena_printf(arena, "%s/bin/python3", prefix) : NULL;
-        if (candidate != NULL && is_program(candidate)) {
+        if (candidate != NULL && dt_file_is_program(candidate)) {
             return candidate;
         }
     }

@@ -196,11 +196,10 @@ static int read_program(struct options *o, const struct given *g, int argc, char
                : module               ? OPTIONS_ENTRY_MODULE
                : python && !no_python ? OPTIONS_ENTRY_PYTHON
                                       : OPTIONS_ENTRY_PROGRAM;
-    if (o->entry == OPTIONS_ENTRY_PROGRAM && (o->bundled = env_bundled(&o->arena, o->program)) != BUNDLED_NONE) {
-        o->program = dt_arena_strdup(&o->arena, env_bundled_name(o->bundled)); /* without a path that was given */
-    }
-    if (o->bundled == BUNDLED_TRAIN && g->value[OPTION_max_restarts] == NULL) {
-        o->max_restarts = 3;
+    o->bundled = o->entry == OPTIONS_ENTRY_PROGRAM ? bundled_find(&o->arena, o->program) : NULL;
+    if (o->bundled != NULL) {
+        o->program = dt_arena_strdup(&o->arena, o->bundled->name); /* without a path that was given */
+        o->max_restarts = g->value[OPTION_max_restarts] == NULL ? o->bundled->max_restarts : o->max_restarts;
     }
     return 0;
 }

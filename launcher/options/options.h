@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/options/bundled.h"
 #include "launcher/options/cluster.h"
 
 #include <stdbool.h>
@@ -52,7 +53,6 @@ enum options_entry {
     OPTIONS_ENTRY_MODULE,  /* interpreter -u -m module */
     OPTIONS_ENTRY_RUN_PATH /* interpreter -u, and runpy.run_path(script) in it */
 };
-enum options_bundled { BUNDLED_NONE, BUNDLED_TRAIN, BUNDLED_BENCH, BUNDLED_DOCTOR };
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
 
@@ -74,7 +74,7 @@ struct options {
     char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command
                     * does it) */
     int arg_count;
-    enum options_bundled bundled; /* which of ours the program is, perhaps given by its path */
+    const struct bundled *bundled; /* its row, perhaps given by its path; null: a program of others */
 
     /* how many */
     int nnodes_min, nnodes_max;

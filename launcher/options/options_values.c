@@ -642,7 +642,7 @@ int options_check_gpus(struct options *o, int workers, char *const *env, struct 
                          workers, count, count == 1 ? "" : "s", variable, visible);
     }
     count = options_gpu_count(env);
-    if (isdigit((unsigned char)o->nproc_text[0]) && count > 0 && workers > count && !o->bundled) {
+    if (isdigit((unsigned char)o->nproc_text[0]) && count > 0 && workers > count && o->bundled == NULL) {
         option_warn(
             o,
             "--nproc_per_node: %d workers asked, %d GPU%s visible (%s=%.200s); lower it if each worker needs its own",

@@ -112,26 +112,31 @@ static void test_program(void **state)
     static const struct {
         const char *line;
         enum options_entry entry;
-        bool bundled;
+        const char *bundled; /* its name */
+        bool trains;
         int max_restarts;
     } cases[] = {
-        {"train job.json", OPTIONS_ENTRY_PROGRAM, true, 3},
-        {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, true, 0},
-        {"./train job.json", OPTIONS_ENTRY_PROGRAM, false, 0},
-        {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, false, 0},
-        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, false, 0},
-        {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
-        {"-m train", OPTIONS_ENTRY_MODULE, false, 0},
-        {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
-        {"--run-path my.py", OPTIONS_ENTRY_RUN_PATH, false, 0},
-        {"--run_path train", OPTIONS_ENTRY_RUN_PATH, false, 0},
-        {"--run_path -m --no_python my.py", OPTIONS_ENTRY_RUN_PATH, false, 0}, /* as torchrun has it */
-        {".py", OPTIONS_ENTRY_PROGRAM, false, 0},
+        {"train job.json", OPTIONS_ENTRY_PROGRAM, "train", true, 3},
+        {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, "train", true, 0},
+        {"doctor", OPTIONS_ENTRY_PROGRAM, "doctor", false, 0},
+        {"bench store", OPTIONS_ENTRY_PROGRAM, "bench", false, 0},
+        {"dtdata job.json", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"./train job.json", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, NULL, false, 0},
+        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"-m pkg.mod", OPTIONS_ENTRY_MODULE, NULL, false, 0},
+        {"-m train", OPTIONS_ENTRY_MODULE, NULL, false, 0},
+        {"--no-python train", OPTIONS_ENTRY_PROGRAM, "train", true, 3},
+        {"--run-path my.py", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0},
+        {"--run_path train", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0},
+        {"--run_path -m --no_python my.py", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0}, /* as torchrun has it */
+        {".py", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         good(cases[i].line);
         assert_int_equal(o.entry, cases[i].entry);
-        assert_int_equal(o.bundled, cases[i].bundled);
+        assert_string_equal(o.bundled != NULL ? o.bundled->name : "", cases[i].bundled != NULL ? cases[i].bundled : "");
+        assert_int_equal(bundled_trains(o.bundled), cases[i].trains);
         assert_int_equal(o.max_restarts, cases[i].max_restarts);
         options_clear(&o);
     }
