@@ -133,7 +133,7 @@ static void look_launch(struct facts *f, char *const *env)
 
 static void look_python(struct facts *f, char *const *env)
 {
-    struct options o = {.entry = OPTIONS_ENTRY_MODULE, .program = (char[]){"none"}};
+    struct options o = {.program.entry = OPTIONS_ENTRY_MODULE, .program.name = (char[]){"none"}};
     struct dt_arena arena;
     struct dt_error err;
     char *path, **argv;

@@ -87,7 +87,7 @@ bool job_await_left(struct job *job)
     pid_t list[LEFT_MAX];
     bool dying;
     int count = guard_descendants(list, LEFT_MAX, &dying);
-    double now_s = dt_now_s(), grace_s = job->o->shutdown_timeout_s;
+    double now_s = dt_now_s(), grace_s = job->o->stop.shutdown_timeout_s;
     if (count == 0 && !dying) {
         return false;
     }

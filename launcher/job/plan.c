@@ -42,12 +42,12 @@ static bool is_all(const struct options *o)
                                         "--list_strategies",
                                         "--schema",
                                         NULL};
-    for (int i = 0; i < o->arg_count; i++) {
-        if (is_one_of(o->args[i], words)) {
+    for (int i = 0; i < o->program.arg_count; i++) {
+        if (is_one_of(o->program.args[i], words)) {
             return true;
         }
     }
-    return o->arg_count == 0; /* its own usage line is better than ours */
+    return o->program.arg_count == 0; /* its own usage line is better than ours */
 }
 
 static char *read_output_dir(const struct dt_text *text, bool *is_json, bool *on_gpus)
@@ -88,7 +88,7 @@ int plan_check_job(const struct options *o, char *const *env)
     struct dt_arena arena;
     char *path, **argv;
     int code = DT_EXIT_USAGE, status;
-    if (!bundled_trains(o->bundled) || is_all(o)) {
+    if (!bundled_trains(o->program.bundled) || is_all(o)) {
         return 0;
     }
     dt_arena_init(&arena);
@@ -145,14 +145,14 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     *on_gpus = false;
     dt_arena_init(&arena);
     dt_text_init(&text);
-    int world_size = o->nproc * o->nnodes_max;
+    int world_size = o->world.nproc * o->world.nnodes_max;
     struct env_worker one = {.round = 1,
-                             .local_world_size = o->nproc,
+                             .local_world_size = o->world.nproc,
                              .world_size = world_size,
-                             .group_world_size = o->nnodes_max,
+                             .group_world_size = o->world.nnodes_max,
                              .role_world_size = world_size,
-                             .master_addr = o->master_addr,
-                             .master_port = o->master_port};
+                             .master_addr = o->rdzv.master_addr,
+                             .master_port = o->rdzv.master_port};
     if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0 || env_build(o, &one, env, &arena, &envp, &err) != 0) {
         console_say("dtrun: %s\n", err.text);
         goto out;
@@ -189,7 +189,7 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     }
     code = workers_code(status);
     if (code < 0) {
-        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program,
+        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program.name,
                     (int)pid, -code, sigabbrev_np(-code));
         code = DT_EXIT_FAILED;
     }

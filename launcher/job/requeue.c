@@ -14,7 +14,8 @@
 bool requeue_wanted(const struct options *o, int signal)
 {
     bool warned = signal == SIGUSR1 || signal == SIGUSR2;
-    return strcmp(o->requeue, "on") == 0 || (strcmp(o->requeue, "auto") == 0 && o->here.requeue.batch && warned);
+    return strcmp(o->requeue.when, "on") == 0 ||
+           (strcmp(o->requeue.when, "auto") == 0 && o->here.requeue.batch && warned);
 }
 
 int requeue_ask(const struct options *o, char *const *env, struct dt_error *err)

@@ -39,9 +39,9 @@ void job_start_grace(struct job *job, double seconds)
 double job_grace_s(const struct job *job)
 {
     bool nothing_to_save =
-        job->agent.options.bundled && !job->agent.stop_wanted && job->o->shutdown_timeout_s > ABORT_GRACE_S;
+        job->agent.options.bundled && !job->agent.stop_wanted && job->o->stop.shutdown_timeout_s > ABORT_GRACE_S;
     bool saves = job->is_train && job->agent.stop_wanted;
-    double grace_s = job->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / job->o->time_scale;
+    double grace_s = job->o->stop.shutdown_timeout_s, rest_s = SAVED_BEFORE_S / job->o->time_scale;
     return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
@@ -79,7 +79,7 @@ static bool say_save_dropped(const struct job *job)
     }
     dt_text_printf(&line,
                    "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
-                   job->o->shutdown_timeout_s);
+                   job->o->stop.shutdown_timeout_s);
     console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
     return count == job->workers.running_count;
@@ -209,7 +209,7 @@ static void on_barrier(uv_timer_t *timer)
         return;
     }
     dt_text_init(&words);
-    int i = watch_barrier(&job->workers, job->o->exit_barrier_s, dt_now_s(), &words);
+    int i = watch_barrier(&job->workers, job->o->stop.exit_barrier_s, dt_now_s(), &words);
     if (i >= 0) {
         failures_add(&job->failures, &job->workers.list[i], i, job->round.place.rank + i, false, dt_text_str(&words));
         job_post(job, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
@@ -228,7 +228,7 @@ static void on_late(uv_timer_t *timer)
     if (job->cause.late && !job->cause.seen) {
         job->cause.seen = true;
         job_say_first_seen(job);
-        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(job->o->dead_after_s), 0);
+        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(job->o->rdzv.dead_after_s), 0);
         return;
     }
     job_say_late(job);

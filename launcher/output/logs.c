@@ -152,7 +152,7 @@ static void on_line(void *context, const char *line, size_t size)
     struct stream *s = context;
     struct logs *l = s->l;
     if (l->filtered[s->which] != NULL &&
-        contains_any(line, size, s->which == 0 ? l->o->stdout_filters : l->o->stderr_filters)) {
+        contains_any(line, size, s->which == 0 ? l->o->output.stdout_filters : l->o->output.stderr_filters)) {
         dt_text_reset(&l->scratch);
         dt_text_puts(&l->scratch, s->prefix);
         dt_text_add(&l->scratch, line, size);
@@ -481,10 +481,10 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
         tell(text);
         l->warned = true;
     }
-    if (!failed && l->o->stdout_filters != NULL) {
+    if (!failed && l->o->output.stdout_filters != NULL) {
         l->filtered[0] = open_file(l, l->attempt_dir, "filtered_stdout.log");
     }
-    if (!failed && l->o->stderr_filters != NULL) {
+    if (!failed && l->o->output.stderr_filters != NULL) {
         l->filtered[1] = open_file(l, l->attempt_dir, "filtered_stderr.log");
     }
     return 0;
@@ -492,8 +492,9 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
 
 static char *make_prefix(const struct logs *l, int local_rank)
 {
-    const char *template = l->o->prefix_template != NULL ? l->o->prefix_template : "[${role_name}${local_rank}]:";
-    return log_prefix(template, l->o->role, l->host,
+    const char *template =
+        l->o->output.prefix_template != NULL ? l->o->output.prefix_template : "[${role_name}${local_rank}]:";
+    return log_prefix(template, l->o->world.role, l->host,
                       (const int[]){local_rank, l->first_rank + local_rank, l->group_rank, l->world_size});
 }
 
@@ -532,9 +533,9 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
 /* Whether --ranks_filter includes this global rank. */
 static bool is_wanted(const struct options *o, int rank)
 {
-    bool wanted = o->rank_count == 0;
-    for (int i = 0; i < o->rank_count; i++) {
-        wanted = wanted || o->ranks[i] == rank;
+    bool wanted = o->output.rank_count == 0;
+    for (int i = 0; i < o->output.rank_count; i++) {
+        wanted = wanted || o->output.ranks[i] == rank;
     }
     return wanted;
 }
@@ -542,12 +543,12 @@ static bool is_wanted(const struct options *o, int rank)
 int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *err)
 {
     const struct options *o = l->o;
-    bool shown = o->shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
+    bool shown = o->output.shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
-        bool tee = (o->tee[local_rank] & bit) != 0;
+        bool tee = (o->output.tee[local_rank] & bit) != 0;
         /* as for torchrun, /dev/null turns redirects off */
-        bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0);
+        bool file = tee || (l->dir != NULL && (o->output.redirects[local_rank] & bit) != 0);
         fds[which] = -1;
         if (!file && shown) {
             continue;
@@ -564,8 +565,8 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
 
 static bool keeps_streams(const struct options *o)
 {
-    for (int i = 0; i < o->nproc; i++) {
-        if (o->redirects[i] != 0 || o->tee[i] != 0) {
+    for (int i = 0; i < o->world.nproc; i++) {
+        if (o->output.redirects[i] != 0 || o->output.tee[i] != 0) {
             return true;
         }
     }
@@ -577,12 +578,12 @@ static bool keeps_streams(const struct options *o)
 static int open_tree(struct logs *l, struct dt_error *err)
 {
     const struct options *o = l->o;
-    bool named = o->log_dir != NULL && o->log_dir[0] != '\0';
-    bool asked = named || keeps_streams(o) || o->stdout_filters != NULL || o->stderr_filters != NULL;
-    if (named && strcmp(o->log_dir, "/dev/null") == 0) {
+    bool named = o->output.log_dir != NULL && o->output.log_dir[0] != '\0';
+    bool asked = named || keeps_streams(o) || o->output.stdout_filters != NULL || o->output.stderr_filters != NULL;
+    if (named && strcmp(o->output.log_dir, "/dev/null") == 0) {
         return 0;
     }
-    l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err);
+    l->dir = log_tree_open(o->output.log_dir, o->rdzv.run_id, &l->base, err);
     if (l->dir == NULL && asked) {
         return -1;
     }

@@ -65,7 +65,7 @@ static void begin(int argc, char **argv)
     if (console_open(console[0], console[1], &err) != 0 || logs_open(&logs, &loop, &o, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(logs_attempt(logs, 0, o.nproc, 0, 0, o.nproc, &err), 0);
+    assert_int_equal(logs_attempt(logs, 0, o.world.nproc, 0, 0, o.world.nproc, &err), 0);
 }
 #define BEGIN(...)                                                                                                     \
     do {                                                                                                               \
