@@ -1,5 +1,5 @@
-/* The version of what agents say to each other: greeting, frames, messages and the record of a
- * witness. It grows with each change of any of them. */
+/* The version of everything that agents exchange: greeting, frames, messages, and the record of a
+ * witness. It grows with each change to any of them. */
 #ifndef DT_LAUNCHER_ROUNDS_PROTOCOL_H
 #define DT_LAUNCHER_ROUNDS_PROTOCOL_H
 
