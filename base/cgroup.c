@@ -2,10 +2,13 @@
 #include "base/cgroup.h"
 
 #include "base/file.h"
+#include "base/proc.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define NO_LIMIT 1e18 /* what version 1 writes where there is none is more */
 
 static bool has_word(char *list, const char *word)
 {
@@ -41,6 +44,25 @@ int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX
     }
     dt_text_clear(&text);
     return count;
+}
+
+double dt_cgroup_number(const struct dt_cgroup *g, const char *name_2, const char *name_1, const char *key)
+{
+    char path[sizeof g->path + 64];
+    (void)snprintf(path, sizeof path, "%s/%s", g->path, g->version_2 ? name_2 : name_1);
+    return dt_proc_number(path, key);
+}
+
+double dt_cgroup_least(const char *controller, const char *name_2, const char *name_1)
+{
+    struct dt_cgroup folders[DT_CGROUP_MAX];
+    double least = -1;
+    int count = dt_cgroup_folders(controller, folders);
+    for (int i = 0; i < count; i++) {
+        double value = dt_cgroup_number(&folders[i], name_2, name_1, "");
+        least = value >= 0 && value < NO_LIMIT && (least < 0 || value < least) ? value : least;
+    }
+    return least;
 }
 
 /* Version 2 has both numbers in one file, version 1 in two. */

@@ -16,6 +16,11 @@ struct dt_cgroup {
 /* Lists folders for a controller ("memory"), for each version from our own group up to the root.
  * Returns their number, at most DT_CGROUP_MAX. */
 int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX]);
+/* The number behind `key` at the beginning of a line ("": of the file) in a group's file, which has a
+ * name in version 2 and one in version 1. -1: there is none ("max", too). */
+double dt_cgroup_number(const struct dt_cgroup *g, const char *name_2, const char *name_1, const char *key);
+/* The least of a limit over our group and those above it; -1: there is none. */
+double dt_cgroup_least(const char *controller, const char *name_2, const char *name_1);
 /* CPU time that our group and those above it may use, in cores; 0: no limit. */
 double dt_cgroup_cpus(void);
 

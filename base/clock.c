@@ -34,6 +34,11 @@ struct timespec dt_timespec(double seconds)
     return (struct timespec){.tv_sec = (time_t)whole, .tv_nsec = (long)((bounded - whole) * 1e9)};
 }
 
+uint64_t dt_milliseconds(double seconds)
+{
+    return seconds > 0 ? (uint64_t)(fmin(seconds, LONGEST_S) * 1e3) + 1 : 1;
+}
+
 void dt_sleep_s(double seconds)
 {
     if (!(seconds > 0)) {

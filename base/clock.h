@@ -3,6 +3,7 @@
 #define DT_BASE_CLOCK_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <time.h>
 
 /* Monotonic seconds. */
@@ -14,6 +15,9 @@ double dt_wall_s(void);
  * a wait at once. The limit is 9e9 (285 years, also for infinity), because the kernel's 64-bit
  * nanoseconds hold no more. */
 struct timespec dt_timespec(double seconds);
+/* The same for timers and calls that take whole milliseconds: rounded up past the time, so that it
+ * is over when they end. At least 1, at most 9e12. */
+uint64_t dt_milliseconds(double seconds);
 /* Sleeps; goes on after signals until the time is over. */
 void dt_sleep_s(double seconds);
 /* Writes UTC as 2026-01-31T12:34:56.789Z; `out` has at least 32 bytes. */

@@ -124,7 +124,7 @@ static int wait_for_writer(int fd, const char *path, struct dt_error *err)
     struct pollfd p = {.fd = fd, .events = POLLIN};
     double until_s = dt_now_s() + WRITER_S, left_s;
     while ((left_s = until_s - dt_now_s()) > 0) {
-        if (poll(&p, 1, (int)(left_s * 1e3) + 1) > 0) {
+        if (poll(&p, 1, (int)dt_milliseconds(left_s)) > 0) {
             return 0;
         }
     }
@@ -476,4 +476,10 @@ size_t dt_file_raise_limit(void)
         (void)getrlimit(RLIMIT_NOFILE, &limit);
     }
     return (size_t)limit.rlim_cur;
+}
+
+bool dt_file_is_program(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }

@@ -72,4 +72,7 @@ char *dt_file_program_dir(void);
 /* Raises the soft limit of open files to the hard one. Returns the new limit. */
 size_t dt_file_raise_limit(void);
 
+/* A regular file that we may execute. */
+bool dt_file_is_program(const char *path);
+
 #endif

@@ -108,7 +108,7 @@ static int unexpected(struct scanner *s, const char *wanted)
     if (*p == '\'') {
         return fail(s, "expected %s; JSON strings have double quotes", wanted);
     }
-    if (*p < 0x20 || *p == 0x7f) {
+    if (dt_text_is_control((char)*p)) {
         return fail(s, "control character 0x%02x; expected %s", *p, wanted);
     }
     return fail(s, "unexpected \"%.*s\"; expected %s", (int)n, (const char *)p, wanted);

@@ -168,8 +168,7 @@ size_t dt_text_visible(const char *s, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)s;
     size_t length = utf8_length(bytes, size);
-    bool control = bytes[0] < 0x20 || bytes[0] == 0x7f;
-    return control || misleads(code_point(bytes, length)) ? 0 : length;
+    return dt_text_is_control(*s) || misleads(code_point(bytes, length)) ? 0 : length;
 }
 
 bool dt_text_is_harmless(const char *s, size_t size, bool lines)
@@ -189,6 +188,35 @@ void dt_text_make_harmless(char *s, bool lines)
         length = lines && s[i] == '\n' ? 1 : dt_text_visible(s + i, size - i);
         s[i] = length > 0 ? s[i] : '?';
     }
+}
+
+char *dt_text_excerpt(const char *s, size_t size, char *out, size_t out_bytes)
+{
+    static const char none[] = "(empty)", more[] = "...";
+    bool whole = size < out_bytes;
+    size_t shown = whole ? size : out_bytes - sizeof more;
+    (void)memcpy(out, size > 0 ? s : none, size > 0 ? shown : sizeof none);
+    if (size > 0) {
+        out[shown] = '\0';
+        dt_text_make_harmless(out, false);
+        (void)strcat(out, whole ? "" : more);
+    }
+    return out;
+}
+
+void dt_list_add(struct dt_list *l, const char *fmt, ...)
+{
+    va_list args;
+    bool shown = l->most == 0 || l->count < l->most;
+    if (l->count > 0 && (shown || l->count == l->most)) {
+        dt_text_puts(l->text, shown ? ", " : ", ...");
+    }
+    l->count++;
+    va_start(args, fmt);
+    if (shown) {
+        dt_text_vprintf(l->text, fmt, args);
+    }
+    va_end(args);
 }
 
 void dt_text_add_visible(struct dt_text *t, const char *s, size_t size, bool lines)

@@ -45,6 +45,21 @@ void dt_text_say(FILE *to, const char *fmt, ...) __attribute__((format(printf, 2
 void dt_text_json(struct dt_text *t, const char *s, size_t size);
 /* Appends s as one word of a shell's command line: unchanged, or in single quotes. */
 void dt_text_shell(struct dt_text *t, const char *s);
+/* Up to out_bytes - 1 bytes of text for a message, made harmless; "(empty)" for none, and "..." at
+ * the end where something is left out. Returns out. */
+char *dt_text_excerpt(const char *s, size_t size, char *out, size_t out_bytes);
+/* C0 and DEL: a character that a terminal takes for a command. */
+static inline bool dt_text_is_control(char c)
+{
+    return (unsigned char)c < 0x20 || c == 0x7f;
+}
+/* A list for people: "a, b, c, ...". Each call adds an item, with ", " before it from the second one
+ * on; of more than `most` (0: all are shown) the first such one adds ", ..." and the others nothing. */
+struct dt_list {
+    struct dt_text *text;
+    int most, count; /* count: of all items so far, shown or not */
+};
+void dt_list_add(struct dt_list *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *dt_text_str(const struct dt_text *t);
 
 /* Length of the UTF-8 byte order mark at the beginning of `text`, 3 or 0; it is not part of the

@@ -44,7 +44,7 @@ static int print(struct options *o)
         options_completion(&text, o->completion);
         break;
     default:
-        if (o->host_list_count > 0) {
+        if (o->ssh.host_list_count > 0) {
             hostfile_describe(o, environ, &text);
         } else {
             options_describe(o, environ, &text);
@@ -65,13 +65,13 @@ static bool check_proc(const struct options *o)
     if (process_numbers_are_ours()) {
         return true;
     }
-    if (o->bundled) {
-        (void)fprintf(stderr, "dtrun: %s, and %s needs it; %s\n", what, o->program, how);
+    if (o->program.bundled != NULL) {
+        (void)fprintf(stderr, "dtrun: %s, and %s needs it; %s\n", what, o->program.name, how);
     } else {
         (void)fprintf(stderr, "dtrun: warning: %s: what workers leave behind cannot be found and ended; %s\n", what,
                       how);
     }
-    return !o->bundled;
+    return o->program.bundled == NULL;
 }
 
 /* The kernel would end us somewhere in the middle. */
@@ -92,7 +92,7 @@ static void settle_signals(const struct options *o)
 {
     bool named = strcmp(options_source(o, OPTION_signals_to_handle), "default") != 0;
     for (int n = 1; n < 65; n++) {
-        bool meant = (named && o->signals[n]) || (o->leashed && n != SIGXFSZ);
+        bool meant = (named && o->stop.signals[n]) || (o->leash.on && n != SIGXFSZ);
         if (meant && !dt_signal_wanted(n)) {
             (void)signal(n, SIG_DFL);
         }
@@ -115,7 +115,7 @@ static int begin(struct options *o)
         return serve_store(o);
     }
     if (o->action == OPTIONS_STATUS) {
-        return status_ask(o->status_run, o->json);
+        return status_ask(o->query.status_run, o->query.json);
     }
     settle_signals(o);
     exports_hide(o);
@@ -126,7 +126,7 @@ static int begin(struct options *o)
     if (o->action == OPTIONS_HOSTFILE) {
         return starter_run(o, environ);
     }
-    if ((o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) || o->host_list_count > 0) {
+    if ((o->action != OPTIONS_RUN && o->action != OPTIONS_DRY_RUN) || o->ssh.host_list_count > 0) {
         return print(o);
     }
     dt_arena_init(&arena);
@@ -143,7 +143,7 @@ static int begin(struct options *o)
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
     }
-    if (guard_open(o->signals, leash_sign, &err) != 0) {
+    if (guard_open(o->stop.signals, leash_sign, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return DT_EXIT_TEMPORARY;
     }
@@ -220,10 +220,10 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return err.status == DT_INVALID || err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
-    options.leash_fd = leash_fd;
+    options.leash.fd = leash_fd;
     if (leashed && key_path[0] != '\0') {
-        options.key_file = key_path;
-        options.leash_key = true;
+        options.rdzv.key_file = key_path;
+        options.leash.key = true;
     }
     int code = begin(&options);
     options_clear(&options);

@@ -5,6 +5,7 @@
 
 #include "base/cgroup.h"
 #include "base/clock.h"
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <ctype.h>
@@ -31,17 +32,10 @@
 /* Identifies the name space of process ids: boot id and pid namespace. */
 static void identity(char *out, size_t out_bytes)
 {
-    char boot[40] = "unknown", space[64] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f != NULL) {
-        if (fscanf(f, "%39s", boot) != 1) {
-            (void)snprintf(boot, sizeof(boot), "unknown");
-        }
-        (void)fclose(f);
-    }
+    char boot[DT_BOOT_ID_BYTES], space[64] = "";
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
     space[n > 0 ? n : 0] = 0;
-    (void)snprintf(out, out_bytes, "%s/%s", boot, space);
+    (void)snprintf(out, out_bytes, "%s/%s", dt_proc_boot_id(boot)[0] != 0 ? boot : "unknown", space);
 }
 
 /* The parts of a ticket. It comes through a store or from a peer, so each part is checked before it

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/page.h"
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -57,17 +58,8 @@ void shm_fail(struct dt_comm *c, const struct dt_error *why)
 /* For kernels without pidfds. kill(pid, 0) also succeeds for a zombie, so read the state. */
 static bool gone_by_proc(int pid)
 {
-    char path[32], line[512];
-    (void)snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return true;
-    }
-    size_t n = fread(line, 1, sizeof(line) - 1, f);
-    (void)fclose(f);
-    line[n] = 0;
-    const char *end = strrchr(line, ')');
-    return end != NULL && end[1] == ' ' && (end[2] == 'Z' || end[2] == 'X');
+    struct dt_proc_look look;
+    return !dt_proc_look(pid, &look) || look.state == 'Z' || look.state == 'X';
 }
 
 static bool gone(struct shm *s, int rank)

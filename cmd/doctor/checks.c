@@ -4,6 +4,7 @@
 #include "cmd/doctor/checks.h"
 
 #include "cmd/doctor/look.h"
+#include "launcher/workers/cpus.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +125,9 @@ static bool same_machine(const struct doctor_view *v, int one, int other)
 /* Ranks on the machine of a host, and the cores that they have together; cores -1: not known. */
 static void count_cores(const struct doctor_view *v, int host, int *ranks, int *cores)
 {
-    enum { BYTES = 1024, TEXT_BYTES = 2048 };
-    uint8_t all[BYTES] = {0}, one[BYTES];
+    enum { TEXT_BYTES = 2048 };
+    struct cpus all = {{0}}, one;
+    struct dt_error hidden;
     double quota = 0;
     bool bounded = true;
     *ranks = *cores = 0;
@@ -137,13 +139,11 @@ static void count_cores(const struct doctor_view *v, int host, int *ranks, int *
             if (!v->ranks[r].here || v->ranks[r].group != v->hosts[h].group || !same_machine(v, h, host)) {
                 continue;
             }
-            if (facts_get(f, "cores", text, sizeof text) == NULL || look_cpu_list(text, one, BYTES) < 0) {
+            if (facts_get(f, "cores", text, sizeof text) == NULL || cpus_parse(&one, text, &hidden) != 0) {
                 *cores = -1;
                 return;
             }
-            for (int i = 0; i < BYTES; i++) {
-                all[i] |= one[i];
-            }
+            cpus_unite(&all, &one);
             double usable = facts_number(f, "cores_usable", -1);
             if (usable > 0 && usable < facts_number(f, "cores_allowed", -1)) {
                 of_host = usable; /* of the control group, which the ranks of a host share */
@@ -153,9 +153,7 @@ static void count_cores(const struct doctor_view *v, int host, int *ranks, int *
         bounded = bounded && (of_host > 0 || !same_machine(v, h, host));
         quota += of_host > 0 ? of_host : 0;
     }
-    for (int i = 0; i < BYTES; i++) {
-        *cores += __builtin_popcount(all[i]);
-    }
+    *cores = cpus_count(&all);
     *cores = bounded && quota < *cores ? (int)quota : *cores;
 }
 

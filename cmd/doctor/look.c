@@ -6,6 +6,7 @@
 #include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/proc.h"
 #include "launcher/workers/cpus.h"
 #include "launcher/options/env.h"
 #include "launcher/options/options.h"
@@ -27,50 +28,6 @@
 #include <unistd.h>
 
 #define FILE_BYTES ((size_t)1 << 20)
-#define NO_LIMIT 1e18 /* memory limits of control groups above it are none */
-
-double look_size_after(const char *text, const char *key)
-{
-    size_t n = strlen(key);
-    for (const char *line = text; line != NULL && *line != '\0';
-         line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL) {
-        double value;
-        char unit[8] = "";
-        if (strncmp(line, key, n) == 0 && line[n] == ':') {
-            return sscanf(line + n + 1, " %lf %7s", &value, unit) >= 1 ? value * (strcmp(unit, "kB") == 0 ? 1024 : 1)
-                                                                       : -1;
-        }
-    }
-    return -1;
-}
-
-int look_cpu_list(const char *text, uint8_t *set, int bytes)
-{
-    memset(set, 0, (size_t)bytes);
-    int count = 0;
-    for (; *text != '\0' && *text != '\n'; text += *text == ',') {
-        int lo, hi, used = 0;
-        if (sscanf(text, "%6d%n", &lo, &used) != 1 || lo < 0) {
-            return -1;
-        }
-        text += used;
-        hi = lo;
-        if (*text == '-') {
-            if (sscanf(text, "-%6d%n", &hi, &used) != 1) {
-                return -1;
-            }
-            text += used;
-        }
-        if (hi < lo || hi >= bytes * 8 || (*text != ',' && *text != '\0' && *text != '\n')) {
-            return -1;
-        }
-        for (int i = lo; i <= hi; i++) {
-            count += (set[i / 8] >> (i % 8) & 1) == 0;
-            set[i / 8] |= (uint8_t)(1 << (i % 8));
-        }
-    }
-    return count;
-}
 
 /* A file of /proc or /sys as text; "" when it cannot be read. */
 static void read_text(const char *path, struct dt_text *out)
@@ -81,24 +38,10 @@ static void read_text(const char *path, struct dt_text *out)
     }
 }
 
-static bool read_number(const char *path, double *out)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    read_text(path, &text);
-    char *end = text.data != NULL ? strchr(text.data, '\n') : NULL;
-    if (end != NULL) {
-        *end = '\0';
-    }
-    bool well = dt_parse_double(dt_text_str(&text), out);
-    dt_text_clear(&text);
-    return well;
-}
-
 static void set_number_of(struct facts *f, const char *name, const char *path)
 {
-    double value;
-    if (read_number(path, &value)) {
+    double value = dt_proc_number(path, "");
+    if (value >= 0) {
         facts_set(f, name, "%.17g", value);
     }
 }
@@ -107,12 +50,8 @@ static void look_versions(struct facts *f, char *const *env)
 {
     (void)env;
     struct utsname u;
-    struct dt_text boot;
-    dt_text_init(&boot);
-    read_text("/proc/sys/kernel/random/boot_id", &boot); /* the same for all containers of a
-                                                          * machine */
-    facts_set(f, "boot", "%.*s", (int)strcspn(dt_text_str(&boot), "\n"), dt_text_str(&boot));
-    dt_text_clear(&boot);
+    char boot[DT_BOOT_ID_BYTES];
+    facts_set(f, "boot", "%s", dt_proc_boot_id(boot));
     facts_set(f, "version", "%s", DT_VERSION);
     facts_set(f, "libc", "%s", gnu_get_libc_version());
     if (uname(&u) == 0) {
@@ -194,7 +133,7 @@ static void look_launch(struct facts *f, char *const *env)
 
 static void look_python(struct facts *f, char *const *env)
 {
-    struct options o = {.entry = OPTIONS_ENTRY_MODULE, .program = (char[]){"none"}};
+    struct options o = {.program.entry = OPTIONS_ENTRY_MODULE, .program.name = (char[]){"none"}};
     struct dt_arena arena;
     struct dt_error err;
     char *path, **argv;
@@ -242,35 +181,14 @@ static void look_cpus(struct facts *f, char *const *env)
     dt_text_clear(&text);
 }
 
-/* The least of a limit over the control groups around this process; -1: none. */
-static double group_limit(const char *controller, const char *name_2, const char *name_1)
-{
-    struct dt_cgroup folders[DT_CGROUP_MAX];
-    double least = -1;
-    int count = dt_cgroup_folders(controller, folders);
-    for (int i = 0; i < count; i++) {
-        double value;
-        char *path = dt_format("%s/%s", folders[i].path, folders[i].version_2 ? name_2 : name_1);
-        if (read_number(path, &value) && value < NO_LIMIT && (least < 0 || value < least)) {
-            least = value;
-        }
-        free(path);
-    }
-    return least;
-}
-
 static void look_memory(struct facts *f, char *const *env)
 {
     (void)env;
-    struct dt_text text;
-    dt_text_init(&text);
-    read_text("/proc/meminfo", &text);
-    facts_set(f, "memory", "%.0f", look_size_after(dt_text_str(&text), "MemTotal"));
-    facts_set(f, "memory_free", "%.0f", look_size_after(dt_text_str(&text), "MemAvailable"));
-    facts_set(f, "memory_limit", "%.0f", group_limit("memory", "memory.max", "memory.limit_in_bytes"));
-    facts_set(f, "pids_limit", "%.0f", group_limit("pids", "pids.max", "pids.max"));
+    facts_set(f, "memory", "%.0f", dt_proc_number("/proc/meminfo", "MemTotal:"));
+    facts_set(f, "memory_free", "%.0f", dt_proc_number("/proc/meminfo", "MemAvailable:"));
+    facts_set(f, "memory_limit", "%.0f", dt_cgroup_least("memory", "memory.max", "memory.limit_in_bytes"));
+    facts_set(f, "pids_limit", "%.0f", dt_cgroup_least("pids", "pids.max", "pids.max"));
     set_number_of(f, "overcommit", "/proc/sys/vm/overcommit_memory");
-    dt_text_clear(&text);
 }
 
 static void look_limits(struct facts *f, char *const *env)
@@ -405,7 +323,7 @@ void doctor_look(struct facts *f, char *const *env, double seconds)
         (void)pthread_detach(thread);
     }
     struct pollfd wait = {.fd = l->done, .events = POLLIN};
-    for (double left_s = end_s - dt_now_s(); left_s > 0 && poll(&wait, 1, (int)(left_s * 1e3) + 1) < 0;
+    for (double left_s = end_s - dt_now_s(); left_s > 0 && poll(&wait, 1, (int)dt_milliseconds(left_s)) < 0;
          left_s = end_s - dt_now_s()) {
     }
     (void)pthread_mutex_lock(&l->lock);

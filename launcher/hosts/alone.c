@@ -50,7 +50,7 @@ static void tell(struct hosts *h, const struct event *told)
     }
     if (a->actions.wake_s > 0) {
         double wait_s = a->actions.wake_s - dt_now_s();
-        (void)uv_timer_start(&a->wake, a->wake.timer_cb, (uint64_t)((wait_s > 0 ? wait_s : 0) * 1e3) + 1, 0);
+        (void)uv_timer_start(&a->wake, a->wake.timer_cb, dt_milliseconds(wait_s), 0);
     }
 }
 
@@ -83,7 +83,7 @@ static void status(const struct hosts *h, struct dt_text *out)
  * the same way. */
 static int explain_host(const struct options *o, struct dt_error *err)
 {
-    bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
+    bool local = o->rdzv.local_addr != NULL && strcmp(o->rdzv.local_addr, o->rdzv.master_addr) == 0;
     bool endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
     err->status = DT_INVALID;
     return dt_wrap(err, "%s",
@@ -109,16 +109,16 @@ static int open_store(struct alone *a, uv_loop_t *loop, struct dt_error *err)
 {
     const struct options *o = a->base.o;
     char *host = a->meeting.master_addr;
-    (void)snprintf(host, sizeof a->meeting.master_addr, "%s", o->master_addr);
+    (void)snprintf(host, sizeof a->meeting.master_addr, "%s", o->rdzv.master_addr);
     struct store_server_options s = {.host = host,
-                                     .port = o->master_port,
-                                     .range = {o->port_lo, o->port_hi, 0},
-                                     .access = {.users = o->store_users, .user_count = o->store_user_count}};
+                                     .port = o->rdzv.master_port,
+                                     .range = {o->rdzv.port_lo, o->rdzv.port_hi, 0},
+                                     .access = {.users = o->store.users, .user_count = o->store.user_count}};
     if (store_server_open(&a->base.store, loop, &s, err) == 0) {
         return 0;
     }
     /* no other host has to know the address */
-    bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
+    bool own_address = o->rdzv.local_addr != NULL && strcmp(o->rdzv.local_addr, o->rdzv.master_addr) == 0;
     if ((err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) && !own_address && is_unknown_name(host)) {
         (void)snprintf(host, sizeof a->meeting.master_addr, "127.0.0.1");
         if (store_server_open(&a->base.store, loop, &s, err) == 0) {
@@ -128,7 +128,7 @@ static int open_store(struct alone *a, uv_loop_t *loop, struct dt_error *err)
     if (err->status == DT_NOT_FOUND) {
         return explain_host(o, err);
     }
-    bool range = o->master_port == 0 && o->port_hi > 0 && err->status == DT_IO;
+    bool range = o->rdzv.master_port == 0 && o->rdzv.port_hi > 0 && err->status == DT_IO;
     return range ? dt_wrap(err, "%s", options_source(o, OPTION_port_range)) : -1;
 }
 
@@ -136,10 +136,10 @@ static int open_store(struct alone *a, uv_loop_t *loop, struct dt_error *err)
  * user's program may do without the interface; `train` and the other bundled programs cannot. */
 static int check_loopback(const struct options *o, struct dt_error *err)
 {
-    if (strcmp(o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
+    if (strcmp(o->rdzv.master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
         return 0;
     }
-    if (o->bundled) {
+    if (o->program.bundled != NULL) {
         return dt_fail(err, DT_INVALID,
                        "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
     }
@@ -174,12 +174,13 @@ int alone_open(struct hosts **out, uv_loop_t *loop, const struct options *o, con
     a->wake.data = a;
     a->wake.timer_cb = on_wake;
     dt_text_random(a->meeting.launch);
-    coordinator_init(&a->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min,
-                                                                    .nodes_max = o->nnodes_max,
-                                                                    .restarts_max = o->max_restarts,
-                                                                    .join_timeout_s = o->join_timeout_s,
-                                                                    .last_call_s = o->last_call_s,
-                                                                    .watch_progress = o->bundled == BUNDLED_TRAIN});
+    coordinator_init(&a->coordinator,
+                     &(struct coordinator_options){.nodes_min = o->world.nnodes_min,
+                                                   .nodes_max = o->world.nnodes_max,
+                                                   .restarts_max = o->restarts.most,
+                                                   .join_timeout_s = o->rdzv.join_timeout_s,
+                                                   .last_call_s = o->rdzv.last_call_s,
+                                                   .watch_progress = bundled_trains(o->program.bundled)});
     if (check_loopback(o, err) != 0 || open_store(a, loop, err) != 0) {
         return -1;
     }

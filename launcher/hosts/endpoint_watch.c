@@ -2,6 +2,7 @@
  * may move between machines. */
 #include "launcher/hosts/endpoint_watch.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "launcher/net/endpoint.h"
@@ -58,7 +59,7 @@ void endpoint_watch_open(struct endpoint_watch **out, uv_loop_t *loop, const str
     }
     (void)uv_timer_init(loop, &c->timer);
     c->timer.data = c;
-    uint64_t every_ms = (uint64_t)((options->every_s > 0 ? options->every_s : 1) * 1e3) + 1;
+    uint64_t every_ms = dt_milliseconds(options->every_s > 0 ? options->every_s : 1);
     (void)uv_timer_start(&c->timer, on_try, list != NULL ? every_ms : 0, every_ms);
     *out = c;
 }

@@ -3,7 +3,7 @@
 int hosts_open(struct hosts **out, uv_loop_t *loop, const struct options *o, const struct hosts_hooks *hooks,
                struct dt_error *err)
 {
-    return (o->nnodes_max > 1 ? several_open : alone_open)(out, loop, o, hooks, err);
+    return (o->world.nnodes_max > 1 ? several_open : alone_open)(out, loop, o, hooks, err);
 }
 
 void hosts_tell(struct hosts *h, const struct event *e)

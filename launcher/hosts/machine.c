@@ -1,25 +1,20 @@
 #include "launcher/hosts/machine.h"
 
-#include "base/error.h"
-#include "base/file.h"
-#include "base/text.h"
+#include "base/proc.h"
 
+#include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
 
 uint64_t machine_id(void)
 {
-    struct dt_text boot;
-    struct dt_error err;
+    char parts[DT_BOOT_ID_BYTES + 2 * sizeof(uint64_t)];
     struct stat net;
-    uint64_t id = 0;
-    dt_text_init(&boot);
-    if (dt_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, &err) == 0 && boot.size >= 32 &&
-        stat("/proc/self/ns/net", &net) == 0) {
-        uint64_t space[2] = {(uint64_t)net.st_dev, (uint64_t)net.st_ino};
-        dt_text_add(&boot, space, sizeof space);
-        id = XXH3_64bits(boot.data, boot.size);
+    size_t size = strlen(dt_proc_boot_id(parts));
+    if (size < 32 || stat("/proc/self/ns/net", &net) != 0) {
+        return 0;
     }
-    dt_text_clear(&boot);
-    return id;
+    parts[size++] = '\n';
+    (void)memcpy(parts + size, (uint64_t[2]){(uint64_t)net.st_dev, (uint64_t)net.st_ino}, 2 * sizeof(uint64_t));
+    return XXH3_64bits(parts, size + 2 * sizeof(uint64_t));
 }

@@ -39,8 +39,7 @@ static void add_arguments(const struct dt_text *arguments, struct dt_text *out)
     char shown[ARGUMENTS_BYTES + 1];
     size_t size = arguments->size > ARGUMENTS_BYTES ? ARGUMENTS_BYTES : arguments->size;
     for (size_t i = 0; i < size; i++) {
-        unsigned char c = (unsigned char)arguments->data[i];
-        shown[i] = (char)(c < 32 || c == 127 ? ' ' : c);
+        shown[i] = dt_text_is_control(arguments->data[i]) ? ' ' : arguments->data[i];
     }
     shown[size] = '\0';
     dt_text_printf(out, "arguments %s%s(hash %016llx)\n", shown, arguments->size > size ? "... " : "",
@@ -54,16 +53,16 @@ static void add_job(const struct options *o, struct dt_text *out)
     struct dt_error ignored;
     dt_text_init(&arguments);
     dt_text_init(&file);
-    for (int i = 0; i < o->arg_count; i++) {
-        size_t n = strlen(o->args[i]);
-        if (file.size == 0 && n > 5 && strcmp(o->args[i] + n - 5, ".json") == 0 &&
-            dt_file_read(o->args[i], JOB_BYTES, &file, &ignored) == 0) {
+    for (int i = 0; i < o->program.arg_count; i++) {
+        size_t n = strlen(o->program.args[i]);
+        if (file.size == 0 && n > 5 && strcmp(o->program.args[i] + n - 5, ".json") == 0 &&
+            dt_file_read(o->program.args[i], JOB_BYTES, &file, &ignored) == 0) {
             unsigned char hash[crypto_generichash_BYTES_MIN];
             char hex[2 * sizeof hash + 1];
             (void)crypto_generichash(hash, sizeof hash, (const unsigned char *)file.data, file.size, NULL, 0);
             dt_text_printf(out, "job file %.16s\n", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash));
         } else {
-            dt_text_add(&arguments, o->args[i], n + 1);
+            dt_text_add(&arguments, o->program.args[i], n + 1);
         }
     }
     add_arguments(&arguments, out);
@@ -78,14 +77,14 @@ static void add_unnamed(const struct options *o, struct dt_text *out)
     char folder[4096] = "?";
     struct dt_text job;
     dt_text_init(&job);
-    dt_text_puts(&job, o->program);
-    for (int i = 0; i < o->arg_count; i++) {
-        options_quote(&job, o->args[i]);
+    dt_text_puts(&job, o->program.name);
+    for (int i = 0; i < o->program.arg_count; i++) {
+        options_quote(&job, o->program.args[i]);
     }
     dt_text_printf(&job, " in %s, user %u", getcwd(folder, sizeof folder) != NULL ? folder : "?", (unsigned)geteuid());
     uint64_t hash = XXH3_64bits(job.data, job.size);
     for (size_t i = 0; i < job.size; i++) {
-        job.data[i] = (char)((unsigned char)job.data[i] < 32 || job.data[i] == 127 ? ' ' : job.data[i]);
+        job.data[i] = dt_text_is_control(job.data[i]) ? ' ' : job.data[i];
     }
     dt_text_printf(out, MEMBER_UNNAMED "%.*s (hash %08x)\n", UNNAMED_BYTES, dt_text_str(&job), (unsigned)hash);
     dt_text_clear(&job);
@@ -99,17 +98,17 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
     dt_text_init(&job);
-    if (o->bundled == BUNDLED_TRAIN) {
+    if (bundled_trains(o->program.bundled)) {
         add_job(o, &job);
     }
-    if (o->etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
+    if (o->rdzv.etcd.endpoint_count > 0 && strcmp(options_source(o, OPTION_rdzv_id), "default") == 0) {
         add_unnamed(o, &job);
     }
     (void)snprintf(
         out, out_bytes,
         "version %s\n--nnodes %d:%d\n--max_restarts %d\n--dead_after %.9g\n--rdzv_backend %s\nprogram %.200s\n%s",
-        DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv->name,
-        o->bundled ? o->program : "of the user", dt_text_str(&job));
+        DT_VERSION, o->world.nnodes_min, o->world.nnodes_max, o->restarts.most, o->rdzv.dead_after_s, o->rdzv.row->name,
+        o->program.bundled != NULL ? o->program.name : "of the user", dt_text_str(&job));
     size_t used = strlen(out);
     /* random: two hosts whose checks failed must not begin a job together either */
     if (o->check_code > 0) {
@@ -125,13 +124,13 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 
 enum endpoint_choice hosts_endpoint_choice(const struct options *o)
 {
-    if (o->etcd.endpoint_count > 0) {
+    if (o->rdzv.etcd.endpoint_count > 0) {
         return ENDPOINT_JOIN;
     }
-    if (o->rdzv->by_rank) {
-        return o->node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+    if (o->rdzv.row->by_rank) {
+        return o->world.node_rank == 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
-    return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
+    return o->rdzv.is_host < 0 ? ENDPOINT_AUTO : o->rdzv.is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
 }
 
 /* Sets self->address. It is "" if only the first link can tell it. */
@@ -139,8 +138,8 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
 {
     struct lookup_list local;
     const char *warning = NULL;
-    if (o->local_addr != NULL && o->local_addr[0] != '\0') {
-        if (lookup_now(o->local_addr, self->port, &local, err) != 0) {
+    if (o->rdzv.local_addr != NULL && o->rdzv.local_addr[0] != '\0') {
+        if (lookup_now(o->rdzv.local_addr, self->port, &local, err) != 0) {
             return dt_wrap(err, "--local_addr");
         }
         (void)lookup_host((struct sockaddr *)&local.addresses[0], self->address, sizeof self->address);
@@ -150,14 +149,14 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
         if (endpoint_published(&p->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
             return -1;
         }
-        bool plain = hosts_is_loopback(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
+        bool plain = hosts_is_loopback(o->rdzv.master_addr) || strncmp(o->rdzv.master_addr, "localhost", 9) == 0;
         if (warning != NULL && !plain && o->check_code == 0) {
             char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
             if (p->endpoint.count > 0) {
                 (void)lookup_host((struct sockaddr *)&p->endpoint.addresses[0], here, sizeof here);
             }
             console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n",
-                        o->master_addr, here);
+                        o->rdzv.master_addr, here);
         } else if (warning != NULL && o->check_code == 0 && /* not if neither option was given */
                    !(strcmp(options_source(o, OPTION_rdzv_endpoint), "default") == 0 &&
                      strcmp(options_source(o, OPTION_master_addr), "default") == 0)) {
@@ -169,14 +168,14 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
         struct dt_error ignored;
         if (endpoint_route((struct sockaddr *)&p->endpoint.addresses[i], self->address, sizeof self->address,
                            &ignored) == 0) {
-            if (o->etcd.endpoint_count == 0 || !hosts_is_loopback(self->address)) {
+            if (o->rdzv.etcd.endpoint_count == 0 || !hosts_is_loopback(self->address)) {
                 return 0;
             }
             break;
         }
     }
     /* The etcd, or a gateway to it, is on this host. Other hosts come by another way. */
-    if (o->etcd.endpoint_count > 0) {
+    if (o->rdzv.etcd.endpoint_count > 0) {
         return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
     }
     self->address[0] = '\0'; /* the first link tells it */
@@ -188,8 +187,8 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
 static int explain_taken(const struct options *o, struct dt_error *err)
 {
     char owner[128];
-    bool by_rank = o->rdzv->by_rank && o->node_rank == 0;
-    if (!by_rank || !endpoint_port_owner(o->master_port, owner, sizeof owner) ||
+    bool by_rank = o->rdzv.row->by_rank && o->world.node_rank == 0;
+    if (!by_rank || !endpoint_port_owner(o->rdzv.master_port, owner, sizeof owner) ||
         strstr(owner, "(dtrun-agent)") == NULL) {
         return -1;
     }
@@ -198,7 +197,8 @@ static int explain_taken(const struct options *o, struct dt_error *err)
                    "--node_rank: port %d is held by another agent of dtrun, pid %d, so node rank 0%s is there twice; "
                    "give each host its own rank "
                    "(0 to %d), or another job another --master_port",
-                   o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);
+                   o->rdzv.master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)",
+                   o->world.nnodes_max - 1);
 }
 
 /* Node rank 0 leads, but the others look for it at an address that this host does not have. This
@@ -210,12 +210,12 @@ static void warn_elsewhere(const struct options *o)
         console_say("dtrun: warning: --node_rank is not given, so this host takes itself for node rank 0, but %s is no "
                     "address of it; give each host its "
                     "own rank (0 to %d)\n",
-                    o->master_addr, o->nnodes_max - 1);
+                    o->rdzv.master_addr, o->world.nnodes_max - 1);
     } else {
         console_say("dtrun: warning: %s: is 0 right here? The others come to %s, which is no address of this host; "
                     "going on, as it may be "
                     "a translated one\n",
-                    source, o->master_addr);
+                    source, o->rdzv.master_addr);
     }
 }
 
@@ -225,37 +225,39 @@ int hosts_place_open(struct hosts_place *p, const struct options *o, struct peer
     struct endpoint decided = {.fd = -1, .why = "an etcd"};
     enum endpoint_choice choice = hosts_endpoint_choice(o);
     /* a name server may learn the name later */
-    if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) {
+    if (lookup_within(o->rdzv.master_addr, o->rdzv.master_port, name_s, NULL, &p->endpoint, err) != 0) {
         p->endpoint.count = 0;
         (void)snprintf(trouble, trouble_bytes, "%s", err->text);
         if (choice == ENDPOINT_HOST) {
-            console_say("dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text, o->master_port);
+            console_say("dtrun: warning: endpoint %s; listening at port %d all the same\n", err->text,
+                        o->rdzv.master_port);
         }
         choice = choice == ENDPOINT_HOST ? ENDPOINT_HOST : ENDPOINT_JOIN;
     }
-    if (o->etcd.endpoint_count == 0 && endpoint_decide(&decided, choice, &p->endpoint, o->master_port, err) != 0) {
+    if (o->rdzv.etcd.endpoint_count == 0 &&
+        endpoint_decide(&decided, choice, &p->endpoint, o->rdzv.master_port, err) != 0) {
         return explain_taken(o, err);
     }
-    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && o->rdzv->by_rank) {
+    if (decided.hosts && !decided.ours && p->endpoint.count > 0 && o->rdzv.row->by_rank) {
         warn_elsewhere(o);
     }
-    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->master_addr, o->master_port,
+    dt_log(DT_LOG_INFO, "nodes", "endpoint %s port %d: %s: %s", o->rdzv.master_addr, o->rdzv.master_port,
            decided.hosts ? "held here" : "elsewhere", decided.why);
     unsigned char number[sizeof(struct in6_addr)];
     char address[INET6_ADDRSTRLEN];
     /* fe80::1%eth0 is a number, too */
-    (void)snprintf(address, sizeof address, "%.*s", (int)strcspn(o->master_addr, "%"), o->master_addr);
+    (void)snprintf(address, sizeof address, "%.*s", (int)strcspn(o->rdzv.master_addr, "%"), o->rdzv.master_addr);
     bool named = inet_pton(AF_INET, address, number) != 1 && inet_pton(AF_INET6, address, number) != 1;
     p->hosts = decided.hosts;
     p->translated = p->hosts && !decided.ours && p->endpoint.count > 0;
-    p->by_name = p->hosts && named && (o->local_addr == NULL || o->local_addr[0] == '\0');
+    p->by_name = p->hosts && named && (o->rdzv.local_addr == NULL || o->rdzv.local_addr[0] == '\0');
     if (!decided.hosts && choice == ENDPOINT_HOST) {
-        console_say("dtrun: endpoint %s: %s; waiting for it\n", o->master_addr, decided.why);
+        console_say("dtrun: endpoint %s: %s; waiting for it\n", o->rdzv.master_addr, decided.why);
     }
     int fd = decided.fd;
     self->port = decided.port;
     /* keep the endpoint's port free: node rank 0 may begin after us on this machine */
-    const struct dt_ports range = dt_ports_but(o->port_lo, o->port_hi, o->master_port);
+    const struct dt_ports range = dt_ports_but(o->rdzv.port_lo, o->rdzv.port_hi, o->rdzv.master_port);
     if (!decided.hosts && endpoint_listen(0, &range, &fd, &self->port, err) != 0) {
         return -1;
     }

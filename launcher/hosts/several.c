@@ -51,7 +51,7 @@ static void on_tick(uv_timer_t *timer)
     double wait_s = member_tick(&s->member, dt_now_s()) - dt_now_s();
     guard_workers_until(member_workers_until(&s->member, dt_now_s()));
     uv_update_time(timer->loop);
-    (void)uv_timer_start(timer, on_tick, (uint64_t)((wait_s > 0 ? wait_s < 3600 ? wait_s : 3600 : 0) * 1e3) + 1, 0);
+    (void)uv_timer_start(timer, on_tick, dt_milliseconds(wait_s < 3600 ? wait_s : 3600), 0);
     s->base.hooks.settle(s->base.hooks.user);
 }
 
@@ -101,7 +101,7 @@ static void probe_leader(void *user, const struct peer_info *at)
 {
     struct several *s = user;
     if (dt_net_is_here(at->address)) {
-        port_probe_open(&s->probes, s->tick.loop, at->id, at->address, at->port, s->base.o->dead_after_s / 5,
+        port_probe_open(&s->probes, s->tick.loop, at->id, at->address, at->port, s->base.o->rdzv.dead_after_s / 5,
                         on_leader_probed, s);
     }
 }
@@ -130,7 +130,7 @@ static void on_news(uv_timer_t *timer)
 
 static void start_news(struct several *s)
 {
-    uint64_t every_ms = (uint64_t)(wait_line_s / s->base.o->time_scale * 1e3) + 1;
+    uint64_t every_ms = dt_milliseconds(wait_line_s / s->base.o->time_scale);
     uv_update_time(s->news.loop);
     (void)uv_timer_start(&s->news, on_news, every_ms, every_ms);
 }
@@ -159,9 +159,9 @@ static int open_network_with(struct several *s, uv_loop_t *loop, struct member_o
     }
     struct link_options l = {.id = m->self.id,
                              .port = m->self.port,
-                             .run_id = o->run_id,
+                             .run_id = o->rdzv.run_id,
                              .key = key,
-                             .dead_s = o->dead_after_s,
+                             .dead_s = o->rdzv.dead_after_s,
                              .time_scale = o->time_scale,
                              .hooks = several_link_hooks(s)};
     if (link_open(&s->link, loop, &l, err) != 0) {
@@ -173,14 +173,14 @@ static int open_network_with(struct several *s, uv_loop_t *loop, struct member_o
         .take = link_take,
         .user = s->link,
         .access = {
-            .is_joined = link_is_joined, .user = s->link, .users = o->store_users, .user_count = o->store_user_count}};
+            .is_joined = link_is_joined, .user = s->link, .users = o->store.users, .user_count = o->store.user_count}};
     if (store_server_open(&s->base.store, loop, &store, err) != 0) {
         (void)close(fd);
         return -1;
     }
     /* Only the holder of the endpoint warns, once per job. Other hosts can reach even a loopback
      * endpoint (net/endpoint.c). */
-    if (!key->given && o->check_code == 0 && (s->place.hosts || o->etcd.endpoint_count > 0)) {
+    if (!key->given && o->check_code == 0 && (s->place.hosts || o->rdzv.etcd.endpoint_count > 0)) {
         console_say("dtrun: %s\n", secure_no_key_warning());
     }
     return 0;
@@ -189,7 +189,8 @@ static int open_network_with(struct several *s, uv_loop_t *loop, struct member_o
 static int open_network(struct several *s, uv_loop_t *loop, struct member_options *m, struct dt_error *err)
 {
     struct secure_key key;
-    int result = secure_key_read(&key, s->base.o->key_file, err) == 0 ? open_network_with(s, loop, m, &key, err) : -1;
+    int result =
+        secure_key_read(&key, s->base.o->rdzv.key_file, err) == 0 ? open_network_with(s, loop, m, &key, err) : -1;
     sodium_memzero(&key, sizeof key);
     return result;
 }
@@ -269,7 +270,7 @@ static void on_look(uv_timer_t *timer)
 static void await_others(struct hosts *h)
 {
     struct several *s = (struct several *)h;
-    double end_s = dt_now_s() + h->o->dead_after_s / 3;
+    double end_s = dt_now_s() + h->o->rdzv.dead_after_s / 3;
     (void)uv_timer_start(&s->news, on_look, 50, 50);
     while (s->etcd != NULL && !member_end_run(&s->member, dt_now_s()) && dt_now_s() < end_s) {
         (void)uv_run(s->tick.loop, UV_RUN_ONCE);
@@ -321,24 +322,24 @@ static const struct hosts_ops ops = {.tell = tell,
 
 static void fill_member_options(const struct options *o, struct member_options *m)
 {
-    bool is_static = o->rdzv->by_rank, is_train = o->bundled == BUNDLED_TRAIN;
-    *m = (struct member_options){.rounds = {.nodes_min = o->nnodes_min,
-                                            .nodes_max = o->nnodes_max,
-                                            .restarts_max = o->max_restarts,
-                                            .join_timeout_s = o->join_timeout_s,
-                                            .last_call_s = o->last_call_s,
-                                            .leave = !o->bundled || is_train,
-                                            .save = is_train,
-                                            .watch_progress = is_train},
-                                 .beat_s = o->dead_after_s / 15,
-                                 .lease_s = o->dead_after_s * 2 / 3,
-                                 .dead_s = o->dead_after_s,
-                                 .closed_ok = !o->bundled,
-                                 .retry_s = 0.5 / o->time_scale,
-                                 .witness_s = o->etcd.endpoint_count > 0 ? WITNESS_S * o->dead_after_s : 0,
-                                 .preference =
-                                     strcmp(options_source(o, OPTION_node_rank), "default") != 0 ? o->node_rank : -1,
-                                 .self = {.order = is_static ? o->node_rank : -1, .pid = (int)getpid()}};
+    bool is_static = o->rdzv.row->by_rank, is_train = bundled_trains(o->program.bundled);
+    *m = (struct member_options){
+        .rounds = {.nodes_min = o->world.nnodes_min,
+                   .nodes_max = o->world.nnodes_max,
+                   .restarts_max = o->restarts.most,
+                   .join_timeout_s = o->rdzv.join_timeout_s,
+                   .last_call_s = o->rdzv.last_call_s,
+                   .leave = o->program.bundled == NULL || is_train,
+                   .save = is_train,
+                   .watch_progress = is_train},
+        .beat_s = o->rdzv.dead_after_s / 15,
+        .lease_s = o->rdzv.dead_after_s * 2 / 3,
+        .dead_s = o->rdzv.dead_after_s,
+        .closed_ok = o->program.bundled == NULL,
+        .retry_s = 0.5 / o->time_scale,
+        .witness_s = o->rdzv.etcd.endpoint_count > 0 ? WITNESS_S * o->rdzv.dead_after_s : 0,
+        .preference = strcmp(options_source(o, OPTION_node_rank), "default") != 0 ? o->world.node_rank : -1,
+        .self = {.order = is_static ? o->world.node_rank : -1, .pid = (int)getpid()}};
     hosts_digest(o, m->digest, sizeof m->digest);
     (void)gethostname(m->self.host, sizeof m->self.host - 1);
     dt_text_make_harmless(m->self.host, false);
@@ -356,13 +357,13 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
                                    .refused = on_etcd_refused,
                                    .probe_port = probe_leader};
     member_init(&s->member, m, &hooks);
-    if (o->etcd.endpoint_count > 0 && etcd_witness_open(&s->etcd, loop, o, &s->member, &e, err) != 0) {
+    if (o->rdzv.etcd.endpoint_count > 0 && etcd_witness_open(&s->etcd, loop, o, &s->member, &e, err) != 0) {
         return -1;
     }
     (s->place.hosts ? member_lead : member_seek)(&s->member, dt_now_s());
     if (!s->place.hosts && hosts_endpoint_choice(o) != ENDPOINT_JOIN) {
-        struct endpoint_watch_options c = {.host = o->master_addr,
-                                           .port = o->master_port,
+        struct endpoint_watch_options c = {.host = o->rdzv.master_addr,
+                                           .port = o->rdzv.master_port,
                                            .every_s = 1 / o->time_scale,
                                            .user = s,
                                            .got = several_endpoint_got};

@@ -35,7 +35,7 @@ static void learn_address(struct several *s, uint64_t peer, const char *host)
         console_say("dtrun: warning: %s is %s on this host, but another one came to %s: all are told that one; "
                     "--local_addr=ADDRESS names "
                     "another\n",
-                    s->base.o->master_addr, self->address, local);
+                    s->base.o->rdzv.master_addr, self->address, local);
     }
     memcpy(self->address, local, sizeof local);
 }
@@ -192,17 +192,18 @@ void several_endpoint_got(void *user, int fd, const struct lookup_list *list)
         return;
     }
     if (store_server_listen(s->base.store, fd, &err) != 0) {
-        dt_log(DT_LOG_WARN, "nodes", "endpoint %s port %d: %s", s->base.o->master_addr, s->base.o->master_port,
-               err.text);
+        dt_log(DT_LOG_WARN, "nodes", "endpoint %s port %d: %s", s->base.o->rdzv.master_addr,
+               s->base.o->rdzv.master_port, err.text);
         (void)close(fd);
         return;
     }
-    console_say("dtrun: endpoint %s port %d: held by this host now\n", s->base.o->master_addr, s->base.o->master_port);
+    console_say("dtrun: endpoint %s port %d: held by this host now\n", s->base.o->rdzv.master_addr,
+                s->base.o->rdzv.master_port);
     struct peer_info *self = &s->member.options.self;
     s->place.endpoint = *list;
     s->place.hosts = true;
     hosts_wait_trouble(&s->wait, "", 0); /* the trouble was with the endpoint of another host */
-    self->port = s->base.o->master_port;
+    self->port = s->base.o->rdzv.master_port;
     link_set_port(s->link, self->port);
     if (self->address[0] == '\0') {
         (void)endpoint_published(list, self->address, sizeof self->address, NULL, &err);

@@ -63,7 +63,7 @@ static const char *own_way(const struct several *s, const char *address, bool en
         return address;
     }
     /* numeric, so no name server is asked */
-    bool known = endpoint || lookup_now(address, s->base.o->master_port, &list, &ignored) == 0;
+    bool known = endpoint || lookup_now(address, s->base.o->rdzv.master_port, &list, &ignored) == 0;
     const struct lookup_list *to = endpoint ? &s->place.endpoint : &list;
     bool routed = known && to->count > 0 &&
                   endpoint_route((const struct sockaddr *)&to->addresses[0], out, out_bytes, &ignored) == 0;
@@ -76,8 +76,8 @@ static const char *own_way(const struct several *s, const char *address, bool en
 static const char *address_of_store(const struct several *s, const struct peer_info *leader, char *out,
                                     size_t out_bytes)
 {
-    const char *written = s->base.o->master_addr;
-    bool first = s->base.o->rdzv->by_rank && leader->order == 0 && leader->port == s->base.o->master_port;
+    const char *written = s->base.o->rdzv.master_addr;
+    bool first = s->base.o->rdzv.row->by_rank && leader->order == 0 && leader->port == s->base.o->rdzv.master_port;
     bool any = strcmp(written, "0.0.0.0") == 0 || strcmp(written, "::") == 0;
     const char *theirs = first && !any ? written : from_here(s, leader->address, out, out_bytes);
     return leader->id == s->member.options.self.id ? own_way(s, theirs, theirs == written, out, out_bytes) : theirs;
@@ -90,7 +90,7 @@ void several_find_holder(struct several *s)
          found = false;
     for (int i = 0; i < s->place.endpoint.count && !met && !found && s->etcd == NULL; i++) {
         found = endpoint_is_local((const struct sockaddr *)&s->place.endpoint.addresses[i]) &&
-                endpoint_port_owner(s->base.o->master_port, s->wait.holder, sizeof s->wait.holder);
+                endpoint_port_owner(s->base.o->rdzv.master_port, s->wait.holder, sizeof s->wait.holder);
     }
     s->wait.holder[0] = (char)(found ? s->wait.holder[0] : '\0');
 }
@@ -104,7 +104,7 @@ static void fill_meeting(struct several *s, const struct record *record, const c
     struct hosts_meeting *m = &s->meeting;
     (void)snprintf(m->launch, sizeof m->launch, "%016" PRIx64 "%016" PRIx64, nonce[0], nonce[1]);
     (void)snprintf(m->master_addr, sizeof m->master_addr, "%s",
-                   leader != NULL ? address_of_store(s, leader, store, sizeof store) : s->base.o->master_addr);
+                   leader != NULL ? address_of_store(s, leader, store, sizeof store) : s->base.o->rdzv.master_addr);
     m->master_port = leader != NULL ? leader->port : 0;
     (void)snprintf(m->sizes, sizeof m->sizes, "%s", sizes);
 }
@@ -165,7 +165,7 @@ static void connect_to(void *user, const struct peer_info *to)
     } else if (to != NULL) {
         link_connect(s->link, to->id, from_here(s, to->address, address, sizeof address), to->port);
     } else if (!s->place.hosts) {
-        link_connect(s->link, 0, s->base.o->master_addr, s->base.o->master_port);
+        link_connect(s->link, 0, s->base.o->rdzv.master_addr, s->base.o->rdzv.master_port);
     }
 }
 
@@ -194,7 +194,7 @@ static void probe_peer(void *user, const struct peer_info *at)
     struct several *s = user;
     char address[LOOKUP_NAME_BYTES];
     port_probe_open(&s->probes, s->tick.loop, at->id, from_here(s, at->address, address, sizeof address), at->port,
-                    s->base.o->dead_after_s / 5, on_probed, s);
+                    s->base.o->rdzv.dead_after_s / 5, on_probed, s);
 }
 
 static void member_line(void *user, const char *line)

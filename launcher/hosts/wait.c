@@ -48,9 +48,9 @@ static const char *why_at_endpoint(const struct hosts_wait *w, const struct memb
 {
     const char *why = why_of(w, m);
     char address[300];
-    bool six = strchr(o->master_addr, ':') != NULL;
-    int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->master_addr, six ? "]" : "",
-                     o->master_port);
+    bool six = strchr(o->rdzv.master_addr, ':') != NULL;
+    int n = snprintf(address, sizeof address, "%s%s%s:%d: ", six ? "[" : "", o->rdzv.master_addr, six ? "]" : "",
+                     o->rdzv.master_port);
     bool same = n > 0 && n < (int)sizeof address && strncmp(why, address, (size_t)n) == 0;
     return why + (same ? n : 0);
 }
@@ -67,9 +67,9 @@ void hosts_wait_endpoint(const struct hosts_wait *w, const struct member *m, con
                          struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
-    bool is_static = o->rdzv->by_rank; /* the host that should listen has node rank 0 */
-    dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port,
-                   is_static && o->node_rank != 0 ? ", of node rank 0" : "", why[0] != '\0' ? why : "no answer");
+    bool is_static = o->rdzv.row->by_rank; /* the host that should listen has node rank 0 */
+    dt_text_printf(out, "endpoint %s port %d%s: %s", o->rdzv.master_addr, o->rdzv.master_port,
+                   is_static && o->world.node_rank != 0 ? ", of node rank 0" : "", why[0] != '\0' ? why : "no answer");
     add_holder(w, m, out);
 }
 
@@ -81,14 +81,15 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
     if (m->leading.coordinator != NULL) {
         const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->leading.coordinator->node_count,
-                       o->nnodes_min, o->join_timeout_s);
+                       o->world.nnodes_min, o->rdzv.join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
         if (lost == NULL) { /* otherwise the cause names the missing host */
             member_missing(m, out);
         }
     } else if (m->node.wait_text[0] != '\0') {
-        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->node.wait_text);
+        dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->rdzv.join_timeout_s,
+                       m->node.wait_text);
     } else {
         hosts_wait_endpoint(w, m, o, out);
         said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
@@ -124,16 +125,16 @@ void hosts_wait_line(const struct hosts_wait *w, const struct member *m, const s
                        "it takes part when one is lost; "
                        "a job of its own "
                        "needs another --rdzv_id",
-                       waited_s, o->run_id);
+                       waited_s, o->rdzv.run_id);
         return;
     }
     if (m->role != MEMBER_SEEKING) {
         dt_text_printf(out, "waiting %.0f s for hosts: %s", waited_s, m->node.wait_text);
         return;
     }
-    double left_s = m->seeking.since_s + o->join_timeout_s - now_s;
-    dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->master_addr,
-                   o->master_port, left_s > 0 ? left_s : 0);
+    double left_s = m->seeking.since_s + o->rdzv.join_timeout_s - now_s;
+    dt_text_printf(out, "waiting %.0f s for the endpoint %s port %d, %.0f s left", waited_s, o->rdzv.master_addr,
+                   o->rdzv.master_port, left_s > 0 ? left_s : 0);
     add_council(m, out);
     const char *why = why_at_endpoint(w, m, o);
     dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);

@@ -76,23 +76,24 @@ void job_tell_failed_check(const struct options *o, int code, int signal_fd)
     struct options told = *o;
     /* errors about reaching the others are hidden; they will find out by themselves */
     struct dt_error hidden;
-    if (o->nnodes_max <= 1 || code <= 0 || code > 128 || uv_loop_init(&c.loop) != 0) {
+    if (o->world.nnodes_max <= 1 || code <= 0 || code > 128 || uv_loop_init(&c.loop) != 0) {
         return;
     }
     told.check_code = code;
-    told.join_timeout_s = 2 * TELL_S;
+    told.rdzv.join_timeout_s = 2 * TELL_S;
     (void)uv_timer_init(&c.loop, &c.over);
     (void)uv_timer_init(&c.loop, &c.line);
-    (void)uv_timer_start(&c.over, on_over, (uint64_t)(TELL_S / o->time_scale * 1e3) + 1, 0);
-    (void)uv_timer_start(&c.line, on_line, (uint64_t)(SAY_S / o->time_scale * 1e3) + 1, 0);
+    (void)uv_timer_start(&c.over, on_over, dt_milliseconds(TELL_S / o->time_scale), 0);
+    (void)uv_timer_start(&c.line, on_line, dt_milliseconds(SAY_S / o->time_scale), 0);
     (void)uv_poll_init(&c.loop, &c.signals, signal_fd);
     c.signals.data = &c;
     (void)uv_poll_start(&c.signals, UV_READABLE, on_signals);
     if (hosts_open(&c.hosts, &c.loop, &told, &(struct hosts_hooks){.user = &c, .act = on_act, .settle = on_settle},
                    &hidden) == 0) {
-        hosts_tell(
-            c.hosts,
-            &(struct event){.kind = EVENT_JOIN, .local_world_size = o->nproc, .order = o->node_rank, .role = o->role});
+        hosts_tell(c.hosts, &(struct event){.kind = EVENT_JOIN,
+                                            .local_world_size = o->world.nproc,
+                                            .order = o->world.node_rank,
+                                            .role = o->world.role});
         (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     }
     hosts_close(c.hosts);

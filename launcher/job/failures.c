@@ -5,7 +5,6 @@
 
 #include "base/cgroup.h"
 #include "base/clock.h"
-#include "launcher/workers/process.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,38 +12,26 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UNLIMITED 9e18 /* what version 1 calls no limit is a little more */
-
-/* The number behind `key` ("": at the beginning) in a file of our memory control group, or of
- * the first one above that has it; with `least` the least of all. The file's name in version 2
- * and 1. -1: not known. */
-static double group_number(const char *two, const char *one, const char *key, bool least)
+/* A number of our memory control group, or of the first one above it that has it; -1: not known. */
+static double group_number(const char *two, const char *one, const char *key)
 {
     struct dt_cgroup folders[DT_CGROUP_MAX];
-    char path[sizeof folders[0].path + 32], text[1024];
     double found = -1;
     int count = dt_cgroup_folders("memory", folders);
-    for (int i = 0; i < count && (least || found < 0); i++) {
-        (void)snprintf(path, sizeof path, "%s/%s", folders[i].path, folders[i].version_2 ? two : one);
-        process_read(path, text, sizeof text);
-        const char *at = strstr(text, key);
-        char *end = NULL;
-        double value = at != NULL ? strtod(at + strlen(key), &end) : -1;
-        if (at != NULL && end != at + strlen(key) && value < UNLIMITED) {
-            found = found < 0 || value < found ? value : found;
-        }
+    for (int i = 0; i < count && found < 0; i++) {
+        found = dt_cgroup_number(&folders[i], two, one, key);
     }
     return found;
 }
 
 static long long oom_kills(void)
 {
-    return (long long)group_number("memory.events", "memory.oom_control", "oom_kill ", false);
+    return (long long)group_number("memory.events", "memory.oom_control", "oom_kill ");
 }
 
 double failures_memory_limit_bytes(void)
 {
-    return group_number("memory.max", "memory.limit_in_bytes", "", true);
+    return dt_cgroup_least("memory", "memory.max", "memory.limit_in_bytes");
 }
 
 void failures_begin(struct failures *f)
@@ -107,7 +94,7 @@ static void write_note(const struct failures *f, const struct worker *one, const
         x->digest = own->digest;
     } else if (code == -SIGKILL && !x->stopped_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
         double limit = failures_memory_limit_bytes();
-        double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
+        double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "");
         char limit_text[32] = "unknown", peak_text[32] = "unknown";
         x->out_of_memory = true;
         (void)snprintf(

@@ -44,7 +44,7 @@ static void worker_ended(struct job *job, int i, bool ended_by_us)
     if (code == 0) {
         if (!uv_is_active((uv_handle_t *)&job->timer.barrier)) {
             (void)uv_timer_start(&job->timer.barrier, job->timer.barrier.timer_cb,
-                                 (uint64_t)(job->o->exit_barrier_s * 1e3) + 1, 0);
+                                 dt_milliseconds(job->o->stop.exit_barrier_s), 0);
         }
         job_post(job, AGENT_ON_WORKER_OK, 0);
     } else if (job->agent.options.bundled && code == DT_EXIT_STOPPED) {
@@ -55,7 +55,7 @@ static void worker_ended(struct job *job, int i, bool ended_by_us)
                          code < 0 && one->note[0] != 0 ? one->note : NULL);
         }
         if (!ended_by_us && !uv_is_active((uv_handle_t *)&job->timer.news)) {
-            (void)uv_timer_start(&job->timer.news, job->timer.news.timer_cb, (uint64_t)(SETTLE_S * 1e3), 0);
+            (void)uv_timer_start(&job->timer.news, job->timer.news.timer_cb, dt_milliseconds(SETTLE_S), 0);
         }
         job_post(job, AGENT_ON_WORKER_BAD, code);
     }
@@ -164,9 +164,9 @@ static void exit_job(struct job *job)
 static void do_one(struct job *job, enum agent_do what)
 {
     struct event e = {.round = job->round.place.round,
-                      .local_world_size = job->o->nproc,
-                      .order = job->o->node_rank,
-                      .role = job->o->role,
+                      .local_world_size = job->o->world.nproc,
+                      .order = job->o->world.node_rank,
+                      .role = job->o->world.role,
                       .failure = job->agent.failure,
                       .code = job->agent.failure_code};
     struct cause cause;

@@ -24,15 +24,11 @@ enum { LEFT_MAX = 1024, NAMED = 4 };
 /* "pid 12 (cat), pid 13 (python3), ..." */
 static void add_names(const pid_t *list, int count, struct dt_text *out)
 {
-    for (int i = 0; i < count && i < NAMED; i++) {
-        char path[64], name[64];
-        (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)list[i]);
-        process_read(path, name, sizeof name);
-        name[strcspn(name, "\n")] = '\0';
-        dt_text_make_harmless(name, false); /* a process chooses it */
-        dt_text_printf(out, "%spid %d (%s)", i > 0 ? ", " : "", (int)list[i], name);
+    struct dt_list names = {.text = out, .most = NAMED};
+    for (int i = 0; i < count; i++) {
+        char name[DT_PROC_NAME_BYTES];
+        dt_list_add(&names, "pid %d (%s)", (int)list[i], i < NAMED ? dt_proc_name(list[i], name) : "");
     }
-    dt_text_puts(out, count > NAMED ? ", ..." : "");
 }
 
 void job_add_left(struct dt_text *out)
@@ -92,7 +88,7 @@ bool job_await_left(struct job *job)
     pid_t list[LEFT_MAX];
     bool dying;
     int count = guard_descendants(list, LEFT_MAX, &dying);
-    double now_s = dt_now_s(), grace_s = job->o->shutdown_timeout_s;
+    double now_s = dt_now_s(), grace_s = job->o->stop.shutdown_timeout_s;
     if (count == 0 && !dying) {
         return false;
     }
@@ -123,7 +119,7 @@ bool job_await_left(struct job *job)
             job_start_grace(job, JOB_STUCK_S);
         }
     }
-    (void)uv_timer_start(&job->timer.sweep, job->timer.sweep.timer_cb,
-                         (uint64_t)((waited_s < 1 ? LOOK_S : LATER_S) * 1e3), 0);
+    (void)uv_timer_start(&job->timer.sweep, job->timer.sweep.timer_cb, dt_milliseconds(waited_s < 1 ? LOOK_S : LATER_S),
+                         0);
     return true;
 }

@@ -28,16 +28,16 @@ static int nodes_of_gpus(const struct gpus *gpus, int *nodes, struct dt_error *e
  * mask. */
 static void look_at_masks(struct job *job, const struct numa *n, const struct gpus *gpus, int first)
 {
-    for (int i = 0; i < job->o->nproc; i++) {
+    for (int i = 0; i < job->o->world.nproc; i++) {
         struct job_binding *b = &job->bindings[i];
         struct dt_text text;
         struct cpus common;
-        for (int k = 0; k < job->o->nproc; k++) {
+        for (int k = 0; k < job->o->world.nproc; k++) {
             b->sharers += cpus_intersect(&common, &b->cpus, &job->bindings[k].cpus);
         }
         dt_text_init(&text);
         cpus_print(&b->cpus, &text);
-        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", job->o->local_first + i, dt_text_str(&text),
+        dt_log(DT_LOG_INFO, "numa", "local %d cpus %s node %d %s", job->o->world.local_first + i, dt_text_str(&text),
                n->nodes[first + i], gpus->count > 0 ? gpus->address[first + i] : "no GPU");
         dt_text_clear(&text);
     }
@@ -48,35 +48,36 @@ static int fill_masks(struct job *job, const struct gpus *gpus, int *nodes, stru
 {
     const struct options *o = job->o;
     struct numa n = {.sys = SYS, .nodes = nodes, .device_count = gpus->count};
-    bool own = gpus->count == o->nproc; /* a scheduler that starts an agent per worker may show
+    bool own = gpus->count == o->world.nproc; /* a scheduler that starts an agent per worker may show
                                          * each of them its GPU alone */
-    int first = gpus->count > 0 && own ? 0 : o->local_first;
-    if (numa_mode_of(o->numa_binding, &n.mode) != 0 || cpus_allowed(&n.allowed, err) != 0) {
+    int first = gpus->count > 0 && own ? 0 : o->world.local_first;
+    if (numa_mode_of(o->devices.numa_binding, &n.mode) != 0 || cpus_allowed(&n.allowed, err) != 0) {
         return -1;
     }
     if (gpus->count == 0) {
-        n.device_count = o->local_total > 0 ? o->local_total : o->nproc;
+        n.device_count = o->world.local_total > 0 ? o->world.local_total : o->world.nproc;
         if (numa_spread(SYS, &n.allowed, n.device_count, nodes, err) != 0) {
             return -1;
         }
     } else if (nodes_of_gpus(gpus, nodes, err) != 0) {
         return -1;
     }
-    if (first + o->nproc > n.device_count) {
+    if (first + o->world.nproc > n.device_count) {
         return dt_fail(err, DT_INVALID,
                        "worker %d has no GPU to be near, %d %s there; lower --nproc_per_node, or set "
                        "CUDA_VISIBLE_DEVICES= if none is used",
                        n.device_count, n.device_count, n.device_count == 1 ? "is" : "are");
     }
-    if (own && n.mode != NUMA_BY_NODE && n.mode != NUMA_BY_SOCKET && o->local_total > o->nproc && gpus->count > 0) {
+    if (own && n.mode != NUMA_BY_NODE && n.mode != NUMA_BY_SOCKET && o->world.local_total > o->world.nproc &&
+        gpus->count > 0) {
         return dt_fail(err, DT_INVALID,
                        "%s: this launcher sees only its own worker's GPU, so it cannot share CPUs out; use node, or "
                        "one launcher per host",
-                       o->numa_binding);
+                       o->devices.numa_binding);
     }
-    for (int i = 0; i < o->nproc; i++) {
+    for (int i = 0; i < o->world.nproc; i++) {
         if (numa_mask(&n, first + i, &job->bindings[i].cpus, err) != 0) {
-            return dt_wrap(err, "worker %d", o->local_first + i);
+            return dt_wrap(err, "worker %d", o->world.local_first + i);
         }
     }
     look_at_masks(job, &n, gpus, first);
@@ -97,18 +98,18 @@ int job_numa_open(struct job *job)
     const struct options *o = job->o;
     struct dt_error err;
     int code = -1;
-    if (o->numa_binding == NULL) {
+    if (o->devices.numa_binding == NULL) {
         return -1;
     }
     struct gpus *gpus = dt_alloc(sizeof *gpus);
     int *nodes = dt_alloc((size_t)(OPTIONS_MAX_LOCAL + GPUS_MAX) * sizeof *nodes);
-    job->bindings = dt_alloc((size_t)o->nproc * sizeof *job->bindings);
+    job->bindings = dt_alloc((size_t)o->world.nproc * sizeof *job->bindings);
     err.text[0] = '\0';
-    if (!o->bundled || job->on_gpus) {
+    if (o->program.bundled == NULL || job->on_gpus) {
         code = gpus_read(gpus, job->signals.fd, DRIVER_S / o->time_scale, &err);
     }
     if (job->on_gpus) {
-        share(gpus, o->local_first + o->nproc);
+        share(gpus, o->world.local_first + o->world.nproc);
     }
     if (gpus->trouble[0] != '\0') {
         console_say("dtrun: --numa_binding: no GPU can be used: %s; workers are spread over the NUMA nodes\n",

@@ -2,19 +2,18 @@
  * they are. */
 #include "launcher/job/plan.h"
 
-#include "launcher/workers/capture.h"
+#include "base/helper.h"
 #include "launcher/output/console.h"
 #include "launcher/options/env.h"
 #include "launcher/workers/guard.h"
+#include "launcher/workers/process.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define LINE_S 10.0 /* between two lines about a check that does not end */
@@ -43,12 +42,12 @@ static bool is_all(const struct options *o)
                                         "--list_strategies",
                                         "--schema",
                                         NULL};
-    for (int i = 0; i < o->arg_count; i++) {
-        if (is_one_of(o->args[i], words)) {
+    for (int i = 0; i < o->program.arg_count; i++) {
+        if (is_one_of(o->program.args[i], words)) {
             return true;
         }
     }
-    return o->arg_count == 0; /* its own usage line is better than ours */
+    return o->program.arg_count == 0; /* its own usage line is better than ours */
 }
 
 static char *read_output_dir(const struct dt_text *text, bool *is_json, bool *on_gpus)
@@ -87,11 +86,9 @@ int plan_check_job(const struct options *o, char *const *env)
 {
     struct dt_error err;
     struct dt_arena arena;
-    posix_spawn_file_actions_t actions;
     char *path, **argv;
     int code = DT_EXIT_USAGE, status;
-    pid_t pid;
-    if (o->bundled != BUNDLED_TRAIN || is_all(o)) {
+    if (!bundled_trains(o->program.bundled) || is_all(o)) {
         return 0;
     }
     dt_arena_init(&arena);
@@ -100,17 +97,12 @@ int plan_check_job(const struct options *o, char *const *env)
         dt_arena_clear(&arena);
         return DT_EXIT_USAGE;
     }
-    char **words = with_words(&arena, argv, "--print-config", NULL);
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    (void)posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    int failed = posix_spawn(&pid, path, &actions, NULL, words, env);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    while (failed == 0 && waitpid(pid, &status, 0) < 0) {
-        failed = errno == EINTR ? 0 : errno;
-    }
-    if (failed != 0) {
-        (void)fprintf(stderr, "dtrun: %s: %s\n", path, strerror(failed));
+    if (dt_helper_run(&(struct dt_helper_task){.path = path,
+                                               .argv = with_words(&arena, argv, "--print-config", NULL),
+                                               .envp = env,
+                                               .output = DT_HELPER_SILENT},
+                      0, NULL, &status, &err) != 0) {
+        (void)fprintf(stderr, "dtrun: %s\n", err.text);
         code = DT_EXIT_TEMPORARY;
     } else {
         code = workers_code(status);
@@ -118,6 +110,24 @@ int plan_check_job(const struct options *o, char *const *env)
     }
     dt_arena_clear(&arena);
     return code;
+}
+
+/* A file server that hangs, or a file that is none, keeps a helper for good. */
+static void say_where(pid_t pid, double since_s, void *unused)
+{
+    struct dt_text where;
+    struct dt_proc_look look;
+    (void)unused;
+    dt_text_init(&where);
+    (void)process_where(pid, &where);
+    (void)dt_proc_look(pid, &look);
+    console_say("dtrun: train --plan (pid %d): not done after %.0f s: %s%s%s\n", (int)pid, since_s,
+                where.size > 0      ? "it waits in the kernel, in "
+                : look.state == 'R' ? "it computes"
+                                    : "it sleeps",
+                where.size > 0 ? dt_text_str(&where) : "",
+                look.state == 'D' ? " (state D: a disk or a file server)" : "");
+    dt_text_clear(&where);
 }
 
 int plan_run(const struct options *o, const struct workers *w, char *const *env, int signal_fd, char **output_dir,
@@ -135,14 +145,14 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
     *on_gpus = false;
     dt_arena_init(&arena);
     dt_text_init(&text);
-    int world_size = o->nproc * o->nnodes_max;
+    int world_size = o->world.nproc * o->world.nnodes_max;
     struct env_worker one = {.round = 1,
-                             .local_world_size = o->nproc,
+                             .local_world_size = o->world.nproc,
                              .world_size = world_size,
-                             .group_world_size = o->nnodes_max,
+                             .group_world_size = o->world.nnodes_max,
                              .role_world_size = world_size,
-                             .master_addr = o->master_addr,
-                             .master_port = o->master_port};
+                             .master_addr = o->rdzv.master_addr,
+                             .master_port = o->rdzv.master_port};
     if (env_command(o, 0, env, &arena, &path, &argv, &err) != 0 || env_build(o, &one, env, &arena, &envp, &err) != 0) {
         console_say("dtrun: %s\n", err.text);
         goto out;
@@ -166,14 +176,20 @@ int plan_run(const struct options *o, const struct workers *w, char *const *env,
         (void)close(ends[1]);
         ends[1] = -1;
     }
-    code = capture(ends[0], signal_fd, pid, 0, all ? NULL : "train --plan", LINE_S / o->time_scale, &text, &status);
+    struct dt_helper helper = {.pid = pid, .fd = ends[0]};
+    ends[0] = -1;
+    code =
+        dt_helper_wait(&helper,
+                       &(struct dt_helper_wait){
+                           .signal_fd = signal_fd, .on_line = all ? NULL : say_where, .line_s = LINE_S / o->time_scale},
+                       &text, &status);
     (void)guard_end_descendants(1);
     if (code >= 0) {
         goto out;
     }
     code = workers_code(status);
     if (code < 0) {
-        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program,
+        console_say("dtrun: %s --plan (pid %d): killed by signal %d (%s); run it alone to see more\n", o->program.name,
                     (int)pid, -code, sigabbrev_np(-code));
         code = DT_EXIT_FAILED;
     }

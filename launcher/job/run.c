@@ -38,19 +38,19 @@ static double output_of(void *user, int local_rank)
 static void open_metrics(struct job *job)
 {
     const struct options *o = job->o;
-    struct exporter_options m = {.host = o->metrics_host,
-                                 .port = o->metrics_port,
-                                 .range = dt_ports_but(o->port_lo, o->port_hi, o->master_port),
+    struct exporter_options m = {.host = o->query.metrics_host,
+                                 .port = o->query.metrics_port,
+                                 .range = dt_ports_but(o->rdzv.port_lo, o->rdzv.port_hi, o->rdzv.master_port),
                                  .describe = job_metrics,
                                  .user = job};
     struct dt_error err;
-    if (o->metrics_host == NULL) {
+    if (o->query.metrics_host == NULL) {
         return;
     }
     if (exporter_open(&job->metrics, &job->loop, &m, &err) != 0) {
         console_say("dtrun: warning: %s: %s; the job goes on without it\n", options_source(o, OPTION_metrics_endpoint),
                     err.text);
-    } else if (o->metrics_port == 0) { /* nobody could guess it */
+    } else if (o->query.metrics_port == 0) { /* nobody could guess it */
         console_say("dtrun: metrics of host %s at %s\n", job->failures.host, exporter_url(job->metrics));
     }
 }
@@ -66,11 +66,12 @@ static bool is_from_outside(const struct options *o, enum option option)
  * numbered; with --hostfile they have their sizes from there. */
 static void say_choices(const struct options *o)
 {
-    bool counted = !isdigit((unsigned char)o->nproc_text[0]),
+    bool counted = !isdigit((unsigned char)o->world.nproc_text[0]),
          typed = options_source(o, OPTION_nproc_per_node)[0] == '-';
-    bool hosts = is_from_outside(o, OPTION_nnodes) && (o->nnodes_max > 1 || !typed);
-    bool first = o->here.node_rank == 0 && o->local_first == 0 && (!o->rdzv->by_rank || o->node_rank == 0);
-    if ((!counted && !hosts && !is_from_outside(o, OPTION_nproc_per_node)) || !first || o->leashed) {
+    bool hosts = is_from_outside(o, OPTION_nnodes) && (o->world.nnodes_max > 1 || !typed);
+    bool first =
+        o->here.node_rank == 0 && o->world.local_first == 0 && (!o->rdzv.row->by_rank || o->world.node_rank == 0);
+    if ((!counted && !hosts && !is_from_outside(o, OPTION_nproc_per_node)) || !first || o->leash.on) {
         return;
     }
     struct dt_text text;
@@ -103,8 +104,8 @@ static int open_all(struct job *job, struct dt_error *err)
     if (hosts_open(&job->hosts, &job->loop, job->o, &hooks, err) != 0) {
         return -1;
     }
-    if (job->o->leash_key) {
-        leash_forget_key(job->o->key_file);
+    if (job->o->leash.key) {
+        leash_forget_key(job->o->rdzv.key_file);
     }
     if (job->output_dir != NULL) {
         job->events_path = dt_format("%s/events.jsonl", job->output_dir);
@@ -113,14 +114,14 @@ static int open_all(struct job *job, struct dt_error *err)
     }
     job_starts_open(job);
     struct dt_error hidden;
-    if (status_open(&job->status, &job->loop, job->o->run_id, job_status, job, &hidden) != 0) {
+    if (status_open(&job->status, &job->loop, job->o->rdzv.run_id, job_status, job, &hidden) != 0) {
         console_say("dtrun: warning: --status will not find this job: %s\n", hidden.text);
     } else {
         status_set_prepare(job->status, job_status_ask);
     }
     open_metrics(job);
     job->watching.options = (struct watch_options){.pages = job->agent.options.bundled,
-                                                   .limit_s = job->o->hang_timeout_s,
+                                                   .limit_s = job->o->restarts.hang_timeout_s,
                                                    .stopped_s = STOPPED_S / job->o->time_scale,
                                                    .output_s = output_of,
                                                    .user = job};
@@ -128,9 +129,11 @@ static int open_all(struct job *job, struct dt_error *err)
         return -1;
     }
     if (job->watching.options.pages || job->watching.options.limit_s > 0 || job->watching.options.deaf_s > 0) {
-        double step_s = job->o->hang_timeout_s > 0 && job->o->hang_timeout_s < 4 ? job->o->hang_timeout_s / 4 : 1;
+        double step_s = job->o->restarts.hang_timeout_s > 0 && job->o->restarts.hang_timeout_s < 4
+                            ? job->o->restarts.hang_timeout_s / 4
+                            : 1;
         job->watching.options.look_s = step_s;
-        (void)uv_timer_start(&job->timer.watch, job->timer.watch.timer_cb, 1000, (uint64_t)(step_s * 1e3) + 1);
+        (void)uv_timer_start(&job->timer.watch, job->timer.watch.timer_cb, 1000, dt_milliseconds(step_s));
     }
     return 0;
 }
@@ -210,9 +213,10 @@ static int run_all(const struct options *o, char *const *env)
                         .begin_s = dt_now_s(),
                         .failures = {.root = -1}};
     job->stop.scheduled = strcmp(o->here.name, "none") != 0;
-    job->is_train = o->bundled == BUNDLED_TRAIN;
+    job->is_train = bundled_trains(o->program.bundled);
     say_choices(o);
-    if (job_open_signals(job, &err) != 0 || workers_open(&job->workers, o->nproc, o->nnodes_min - 1, &err) != 0) {
+    if (job_open_signals(job, &err) != 0 ||
+        workers_open(&job->workers, o->world.nproc, o->world.nnodes_min - 1, &err) != 0) {
         console_say("dtrun: %s\n", err.text);
         return err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
     }
@@ -232,10 +236,10 @@ static int run_all(const struct options *o, char *const *env)
         free(job->output_dir);
         return refused;
     }
-    agent_init(&job->agent, &(struct agent_options){.bundled = o->bundled,
-                                                    .exit_code_worker = o->exit_code_worker,
-                                                    .permanent_codes = o->permanent_codes,
-                                                    .permanent_code_count = o->permanent_code_count});
+    agent_init(&job->agent, &(struct agent_options){.bundled = o->program.bundled != NULL,
+                                                    .exit_code_worker = o->stop.exit_code_worker,
+                                                    .permanent_codes = o->restarts.permanent_codes,
+                                                    .permanent_code_count = o->restarts.permanent_code_count});
     int failed = uv_loop_init(&job->loop);
     if (failed != 0) {
         console_say("dtrun: event loop: %s\n", uv_strerror(failed));
@@ -246,7 +250,7 @@ static int run_all(const struct options *o, char *const *env)
     }
     failures_begin(&job->failures);
     if (open_all(job, &err) == 0) {
-        if (env_sets_omp(o, env) && !o->bundled) {
+        if (env_sets_omp(o, env) && o->program.bundled == NULL) {
             console_say("%s\n", env_omp_warning());
         }
         job_join(job);
@@ -282,7 +286,7 @@ static int run_all(const struct options *o, char *const *env)
             console_say("dtrun: asked %s to run job %s again (--requeue)\n", o->here.name, o->here.requeue.id);
         }
     }
-    return job->code == DT_EXIT_STOPPED ? o->requeue_exit_code : job->code;
+    return job->code == DT_EXIT_STOPPED ? o->requeue.exit_code : job->code;
 }
 
 int run_job(const struct options *o, char *const *env)

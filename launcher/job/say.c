@@ -43,7 +43,7 @@ static const char *error_file_of(void *user, int local_rank)
 static bool is_end(const struct job *job)
 {
     return job->agent.verdict || job->oom.again || job->agent.failure != FAILURE_PLAIN ||
-           job->cause.used > job->o->max_restarts;
+           job->cause.used > job->o->restarts.most;
 }
 
 /* Whether no restart will follow, as far as is known: the verdict may be on its way. */
@@ -88,9 +88,10 @@ static void note_memory(struct job *job, const struct report_failure *root)
 /* The option that prevents a restart after this failure; null: no restart is left anyway. */
 static const char *forbids_restart(const struct job *job, const struct report_failure *root)
 {
-    for (int i = 0;
-         i < job->o->permanent_code_count && job->agent.failure == FAILURE_PERMANENT && job->o->max_restarts > 0; i++) {
-        if (job->o->permanent_codes[i] == root->exit_code) {
+    for (int i = 0; i < job->o->restarts.permanent_code_count && job->agent.failure == FAILURE_PERMANENT &&
+                    job->o->restarts.most > 0;
+         i++) {
+        if (job->o->restarts.permanent_codes[i] == root->exit_code) {
             return "--permanent_exit_codes";
         }
     }
@@ -143,10 +144,10 @@ static void write_elsewhere(struct job *job, const char *cause, const char *here
     dt_text_init(&line);
     dt_text_printf(&line, "dtrun: %s; %s", cause, here);
     if (failed && !is_end(job)) {
-        dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->max_restarts);
-    } else if (failed && job->agent.verdict && !is_permanent(job) && job->o->max_restarts > 0 &&
-               used >= job->o->max_restarts) {
-        dt_text_printf(&line, "; no restart left (%d of %d used)", used, job->o->max_restarts);
+        dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->restarts.most);
+    } else if (failed && job->agent.verdict && !is_permanent(job) && job->o->restarts.most > 0 &&
+               used >= job->o->restarts.most) {
+        dt_text_printf(&line, "; no restart left (%d of %d used)", used, job->o->restarts.most);
     }
     console_say("%s\n", dt_text_str(&line));
     dt_text_clear(&line);
@@ -268,14 +269,14 @@ void job_say_cause(struct job *job)
         dt_text_init(&tail);
         (void)logs_tail(job->logs, f->list[f->root].local_rank, 20, &tail);
         struct report_context c = {
-            .title = job->o->program,
+            .title = job->o->program.name,
             .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
             .log_dir = logs_has_files(job->logs) ? logs_worker_dir(job->logs, f->list[f->root].local_rank) : NULL,
             .restarts_used = hosts_view(job->hosts).restarts_used,
-            .restarts_max = is_permanent(job) ? 0 : job->o->max_restarts,
+            .restarts_max = is_permanent(job) ? 0 : job->o->restarts.most,
             .no_restart = forbids_restart(job, &f->list[f->root])};
         report_write(f->list, f->count, f->root, &c, &line);
-        if (job->o->entry != OPTIONS_ENTRY_PROGRAM && job->entry_point != NULL &&
+        if (job->o->program.entry != OPTIONS_ENTRY_PROGRAM && job->entry_point != NULL &&
             strstr(dt_text_str(&line), "No module named") != NULL) {
             dt_text_printf(&line, "dtrun: the interpreter was %s; PYTHON_EXEC names another\n", job->entry_point);
         }
@@ -290,7 +291,7 @@ void job_say_cause(struct job *job)
         say_why_permanent(job, &line);
     } else {
         report_cause(f->list, f->count, f->root, &line);
-        dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->max_restarts);
+        dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->restarts.most);
         if (f->saved_step >= 0) {
             dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
         }
@@ -328,14 +329,13 @@ void job_say_lost(struct job *job)
 static void add_running(const struct job *job, struct dt_text *out)
 {
     enum { NAMED = 8 };
-    int named = 0;
+    struct dt_list ranks = {.text = out, .most = NAMED};
     dt_text_puts(out, job->workers.running_count == 1 ? "rank " : "ranks ");
-    for (int i = 0; i < job->workers.count && named < NAMED; i++) {
+    for (int i = 0; i < job->workers.count; i++) {
         if (job->workers.list[i].running) {
-            dt_text_printf(out, "%s%d", named++ > 0 ? ", " : "", job->round.place.rank + i);
+            dt_list_add(&ranks, "%d", job->round.place.rank + i);
         }
     }
-    dt_text_puts(out, job->workers.running_count > named ? ", ..." : "");
 }
 
 void job_say_waiting(const struct job *job)
@@ -345,7 +345,7 @@ void job_say_waiting(const struct job *job)
     add_running(job, &ranks);
     console_say("dtrun: host %s: %d of %d workers ended with exit code 0, the first %g s ago; waiting for %s\n",
                 job->failures.host, job->workers.count - job->workers.running_count, job->workers.count,
-                job->o->exit_barrier_s, dt_text_str(&ranks));
+                job->o->stop.exit_barrier_s, dt_text_str(&ranks));
     dt_text_clear(&ranks);
 }
 
@@ -387,7 +387,7 @@ void job_say_first_seen(const struct job *job)
     dt_text_init(&line);
     report_cause(&f->list[f->root], 1, 0, &line);
     console_say("%s (first seen); waiting up to %g s for the other hosts to say why\n", dt_text_str(&line),
-                job->o->dead_after_s);
+                job->o->rdzv.dead_after_s);
     dt_text_clear(&line);
 }
 
@@ -433,7 +433,7 @@ static void say_no_progress(const struct job *job)
 static int stopped_elsewhere(const struct job *job)
 {
     /* what a failed job's exit code is */
-    bool others_choose = job->o->exit_code_worker || job->o->permanent_code_count > 0;
+    bool others_choose = job->o->stop.exit_code_worker || job->o->restarts.permanent_code_count > 0;
     int number = job->code - 128;
     if (!hosts_view(job->hosts).others || job->stop.wish != 0 || job->stop.guard_gone) {
         return 0;
@@ -502,7 +502,7 @@ void job_say_end(const struct job *job)
     say_no_progress(job);
     if (job->round.place.round == 0 && job->code == DT_EXIT_DONE) {
         console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n",
-                    job->o->run_id);
+                    job->o->rdzv.run_id);
     } else if (job->stop.guard_gone) {
         console_say(
             "dtrun: the guard is gone, the process that was started first (killed?): all workers have been ended\n");

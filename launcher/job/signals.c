@@ -25,7 +25,7 @@ static void suspend(struct job *job)
     if (uv_is_active((uv_handle_t *)&job->timer.grace)) {
         job->round.grace_end_s += now_s - start_s;
         (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb,
-                             (uint64_t)((job->round.grace_end_s - now_s) * 1e3) + 1, 0);
+                             dt_milliseconds(job->round.grace_end_s - now_s), 0);
     }
 }
 
@@ -46,7 +46,7 @@ static void take_signal(struct job *job, const struct signalfd_siginfo *info)
     job->signals.count[n] += by_guard;
     if (n == SIGTSTP) {
         suspend(job);
-    } else if ((n == SIGUSR1 || n == SIGUSR2) && !job->is_train && !job->o->signals[n] &&
+    } else if ((n == SIGUSR1 || n == SIGUSR2) && !job->is_train && !job->o->stop.signals[n] &&
                (job->workers.running_count > 0 || job->round.place.round > 0)) {
         workers_signal(&job->workers, n); /* meant for the program */
         if (job->workers.running_count > 0) {
@@ -82,7 +82,7 @@ static void on_signals(uv_poll_t *handle, int status, int events)
 int job_open_signals(struct job *job, struct dt_error *err)
 {
     sigset_t set;
-    process_wishes(job->o->signals, &set);
+    process_wishes(job->o->stop.signals, &set);
     (void)sigaddset(&set, SIGCONT);
     (void)sigaddset(&set, SIGCHLD);
     (void)signal(SIGPIPE, SIG_IGN);
@@ -124,9 +124,9 @@ int job_watch_signals(struct job *job, struct dt_error *err)
     if (failed != 0 || (failed = uv_poll_start(&job->signals.poll, UV_READABLE, on_signals)) != 0) {
         return dt_fail(err, DT_IO, "signals: %s", uv_strerror(failed));
     }
-    if (job->o->leash_fd < 0) {
+    if (job->o->leash.fd < 0) {
         return 0;
     }
     job->leash = (struct leash){.signal = on_leash_signal, .gone = on_leash_gone, .user = job};
-    return leash_watch(&job->leash, &job->loop, job->o->leash_fd, 2 * job->o->dead_after_s, err);
+    return leash_watch(&job->leash, &job->loop, job->o->leash.fd, 2 * job->o->rdzv.dead_after_s, err);
 }

@@ -32,17 +32,17 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
     char page[64];
     int fds[2] = {-1, -1};
     /* the scheduler started an agent per worker */
-    bool shared = o->local_total > 0, numbered = o->host_count > 0;
+    bool shared = o->world.local_total > 0, numbered = o->world.host_count > 0;
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), job->workers.list[i].page_fd);
     struct env_worker w = {.round = p->round,
                            .launch = job->round.meeting.launch,
                            .restart_count = p->restarts_used,
-                           .local_rank = o->local_first + i,
-                           .local_world_size = shared ? o->local_total : p->local_world_size,
+                           .local_rank = o->world.local_first + i,
+                           .local_world_size = shared ? o->world.local_total : p->local_world_size,
                            .rank = p->rank + i,
                            .world_size = p->world_size,
-                           .group_rank = numbered ? o->host_number : p->group_rank,
-                           .group_world_size = numbered ? o->host_count : p->group_world_size,
+                           .group_rank = numbered ? o->world.host_number : p->group_rank,
+                           .group_world_size = numbered ? o->world.host_count : p->group_world_size,
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
                            .master_addr = job->round.meeting.master_addr,
@@ -68,7 +68,8 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
     s.argv = argv;
     s.envp = envp;
     s.cpus = job->bindings != NULL ? &job->bindings[i].cpus : NULL;
-    bool reads = (o->stdin_rank == OPTIONS_STDIN_ALL || o->stdin_rank == w.rank) && !is_for_another_job(STDIN_FILENO);
+    bool reads = (o->output.stdin_rank == OPTIONS_STDIN_ALL || o->output.stdin_rank == w.rank) &&
+                 !is_for_another_job(STDIN_FILENO);
     s.stdin_fd = reads ? -1 : job->null_fd;
     s.stdout_fd = fds[0];
     s.stderr_fd = fds[1];
@@ -82,7 +83,7 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
 static void say_short_backlog(struct job *job)
 {
     char text[32];
-    process_read("/proc/sys/net/core/somaxconn", text, sizeof text);
+    dt_proc_read("/proc/sys/net/core/somaxconn", text, sizeof text);
     long most = strtol(text, NULL, 10);
     if (most <= 0 || most >= BACKLOG || most >= job->round.place.world_size || job->said.backlog) {
         return;

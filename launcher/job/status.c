@@ -34,11 +34,11 @@ static struct job_numbers look_at_job(const struct job *job, double now_s)
                             .state = job_is_spare(job) ? "spare" : agent_state_name(job->agent.state),
                             .round = p->round,
                             .restarts = hosts_view(job->hosts).restarts_used,
-                            .max_restarts = job->o->max_restarts,
+                            .max_restarts = job->o->restarts.most,
                             .pid = (int)getpid(),
                             .guard_pid = (int)getppid(),
                             .up_s = now_s - job->begin_s,
-                            .run_id = job->o->run_id,
+                            .run_id = job->o->rdzv.run_id,
                             .host = job->failures.host,
                             .log_dir = logs_has_files(job->logs) ? logs_dir(job->logs) : NULL,
                             .output_dir = job->output_dir,
@@ -48,11 +48,11 @@ static struct job_numbers look_at_job(const struct job *job, double now_s)
                             .hosts_now = now ? p->group_world_size : 0,
                             .group_rank_now = now ? p->group_rank : -1,
                             .ranks_now = now ? p->world_size : 0,
-                            .min_hosts = job->o->nnodes_min,
-                            .max_hosts = job->o->nnodes_max,
-                            .local_world_size = job->o->nproc};
+                            .min_hosts = job->o->world.nnodes_min,
+                            .max_hosts = job->o->world.nnodes_max,
+                            .local_world_size = job->o->world.nproc};
     store_server_count(hosts_store(job->hosts), &n.store);
-    (void)process_look(getpid(), &n.agent);
+    (void)dt_proc_look(getpid(), &n.agent);
     n.agent_cpu_s = n.agent.user_s + n.agent.system_s;
     return n;
 }
@@ -77,7 +77,7 @@ static struct rank_numbers look_at_rank(const struct job *job, int i, double now
     const struct worker *w = &job->workers.list[i];
     double output_s = logs_last_output_s(job->logs, i);
     struct rank_numbers n = {.rank = job->round.place.rank + i,
-                             .local_rank = job->o->local_first + i,
+                             .local_rank = job->o->world.local_first + i,
                              .pid = (int)w->pid,
                              .exit_code = workers_code(w->status),
                              .host = job->failures.host,
@@ -88,7 +88,7 @@ static struct rank_numbers look_at_rank(const struct job *job, int i, double now
     if (!w->running) {
         return n;
     }
-    if (process_look(w->pid, &n.process)) {
+    if (dt_proc_look(w->pid, &n.process)) {
         n.known |= RANK_PROCESS;
         n.cpu_s = n.process.user_s + n.process.system_s;
     }
@@ -100,9 +100,9 @@ static struct rank_numbers look_at_rank(const struct job *job, int i, double now
 
 static void add_command(const struct options *o, struct dt_text *out)
 {
-    dt_text_puts(out, o->program);
-    for (int i = 0; i < o->arg_count && out->size < COMMAND_BYTES; i++) {
-        dt_text_printf(out, " %s", o->args[i]);
+    dt_text_puts(out, o->program.name);
+    for (int i = 0; i < o->program.arg_count && out->size < COMMAND_BYTES; i++) {
+        dt_text_printf(out, " %s", o->program.args[i]);
     }
     if (out->size > COMMAND_BYTES) {
         out->size = COMMAND_BYTES;
@@ -152,7 +152,7 @@ static void add_ignored(const struct options *o, struct dt_text *out)
 {
     static const int usual[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
     sigset_t wishes;
-    process_wishes(o->signals, &wishes);
+    process_wishes(o->stop.signals, &wishes);
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         if (sigismember(&wishes, usual[i]) == 0) {
             dt_text_printf(out, "%s\"%s\"", out->size == 0 ? "[" : ",", sigabbrev_np(usual[i]));
@@ -196,13 +196,13 @@ static void add_labels(const struct job *job, struct dt_text *out)
     bool spare = job_is_spare(job);
     exporter_head(out, "dtrun_info", "gauge", "The job and this host, as labels.");
     dt_text_puts(out, "dtrun_info{version=\"" DT_VERSION "\",run_id=");
-    exporter_label(out, job->o->run_id);
+    exporter_label(out, job->o->rdzv.run_id);
     dt_text_puts(out, ",host=");
     exporter_label(out, job->failures.host);
     dt_text_puts(out, ",role=");
-    exporter_label(out, job->o->role);
+    exporter_label(out, job->o->world.role);
     dt_text_puts(out, ",program="); /* without the arguments, which may hold secrets */
-    exporter_label(out, job->o->program);
+    exporter_label(out, job->o->program.name);
     dt_text_puts(out, "} 1\n");
     exporter_head(out, "dtrun_state", "gauge", "1 for the state that the agent is in.");
     for (int s = 0; s < AGENT_STATE_COUNT; s++) {

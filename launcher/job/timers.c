@@ -19,8 +19,8 @@ void job_start_patience(struct job *job)
     if (!uv_is_active((uv_handle_t *)&job->timer.patience)) {
         /* a person waits, or does not see why */
         bool soon = job->stop.wish != 0 || job->workers.running_count == 0;
-        uint64_t every_ms = (uint64_t)(WAIT_LINE_S / job->o->time_scale * 1e3) + 1;
-        uint64_t first_ms = soon ? (uint64_t)(WISHED_LINE_S / job->o->time_scale * 1e3) + 1 : every_ms;
+        uint64_t every_ms = dt_milliseconds(WAIT_LINE_S / job->o->time_scale);
+        uint64_t first_ms = soon ? dt_milliseconds(WISHED_LINE_S / job->o->time_scale) : every_ms;
         job->round.ending_since_s = dt_now_s();
         uv_update_time(&job->loop);
         (void)uv_timer_start(&job->timer.patience, job->timer.patience.timer_cb, first_ms, every_ms);
@@ -31,16 +31,16 @@ void job_start_grace(struct job *job, double seconds)
 {
     job->round.grace_end_s = dt_now_s() + seconds;
     uv_update_time(&job->loop);
-    (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb, (uint64_t)(seconds * 1e3), 0);
+    (void)uv_timer_start(&job->timer.grace, job->timer.grace.timer_cb, dt_milliseconds(seconds), 0);
     job_start_patience(job);
 }
 
 double job_grace_s(const struct job *job)
 {
     bool nothing_to_save =
-        job->agent.options.bundled && !job->agent.stop_wanted && job->o->shutdown_timeout_s > ABORT_GRACE_S;
+        job->agent.options.bundled && !job->agent.stop_wanted && job->o->stop.shutdown_timeout_s > ABORT_GRACE_S;
     bool saves = job->is_train && job->agent.stop_wanted;
-    double grace_s = job->o->shutdown_timeout_s, rest_s = SAVED_BEFORE_S / job->o->time_scale;
+    double grace_s = job->o->stop.shutdown_timeout_s, rest_s = SAVED_BEFORE_S / job->o->time_scale;
     return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
@@ -78,7 +78,7 @@ static bool say_save_dropped(const struct job *job)
     }
     dt_text_printf(&line,
                    "make --shutdown_timeout (%g s), and the scheduler's time between its warning and KILL, longer\n",
-                   job->o->shutdown_timeout_s);
+                   job->o->stop.shutdown_timeout_s);
     console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
     return count == job->workers.running_count;
@@ -142,7 +142,7 @@ static void on_news(uv_timer_t *timer)
     }
     /* mostly it is over in a moment */
     if (job->workers.running_count == 0 && dt_now_s() - job->round.left_since_s < NEWS_S / job->o->time_scale) {
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(NEWS_S / job->o->time_scale * 1e3) + 1, 0);
+        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(NEWS_S / job->o->time_scale), 0);
         return;
     }
     dt_text_init(&line);
@@ -208,7 +208,7 @@ static void on_barrier(uv_timer_t *timer)
         return;
     }
     dt_text_init(&words);
-    int i = watch_barrier(&job->workers, job->o->exit_barrier_s, dt_now_s(), &words);
+    int i = watch_barrier(&job->workers, job->o->stop.exit_barrier_s, dt_now_s(), &words);
     if (i >= 0) {
         failures_add(&job->failures, &job->workers.list[i], i, job->round.place.rank + i, false, dt_text_str(&words));
         job_post(job, AGENT_ON_WORKER_BAD, DT_EXIT_FAILED);
@@ -227,7 +227,7 @@ static void on_late(uv_timer_t *timer)
     if (job->cause.late && !job->cause.seen) {
         job->cause.seen = true;
         job_say_first_seen(job);
-        (void)uv_timer_start(timer, timer->timer_cb, (uint64_t)(job->o->dead_after_s * 1e3), 0);
+        (void)uv_timer_start(timer, timer->timer_cb, dt_milliseconds(job->o->rdzv.dead_after_s), 0);
         return;
     }
     job_say_late(job);

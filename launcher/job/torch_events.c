@@ -41,7 +41,7 @@ static void add_inside(const struct job *job, const struct torch_event *e, struc
 {
     struct dt_text inside;
     dt_text_init(&inside);
-    const char *name = job->entry_point != NULL ? job->entry_point : job->o->program;
+    const char *name = job->entry_point != NULL ? job->entry_point : job->o->program.name;
     const char *slash = strrchr(name, '/');
     if (e->joined) {
         dt_text_printf(&inside, "{\"group_world_size\": %d", job->round.place.group_world_size);
@@ -72,16 +72,16 @@ static void say(const struct job *job, const struct torch_event *e)
                    "{\"name\": \"torchelastic.worker.status.%s\", \"source\": \"%s\", \"timestamp\": 0, \"metadata\": "
                    "{\"run_id\": ",
                    e->state, e->worker != NULL ? "WORKER" : "AGENT");
-    dt_text_json(&line, job->o->run_id, strlen(job->o->run_id));
+    dt_text_json(&line, job->o->rdzv.run_id, strlen(job->o->rdzv.run_id));
     add_number(&line, "global_rank", e->worker != NULL, job->round.place.rank + e->local_rank);
     add_number(&line, "group_rank", e->joined, job->round.place.group_rank);
     (void)snprintf(pid, sizeof pid, "%d", e->worker != NULL ? (int)e->worker->pid : 0);
     add_member(&line, "worker_id", e->worker != NULL ? pid : NULL);
-    add_member(&line, "role", job->o->role);
+    add_member(&line, "role", job->o->world.role);
     add_member(&line, "hostname", job->failures.host);
     add_member(&line, "state", e->state);
     add_number(&line, "total_run_time", true, ended ? (int)(dt_now_s() - job->begin_s) : 0);
-    add_member(&line, "rdzv_backend", job->o->rdzv->name);
+    add_member(&line, "rdzv_backend", job->o->rdzv.row->name);
     add_member(&line, "raw_error", e->raw_error);
     add_inside(job, e, &line);
     add_number(&line, "agent_restarts", true, job->round.place.restarts_used);
@@ -96,7 +96,7 @@ static void say(const struct job *job, const struct torch_event *e)
 
 void job_torch_round(struct job *job)
 {
-    if (!job->o->torch_events) {
+    if (!job->o->output.torch_events) {
         return;
     }
     /* torchrun does not know the agent's ranks before the first round */
@@ -124,7 +124,7 @@ static const struct report_failure *failure_of(const struct job *job, int local_
 
 void job_torch_end(const struct job *job)
 {
-    if (!job->o->torch_events || job->torch_rounds == 0) {
+    if (!job->o->output.torch_events || job->torch_rounds == 0) {
         return;
     }
     if (job->stop.wish != 0) {

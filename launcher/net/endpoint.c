@@ -3,6 +3,7 @@
 #include "launcher/net/endpoint.h"
 
 #include "base/file.h"
+#include "base/proc.h"
 #include "collectives/net.h"
 
 #include <arpa/inet.h>
@@ -400,17 +401,10 @@ bool endpoint_port_owner(int port, char *out, size_t out_bytes)
     bool found = false;
     while (d != NULL && !found && (e = readdir(d)) != NULL) {
         if (isdigit((unsigned char)e->d_name[0]) && has_socket(e->d_name, first.inode)) {
-            char path[300];
-            struct dt_text name;
-            dt_text_init(&name);
-            (void)snprintf(path, sizeof path, "/proc/%s/comm", e->d_name);
-            (void)dt_file_read(path, 256, &name, NULL);
-            (void)snprintf(out, out_bytes, "pid %s (%.*s)", e->d_name, (int)strcspn(dt_text_str(&name), "\n"),
-                           dt_text_str(&name));
-            dt_text_make_harmless(out, false); /* a process chooses its own name */
+            char name[DT_PROC_NAME_BYTES];
+            (void)snprintf(out, out_bytes, "pid %s (%s)", e->d_name, dt_proc_name((pid_t)atoi(e->d_name), name));
             /* prefer the agent: its guard has the same open files */
-            found = strcmp(dt_text_str(&name), "dtrun\n") != 0;
-            dt_text_clear(&name);
+            found = strcmp(name, "dtrun") != 0;
         }
     }
     if (d != NULL) {

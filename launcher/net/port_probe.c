@@ -1,5 +1,6 @@
 #include "launcher/net/port_probe.h"
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "launcher/net/lookup.h"
 
@@ -72,7 +73,7 @@ void port_probe_open(struct port_probe **list, uv_loop_t *loop, uint64_t peer, c
     bool begun = lookup_now(address, port, &to, &ignored) == 0 && to.count > 0 &&
                  uv_tcp_connect(&k->request, &k->handle, (const struct sockaddr *)&to.addresses[0], on_connect) == 0;
     uv_update_time(loop);
-    (void)uv_timer_start(&k->timer, on_timer, begun ? (uint64_t)(timeout_s * 1e3) + 1 : 0, 0);
+    (void)uv_timer_start(&k->timer, on_timer, begun ? dt_milliseconds(timeout_s) : 0, 0);
 }
 
 void port_probe_close_all(struct port_probe **list)

@@ -53,7 +53,7 @@ static void set_int(struct builder *b, const char *name, int value)
 
 bool env_sets_omp(const struct options *o, char *const *inherited)
 {
-    return o->nproc > 1 && options_getenv(inherited, "OMP_NUM_THREADS") == NULL;
+    return o->world.nproc > 1 && options_getenv(inherited, "OMP_NUM_THREADS") == NULL;
 }
 
 const char *env_omp_warning(void)
@@ -135,25 +135,26 @@ static bool is_private(const char *name)
 
 void env_choices(const struct options *o, struct dt_text *out)
 {
-    dt_text_printf(out, "hosts %d", o->nnodes_min);
-    if (o->nnodes_max != o->nnodes_min) {
-        dt_text_printf(out, " to %d", o->nnodes_max);
+    dt_text_printf(out, "hosts %d", o->world.nnodes_min);
+    if (o->world.nnodes_max != o->world.nnodes_min) {
+        dt_text_printf(out, " to %d", o->world.nnodes_max);
     }
     dt_text_printf(out, " (%s)", options_source(o, OPTION_nnodes));
-    bool is_word = !isdigit((unsigned char)o->nproc_text[0]);
-    dt_text_printf(out, ", workers per host %d%s%s (%s)", o->nproc, is_word ? ", " : "", is_word ? o->nproc_text : "",
-                   options_source(o, OPTION_nproc_per_node));
-    if (o->nnodes_max > 1) {
+    bool is_word = !isdigit((unsigned char)o->world.nproc_text[0]);
+    dt_text_printf(out, ", workers per host %d%s%s (%s)", o->world.nproc, is_word ? ", " : "",
+                   is_word ? o->world.nproc_text : "", options_source(o, OPTION_nproc_per_node));
+    if (o->world.nnodes_max > 1) {
         bool by_endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
-        dt_text_printf(out, ", meeting at %s port %d by %s", o->master_addr, o->master_port, o->rdzv->name);
+        dt_text_printf(out, ", meeting at %s port %d by %s", o->rdzv.master_addr, o->rdzv.master_port,
+                       o->rdzv.row->name);
         dt_text_printf(out, " (%s)", options_source(o, by_endpoint ? OPTION_rdzv_endpoint : OPTION_master_addr));
-        if (o->rdzv->by_rank) {
-            dt_text_printf(out, ", this host %d (%s)", o->node_rank, options_source(o, OPTION_node_rank));
+        if (o->rdzv.row->by_rank) {
+            dt_text_printf(out, ", this host %d (%s)", o->world.node_rank, options_source(o, OPTION_node_rank));
         }
     }
     /* else it is made up, or that of everybody */
     if (strcmp(options_source(o, OPTION_rdzv_id), "default") != 0) {
-        dt_text_printf(out, ", run id %s (%s)", o->run_id, options_source(o, OPTION_rdzv_id));
+        dt_text_printf(out, ", run id %s (%s)", o->rdzv.run_id, options_source(o, OPTION_rdzv_id));
     }
 }
 
@@ -162,7 +163,7 @@ static void set_choices(struct builder *b, const struct options *o)
 {
     struct dt_text text;
     dt_text_init(&text);
-    if (o->bundled == BUNDLED_DOCTOR) {
+    if (o->program.bundled != NULL && o->program.bundled->is_told) {
         env_choices(o, &text);
     }
     set(b, "DTRUN_CHOICES", text.size > 0 ? dt_text_str(&text) : NULL);
@@ -219,11 +220,11 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
             b.list[b.count++] = inherited[i];
         }
     }
-    set_int(&b, "LOCAL_RANK", o->virtual_local_rank ? 0 : w->local_rank);
+    set_int(&b, "LOCAL_RANK", o->devices.virtual_local_rank ? 0 : w->local_rank);
     set_int(&b, "RANK", w->rank);
     set_int(&b, "GROUP_RANK", w->group_rank);
     set_int(&b, "ROLE_RANK", w->role_rank);
-    set(&b, "ROLE_NAME", o->role);
+    set(&b, "ROLE_NAME", o->world.role);
     set_int(&b, "LOCAL_WORLD_SIZE", w->local_world_size);
     set_int(&b, "WORLD_SIZE", w->world_size);
     set_int(&b, "GROUP_WORLD_SIZE", w->group_world_size);
@@ -231,11 +232,11 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     set(&b, "MASTER_ADDR", w->master_addr);
     set_int(&b, "MASTER_PORT", w->master_port);
     set_int(&b, "TORCHELASTIC_RESTART_COUNT", w->restart_count);
-    set_int(&b, "TORCHELASTIC_MAX_RESTARTS", o->max_restarts);
-    set(&b, "TORCHELASTIC_RUN_ID", o->run_id);
+    set_int(&b, "TORCHELASTIC_MAX_RESTARTS", o->restarts.most);
+    set(&b, "TORCHELASTIC_RUN_ID", o->rdzv.run_id);
     set(&b, "TORCHELASTIC_USE_AGENT_STORE", w->use_agent_store ? "True" : "False");
     set(&b, "TORCHELASTIC_ERROR_FILE", w->error_file != NULL ? w->error_file : "");
-    set(&b, "TORCHELASTIC_SIGNALS_TO_HANDLE", o->signals_text);
+    set(&b, "TORCHELASTIC_SIGNALS_TO_HANDLE", o->stop.signals_text);
     if (options_getenv(b.list, "TORCH_NCCL_ASYNC_ERROR_HANDLING") == NULL) {
         set(&b, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     }
@@ -245,10 +246,10 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     if (w->timer_file != NULL) {
         set(&b, "TORCHELASTIC_TIMER_FILE", w->timer_file);
     }
-    if (o->virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
+    if (o->devices.virtual_local_rank && set_device(&b, w, inherited, err) != 0) {
         return -1;
     }
-    if (o->virtual_local_rank && o->bundled) {
+    if (o->devices.virtual_local_rank && o->program.bundled != NULL) {
         set(&b, "DTRUN_OWN_GPU", "1"); /* the list has one entry because it is this worker's own */
     }
     set(&b, "DTRUN_HOST_OF_RANK", host_of_rank(arena, w->sizes));
@@ -258,13 +259,13 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     set(&b, "DTRUN_LOG_DIR", w->log_dir);
     set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);
     set(&b, "DTRUN_CPU_SHARERS", w->cpu_sharers > 0 ? dt_arena_printf(arena, "%d", w->cpu_sharers) : NULL);
-    if (o->port_lo > 0) { /* what workers open between hosts stays in the range, too */
+    if (o->rdzv.port_lo > 0) { /* what workers open between hosts stays in the range, too */
         char range[32];
-        (void)snprintf(range, sizeof range, "%d-%d", o->port_lo, o->port_hi);
+        (void)snprintf(range, sizeof range, "%d-%d", o->rdzv.port_lo, o->rdzv.port_hi);
         set(&b, "DTRUN_PORT_RANGE", range);
     }
-    set(&b, "DTRUN_LOCAL_ADDR", w->local_addr != NULL ? w->local_addr : o->local_addr);
-    set(&b, "DTRUN_DEAD_AFTER", o->nnodes_max > 1 ? dt_arena_printf(arena, "%g", o->dead_after_s) : NULL);
+    set(&b, "DTRUN_LOCAL_ADDR", w->local_addr != NULL ? w->local_addr : o->rdzv.local_addr);
+    set(&b, "DTRUN_DEAD_AFTER", o->world.nnodes_max > 1 ? dt_arena_printf(arena, "%g", o->rdzv.dead_after_s) : NULL);
     set_choices(&b, o);
     *out = b.list;
     return 0;
@@ -311,12 +312,6 @@ static char *substitute(struct dt_arena *arena, const char *text, int local_rank
     return result;
 }
 
-static bool is_program(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
 /* The first program of that name in PATH, or null. */
 static char *search_path(struct dt_arena *arena, char *const *inherited, const char *name)
 {
@@ -326,7 +321,7 @@ static char *search_path(struct dt_arena *arena, char *const *inherited, const c
         size_t n = strcspn(path, ":");
         char *candidate =
             n > 0 ? dt_arena_printf(arena, "%.*s/%s", (int)n, path, name) : dt_arena_printf(arena, "./%s", name);
-        if (is_program(candidate)) {
+        if (dt_file_is_program(candidate)) {
             return candidate;
         }
         if (path[n] == '\0') {
@@ -336,55 +331,11 @@ static char *search_path(struct dt_arena *arena, char *const *inherited, const c
     }
 }
 
-/* Beside dtrun (a build folder), or where `make install` puts the workers. */
-static char *search_own(struct dt_arena *arena, const char *name)
-{
-    char *dir = dt_file_program_dir();
-    char *found = NULL;
-    for (size_t i = 0; dir != NULL && found == NULL && i < 2; i++) {
-        char *candidate = i == 0 ? dt_arena_printf(arena, "%s/%s", dir, name)
-                                 : dt_arena_printf(arena, "%s/../libexec/dtrun/%s", dir, name);
-        found = is_program(candidate) ? candidate : NULL;
-    }
-    free(dir);
-    return found;
-}
-
-const char *env_bundled_name(enum options_bundled bundled)
-{
-    switch (bundled) {
-    case BUNDLED_TRAIN:
-        return "train";
-    case BUNDLED_BENCH:
-        return "bench";
-    case BUNDLED_DOCTOR:
-        return "doctor";
-    case BUNDLED_NONE:
-        break;
-    }
-    return NULL;
-}
-
-enum options_bundled env_bundled(struct dt_arena *arena, const char *program)
-{
-    enum options_bundled found = BUNDLED_NONE;
-    const char *slash = strrchr(program, '/'), *base = slash != NULL ? slash + 1 : program;
-    for (enum options_bundled b = BUNDLED_TRAIN; b <= BUNDLED_DOCTOR; b++) {
-        found = strcmp(base, env_bundled_name(b)) == 0 ? b : found;
-    }
-    const char *name = env_bundled_name(found);
-    char *own = name != NULL && slash != NULL ? search_own(arena, name) : NULL;
-    struct stat a, b;
-    bool same =
-        own != NULL && stat(own, &a) == 0 && stat(program, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-    return slash == NULL || same ? found : BUNDLED_NONE;
-}
-
 static char *find_program(const struct options *o, char *const *inherited, struct dt_arena *arena, struct dt_error *err)
 {
-    const char *name = o->program;
+    const char *name = o->program.name;
     if (strchr(name, '/') != NULL) {
-        if (is_program(name)) {
+        if (dt_file_is_program(name)) {
             return dt_arena_strdup(arena, name);
         }
         struct stat st;
@@ -396,13 +347,13 @@ static char *find_program(const struct options *o, char *const *inherited, struc
                           : "is not an executable file; chmod +x it, or give its interpreter as PROGRAM");
         return NULL;
     }
-    char *found = o->bundled ? search_own(arena, name) : NULL;
+    char *found = o->program.bundled != NULL ? bundled_file(arena, name) : NULL;
     found = found != NULL ? found : search_path(arena, inherited, name);
     if (found == NULL && dt_file_exists(name)) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: not found in PATH; did you mean ./%s?", name, name);
     } else if (found == NULL) {
         (void)dt_fail(err, DT_NOT_FOUND, "%s: not found %s; check the name, or give a path with /", name,
-                      o->bundled ? "beside dtrun and in PATH" : "in PATH");
+                      o->program.bundled != NULL ? "beside dtrun and in PATH" : "in PATH");
     }
     return found;
 }
@@ -415,8 +366,9 @@ static char *search_beside(struct dt_arena *arena)
     char *dir = dt_file_program_dir(), *found = NULL;
     for (size_t i = 0; dir != NULL && found == NULL && i < sizeof marks / sizeof marks[0]; i++) {
         char *candidate = dt_arena_printf(arena, "%s/python3", dir);
-        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && is_program(candidate) ? candidate
-                                                                                                           : NULL;
+        found = access(dt_arena_printf(arena, "%s/%s", dir, marks[i]), F_OK) == 0 && dt_file_is_program(candidate)
+                    ? candidate
+                    : NULL;
     }
     free(dir);
     return found;
@@ -427,7 +379,7 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
 {
     const char *given = options_getenv(inherited, "PYTHON_EXEC");
     if (given != NULL && given[0] != '\0') {
-        char *found = strchr(given, '/') != NULL ? (is_program(given) ? dt_arena_strdup(arena, given) : NULL)
+        char *found = strchr(given, '/') != NULL ? (dt_file_is_program(given) ? dt_arena_strdup(arena, given) : NULL)
                                                  : search_path(arena, inherited, given);
         if (found == NULL) {
             (void)dt_fail(err, DT_NOT_FOUND, "PYTHON_EXEC: %s: no such program", given);
@@ -438,7 +390,7 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *prefix = options_getenv(inherited, variables[i]);
         char *candidate = prefix != NULL && prefix[0] != '\0' ? dt_arena_printf(arena, "%s/bin/python3", prefix) : NULL;
-        if (candidate != NULL && is_program(candidate)) {
+        if (candidate != NULL && dt_file_is_program(candidate)) {
             return candidate;
         }
     }
@@ -454,36 +406,36 @@ static char *find_python(char *const *inherited, struct dt_arena *arena, struct 
 int env_command(const struct options *o, int local_rank, char *const *inherited, struct dt_arena *arena, char **path,
                 char ***argv, struct dt_error *err)
 {
-    bool is_file = o->entry == OPTIONS_ENTRY_PYTHON || o->entry == OPTIONS_ENTRY_RUN_PATH;
-    char **words = dt_arena_alloc(arena, ((size_t)o->arg_count + 6) * sizeof *words);
+    bool is_file = o->program.entry == OPTIONS_ENTRY_PYTHON || o->program.entry == OPTIONS_ENTRY_RUN_PATH;
+    char **words = dt_arena_alloc(arena, ((size_t)o->program.arg_count + 6) * sizeof *words);
     size_t n = 0;
     char *program;
-    if (o->entry == OPTIONS_ENTRY_PROGRAM) {
+    if (o->program.entry == OPTIONS_ENTRY_PROGRAM) {
         program = find_program(o, inherited, arena, err);
-        words[n++] = o->program;
+        words[n++] = o->program.name;
     } else {
         program = find_python(inherited, arena, err);
-        if (program != NULL && is_file && !dt_file_exists(o->program)) {
-            return dt_fail(err, DT_NOT_FOUND, "%s: no such file", o->program);
+        if (program != NULL && is_file && !dt_file_exists(o->program.name)) {
+            return dt_fail(err, DT_NOT_FOUND, "%s: no such file", o->program.name);
         }
-        if (program != NULL && is_file && access(o->program, R_OK) != 0) {
-            return dt_fail(err, DT_NOT_FOUND, "%s: cannot be read: %s", o->program, strerror(errno));
+        if (program != NULL && is_file && access(o->program.name, R_OK) != 0) {
+            return dt_fail(err, DT_NOT_FOUND, "%s: cannot be read: %s", o->program.name, strerror(errno));
         }
         words[n++] = program;
         words[n++] = dt_arena_strdup(arena, "-u");
-        if (o->entry == OPTIONS_ENTRY_MODULE) {
+        if (o->program.entry == OPTIONS_ENTRY_MODULE) {
             words[n++] = dt_arena_strdup(arena, "-m");
-        } else if (o->entry == OPTIONS_ENTRY_RUN_PATH) {
+        } else if (o->program.entry == OPTIONS_ENTRY_RUN_PATH) {
             words[n++] = dt_arena_strdup(arena, "-c");
             words[n++] = dt_arena_strdup(arena, ENV_RUN_PATH);
         }
-        words[n++] = substitute(arena, o->program, local_rank);
+        words[n++] = substitute(arena, o->program.name, local_rank);
     }
     if (program == NULL) {
         return -1;
     }
-    for (int i = 0; i < o->arg_count; i++) {
-        words[n++] = substitute(arena, o->args[i], local_rank);
+    for (int i = 0; i < o->program.arg_count; i++) {
+        words[n++] = substitute(arena, o->program.args[i], local_rank);
     }
     words[n] = NULL;
     *path = program;

@@ -54,11 +54,6 @@ bool env_is_ours(const char *name);
  * argv looks as if Python ran it itself. */
 #define ENV_RUN_PATH "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
-/* The bundled program that `program` names: without a slash, or by a path to the very file that
- * this name would start. */
-enum options_bundled env_bundled(struct dt_arena *arena, const char *program);
-/* Its name; of BUNDLED_NONE null. */
-const char *env_bundled_name(enum options_bundled bundled);
 /* argv of a local rank, with ${local_rank} replaced as Python's safe templates do,
  * null-terminated; argv[0] is a path or a name with the program found: with a slash as given,
  * the bundled programs in dtrun's own folder or ../libexec/dtrun, then PATH. *path is what to

@@ -74,16 +74,16 @@ static int read_word(struct options *o, const char *word, struct dt_error *err)
         if (check_name(dt_arena_printf(&o->arena, "%.*s", (int)n, item), err) != 0) {
             return -1;
         }
-        char **list = dt_arena_alloc(&o->arena, ((size_t)o->export_count + 1) * sizeof *list);
-        int *items = dt_arena_alloc(&o->arena, ((size_t)o->export_count + 1) * sizeof *items);
-        for (int k = 0; k < o->export_count; k++) {
-            list[k] = o->exports[k];
-            items[k] = o->export_items[k];
+        char **list = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *list);
+        int *items = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *items);
+        for (int k = 0; k < o->exports.count; k++) {
+            list[k] = o->exports.list[k];
+            items[k] = o->exports.items[k];
         }
-        items[o->export_count] = i;
-        list[o->export_count++] = item;
-        o->exports = list;
-        o->export_items = items;
+        items[o->exports.count] = i;
+        list[o->exports.count++] = item;
+        o->exports.list = list;
+        o->exports.items = items;
     }
     return 0;
 }
@@ -91,12 +91,12 @@ static int read_word(struct options *o, const char *word, struct dt_error *err)
 int option_parse_export(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     (void)row;
-    if (o->leashed) { /* the launching host has read it, its environment may be ours */
+    if (o->leash.on) { /* the launching host has read it, its environment may be ours */
         return 0;
     }
-    int result = o->export_word_count == 0 ? read_word(o, text, err) : 0; /* of the variable */
-    for (int i = 0; i < o->export_word_count && result == 0; i++) {
-        result = read_word(o, o->export_words[i], err);
+    int result = o->exports.word_count == 0 ? read_word(o, text, err) : 0; /* of the variable */
+    for (int i = 0; i < o->exports.word_count && result == 0; i++) {
+        result = read_word(o, o->exports.words[i], err);
     }
     return result;
 }
@@ -104,8 +104,8 @@ int option_parse_export(struct options *o, const struct option_row *row, const c
 bool exports_names(const struct options *o, const char *name)
 {
     bool found = false;
-    for (int i = 0; i < o->export_count && !found; i++) {
-        found = same_name(name, o->exports[i]);
+    for (int i = 0; i < o->exports.count && !found; i++) {
+        found = same_name(name, o->exports.list[i]);
     }
     return found;
 }
@@ -120,24 +120,24 @@ static bool has_value(const char *item)
 static bool follows(const struct options *o, int i, bool (*is)(const char *item))
 {
     bool any = false;
-    for (int k = i - o->export_items[i] + 1; k < i; k++) {
-        any = any || is(o->exports[k]);
+    for (int k = i - o->exports.items[i] + 1; k < i; k++) {
+        any = any || is(o->exports.list[k]);
     }
     return any;
 }
 
 int exports_check(const struct options *o, char *const *env, struct dt_error *err)
 {
-    for (int i = 0; i < o->export_count; i++) {
-        const char *name = o->exports[i];
+    for (int i = 0; i < o->exports.count; i++) {
+        const char *name = o->exports.list[i];
         bool given = has_value(name) || options_getenv(env, name) != NULL;
-        for (int k = 0; k < o->export_count && !given; k++) {
-            given = has_value(o->exports[k]) && same_name(o->exports[k], name);
+        for (int k = 0; k < o->exports.count && !given; k++) {
+            given = has_value(o->exports.list[k]) && same_name(o->exports.list[k], name);
         }
         if (!given && follows(o, i, has_value)) { /* it may be a part of that value */
             return dt_fail(err, DT_INVALID,
                            "--export: item %d: is not set here; set it, or write \\, for a comma of a value",
-                           o->export_items[i]);
+                           o->exports.items[i]);
         }
         if (!given) {
             return dt_fail(err, DT_INVALID, "--export: %.100s: is not set here; set it, or write %.100s=VALUE", name,
@@ -149,12 +149,12 @@ int exports_check(const struct options *o, char *const *env, struct dt_error *er
 
 int exports_apply(const struct options *o, struct dt_error *err)
 {
-    for (int i = 0; i < o->export_count; i++) {
-        if (!has_value(o->exports[i])) {
+    for (int i = 0; i < o->exports.count; i++) {
+        if (!has_value(o->exports.list[i])) {
             continue;
         }
-        size_t n = strcspn(o->exports[i], "=");
-        char *name = dt_strdup(o->exports[i]);
+        size_t n = strcspn(o->exports.list[i], "=");
+        char *name = dt_strdup(o->exports.list[i]);
         name[n] = '\0';
         int result = setenv(name, name + n + 1, 1);
         free(name);
@@ -199,8 +199,8 @@ void exports_show(const struct options *o, const char *variable, struct dt_text 
 {
     size_t n = strcspn(variable, "=");
     bool secret = looks_secret(variable);
-    for (int i = 0; i < o->export_count && !secret; i++) {
-        secret = has_value(o->exports[i]) && same_name(variable, o->exports[i]) && follows(o, i, is_secret);
+    for (int i = 0; i < o->exports.count && !secret; i++) {
+        secret = has_value(o->exports.list[i]) && same_name(variable, o->exports.list[i]) && follows(o, i, is_secret);
     }
     dt_text_add(out, variable, n);
     dt_text_puts(out, "=");
@@ -213,8 +213,8 @@ void exports_show(const struct options *o, const char *variable, struct dt_text 
 
 void exports_hide(const struct options *o)
 {
-    for (int i = 0; i < o->export_word_count; i++) {
-        char *value = strchr(o->export_words[i], '=');
+    for (int i = 0; i < o->exports.word_count; i++) {
+        char *value = strchr(o->exports.words[i], '=');
         if (value != NULL) {
             memset(value + 1, '*', strlen(value + 1));
         }

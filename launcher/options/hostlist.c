@@ -28,21 +28,10 @@ void hostlist_clear(struct hostlist *l)
     *l = (struct hostlist){0};
 }
 
-/* Up to 40 bytes of the text's first line for a message, control characters as '?'. */
-static const char *shown(const char *text, char out[48])
-{
-    size_t n = 0, line = strcspn(text, "\r\n");
-    for (; n < 40 && n < line; n++) {
-        out[n] = (unsigned char)text[n] < 32 || (unsigned char)text[n] > 126 ? '?' : text[n];
-    }
-    (void)memcpy(out + n, n < line ? "..." : "", n < line ? 4 : 1);
-    return out;
-}
-
 static int wrong(struct dt_error *err, const char *text, const char *what)
 {
-    char near[48];
-    return dt_fail(err, DT_INVALID, "%s: %s", shown(text, near), what);
+    char near[44]; /* of its first line */
+    return dt_fail(err, DT_INVALID, "%s: %s", dt_text_excerpt(text, strcspn(text, "\r\n"), near, sizeof near), what);
 }
 
 static bool is_name_byte(char c)

@@ -16,13 +16,8 @@ struct pick { /* of one host */
 
 static int wrong(struct dt_error *err, const char *spec, size_t size, const char *what)
 {
-    char shown[48];
-    size_t n = 0;
-    for (; n < 40 && n < size; n++) {
-        shown[n] = (unsigned char)spec[n] < 32 || (unsigned char)spec[n] > 126 ? '?' : spec[n];
-    }
-    (void)memcpy(shown + n, n < size ? "..." : "", n < size ? 4 : 1);
-    return dt_fail(err, DT_INVALID, "%s: %s", size == 0 ? "(empty)" : shown, what);
+    char shown[44];
+    return dt_fail(err, DT_INVALID, "%s: %s", dt_text_excerpt(spec, size, shown, sizeof shown), what);
 }
 
 static int find(const struct hostlist *l, const char *name, size_t size)

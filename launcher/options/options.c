@@ -26,10 +26,10 @@ const char *options_getenv(char *const *env, const char *name)
 static int check_port_range(const struct options *o, const struct given *g, enum option option, int port,
                             struct dt_error *err)
 {
-    if (port > 0 && o->port_hi > 0 && (port < o->port_lo || port > o->port_hi)) {
+    if (port > 0 && o->rdzv.port_hi > 0 && (port < o->rdzv.port_lo || port > o->rdzv.port_hi)) {
         return dt_fail(err, DT_INVALID,
                        "%s: port %d is not in %s=%d-%d; give a port of that range, or 0 for any free one in it",
-                       g->spelled[option], port, g->spelled[OPTION_port_range], o->port_lo, o->port_hi);
+                       g->spelled[option], port, g->spelled[OPTION_port_range], o->rdzv.port_lo, o->rdzv.port_hi);
     }
     return 0;
 }
@@ -43,11 +43,11 @@ static int read_serve_store(struct options *o, const struct given *g, const char
         return dt_fail(err, DT_INVALID, "%s: serves the store and runs no program; leave out %s",
                        g->spelled[OPTION_serve_store], option_show(program, shown));
     }
-    if (option_parse_endpoint(&o->arena, o->serve_store, &o->master_addr, &port, err) != 0) {
+    if (option_parse_endpoint(&o->arena, o->store.serve, &o->rdzv.master_addr, &port, err) != 0) {
         return dt_wrap(err, "%s", g->spelled[OPTION_serve_store]);
     }
-    o->master_port = port < 0 ? 0 : port;
-    if (check_port_range(o, g, OPTION_serve_store, o->master_port, err) != 0) {
+    o->rdzv.master_port = port < 0 ? 0 : port;
+    if (check_port_range(o, g, OPTION_serve_store, o->rdzv.master_port, err) != 0) {
         return -1;
     }
     o->action = OPTIONS_SERVE_STORE;
@@ -61,7 +61,7 @@ static int read_status(struct options *o, const struct given *g, int argc, char 
     for (int i = first; i < argc; i++) {
         char shown[64];
         if (strcmp(argv[i], "--json") == 0) {
-            o->json = true;
+            o->query.json = true;
         } else if (id[0] != '\0' || argv[i][0] == '-') {
             return dt_fail(err, DT_INVALID, "--status: %s: one run id at most; usage: dtrun --status [RUN_ID] [--json]",
                            option_show(argv[i], shown));
@@ -69,7 +69,7 @@ static int read_status(struct options *o, const struct given *g, int argc, char 
             id = argv[i];
         }
     }
-    o->status_run = id[0] != '\0' ? dt_arena_strdup(&o->arena, id) : NULL;
+    o->query.status_run = id[0] != '\0' ? dt_arena_strdup(&o->arena, id) : NULL;
     o->action = OPTIONS_STATUS;
     return 0;
 }
@@ -107,40 +107,40 @@ static int read_values(struct options *o, struct given *g, struct dt_error *err)
 
 static int check_hosts(struct options *o, const struct given *g, struct dt_error *err)
 {
-    bool by_rank = o->rdzv->by_rank, has_endpoint = o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
-    if (o->nnodes_max > 1 && o->standalone) {
+    bool by_rank = o->rdzv.row->by_rank, has_endpoint = o->rdzv.endpoint[strspn(o->rdzv.endpoint, " ")] != '\0';
+    if (o->world.nnodes_max > 1 && o->rdzv.standalone) {
         return dt_fail(err, DT_INVALID, "--standalone: is for one host; leave it out, or use --nnodes=1");
     }
     /* it would look for rank 0 there */
-    bool meets = by_rank && !o->standalone && (has_endpoint || g->value[OPTION_master_port] != NULL);
-    if (o->nnodes_max == 1 && !meets && o->node_rank > 0) {
-        option_warn(o, "%s: %d: not used; the job has one host", g->spelled[OPTION_node_rank], o->node_rank);
-        o->node_rank = 0;
+    bool meets = by_rank && !o->rdzv.standalone && (has_endpoint || g->value[OPTION_master_port] != NULL);
+    if (o->world.nnodes_max == 1 && !meets && o->world.node_rank > 0) {
+        option_warn(o, "%s: %d: not used; the job has one host", g->spelled[OPTION_node_rank], o->world.node_rank);
+        o->world.node_rank = 0;
     }
-    if ((o->nnodes_max == 1 || by_rank) && o->node_rank >= o->nnodes_max) {
+    if ((o->world.nnodes_max == 1 || by_rank) && o->world.node_rank >= o->world.nnodes_max) {
         return dt_fail(err, DT_INVALID, "%s: %d: must be below --nnodes (%d)", g->spelled[OPTION_node_rank],
-                       o->node_rank, o->nnodes_max);
+                       o->world.node_rank, o->world.nnodes_max);
     }
     return 0;
 }
 
 static int count_workers(struct options *o, const struct given *g, char **env, struct dt_error *err)
 {
-    bool gpu = strcmp(o->nproc_text, "gpu") == 0;
-    bool any = strcmp(o->nproc_text, "auto") == 0;
+    bool gpu = strcmp(o->world.nproc_text, "gpu") == 0;
+    bool any = strcmp(o->world.nproc_text, "auto") == 0;
     if (gpu || any) {
-        o->nproc = options_gpu_count(env);
+        o->world.nproc = options_gpu_count(env);
     }
-    if (gpu && o->nproc == 0) {
+    if (gpu && o->world.nproc == 0) {
         return dt_fail(err, DT_INVALID,
                        "%s: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto",
                        g->spelled[OPTION_nproc_per_node]);
     }
-    if ((any && o->nproc == 0) || strcmp(o->nproc_text, "cpu") == 0) {
-        o->nproc = options_cpu_count();
+    if ((any && o->world.nproc == 0) || strcmp(o->world.nproc_text, "cpu") == 0) {
+        o->world.nproc = options_cpu_count();
     }
-    if (o->nproc > OPTIONS_MAX_LOCAL) {
-        o->nproc = OPTIONS_MAX_LOCAL;
+    if (o->world.nproc > OPTIONS_MAX_LOCAL) {
+        o->world.nproc = OPTIONS_MAX_LOCAL;
     }
     return 0;
 }
@@ -181,34 +181,33 @@ static int read_program(struct options *o, const struct given *g, int argc, char
     if (first >= argc || argv[first][0] == '\0') {
         return dt_fail(err, DT_INVALID, "no PROGRAM given; usage: dtrun [options] PROGRAM [args], see dtrun --help");
     }
-    o->program = dt_arena_strdup(&o->arena, argv[first]);
+    o->program.name = dt_arena_strdup(&o->arena, argv[first]);
     /* the first "--" is ours, before the program or right behind it, as torchrun's parser has it */
     bool dashes = first > 1 && strcmp(argv[first - 1], "--") == 0;
     int from = first + 1 + (!dashes && first + 1 < argc && strcmp(argv[first + 1], "--") == 0);
-    o->arg_count = argc - from;
-    o->args = dt_arena_alloc(&o->arena, ((size_t)o->arg_count + 1) * sizeof *o->args);
-    for (int i = 0; i < o->arg_count; i++) {
-        o->args[i] = dt_arena_strdup(&o->arena, argv[from + i]);
+    o->program.arg_count = argc - from;
+    o->program.args = dt_arena_alloc(&o->arena, ((size_t)o->program.arg_count + 1) * sizeof *o->program.args);
+    for (int i = 0; i < o->program.arg_count; i++) {
+        o->program.args[i] = dt_arena_strdup(&o->arena, argv[from + i]);
     }
-    bool python = ends_with(o->program, ".py") || ends_with(o->program, ".pyc") || ends_with(o->program, ".pyz") ||
-                  is_python_folder(o->program);
-    o->entry = run_path               ? OPTIONS_ENTRY_RUN_PATH
-               : module               ? OPTIONS_ENTRY_MODULE
-               : python && !no_python ? OPTIONS_ENTRY_PYTHON
-                                      : OPTIONS_ENTRY_PROGRAM;
-    if (o->entry == OPTIONS_ENTRY_PROGRAM && (o->bundled = env_bundled(&o->arena, o->program)) != BUNDLED_NONE) {
-        o->program = dt_arena_strdup(&o->arena, env_bundled_name(o->bundled)); /* without a path that was given */
-    }
-    if (o->bundled == BUNDLED_TRAIN && g->value[OPTION_max_restarts] == NULL) {
-        o->max_restarts = 3;
+    bool python = ends_with(o->program.name, ".py") || ends_with(o->program.name, ".pyc") ||
+                  ends_with(o->program.name, ".pyz") || is_python_folder(o->program.name);
+    o->program.entry = run_path               ? OPTIONS_ENTRY_RUN_PATH
+                       : module               ? OPTIONS_ENTRY_MODULE
+                       : python && !no_python ? OPTIONS_ENTRY_PYTHON
+                                              : OPTIONS_ENTRY_PROGRAM;
+    o->program.bundled = o->program.entry == OPTIONS_ENTRY_PROGRAM ? bundled_find(&o->arena, o->program.name) : NULL;
+    if (o->program.bundled != NULL) {
+        o->program.name = dt_arena_strdup(&o->arena, o->program.bundled->name); /* without a path that was given */
+        o->restarts.most = g->value[OPTION_max_restarts] == NULL ? o->program.bundled->max_restarts : o->restarts.most;
     }
     return 0;
 }
 
 static void scale_times(struct options *o)
 {
-    double *times[] = {&o->shutdown_timeout_s, &o->exit_barrier_s, &o->hang_timeout_s,
-                       &o->join_timeout_s,     &o->last_call_s,    &o->dead_after_s};
+    double *times[] = {&o->stop.shutdown_timeout_s, &o->stop.exit_barrier_s, &o->restarts.hang_timeout_s,
+                       &o->rdzv.join_timeout_s,     &o->rdzv.last_call_s,    &o->rdzv.dead_after_s};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         *times[i] /= o->time_scale;
     }
@@ -220,7 +219,7 @@ static int read_launching(struct options *o, const struct given *g, int argc, ch
 {
     bool dry = false;
     if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
-        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
+        check_port_range(o, g, OPTION_metrics_endpoint, o->query.metrics_port, err) != 0 ||
         read_program(o, g, argc, argv, first, err) != 0) {
         return -1;
     }
@@ -236,7 +235,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return o->action != OPTIONS_RUN ? 0 : -1;
     }
     if (g->value[OPTION_status] != NULL) {
-        o->json = g->value[OPTION_json] != NULL;
+        o->query.json = g->value[OPTION_json] != NULL;
         return read_status(o, g, argc, argv, first, err);
     }
     option_read_variables(o, g, env);
@@ -247,20 +246,20 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         o->action = OPTIONS_COMPLETION;
         return 0;
     }
-    if (o->serve_store != NULL) {
+    if (o->store.serve != NULL) {
         return read_serve_store(o, g, first < argc ? argv[first] : NULL, err);
     }
-    if (o->json) {
+    if (o->query.json) {
         return dt_fail(err, DT_INVALID, "--json: goes with --status only");
     }
-    if ((o->include != NULL || o->exclude != NULL) && o->hostfile == NULL && !o->leashed) {
+    if ((o->ssh.include != NULL || o->ssh.exclude != NULL) && o->ssh.hostfile == NULL && !o->leash.on) {
         return dt_fail(err, DT_INVALID, "%s: chooses hosts of a file; add --hostfile=FILE",
-                       g->spelled[o->include != NULL ? OPTION_include : OPTION_exclude]);
+                       g->spelled[o->ssh.include != NULL ? OPTION_include : OPTION_exclude]);
     }
     if (exports_check(o, env, err) != 0) {
         return -1;
     }
-    if (o->hostfile != NULL && !o->leashed) {
+    if (o->ssh.hostfile != NULL && !o->leash.on) {
         return read_launching(o, g, argc, argv, first, err);
     }
     bool dry = false;
@@ -270,13 +269,13 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         return -1;
     }
     if (option_check_cluster(o, g, env, err) != 0 ||
-        check_port_range(o, g, OPTION_metrics_endpoint, o->metrics_port, err) != 0 ||
-        options_check_gpus(o, o->local_total > 0 ? o->local_total : o->nproc, env, err) != 0) {
+        check_port_range(o, g, OPTION_metrics_endpoint, o->query.metrics_port, err) != 0 ||
+        options_check_gpus(o, o->world.local_total > 0 ? o->world.local_total : o->world.nproc, env, err) != 0) {
         return -1;
     }
-    if (o->nnodes_max == 1 && o->local_total == 0 && o->stdin_rank >= o->nproc) {
+    if (o->world.nnodes_max == 1 && o->world.local_total == 0 && o->output.stdin_rank >= o->world.nproc) {
         return dt_fail(err, DT_INVALID, "%s: %d: must be a rank of the job, 0 to %d", g->spelled[OPTION_stdin],
-                       o->stdin_rank, o->nproc - 1);
+                       o->output.stdin_rank, o->world.nproc - 1);
     }
     scale_times(o);
     o->action = dry ? OPTIONS_DRY_RUN : OPTIONS_RUN;

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/options/bundled.h"
 #include "launcher/options/cluster.h"
 
 #include <stdbool.h>
@@ -52,7 +53,6 @@ enum options_entry {
     OPTIONS_ENTRY_MODULE,  /* interpreter -u -m module */
     OPTIONS_ENTRY_RUN_PATH /* interpreter -u, and runpy.run_path(script) in it */
 };
-enum options_bundled { BUNDLED_NONE, BUNDLED_TRAIN, BUNDLED_BENCH, BUNDLED_DOCTOR };
 enum options_source { OPTIONS_FROM_DEFAULT, OPTIONS_FROM_CLUSTER, OPTIONS_FROM_VARIABLE, OPTIONS_FROM_COMMAND_LINE };
 enum options_stream { OPTIONS_STDOUT = 1, OPTIONS_STDERR = 2 }; /* bits of the masks below */
 
@@ -65,18 +65,17 @@ struct options_host { /* of --hostfile */
     const char *devices; /* slots that --include or --exclude left, "0,2"; null: all */
 };
 
-struct options {
-    enum options_action action;
-
-    /* what is started */
+/* What is started. */
+struct options_program {
     enum options_entry entry;
-    char *program; /* script, module or program as written; null only for help and version */
-    char **args;   /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command
-                    * does it) */
+    char *name;  /* script, module or program as written; null only for help and version */
+    char **args; /* its arguments, null-terminated; ${local_rank} not yet replaced (env_command does it) */
     int arg_count;
-    enum options_bundled bundled; /* which of ours the program is, perhaps given by its path */
+    const struct bundled *bundled; /* its row, perhaps given by its path; null: a program of others */
+};
 
-    /* how many */
+/* How many hosts and workers, and which of them we are. */
+struct options_world {
     int nnodes_min, nnodes_max;
     int nproc;        /* workers on this node, 1..OPTIONS_MAX_LOCAL */
     char *nproc_text; /* as written: 4, gpu, cpu, auto */
@@ -85,105 +84,142 @@ struct options {
     /* Where the scheduler started an agent per worker: our worker's number among all of this
      * host (total 0: it did not), and the host's number among the hosts (count 0: not known). */
     int local_first, local_total, host_number, host_count;
+};
 
-    /* rendezvous; with one node the worker store listens on master_addr:master_port; with
-     * several, hosts meet there */
-    bool standalone;                                /* asked for, or what a plain single-node job
-                                                     * becomes */
-    char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as written; backend `c10d` when standalone */
-    const struct rendezvous *rdzv;                  /* its row (rendezvous.h); never null */
-    char *run_id;                                   /* --rdzv_id; a random UUID when standalone */
-    char *master_addr;                              /* MASTER_ADDR, never in brackets; 127.0.0.1
-                                                     * unless static with an address or an
-                                                     * endpoint */
-    int master_port;                                /* 0: any free one */
-    char *local_addr;                               /* or null */
-    int is_host;                                    /* c10d on several hosts: 1 holds the
-                                                     * endpoint, 0 does not, -1: as addresses say */
-    char *key_file;                                 /* or null */
-    struct options_etcd {                           /* of the row etcd-v3; the first
-                                                     * endpoint is master_addr, master_port as
-                                                     * well */
-        char *hosts[8];
-        int ports[8], endpoint_count;          /* 0: another backend */
-        char *protocol;                        /* http or https */
-        char *cacert, *cert, *key, *user_file; /* or null */
-        char *prefix;                          /* of keys */
-    } etcd;
+struct options_etcd { /* the first endpoint is master_addr, master_port as well */
+    char *hosts[8];
+    int ports[8], endpoint_count;          /* 0: another back end */
+    char *protocol;                        /* http or https */
+    char *cacert, *cert, *key, *user_file; /* or null */
+    char *prefix;                          /* of keys */
+};
+
+/* Where and how hosts meet. With one node the worker store listens on master_addr:master_port; with
+ * several, hosts meet there. */
+struct options_rdzv {
+    bool standalone;                 /* asked for, or what a plain single-node job becomes */
+    char *backend, *endpoint, *conf; /* as written; backend `c10d` when standalone */
+    const struct rendezvous *row;    /* of the back end (rendezvous.h); never null */
+    char *run_id;                    /* --rdzv_id; a random UUID when standalone */
+    char *master_addr;               /* MASTER_ADDR, never in brackets; 127.0.0.1 unless static with an
+                                      * address or an endpoint */
+    int master_port;                 /* 0: any free one */
+    char *local_addr;                /* or null */
+    int is_host;                     /* c10d on several hosts: 1 holds the endpoint, 0 does not, -1: as
+                                      * addresses say */
+    char *key_file;                  /* or null */
+    struct options_etcd etcd;        /* of the row etcd-v3 */
     double join_timeout_s, last_call_s, dead_after_s;
     int port_lo, port_hi; /* --port_range; 0,0: any */
+};
 
-    /* the launching host of --hostfile */
-    char *hostfile, *ssh;    /* null: no such job; the command that reaches a host */
-    char *include, *exclude; /* filters of its hosts, or null */
+/* The launching host of --hostfile. */
+struct options_ssh {
+    char *hostfile, *command; /* null: no such job; what reaches a host */
+    char *include, *exclude;  /* filters of its hosts, or null */
     struct options_host *host_list;
     int host_list_count;
     char **own_words; /* the options as given on the command line, for the agents; without
                        * --dry_run and --export */
     int own_word_count;
-    /* --export */
-    char **exports;    /* NAME or NAME=VALUE, those of the command line or else of the variable;
-                        * of two of a name the last one counts */
-    int *export_items; /* the number of each in its list, from 1 */
-    int export_count;
-    char **export_words; /* as they stand in argv */
-    int export_word_count;
-    /* one of its agents */
-    bool leashed;
-    int leash_fd;
-    bool leash_key; /* key_file is what came over the leash */
+};
 
-    /* restarts and ends */
-    int max_restarts;
+/* One of its agents. */
+struct options_leash {
+    bool on;
+    int fd;
+    bool key; /* key_file is what came over the leash */
+};
+
+/* --export */
+struct options_exports {
+    char **list; /* NAME or NAME=VALUE, those of the command line or else of the variable; of two of a
+                  * name the last one counts */
+    int *items;  /* the number of each in its list, from 1 */
+    int count;
+    char **words; /* as they stand in argv */
+    int word_count;
+};
+
+struct options_restarts {
+    int most;
     double monitor_interval_s;
-    double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
-    double exit_barrier_s;     /* between the first worker's end with 0 and a word about the
-                                * others */
-    double hang_timeout_s;     /* 0: off */
-    double time_scale;         /* already applied to every duration of this struct, for bounds
-                                * that are not options */
-    bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
+    double hang_timeout_s; /* 0: off */
     /* a worker's codes that forbid a restart */
     int permanent_codes[OPTIONS_MAX_CODES], permanent_code_count;
-    unsigned store_users[OPTIONS_MAX_CODES]; /* --store_users */
-    int store_user_count;
-    int check_code;        /* never read from anywhere: the check of the job failed with it, and
-                            * other hosts are told (failed_check.c) */
-    int requeue_exit_code; /* what a saved stop ends with; 75 */
-    char *requeue;         /* auto, on, off */
-    bool signals[65];      /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
-    char *signals_text;    /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
+};
 
-    /* logs */
-    /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
-    char *log_dir;
-    /* enum options_stream bits by local rank */
-    uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL];
-    bool filtered; /* --local_ranks_filter given */
-    /* passes the filter; all true without one */
-    bool shown[OPTIONS_MAX_LOCAL];
-    /* --ranks_filter; count 0: none */
-    int *ranks, rank_count;
-    /* --duplicate_*_filters, null-terminated; null: none */
-    char **stdout_filters, **stderr_filters;
-    /* --log_line_prefix_template or its variable; null: [role0]: */
-    char *prefix_template;
+/* How a job ends. */
+struct options_stop {
+    double shutdown_timeout_s; /* between TERM and KILL, on every stop path */
+    double exit_barrier_s;     /* between the first worker's end with 0 and a word about the others */
+    bool exit_code_worker;     /* --exit_code=worker: the first failing worker's code comes out */
+    bool signals[65];          /* signals[n]: --signals_to_handle; default TERM INT HUP QUIT */
+    char *signals_text;        /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
+};
 
-    int stdin_rank; /* of the whole job: who reads our standard input; or enum options_stdin */
+/* A scheduler's job that is to run again. */
+struct options_requeue {
+    char *when;    /* auto, on, off */
+    int exit_code; /* what a saved stop ends with; 75 */
+};
 
-    bool torch_events; /* --event_log_handler=console */
-    bool virtual_local_rank;
-    char *numa_binding; /* or null */
-    char *cluster;      /* --cluster=NAME, or null: detect */
-    struct cluster here;
-    char *completion;   /* shell of --print_completion */
+/* PyTorch's store. */
+struct options_store {
+    unsigned users[OPTIONS_MAX_CODES]; /* --store_users */
+    int user_count;
+    char *serve; /* --serve_store as written; its host and port are in master_addr and master_port */
+};
+
+/* What workers read and write, and what is shown of it. */
+struct options_output {
+    char *log_dir; /* or null: a new folder in the temporary directory; "/dev/null": no files at all */
+    uint8_t redirects[OPTIONS_MAX_LOCAL], tee[OPTIONS_MAX_LOCAL]; /* enum options_stream bits by local rank */
+    bool filtered;                                                /* --local_ranks_filter given */
+    bool shown[OPTIONS_MAX_LOCAL];                                /* passes the filter; all true without one */
+    int *ranks, rank_count;                                       /* --ranks_filter; count 0: none */
+    char **stdout_filters, **stderr_filters; /* --duplicate_*_filters, null-terminated; null: none */
+    char *prefix_template;                   /* --log_line_prefix_template or its variable; null: [role0]: */
+    int stdin_rank;                          /* of the whole job: who reads our standard input; or enum options_stdin */
+    bool torch_events;                       /* --event_log_handler=console */
+};
+
+/* What is told about jobs. */
+struct options_query {
     char *status_run;   /* with --status: run id, or null for all */
     bool json;          /* with --status */
     char *metrics_host; /* --metrics_endpoint, never in brackets; null: none */
     int metrics_port;   /* 0: any free one */
-    char *serve_store;  /* --serve_store as written; its host and port are in master_addr and
-                         * master_port */
+};
 
+/* What each worker gets of this host. */
+struct options_devices {
+    bool virtual_local_rank;
+    char *numa_binding; /* or null */
+};
+
+struct options {
+    enum options_action action;
+    struct options_program program;
+    struct options_world world;
+    struct options_rdzv rdzv;
+    struct options_ssh ssh;
+    struct options_leash leash;
+    struct options_exports exports;
+    struct options_restarts restarts;
+    struct options_stop stop;
+    struct options_requeue requeue;
+    struct options_store store;
+    struct options_output output;
+    struct options_query query;
+    struct options_devices devices;
+    double time_scale; /* already applied to every duration of this struct, for bounds that are not
+                        * options */
+    int check_code;    /* never read from anywhere: the check of the job failed with it, and other hosts
+                        * are told (failed_check.c) */
+    char *cluster;     /* --cluster=NAME, or null: detect */
+    struct cluster here;
+    char *completion;                           /* shell of --print_completion */
     struct dt_text warnings;                    /* one line each, ready to print on stderr */
     enum options_source sources[OPTION_COUNT];  /* options_source reads it */
     const char *source_variables[OPTION_COUNT]; /* which variable, where it is not the row's own:

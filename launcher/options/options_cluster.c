@@ -123,12 +123,12 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
                                c->name, c->task_rank, c->from[CLUSTER_TASK_RANK], c->from[CLUSTER_TASK_TOTAL],
                                c->from[CLUSTER_TASK_COUNT], c->task_count);
             }
-            o->local_first = c->task_rank;
-            o->local_total = c->task_count;
+            o->world.local_first = c->task_rank;
+            o->world.local_total = c->task_count;
             bool numbered =
                 c->from[CLUSTER_NODE_RANK] != NULL && c->from[CLUSTER_NODE_RANK] != c->from[CLUSTER_TASK_INDEX];
-            o->host_number = numbered ? c->node_rank : 0;
-            o->host_count = numbered ? c->node_count : c->task_count == c->task_total;
+            o->world.host_number = numbered ? c->node_rank : 0;
+            o->world.host_count = numbered ? c->node_count : c->task_count == c->task_total;
         }
     }
     enum cluster_value rank = number_here(c);
@@ -178,12 +178,12 @@ int option_check_cluster(struct options *o, const struct given *g, char *const *
     int nnodes = OPTION_nnodes;
     int rank = OPTION_node_rank;
     struct cluster_choice chosen = {
-        .nnodes_max = o->nnodes_max,
-        .node_rank = o->node_rank,
-        .nproc = o->nproc,
+        .nnodes_max = o->world.nnodes_max,
+        .node_rank = o->world.node_rank,
+        .nproc = o->world.nproc,
         .nnodes_from = o->sources[nnodes] > OPTIONS_FROM_CLUSTER ? g->spelled[nnodes] : NULL,
         .node_rank_from = o->sources[rank] > OPTIONS_FROM_CLUSTER ? g->spelled[rank] : NULL};
-    if (cluster_task_per_worker(&o->here) && o->nproc > 1) {
+    if (cluster_task_per_worker(&o->here) && o->world.nproc > 1) {
         struct dt_text text;
         dt_text_init(&text);
         cluster_one_per_host(&o->here, &text);
@@ -192,7 +192,7 @@ int option_check_cluster(struct options *o, const struct given *g, char *const *
         dt_text_clear(&text);
         return -1;
     }
-    if (strcmp(o->requeue, "on") == 0 && o->here.requeue.program[0] == '\0') {
+    if (strcmp(o->requeue.when, "on") == 0 && o->here.requeue.program[0] == '\0') {
         return dt_fail(err, DT_INVALID, "%s: on: there is no scheduler here that could run the job again (slurm, lsf)",
                        g->spelled[OPTION_requeue]);
     }

@@ -4,6 +4,7 @@
 #include "launcher/options/options_table.h"
 
 #include "base/cgroup.h"
+#include "base/helper.h"
 #include "base/file.h"
 #include "base/gpu/gpu_visible.h"
 #include "base/gpu/nvml.h"
@@ -28,19 +29,7 @@
 
 const char *option_show(const char *text, char *out)
 {
-    size_t n = 0;
-    for (; n < 57 && text[n] != '\0'; n++) {
-        out[n] = text[n];
-    }
-    if (n == 0) {
-        return strcpy(out, "(empty)");
-    }
-    out[n] = '\0';
-    dt_text_make_harmless(out, false);
-    if (text[n] != '\0') {
-        strcat(out, "...");
-    }
-    return out;
+    return dt_text_excerpt(text, strlen(text), out, 64);
 }
 
 void option_warn(struct options *o, const char *fmt, ...)
@@ -190,9 +179,9 @@ int option_parse_stdin(struct options *o, const struct option_row *row, const ch
 {
     int rank;
     if (strcmp(text, "all") == 0 || strcmp(text, "none") == 0) {
-        o->stdin_rank = text[0] == 'a' ? OPTIONS_STDIN_ALL : OPTIONS_STDIN_NONE;
+        o->output.stdin_rank = text[0] == 'a' ? OPTIONS_STDIN_ALL : OPTIONS_STDIN_NONE;
     } else if (read_int(text, 0, OPTIONS_MAX_NODES * (long long)OPTIONS_MAX_LOCAL - 1, &rank)) {
-        o->stdin_rank = rank;
+        o->output.stdin_rank = rank;
     } else {
         return must_be(err, text, "a rank of the whole job, all or none; example: --%s=3", row->name);
     }
@@ -231,8 +220,8 @@ int option_parse_nnodes(struct options *o, const struct option_row *row, const c
         int hi;
         if (read_int(buffer, 1, OPTIONS_MAX_NODES, &lo) &&
             read_int(colon != NULL ? colon + 1 : buffer, lo, OPTIONS_MAX_NODES, &hi)) {
-            o->nnodes_min = lo;
-            o->nnodes_max = hi;
+            o->world.nnodes_min = lo;
+            o->world.nnodes_max = hi;
             return 0;
         }
     }
@@ -247,12 +236,12 @@ int option_parse_nproc(struct options *o, const struct option_row *row, const ch
         if (strcmp(text, "xpu") == 0) {
             return dt_fail(err, DT_INVALID, "xpu: not supported; use a number, gpu, cpu or auto");
         }
-        if (!read_int(text, (long long)row->lo, (long long)row->hi, &o->nproc)) {
+        if (!read_int(text, (long long)row->lo, (long long)row->hi, &o->world.nproc)) {
             return must_be(err, text, "a number from 1 to %d, or gpu, cpu, auto; example: --nproc_per_node=4",
                            OPTIONS_MAX_LOCAL);
         }
     }
-    o->nproc_text = dt_arena_strdup(&o->arena, text);
+    o->world.nproc_text = dt_arena_strdup(&o->arena, text);
     return 0;
 }
 
@@ -314,19 +303,20 @@ int option_parse_filter(struct options *o, const struct option_row *row, const c
         return must_be(err, text, "local ranks from 0 to %d, separated by commas; example: --%s=0,2",
                        OPTIONS_MAX_LOCAL - 1, row->name);
     }
-    o->filtered = count > 0;
-    memset(o->shown, !o->filtered, sizeof o->shown);
+    o->output.filtered = count > 0;
+    memset(o->output.shown, !o->output.filtered, sizeof o->output.shown);
     for (int i = 0; i < count; i++) {
-        o->shown[ranks[i]] = true;
+        o->output.shown[ranks[i]] = true;
     }
     return 0;
 }
 
 int option_parse_ranks(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    o->rank_count = read_ranks(o, text, INT_MAX - 1, &o->ranks);
-    return o->rank_count >= 0 ? 0
-                              : must_be(err, text, "global ranks, separated by commas; example: --%s=0,8", row->name);
+    o->output.rank_count = read_ranks(o, text, INT_MAX - 1, &o->output.ranks);
+    return o->output.rank_count >= 0
+               ? 0
+               : must_be(err, text, "global ranks, separated by commas; example: --%s=0,8", row->name);
 }
 
 /* It stands in prefixes of lines, in files and in messages to other hosts. */
@@ -337,7 +327,7 @@ int option_parse_role(struct options *o, const struct option_row *row, const cha
         return must_be(err, text, "at most %d bytes of UTF-8, without control characters; example: --%s=trainer",
                        OPTIONS_ROLE_BYTES - 1, row->name);
     }
-    o->role = dt_arena_strdup(&o->arena, text);
+    o->world.role = dt_arena_strdup(&o->arena, text);
     return 0;
 }
 
@@ -349,7 +339,7 @@ int option_parse_run_id(struct options *o, const struct option_row *row, const c
         return must_be(err, text, "at most 128 letters, digits, '.', '_' and '-', no '.' first; example: --%s=run-7",
                        row->name);
     }
-    o->run_id = dt_arena_strdup(&o->arena, text);
+    o->rdzv.run_id = dt_arena_strdup(&o->arena, text);
     return 0;
 }
 
@@ -409,8 +399,8 @@ static int signal_number(const char *name)
 int option_parse_signals(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     (void)row;
-    memset(o->signals, 0, sizeof o->signals);
-    o->signals_text = dt_arena_strdup(&o->arena, text);
+    memset(o->stop.signals, 0, sizeof o->stop.signals);
+    o->stop.signals_text = dt_arena_strdup(&o->arena, text);
     const char *p = text;
     while (*p != '\0') {
         char name[32];
@@ -426,7 +416,7 @@ int option_parse_signals(struct options *o, const struct option_row *row, const 
             return dt_fail(err, DT_INVALID, "%s: %s; example: --signals_to_handle=SIGTERM,SIGUSR1",
                            option_show(name, value), number == 0 ? "no such signal" : "this signal cannot be handled");
         }
-        o->signals[number] = true;
+        o->stop.signals[number] = true;
         p += n;
     }
     return 0;
@@ -434,13 +424,13 @@ int option_parse_signals(struct options *o, const struct option_row *row, const 
 
 int option_parse_users(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    o->store_user_count = 0;
+    o->store.user_count = 0;
     for (const char *p = text; *p != '\0'; p += *p == ',') {
         char name[256];
         int size = (int)strcspn(p, ",");
         long long id = -1;
         (void)snprintf(name, sizeof name, "%.*s", size, p);
-        if (o->store_user_count == OPTIONS_MAX_CODES || size == 0 || size >= (int)sizeof name) {
+        if (o->store.user_count == OPTIONS_MAX_CODES || size == 0 || size >= (int)sizeof name) {
             return must_be(err, text, "at most %d users, separated by commas; example: --%s=nobody,1001",
                            OPTIONS_MAX_CODES, row->name);
         }
@@ -449,7 +439,7 @@ int option_parse_users(struct options *o, const struct option_row *row, const ch
         if (id < 0 || id >= UINT_MAX) { /* that number is no user */
             return must_be(err, name, "a user of this host, by name or number; example: --%s=nobody,1001", row->name);
         }
-        o->store_users[o->store_user_count++] = (unsigned)id;
+        o->store.users[o->store.user_count++] = (unsigned)id;
         p += size;
     }
     return 0;
@@ -457,18 +447,18 @@ int option_parse_users(struct options *o, const struct option_row *row, const ch
 
 int option_parse_codes(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    o->permanent_code_count = 0;
+    o->restarts.permanent_code_count = 0;
     const char *p = text;
     while (*p != '\0') {
         char piece[16];
         size_t n = strcspn(p, ",");
         (void)snprintf(piece, sizeof piece, "%.*s", n > 15 ? 15 : (int)n, p);
         int code;
-        if (n > 15 || o->permanent_code_count == OPTIONS_MAX_CODES || !read_int(piece, 1, 255, &code)) {
+        if (n > 15 || o->restarts.permanent_code_count == OPTIONS_MAX_CODES || !read_int(piece, 1, 255, &code)) {
             return must_be(err, text, "at most %d codes from 1 to 255, separated by commas; example: --%s=93,99",
                            OPTIONS_MAX_CODES, row->name);
         }
-        o->permanent_codes[o->permanent_code_count++] = code;
+        o->restarts.permanent_codes[o->restarts.permanent_code_count++] = code;
         p += n + (p[n] == ',');
     }
     return 0;
@@ -477,7 +467,7 @@ int option_parse_codes(struct options *o, const struct option_row *row, const ch
 int option_parse_ports(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     if (strcmp(text, "any") == 0 || strcmp(text, "0") == 0) {
-        o->port_lo = o->port_hi = 0;
+        o->rdzv.port_lo = o->rdzv.port_hi = 0;
         return 0;
     }
     char buffer[32];
@@ -489,8 +479,8 @@ int option_parse_ports(struct options *o, const struct option_row *row, const ch
         if (dash != NULL) {
             *dash = '\0';
             if (read_int(buffer, 1, 65535, &lo) && read_int(dash + 1, lo, 65535, &hi)) {
-                o->port_lo = lo;
-                o->port_hi = hi;
+                o->rdzv.port_lo = lo;
+                o->rdzv.port_hi = hi;
                 return 0;
             }
         }
@@ -502,8 +492,8 @@ int option_parse_metrics(struct options *o, const struct option_row *row, const 
 {
     int port = -1;
     if (text[0] != '\0' && strspn(text, "0123456789") == strlen(text)) {
-        o->metrics_host = dt_arena_strdup(&o->arena, "127.0.0.1");
-        return read_int(text, 0, 65535, &o->metrics_port)
+        o->query.metrics_host = dt_arena_strdup(&o->arena, "127.0.0.1");
+        return read_int(text, 0, 65535, &o->query.metrics_port)
                    ? 0
                    : must_be(err, text, "a port from 0 to 65535; example: --%s=9400", row->name);
     }
@@ -511,10 +501,10 @@ int option_parse_metrics(struct options *o, const struct option_row *row, const 
         return must_be(err, text, "PORT, for this host alone, or HOST:PORT; example: --%s=0.0.0.0:9400 for everybody",
                        row->name);
     }
-    if (option_parse_endpoint(&o->arena, text, &o->metrics_host, &port, err) != 0) {
+    if (option_parse_endpoint(&o->arena, text, &o->query.metrics_host, &port, err) != 0) {
         return -1;
     }
-    o->metrics_port = port;
+    o->query.metrics_port = port;
     return port >= 0 ? 0 : must_be(err, text, "PORT or HOST:PORT; example: --%s=9400", row->name);
 }
 
@@ -572,10 +562,8 @@ int option_parse_endpoint(struct dt_arena *arena, const char *text, char **host,
     return 0;
 }
 
-enum {
-    driver_ms = 20000
-}; /* the first to ask a driver without persistence mode waits for
-    * seconds */
+/* the first to ask a driver without persistence mode waits for seconds */
+#define DRIVER_S 20.0
 
 int option_count_gpu_nodes(const char *folder)
 {
@@ -593,36 +581,32 @@ int option_count_gpu_nodes(const char *folder)
     return count;
 }
 
+static int print_usable(void *unused)
+{
+    struct dt_nvml *driver;
+    struct dt_error hidden;
+    (void)unused;
+    if (dt_nvml_open(&driver, &hidden) == 0) { /* where there is no such library, that is known at once */
+        printf("%d", dt_nvml_usable(driver));
+    }
+    return 0;
+}
+
 /* GPUs that the driver says may be used; -1: it says nothing, or not in time. A driver that
- * hangs holds a child of ours, not us. */
+ * hangs holds a helper, not us. */
 static int count_by_driver(void)
 {
-    int ends[2], count = -1;
-    struct dt_error err;
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return -1;
-    }
-    pid_t child = fork();
-    if (child == 0) {
-        struct dt_nvml *driver;
-        if (dt_nvml_open(&driver, &err) == 0) { /* where there is no such library, that is known
-                                                 * at once */
-            count = dt_nvml_usable(driver);
-        }
-        _exit(write(ends[1], &count, sizeof count) != (ssize_t)sizeof count);
-    }
-    (void)close(ends[1]);
-    struct pollfd answer = {.fd = ends[0], .events = POLLIN};
-    if (child > 0 &&
-        (poll(&answer, 1, driver_ms) != 1 || read(ends[0], &count, sizeof count) != (ssize_t)sizeof count)) {
+    struct dt_text text;
+    struct dt_error hidden;
+    long long count = -1;
+    int status;
+    dt_text_init(&text);
+    if (dt_helper_run(&(struct dt_helper_task){.run = print_usable}, DRIVER_S, &text, &status, &hidden) != 0 ||
+        !dt_parse_int64(dt_text_str(&text), &count)) {
         count = -1;
-        (void)kill(child, SIGKILL);
     }
-    (void)close(ends[0]);
-    if (child > 0 && answer.revents != 0) { /* whoever hangs in the kernel is not waited for */
-        (void)waitpid(child, NULL, 0);
-    }
-    return count;
+    dt_text_clear(&text);
+    return (int)count;
 }
 
 int options_gpu_count(char *const *env)
@@ -641,13 +625,13 @@ int options_check_gpus(struct options *o, int workers, char *const *env, struct 
 {
     const char *hip = options_getenv(env, "HIP_VISIBLE_DEVICES");
     const char *variable =
-        o->virtual_local_rank && hip != NULL && hip[0] != '\0' ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
+        o->devices.virtual_local_rank && hip != NULL && hip[0] != '\0' ? "HIP_VISIBLE_DEVICES" : "CUDA_VISIBLE_DEVICES";
     const char *visible = options_getenv(env, variable);
     int count = 0;
     if (visible == NULL || visible[0] == '\0') {
         return 0;
     }
-    if (o->virtual_local_rank) { /* each worker is given an entry, whatever it says */
+    if (o->devices.virtual_local_rank) { /* each worker is given an entry, whatever it says */
         for (const char *p = visible; *p != '\0'; p += strcspn(p, ","), p += *p == ',') {
             count++;
         }
@@ -659,7 +643,7 @@ int options_check_gpus(struct options *o, int workers, char *const *env, struct 
                          workers, count, count == 1 ? "" : "s", variable, visible);
     }
     count = options_gpu_count(env);
-    if (isdigit((unsigned char)o->nproc_text[0]) && count > 0 && workers > count && !o->bundled) {
+    if (isdigit((unsigned char)o->world.nproc_text[0]) && count > 0 && workers > count && o->program.bundled == NULL) {
         option_warn(
             o,
             "--nproc_per_node: %d workers asked, %d GPU%s visible (%s=%.200s); lower it if each worker needs its own",

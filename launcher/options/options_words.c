@@ -188,10 +188,10 @@ static void keep_words(struct options *o, const struct given *g, char **argv, in
     bool export = option_rows[g->last].parse == option_parse_export;
     if (export) { /* the value is the end of the last word */
         char *word = argv[i + used - 1];
-        o->export_words[o->export_word_count++] = word + strlen(word) - strlen(g->value[g->last]);
+        o->exports.words[o->exports.word_count++] = word + strlen(word) - strlen(g->value[g->last]);
     }
     for (int k = i; k < i + used && !export && g->last != OPTION_dry_run; k++) {
-        o->own_words[o->own_word_count++] = dt_arena_strdup(&o->arena, argv[k]);
+        o->ssh.own_words[o->ssh.own_word_count++] = dt_arena_strdup(&o->arena, argv[k]);
     }
 }
 
@@ -200,8 +200,8 @@ int option_read_words(struct options *o, struct given *g, int argc, char **argv,
     int help = OPTION_help;
     int version = OPTION_version;
     int i = 1;
-    o->own_words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->own_words);
-    o->export_words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->export_words);
+    o->ssh.own_words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->ssh.own_words);
+    o->exports.words = dt_arena_alloc(&o->arena, (size_t)(argc + 1) * sizeof *o->exports.words);
     while (i < argc && argv[i][0] == '-' && argv[i][1] != '\0') {
         if (strcmp(argv[i], "--") == 0) {
             i++;

@@ -13,7 +13,7 @@
 
 static bool has_endpoint(const struct options *o)
 {
-    return o->rdzv_endpoint[strspn(o->rdzv_endpoint, " ")] != '\0';
+    return o->rdzv.endpoint[strspn(o->rdzv.endpoint, " ")] != '\0';
 }
 
 static const char *in_brackets(struct options *o, const char *address)
@@ -27,14 +27,14 @@ static int read_endpoint(struct options *o, const struct given *g, char **host, 
 {
     *host = NULL;
     *port = -1;
-    bool bad = has_endpoint(o) && option_parse_endpoint(&o->arena, o->rdzv_endpoint, host, port, err) != 0;
+    bool bad = has_endpoint(o) && option_parse_endpoint(&o->arena, o->rdzv.endpoint, host, port, err) != 0;
     return bad ? dt_wrap(err, "%s", g->spelled[OPTION_rdzv_endpoint]) : 0;
 }
 
 /* --master_addr[:PORT]; *port is left alone without one. */
 static int read_address(struct options *o, const struct given *g, char **host, int *port, struct dt_error *err)
 {
-    bool bad = option_parse_endpoint(&o->arena, in_brackets(o, o->master_addr), host, port, err) != 0,
+    bool bad = option_parse_endpoint(&o->arena, in_brackets(o, o->rdzv.master_addr), host, port, err) != 0,
          given = g->value[OPTION_master_addr] != NULL;
     return bad ? dt_wrap(err, "%s", given ? g->spelled[OPTION_master_addr] : "--master_addr") : 0;
 }
@@ -46,8 +46,8 @@ static void warn_address(struct options *o, const struct given *g, const char *h
     int row = OPTION_master_addr;
     char shown[64];
     if (host != NULL && g->value[row] != NULL &&
-        strcasecmp(in_brackets(o, o->master_addr), in_brackets(o, host)) != 0) {
-        option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->master_addr, shown), used);
+        strcasecmp(in_brackets(o, o->rdzv.master_addr), in_brackets(o, host)) != 0) {
+        option_warn(o, "%s: %s: not used; %s", g->spelled[row], option_show(o->rdzv.master_addr, shown), used);
     }
 }
 
@@ -74,22 +74,22 @@ static char *random_uuid(struct dt_arena *arena)
  * null. */
 static int meet_on_loopback(struct options *o, const struct given *g, const char *host)
 {
-    const char *store = o->local_addr != NULL && o->local_addr[0] != '\0' ? o->local_addr : "127.0.0.1";
+    const char *store = o->rdzv.local_addr != NULL && o->rdzv.local_addr[0] != '\0' ? o->rdzv.local_addr : "127.0.0.1";
     warn_address(o, g, host, dt_arena_printf(&o->arena, "the workers of one host meet at %s", store));
-    o->master_addr = dt_arena_strdup(&o->arena, store);
-    o->master_port = 0;
+    o->rdzv.master_addr = dt_arena_strdup(&o->arena, store);
+    o->rdzv.master_port = 0;
     return 0;
 }
 
 /* The run id is made up, unless one is given that counts. */
 static int meet_standalone(struct options *o, const struct given *g, bool keep_id)
 {
-    o->standalone = true;
-    o->rdzv = rendezvous_find("c10d");
-    o->rdzv_backend = dt_arena_strdup(&o->arena, o->rdzv->name);
-    o->rdzv_endpoint = dt_arena_strdup(&o->arena, "localhost:0");
+    o->rdzv.standalone = true;
+    o->rdzv.row = rendezvous_find("c10d");
+    o->rdzv.backend = dt_arena_strdup(&o->arena, o->rdzv.row->name);
+    o->rdzv.endpoint = dt_arena_strdup(&o->arena, "localhost:0");
     if (!keep_id || g->value[OPTION_rdzv_id] == NULL) {
-        o->run_id = random_uuid(&o->arena);
+        o->rdzv.run_id = random_uuid(&o->arena);
     }
     return meet_on_loopback(o, g, NULL);
 }
@@ -137,7 +137,7 @@ static int static_meet(struct options *o, const struct given *g, char *const *en
             return needs_port(g, "", in_brackets(o, host), err);
         }
     } else {
-        port = g->value[OPTION_master_port] != NULL ? o->master_port : STATIC_PORT;
+        port = g->value[OPTION_master_port] != NULL ? o->rdzv.master_port : STATIC_PORT;
         if (g->value[OPTION_master_addr] == NULL) {
             warn_no_address(o, env);
         }
@@ -145,8 +145,8 @@ static int static_meet(struct options *o, const struct given *g, char *const *en
             return -1;
         }
     }
-    o->master_addr = host;
-    o->master_port = port;
+    o->rdzv.master_addr = host;
+    o->rdzv.master_port = port;
     return port == 0 ? needs_known_port(o, host, err) : 0;
 }
 
@@ -161,14 +161,14 @@ static int static_meet_alone(struct options *o, const struct given *g, struct dt
         return meet_standalone(o, g, true); /* as torchrun does since 2.15 */
     }
     if (host == NULL) {
-        return read_address(o, g, &o->master_addr, &ignored, err);
+        return read_address(o, g, &o->rdzv.master_addr, &ignored, err);
     }
     if (port < 0) {
-        return needs_port(g, dt_arena_printf(&o->arena, "%s: ", option_show(o->rdzv_endpoint, shown)), host, err);
+        return needs_port(g, dt_arena_printf(&o->arena, "%s: ", option_show(o->rdzv.endpoint, shown)), host, err);
     }
     warn_address(o, g, host, endpoint_says(o, g, host));
-    o->master_addr = host;
-    o->master_port = port;
+    o->rdzv.master_addr = host;
+    o->rdzv.master_port = port;
     return 0;
 }
 
@@ -188,8 +188,8 @@ static int c10d_meet(struct options *o, const struct given *g, char *const *env,
             "--rdzv_endpoint: not given; the hosts of a c10d job meet at one; example: --rdzv_endpoint=host0:29400");
     }
     warn_address(o, g, host, endpoint_says(o, g, host));
-    o->master_addr = host;
-    o->master_port = port < 0 ? o->rdzv->default_port : port;
+    o->rdzv.master_addr = host;
+    o->rdzv.master_port = port < 0 ? o->rdzv.row->default_port : port;
     return port == 0 ? needs_known_port(o, host, err) : 0;
 }
 
@@ -206,7 +206,7 @@ static int c10d_meet_alone(struct options *o, const struct given *g, struct dt_e
  * plain text only where somebody says that they may. */
 static int check_plain_password(struct options *o, const char *conf, bool said, struct dt_error *err)
 {
-    const struct options_etcd *e = &o->etcd;
+    const struct options_etcd *e = &o->rdzv.etcd;
     const char *host = e->hosts[0];
     bool away = false;
     for (int i = 0; i < e->endpoint_count && !away; i++) {
@@ -228,9 +228,9 @@ static int check_plain_password(struct options *o, const char *conf, bool said, 
 /* --rdzv_endpoint=HOST[:PORT],... and what --rdzv_conf says of etcd. */
 static int etcd_meet(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
-    struct options_etcd *e = &o->etcd;
+    struct options_etcd *e = &o->rdzv.etcd;
     const char *endpoint = g->spelled[OPTION_rdzv_endpoint], *conf = g->spelled[OPTION_rdzv_conf];
-    char *rest = dt_arena_strdup(&o->arena, has_endpoint(o) ? o->rdzv_endpoint : "localhost");
+    char *rest = dt_arena_strdup(&o->arena, has_endpoint(o) ? o->rdzv.endpoint : "localhost");
     bool said = e->protocol != NULL;
     (void)env;
     e->protocol = said ? e->protocol : dt_arena_strdup(&o->arena, "http");
@@ -253,10 +253,10 @@ static int etcd_meet(struct options *o, const struct given *g, char *const *env,
         if (option_parse_endpoint(&o->arena, one, &e->hosts[i], &e->ports[i], err) != 0) {
             return dt_wrap(err, "%s", endpoint);
         }
-        e->ports[i] = e->ports[i] > 0 ? e->ports[i] : o->rdzv->default_port;
+        e->ports[i] = e->ports[i] > 0 ? e->ports[i] : o->rdzv.row->default_port;
     }
-    o->master_addr = e->hosts[0];
-    o->master_port = e->ports[0];
+    o->rdzv.master_addr = e->hosts[0];
+    o->rdzv.master_port = e->ports[0];
     return !tls && e->user_file != NULL ? check_plain_password(o, conf, said, err) : 0;
 }
 
@@ -298,19 +298,19 @@ const struct rendezvous *rendezvous_find(const char *name)
 
 int option_parse_backend(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
-    o->rdzv = rendezvous_find(text); /* a refused one counts only where hosts are to meet by it */
+    o->rdzv.row = rendezvous_find(text); /* a refused one counts only where hosts are to meet by it */
     return option_parse_text(o, row, text, err);
 }
 
 int rendezvous_choose(struct options *o, const struct given *g, char *const *env, struct dt_error *err)
 {
     char shown[64];
-    if (o->standalone) {
+    if (o->rdzv.standalone) {
         return meet_standalone(o, g, false);
     }
-    if (o->rdzv->refused != NULL) {
+    if (o->rdzv.row->refused != NULL) {
         return dt_fail(err, DT_INVALID, "%s: %s: %s", g->spelled[OPTION_rdzv_backend],
-                       option_show(o->rdzv_backend, shown), o->rdzv->refused);
+                       option_show(o->rdzv.backend, shown), o->rdzv.row->refused);
     }
-    return o->nnodes_max > 1 ? o->rdzv->meet(o, g, env, err) : o->rdzv->meet_alone(o, g, err);
+    return o->world.nnodes_max > 1 ? o->rdzv.row->meet(o, g, env, err) : o->rdzv.row->meet_alone(o, g, err);
 }

@@ -64,8 +64,8 @@ static int take_alive(struct conf *c, const struct conf_key *key, const char *va
 static int take_is_host(struct conf *c, const struct conf_key *key, const char *value, struct dt_error *err)
 {
     char shown[64];
-    c->o->is_host = truth_of(value);
-    return c->o->is_host < 0
+    c->o->rdzv.is_host = truth_of(value);
+    return c->o->rdzv.is_host < 0
                ? dt_fail(err, DT_INVALID, "%s: %s: must be true or false", key->name, option_show(value, shown))
                : 0;
 }
@@ -93,8 +93,8 @@ static int take_word(struct conf *c, const struct conf_key *key, const char *val
 #define AT(member) offsetof(struct options, member)
 
 static const struct conf_key conf_of_all[] = {
-    {"join_timeout", take_seconds, AT(join_timeout_s), OPTION_join_timeout},
-    {"last_call_timeout", take_seconds, AT(last_call_s), OPTION_last_call},
+    {"join_timeout", take_seconds, AT(rdzv.join_timeout_s), OPTION_join_timeout},
+    {"last_call_timeout", take_seconds, AT(rdzv.last_call_s), OPTION_last_call},
     {"keep_alive_interval", take_alive, offsetof(struct conf, interval_s), OPTION_COUNT},
     {"keep_alive_max_attempt", take_alive, offsetof(struct conf, attempts), OPTION_COUNT},
     {"is_host", take_is_host, 0, OPTION_COUNT},
@@ -108,15 +108,15 @@ static const struct conf_key conf_of_all[] = {
     {NULL, NULL, 0, OPTION_COUNT}};
 
 /* c10d ignores `timeout`, and scripts pass anything there. */
-const struct conf_key conf_of_static[] = {{"timeout", take_seconds, AT(join_timeout_s), OPTION_join_timeout},
+const struct conf_key conf_of_static[] = {{"timeout", take_seconds, AT(rdzv.join_timeout_s), OPTION_join_timeout},
                                           {NULL, NULL, 0, OPTION_COUNT}};
 
-const struct conf_key conf_of_etcd[] = {{"protocol", take_word, AT(etcd.protocol), OPTION_COUNT},
-                                        {"cacert", take_word, AT(etcd.cacert), OPTION_COUNT},
-                                        {"cert", take_word, AT(etcd.cert), OPTION_COUNT},
-                                        {"key", take_word, AT(etcd.key), OPTION_COUNT},
-                                        {"user_file", take_word, AT(etcd.user_file), OPTION_COUNT},
-                                        {"etcd_prefix", take_word, AT(etcd.prefix), OPTION_COUNT},
+const struct conf_key conf_of_etcd[] = {{"protocol", take_word, AT(rdzv.etcd.protocol), OPTION_COUNT},
+                                        {"cacert", take_word, AT(rdzv.etcd.cacert), OPTION_COUNT},
+                                        {"cert", take_word, AT(rdzv.etcd.cert), OPTION_COUNT},
+                                        {"key", take_word, AT(rdzv.etcd.key), OPTION_COUNT},
+                                        {"user_file", take_word, AT(rdzv.etcd.user_file), OPTION_COUNT},
+                                        {"etcd_prefix", take_word, AT(rdzv.etcd.prefix), OPTION_COUNT},
                                         {NULL, NULL, 0, OPTION_COUNT}};
 
 static const struct conf_key *find_in(const struct conf_key *keys, const char *name)
@@ -163,9 +163,9 @@ static char *trim(char *text)
 int option_parse_conf(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     struct conf c = {.o = o};
-    const struct rendezvous *r = o->standalone ? rendezvous_find("c10d") : o->rdzv;
-    o->rdzv_conf = dt_arena_strdup(&o->arena, text);
-    o->is_host = -1;
+    const struct rendezvous *r = o->rdzv.standalone ? rendezvous_find("c10d") : o->rdzv.row;
+    o->rdzv.conf = dt_arena_strdup(&o->arena, text);
+    o->rdzv.is_host = -1;
     char *copy = dt_arena_strdup(&o->arena, text);
     char *rest = copy;
     for (char *piece; copy[0] != '\0' && (piece = strsep(&rest, ",")) != NULL;) {
@@ -191,7 +191,8 @@ int option_parse_conf(struct options *o, const struct option_row *row, const cha
     }
     bool given = c.interval_s > 0 || c.attempts > 0;
     if (given && o->sources[OPTION_dead_after] == OPTIONS_FROM_DEFAULT) {
-        o->dead_after_s = (c.interval_s > 0 ? c.interval_s : ALIVE_S) * (c.attempts > 0 ? c.attempts : ALIVE_ATTEMPTS);
+        o->rdzv.dead_after_s =
+            (c.interval_s > 0 ? c.interval_s : ALIVE_S) * (c.attempts > 0 ? c.attempts : ALIVE_ATTEMPTS);
     }
     return 0;
 }

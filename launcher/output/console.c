@@ -292,7 +292,7 @@ static bool wait_side(int side, double *stalled_s)
     struct pollfd p = {.fd = console.fds[side], .events = POLLOUT};
     bool done = !console_turn();
     if (!done) {
-        (void)poll(&p, 1, (int)(LOOK_S * 1e3));
+        (void)poll(&p, 1, (int)dt_milliseconds(LOOK_S));
     }
     *stalled_s = dt_now_s() - console.taken_s;
     return done;

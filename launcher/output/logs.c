@@ -4,19 +4,14 @@
  *                           |------> console thread --> [role0]:line
  *                           '------> tail, for the report
  *
- * When the files fall behind, the pipes are not read until the files have caught up: workers
- * wait as for any slow file. The same holds for the console while somebody reads it. A console
- * that has stood still for STALL_S gets no more lines until it reads again; then it is told how
- * many it missed. log_writer.c has the threads, log_lines.c the lines, log_tree.c the folders. */
+ * log_streams.c has the loop's part, log_writer.c the threads, log_lines.c the lines, log_tree.c the
+ * folders. */
 #include "launcher/output/logs.h"
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "launcher/output/console.h"
-#include "launcher/output/log_lines.h"
-#include "launcher/output/log_rate.h"
+#include "launcher/output/log_streams.h"
 #include "launcher/output/log_tree.h"
-#include "launcher/output/log_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,376 +21,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    FILES_HIGH = 16 << 20,
-    CONSOLE_HIGH = 4 << 20,
-    LOW = 1 << 20,
-    TAIL_BYTES = 16384,
-    FINISH_BYTES = 2 << 20,
-    TICK_MS = 20
-};
-/* a console that takes nothing for so long no longer slows the workers down */
-#define STALL_S 2.0
-#define PARTIAL_S 0.2 /* an unfinished line is shown after so long */
-
-struct stream {
-    uv_pipe_t pipe;
-    struct logs *l;
-    int local_rank, which; /* which: 0 stdout, 1 stderr */
-    int child_fd;          /* the worker's end of the pipe, until logs_spawned */
-    /* state of the handle; orphan: its close callback frees the stream */
-    bool open, closed, orphan;
-    bool shown; /* copied to the console */
-    struct log_sink *file;
-    char *prefix;
-    struct log_lines lines;
-    size_t printed;   /* bytes of the unfinished line that are on the console already */
-    double waiting_s; /* since when other bytes of this line wait; 0: none do */
-    struct dt_text tail;
-    double last_s;
-    struct log_rate rate;
-};
-
-struct worker {
-    char *dir, *error_file;
-    struct stream *streams[2]; /* null: the worker inherits ours */
-};
-
-struct logs {
-    uv_loop_t *loop;
-    uv_timer_t *timer;
-    const struct options *o;
-    /* the folder made by default, which is removed if it stays empty; or null */
-    char *base;
-    char *dir, *attempt_dir; /* null for /dev/null */
-    struct log_writer *files;
-    /* one file per output for all workers of --ranks_filter, of this attempt */
-    struct log_sink *filtered[2];
-    bool terminal[2], same_console, colours;
-    /* the stream whose unfinished line is on that output (slot 0 for both when they are one
-     * console) */
-    struct stream *partial[2];
-    struct worker *workers;
-    int worker_count, first_rank, group_rank, world_size;
-    char host[256];
-    bool paused, dropping, warned;
-    /* lines that the console missed: all, and those already reported */
-    size_t dropped_count, reported_count;
-    struct dt_text scratch;
-    char buffer[65536];
-};
-
-/* ---- console ---- */
-
-static void tell(const char *text)
-{
-    console_write(text, strlen(text));
-}
-
-static bool may_show(struct logs *l)
-{
-    if (!l->dropping) {
-        return true;
-    }
-    if (console_size() > LOW) {
-        return false;
-    }
-    char text[128];
-    (void)snprintf(text, sizeof text, "dtrun: %zu lines are missing here; the console did not read\n",
-                   l->dropped_count - l->reported_count);
-    l->reported_count = l->dropped_count;
-    l->dropping = false;
-    tell(text);
-    return true;
-}
-
-/* Shows a line, or a piece of an unfinished one. */
-static void show(struct stream *s, const char *text, size_t size, bool ended)
-{
-    struct logs *l = s->l;
-    struct stream **partial = &l->partial[l->same_console ? 0 : s->which];
-    if (!may_show(l)) {
-        l->dropped_count += ended;
-        return;
-    }
-    dt_text_reset(&l->scratch);
-    if (*partial != NULL && *partial != s) {
-        dt_text_puts(&l->scratch, "\n");
-    }
-    if (*partial != s) {
-        dt_text_puts(&l->scratch, s->prefix);
-    }
-    if (l->terminal[s->which]) {
-        log_safe(&l->scratch, text, size, l->colours);
-    } else {
-        dt_text_add(&l->scratch, text, size);
-    }
-    if (ended) {
-        dt_text_puts(&l->scratch, "\n");
-    }
-    *partial = ended ? NULL : s;
-    console_put(s->which, l->scratch.data, l->scratch.size);
-}
-
-static bool contains_any(const char *line, size_t size, char **filters)
-{
-    for (; filters != NULL && *filters != NULL; filters++) {
-        if (memmem(line, size, *filters, strlen(*filters)) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void on_line(void *context, const char *line, size_t size)
-{
-    struct stream *s = context;
-    struct logs *l = s->l;
-    if (l->filtered[s->which] != NULL &&
-        contains_any(line, size, s->which == 0 ? l->o->stdout_filters : l->o->stderr_filters)) {
-        dt_text_reset(&l->scratch);
-        dt_text_puts(&l->scratch, s->prefix);
-        dt_text_add(&l->scratch, line, size);
-        dt_text_puts(&l->scratch, "\n");
-        log_writer_put(l->files, l->filtered[s->which], l->scratch.data, l->scratch.size);
-    }
-    show(s, line + s->printed, size - s->printed, true);
-    s->printed = 0;
-    s->waiting_s = 0;
-}
-
-/* ---- pausing, unfinished lines, warnings ---- */
-
-static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out)
-{
-    struct stream *s = handle->data;
-    (void)suggested;
-    *out = uv_buf_init(s->l->buffer, sizeof s->l->buffer);
-}
-static void on_read(uv_stream_t *handle, ssize_t n, const uv_buf_t *buffer);
-static void on_tick(uv_timer_t *timer);
-
-static void start_timer(struct logs *l)
-{
-    if (!uv_is_active((uv_handle_t *)l->timer)) {
-        (void)uv_timer_start(l->timer, on_tick, TICK_MS, TICK_MS);
-    }
-}
-
-/* Stops or resumes reading of all pipes. */
-static void set_paused(struct logs *l, bool paused)
-{
-    l->paused = paused;
-    for (int i = 0; i < 2 * l->worker_count; i++) {
-        struct stream *s = l->workers[i / 2].streams[i % 2];
-        if (s != NULL && s->open && paused) {
-            (void)uv_read_stop((uv_stream_t *)&s->pipe);
-        } else if (s != NULL && s->open) {
-            (void)uv_read_start((uv_stream_t *)&s->pipe, on_alloc, on_read);
-        }
-    }
-    if (paused) {
-        start_timer(l);
-    }
-}
-
-static bool console_stalled(const struct logs *l)
-{
-    return console_stalled_s() > STALL_S / l->o->time_scale;
-}
-
-/* Decides after each queued piece, and as time passes: pause, drop, or go on. */
-static void balance(struct logs *l)
-{
-    size_t waiting = console_size();
-    if (!l->dropping && waiting > (l->paused ? LOW : CONSOLE_HIGH) && console_stalled(l)) {
-        l->dropping = true;
-    }
-    bool console_full = !l->dropping && waiting > (l->paused ? LOW : CONSOLE_HIGH);
-    bool files_full = log_writer_size(l->files) > (l->paused ? LOW : FILES_HIGH);
-    if ((console_full || files_full) != l->paused) {
-        set_paused(l, !l->paused);
-    }
-}
-
-static void check_files(struct logs *l)
-{
-    int error = l->warned ? 0 : log_writer_losses(l->files).error;
-    if (error != 0) {
-        char text[1024];
-        (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on, lost output is counted\n", l->dir,
-                       strerror(error));
-        tell(text);
-        l->warned = true;
-    }
-}
-
-static void on_tick(uv_timer_t *timer)
-{
-    struct logs *l = timer->data;
-    double now_s = dt_now_s();
-    bool waiting = false;
-    for (int i = 0; i < 2 * l->worker_count; i++) {
-        struct stream *s = l->workers[i / 2].streams[i % 2];
-        if (s == NULL || s->waiting_s == 0) {
-            continue;
-        }
-        if (now_s - s->waiting_s >= PARTIAL_S) {
-            show(s, s->lines.line.data + s->printed, s->lines.line.size - s->printed, false);
-            s->printed = s->lines.line.size;
-            s->waiting_s = 0;
-        } else {
-            waiting = true;
-        }
-    }
-    check_files(l);
-    balance(l);
-    if (!waiting && !l->paused) {
-        (void)uv_timer_stop(l->timer);
-    }
-}
-
-/* ---- reading ---- */
-
-static void add_tail(struct dt_text *tail, const char *data, size_t size)
-{
-    if (size > TAIL_BYTES) {
-        data += size - TAIL_BYTES;
-        size = TAIL_BYTES;
-    }
-    if (tail->size + size > (size_t)2 * TAIL_BYTES) {
-        size_t kept = TAIL_BYTES;
-        memmove(tail->data, tail->data + tail->size - kept, kept);
-        tail->size = kept;
-    }
-    dt_text_add(tail, data, size);
-}
-
-static void take(struct stream *s, const char *data, size_t size)
-{
-    struct logs *l = s->l;
-    s->last_s = dt_now_s();
-    add_tail(&s->tail, data, size);
-    char words[96];
-    if (log_rate_add(&s->rate, data, size, s->last_s, words, sizeof words)) {
-        char text[192];
-        (void)snprintf(text, sizeof text, "dtrun: rank %d (local %d) floods its %s: %s\n",
-                       l->first_rank + s->local_rank, s->local_rank, s->which == 0 ? "stdout" : "stderr", words);
-        tell(text);
-    }
-    if (s->file != NULL) {
-        log_writer_put(l->files, s->file, data, size);
-    }
-    if (s->shown) {
-        log_lines_feed(&s->lines, data, size, on_line, s);
-        if (s->lines.line.size > s->printed && s->waiting_s == 0) {
-            s->waiting_s = s->last_s;
-            start_timer(l);
-        }
-    }
-}
-
-static void free_stream(struct stream *s)
-{
-    free(s->prefix);
-    log_lines_clear(&s->lines);
-    dt_text_clear(&s->tail);
-    free(s);
-}
-
-static void on_closed(uv_handle_t *handle)
-{
-    struct stream *s = handle->data;
-    s->closed = true;
-    if (s->orphan) {
-        free_stream(s);
-    }
-}
-
-static void end_stream(struct stream *s)
-{
-    struct logs *l = s->l;
-    if (!s->open) {
-        return;
-    }
-    s->open = false;
-    if (s->shown) {
-        log_lines_end(&s->lines, on_line, s);
-    }
-    for (int i = 0; i < 2; i++) {
-        l->partial[i] = l->partial[i] == s ? NULL : l->partial[i];
-    }
-    if (s->file != NULL) {
-        log_writer_end(l->files, s->file);
-        s->file = NULL;
-    }
-    uv_close((uv_handle_t *)&s->pipe, on_closed);
-}
-
-static void on_read(uv_stream_t *handle, ssize_t n, const uv_buf_t *buffer)
-{
-    struct stream *s = handle->data;
-    struct logs *l = s->l;
-    if (n > 0) {
-        take(s, buffer->base, (size_t)n);
-        balance(l);
-    } else if (n < 0) {
-        end_stream(s);
-    }
-    check_files(l);
-}
-
-void logs_spawned(struct logs *l, int local_rank)
-{
-    for (int i = 0; i < 2; i++) {
-        struct stream *s = l->workers[local_rank].streams[i];
-        if (s != NULL && s->child_fd >= 0) {
-            (void)close(s->child_fd);
-            s->child_fd = -1;
-        }
-    }
-}
-
-/* Reads what is left in a worker's pipes. last: ends an unfinished line and closes, even if another
- * process still holds the other end. */
-static void drain(struct logs *l, int local_rank, bool last)
-{
-    if (local_rank < 0 || local_rank >= l->worker_count) {
-        return;
-    }
-    logs_spawned(l, local_rank);
-    for (int i = 0; i < 2; i++) {
-        struct stream *s = l->workers[local_rank].streams[i];
-        uv_os_fd_t fd = -1;
-        if (s == NULL || !s->open) {
-            continue;
-        }
-        ssize_t n = -1;
-        (void)uv_fileno((uv_handle_t *)&s->pipe, &fd);
-        for (size_t total = 0; fd >= 0 && total < FINISH_BYTES;) {
-            n = read(fd, l->buffer, sizeof l->buffer);
-            if (n < 0 && errno == EINTR) {
-                continue;
-            }
-            if (n <= 0) {
-                break;
-            }
-            take(s, l->buffer, (size_t)n);
-            total += (size_t)n;
-        }
-        if (last || n == 0) {
-            end_stream(s);
-        }
-    }
-    check_files(l);
-}
+/* ---- attempts ---- */
 
 void logs_finish(struct logs *l, int local_rank)
 {
-    drain(l, local_rank, false);
+    log_streams_drain(l, local_rank, false);
 }
-
-/* ---- attempts ---- */
 
 /* Opens a file of an attempt. Null on failure: the job goes on without the file, after one
  * warning. */
@@ -407,7 +38,7 @@ static struct log_sink *open_file(struct logs *l, const char *folder, const char
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s: %s; the job goes on without this file\n", path,
                        strerror(errno));
-        tell(text);
+        log_streams_tell(text);
         l->warned = true;
     }
     free(path);
@@ -417,11 +48,11 @@ static struct log_sink *open_file(struct logs *l, const char *folder, const char
 static void end_attempt(struct logs *l)
 {
     for (int i = 0; i < l->worker_count; i++) {
-        drain(l, i, true);
+        log_streams_drain(l, i, true);
         for (int k = 0; k < 2; k++) {
             struct stream *s = l->workers[i].streams[k];
             if (s != NULL && s->closed) {
-                free_stream(s);
+                log_stream_free(s);
             } else if (s != NULL) {
                 s->orphan = true;
             }
@@ -478,13 +109,13 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
     if (failed && !l->warned) { /* most likely a full disk, which must not stop a job */
         char text[1024];
         (void)snprintf(text, sizeof text, "dtrun: %.700s; the job goes on without log files\n", err->text);
-        tell(text);
+        log_streams_tell(text);
         l->warned = true;
     }
-    if (!failed && l->o->stdout_filters != NULL) {
+    if (!failed && l->o->output.stdout_filters != NULL) {
         l->filtered[0] = open_file(l, l->attempt_dir, "filtered_stdout.log");
     }
-    if (!failed && l->o->stderr_filters != NULL) {
+    if (!failed && l->o->output.stderr_filters != NULL) {
         l->filtered[1] = open_file(l, l->attempt_dir, "filtered_stderr.log");
     }
     return 0;
@@ -492,8 +123,9 @@ int logs_attempt(struct logs *l, int restart_count, int local_world_size, int fi
 
 static char *make_prefix(const struct logs *l, int local_rank)
 {
-    const char *template = l->o->prefix_template != NULL ? l->o->prefix_template : "[${role_name}${local_rank}]:";
-    return log_prefix(template, l->o->role, l->host,
+    const char *template =
+        l->o->output.prefix_template != NULL ? l->o->output.prefix_template : "[${role_name}${local_rank}]:";
+    return log_prefix(template, l->o->world.role, l->host,
                       (const int[]){local_rank, l->first_rank + local_rank, l->group_rank, l->world_size});
 }
 
@@ -512,16 +144,8 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
     s->shown = shown;
     s->child_fd = ends[1];
     s->prefix = make_prefix(l, local_rank);
-    s->pipe.data = s;
-    int failed = uv_pipe_init(l->loop, &s->pipe, 0);
-    s->open = failed == 0;
     w->streams[which] = s;
-    if (failed == 0 && (failed = uv_pipe_open(&s->pipe, ends[0])) != 0) {
-        (void)close(ends[0]);
-    }
-    if (failed == 0 && !l->paused) {
-        failed = uv_read_start((uv_stream_t *)&s->pipe, on_alloc, on_read);
-    }
+    int failed = log_stream_begin(s, ends[0]);
     if (failed != 0) {
         return dt_fail(err, DT_IO, "pipe for the output of local rank %d: %s", local_rank, uv_strerror(failed));
     }
@@ -532,9 +156,9 @@ static int open_stream(struct logs *l, int local_rank, int which, bool file, boo
 /* Whether --ranks_filter includes this global rank. */
 static bool is_wanted(const struct options *o, int rank)
 {
-    bool wanted = o->rank_count == 0;
-    for (int i = 0; i < o->rank_count; i++) {
-        wanted = wanted || o->ranks[i] == rank;
+    bool wanted = o->output.rank_count == 0;
+    for (int i = 0; i < o->output.rank_count; i++) {
+        wanted = wanted || o->output.ranks[i] == rank;
     }
     return wanted;
 }
@@ -542,12 +166,12 @@ static bool is_wanted(const struct options *o, int rank)
 int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *err)
 {
     const struct options *o = l->o;
-    bool shown = o->shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
+    bool shown = o->output.shown[local_rank] && is_wanted(o, l->first_rank + local_rank);
     for (int which = 0; which < 2; which++) {
         int bit = which == 0 ? OPTIONS_STDOUT : OPTIONS_STDERR;
-        bool tee = (o->tee[local_rank] & bit) != 0;
+        bool tee = (o->output.tee[local_rank] & bit) != 0;
         /* as for torchrun, /dev/null turns redirects off */
-        bool file = tee || (l->dir != NULL && (o->redirects[local_rank] & bit) != 0);
+        bool file = tee || (l->dir != NULL && (o->output.redirects[local_rank] & bit) != 0);
         fds[which] = -1;
         if (!file && shown) {
             continue;
@@ -564,8 +188,8 @@ int logs_streams(struct logs *l, int local_rank, int fds[2], struct dt_error *er
 
 static bool keeps_streams(const struct options *o)
 {
-    for (int i = 0; i < o->nproc; i++) {
-        if (o->redirects[i] != 0 || o->tee[i] != 0) {
+    for (int i = 0; i < o->world.nproc; i++) {
+        if (o->output.redirects[i] != 0 || o->output.tee[i] != 0) {
             return true;
         }
     }
@@ -577,12 +201,12 @@ static bool keeps_streams(const struct options *o)
 static int open_tree(struct logs *l, struct dt_error *err)
 {
     const struct options *o = l->o;
-    bool named = o->log_dir != NULL && o->log_dir[0] != '\0';
-    bool asked = named || keeps_streams(o) || o->stdout_filters != NULL || o->stderr_filters != NULL;
-    if (named && strcmp(o->log_dir, "/dev/null") == 0) {
+    bool named = o->output.log_dir != NULL && o->output.log_dir[0] != '\0';
+    bool asked = named || keeps_streams(o) || o->output.stdout_filters != NULL || o->output.stderr_filters != NULL;
+    if (named && strcmp(o->output.log_dir, "/dev/null") == 0) {
         return 0;
     }
-    l->dir = log_tree_open(o->log_dir, o->run_id, &l->base, err);
+    l->dir = log_tree_open(o->output.log_dir, o->rdzv.run_id, &l->base, err);
     if (l->dir == NULL && asked) {
         return -1;
     }
@@ -619,7 +243,7 @@ int logs_open(struct logs **out, uv_loop_t *loop, const struct options *o, struc
     }
     if (l->base != NULL && logs_has_files(l)) { /* the user cannot guess a default folder */
         dt_text_printf(&l->scratch, "dtrun: logs are in %s\n", l->dir);
-        tell(dt_text_str(&l->scratch));
+        log_streams_tell(dt_text_str(&l->scratch));
     }
     *out = l;
     return 0;
@@ -682,7 +306,7 @@ int logs_tail(const struct logs *l, int local_rank, int line_count, struct dt_te
 void logs_flush(struct logs *l, double timeout_s)
 {
     (void)log_writer_flush(l->files, timeout_s);
-    check_files(l);
+    log_streams_check(l);
 }
 
 static void on_timer_closed(uv_handle_t *handle)

@@ -27,7 +27,7 @@ struct job_numbers {
     int hosts_now, group_rank_now, ranks_now; /* 0, -1, 0 while this host is in no round */
     int min_hosts, max_hosts, local_world_size;
     struct store_server_counts store;
-    struct process_look agent;
+    struct dt_proc_look agent;
     double agent_cpu_s;
 };
 
@@ -50,7 +50,7 @@ struct rank_numbers {
     const char *host; /* borrowed */
     bool running;
     double up_s, output_age_s, cpu_s;
-    struct process_look process;
+    struct dt_proc_look process;
     struct dt_page_look page;
     const char *phase;
     char slowed_by[160]; /* what keeps its GPU's clock low; "": nothing */

@@ -41,7 +41,7 @@ static bool read_answer(int fd, double until_s, struct dt_text *out)
     for (;;) {
         double left_s = fmax(until_s - dt_now_s(), 0); /* 0: still read what has arrived */
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int ready = poll(&p, 1, (int)(left_s * 1e3));
+        int ready = poll(&p, 1, (int)dt_milliseconds(left_s));
         if (ready == 0 || (ready < 0 && errno != EINTR)) {
             return false;
         }

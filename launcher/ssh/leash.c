@@ -32,7 +32,7 @@ static int read_record(int fd, double end_s, char *out, struct dt_error *err)
     for (size_t size = 0; size < RECORD_BYTES;) {
         double left_s = end_s - dt_now_s();
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        int ready = left_s > 0 ? poll(&p, 1, (int)(left_s * 1e3) + 1) : 0;
+        int ready = left_s > 0 ? poll(&p, 1, (int)dt_milliseconds(left_s)) : 0;
         if (ready == 0) {
             return dt_fail(err, DT_TIMEOUT, "--leash: the launching host did not say all within %g s", OPEN_S);
         }
@@ -161,7 +161,7 @@ static void on_input(uv_poll_t *handle, int status, int events)
 int leash_watch(struct leash *l, uv_loop_t *loop, int fd, double silence_s, struct dt_error *err)
 {
     l->fd = fd;
-    l->silence_ms = (uint64_t)(silence_s * 1e3) + 1;
+    l->silence_ms = dt_milliseconds(silence_s);
     dt_text_init(&l->text);
     int rc = uv_poll_init(loop, &l->input, fd);
     if (rc != 0) {

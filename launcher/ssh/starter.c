@@ -247,14 +247,14 @@ static void on_end(uv_timer_t *timer)
     }
     if (!st->cut) {
         st->cut = true;
-        (void)uv_timer_start(timer, on_end, (uint64_t)(CUT_S * 1e3), 0);
+        (void)uv_timer_start(timer, on_end, dt_milliseconds(CUT_S), 0);
     }
 }
 
 static void end_within(struct starter *st, double seconds)
 {
     if (!st->cut && (!uv_is_active((uv_handle_t *)&st->end) || (double)uv_timer_get_due_in(&st->end) > seconds * 1e3)) {
-        (void)uv_timer_start(&st->end, on_end, (uint64_t)(seconds * 1e3), 0);
+        (void)uv_timer_start(&st->end, on_end, dt_milliseconds(seconds), 0);
     }
 }
 
@@ -276,7 +276,7 @@ static void close_all(struct starter *st)
     uv_close((uv_handle_t *)&st->beat, NULL);
     uv_close((uv_handle_t *)&st->rest, NULL);
     if (st->open_streams > 0) {
-        (void)uv_timer_start(&st->end, on_drained, (uint64_t)(DRAIN_S * 1e3), 0);
+        (void)uv_timer_start(&st->end, on_drained, dt_milliseconds(DRAIN_S), 0);
     } else {
         uv_close((uv_handle_t *)&st->end, NULL);
     }
@@ -286,7 +286,7 @@ static void close_all(struct starter *st)
  * where it passes on a worker's. */
 static bool is_missing(const struct starter *st, int code)
 {
-    return (code == 126 || code == 127) && !st->o->exit_code_worker;
+    return (code == 126 || code == 127) && !st->o->stop.exit_code_worker;
 }
 
 /* Every agent of a job ends with the job's code. Two codes concern one host alone while others run:
@@ -320,9 +320,9 @@ static void say_lost(const struct starter *st, const struct remote *r, bool enou
     }
     if (enough) {
         dt_text_printf(&line, "going on with %d of %d hosts (minimum %d)\n", st->running_count, st->count,
-                       st->o->nnodes_min);
+                       st->o->world.nnodes_min);
     } else {
-        dt_text_printf(&line, "too few hosts are left (minimum %d): stopping\n", st->o->nnodes_min);
+        dt_text_printf(&line, "too few hosts are left (minimum %d): stopping\n", st->o->world.nnodes_min);
     }
     console_write(dt_text_str(&line), line.size);
     dt_text_clear(&line);
@@ -335,15 +335,15 @@ static void ended(struct starter *st, const struct remote *r)
         st->judge = st->code < 0 ? (int)(r - st->remotes) : st->judge;
         st->code = st->code < 0 ? r->code : st->code;
         st->ending = true;
-        end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+        end_within(st, st->o->stop.shutdown_timeout_s + AFTER_S / st->o->time_scale);
     } else if (!st->ending) {
-        bool enough = st->running_count >= st->o->nnodes_min;
+        bool enough = st->running_count >= st->o->world.nnodes_min;
         say_lost(st, r, enough);
         if (!enough) {
             st->ending = true;
             st->code = DT_EXIT_TEMPORARY;
             send_all(st, "signal", SIGTERM);
-            end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+            end_within(st, st->o->stop.shutdown_timeout_s + AFTER_S / st->o->time_scale);
         }
     }
     if (st->running_count == 0) {
@@ -396,7 +396,7 @@ static void on_ssh_end(uv_process_t *process, int64_t status, int signal)
     if (!r->waits) {
         has_ended(r);
     } else {
-        (void)uv_timer_start(&st->rest, on_rest, (uint64_t)(DRAIN_S * 1e3), 0);
+        (void)uv_timer_start(&st->rest, on_rest, dt_milliseconds(DRAIN_S), 0);
     }
 }
 
@@ -410,7 +410,7 @@ static void on_signal(uv_signal_t *handle, int number)
         end_within(st, CUT_S / st->o->time_scale);
     } else if (number != SIGUSR1 && number != SIGUSR2) {
         st->ending = true;
-        end_within(st, st->o->shutdown_timeout_s + AFTER_S / st->o->time_scale);
+        end_within(st, st->o->stop.shutdown_timeout_s + AFTER_S / st->o->time_scale);
     }
 }
 
@@ -428,7 +428,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
 {
     struct remote *r = &st->remotes[i];
     char **words = hostfile_ssh(st->o, i);
-    *r = (struct remote){.starter = st, .name = st->o->host_list[i].name, .code = SSH_FAILED, .signed_code = -1};
+    *r = (struct remote){.starter = st, .name = st->o->ssh.host_list[i].name, .code = SSH_FAILED, .signed_code = -1};
     (void)uv_pipe_init(&st->loop, &r->input, 0);
     (void)open_stream(&r->out, r, 0);
     (void)open_stream(&r->err, r, 1);
@@ -469,7 +469,7 @@ static int start_one(struct starter *st, int i, const struct dt_text *opening, s
 static int make_key(struct starter *st, struct dt_error *err)
 {
     struct secure_key key;
-    if (sodium_init() < 0 || secure_key_read(&key, st->o->key_file, err) != 0) {
+    if (sodium_init() < 0 || secure_key_read(&key, st->o->rdzv.key_file, err) != 0) {
         return -1;
     }
     if (!key.given) {
@@ -522,12 +522,12 @@ static void begin(struct starter *st)
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    uint64_t beat_ms = (uint64_t)(st->o->dead_after_s * 2 / LEASH_BEATS * 1e3) + 1;
+    uint64_t beat_ms = dt_milliseconds(st->o->rdzv.dead_after_s * 2 / LEASH_BEATS);
     (void)signal(SIGPIPE, SIG_IGN);
     /* a stopped dtrun would send no beats, and the agents would end */
     (void)signal(SIGTSTP, SIG_IGN);
     sigset_t wishes;
-    process_wishes(st->o->signals, &wishes);
+    process_wishes(st->o->stop.signals, &wishes);
     for (int n = 1; n < 65; n++) {
         if (sigismember(&wishes, n) == 1) {
             uv_signal_t *handle = &st->signals[st->signal_count++];
@@ -565,7 +565,7 @@ int starter_run(struct options *o, char *const *env)
     dt_text_init(&opening);
     write_opening(st, &opening);
     begin(st);
-    st->count = o->host_list_count;
+    st->count = o->ssh.host_list_count;
     st->remotes = dt_alloc((size_t)st->count * sizeof *st->remotes);
     int result = 0;
     for (int i = 0; i < st->count && result == 0; i++) {

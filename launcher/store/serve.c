@@ -55,10 +55,10 @@ int serve_store(const struct options *o)
         }
     }
     struct store_server_options options = {
-        .host = o->master_addr,
-        .port = o->master_port,
-        .range = {o->port_lo, o->port_hi, 0},
-        .access = {.users = o->store_users, .user_count = o->store_user_count, .open = true}};
+        .host = o->rdzv.master_addr,
+        .port = o->rdzv.master_port,
+        .range = {o->rdzv.port_lo, o->rdzv.port_hi, 0},
+        .access = {.users = o->store.users, .user_count = o->store.user_count, .open = true}};
     if (store_server_open(&s.server, &loop, &options, &err) != 0) {
         console_say("dtrun: --serve_store: %s\n", err.text);
         s.server = NULL;
@@ -66,10 +66,10 @@ int serve_store(const struct options *o)
     } else {
         if (store_server_is_open(s.server)) {
             console_say("dtrun: warning: --serve_store: %s serves everybody who reaches it, whatever host and user\n",
-                        o->master_addr);
+                        o->rdzv.master_addr);
         }
-        bool brackets = strchr(o->master_addr, ':') != NULL;
-        bool written = printf("%s%s%s:%d\n", brackets ? "[" : "", o->master_addr, brackets ? "]" : "",
+        bool brackets = strchr(o->rdzv.master_addr, ':') != NULL;
+        bool written = printf("%s%s%s:%d\n", brackets ? "[" : "", o->rdzv.master_addr, brackets ? "]" : "",
                               store_server_port(s.server)) > 0;
         code = written && fflush(stdout) == 0 ? DT_EXIT_DONE : DT_EXIT_FAILED;
     }

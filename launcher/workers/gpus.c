@@ -3,19 +3,15 @@
  * cudaGetDeviceProperties. */
 #include "launcher/workers/gpus.h"
 
+#include "base/helper.h"
 #include "base/text.h"
-#include "launcher/workers/capture.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <stdint.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* from cuda.h; CUDA_STUB_LIBRARY comes from the stub that hosts without a driver may have */
 enum { CUDA_NO_DEVICE = 100, CUDA_STUB_LIBRARY = 34, PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
@@ -62,21 +58,14 @@ static void print_gpus(void *library)
     }
 }
 
-static _Noreturn void child_main(int out_fd, pid_t parent)
+static int look(void *unused)
 {
-    sigset_t none;
-    (void)setsid();
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    if (getppid() != parent || dup2(out_fd, STDOUT_FILENO) < 0) {
-        _exit(1);
-    }
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    (void)unused;
     if (library != NULL) { /* else this is no machine with GPUs of that make */
         print_gpus(library);
     }
-    _exit(fflush(stdout) == 0 ? 0 : 1);
+    return 0;
 }
 
 /* ---- here ---- */
@@ -100,38 +89,26 @@ static int read_lines(struct gpus *out, char *text, struct dt_error *err)
 
 int gpus_read(struct gpus *out, int signal_fd, double limit_s, struct dt_error *err)
 {
-    int ends[2], status = 0;
-    memset(out, 0, sizeof *out);
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        (void)dt_fail_errno(err, "no pipe");
-        return DT_EXIT_TEMPORARY;
-    }
-    pid_t parent = getpid();
-    (void)fflush(stdout); /* or the child would print it, too */
-    pid_t pid = fork();
-    if (pid == 0) {
-        child_main(ends[1], parent);
-    }
-    (void)close(ends[1]);
-    if (pid < 0) {
-        (void)close(ends[0]);
-        (void)dt_fail_errno(err, "cannot start a process");
-        return DT_EXIT_TEMPORARY;
-    }
+    struct dt_helper helper;
     struct dt_text text;
+    int status = 0;
+    memset(out, 0, sizeof *out);
+    if (dt_helper_start(&helper, &(struct dt_helper_task){.run = look}, err) != 0) {
+        return DT_EXIT_TEMPORARY;
+    }
     dt_text_init(&text);
-    int code = capture(ends[0], signal_fd, pid, limit_s, NULL, 0, &text, &status);
-    (void)close(ends[0]);
-    if (code == CAPTURE_LATE) {
+    int code =
+        dt_helper_wait(&helper, &(struct dt_helper_wait){.limit_s = limit_s, .signal_fd = signal_fd}, &text, &status);
+    if (code == DT_HELPER_LATE) {
         (void)dt_fail(err, DT_TIMEOUT,
                       "the GPU driver gave no answer for %g s; see whether nvidia-smi does, or leave the option out",
                       limit_s);
         code = DT_EXIT_TEMPORARY;
-    } else if (code == CAPTURE_GOING_ON && status != 0) {
+    } else if (code == DT_HELPER_ENDED && status != 0) {
         (void)snprintf(out->trouble, sizeof out->trouble, "libcuda.so.1 %s %d",
                        WIFSIGNALED(status) ? "crashed with signal" : "ended with",
                        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    } else if (code == CAPTURE_GOING_ON && text.size > 0 && read_lines(out, text.data, err) != 0) {
+    } else if (code == DT_HELPER_ENDED && text.size > 0 && read_lines(out, text.data, err) != 0) {
         code = DT_EXIT_USAGE;
     }
     dt_text_clear(&text);

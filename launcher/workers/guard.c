@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/proc.h"
 #include "base/text.h"
 #include "launcher/output/console.h"
 #include "launcher/workers/leftovers.h"
@@ -144,25 +145,15 @@ static void scan_all(struct family *f, pid_t root)
             return;
         }
         for (struct dirent *e = readdir(all); e != NULL; e = readdir(all)) {
-            char path[300], text[512];
-            int parent = 0;
-            (void)snprintf(path, sizeof path, "/proc/%s/stat", e->d_name);
-            FILE *file = isdigit((unsigned char)e->d_name[0]) ? fopen(path, "re") : NULL;
-            if (file == NULL) {
+            struct dt_proc_look look;
+            pid_t pid = (pid_t)atoi(e->d_name);
+            if (pid <= 0 || !dt_proc_look(pid, &look)) {
                 continue;
             }
-            size_t size = fread(text, 1, sizeof text - 1, file);
-            (void)fclose(file);
-            text[size] = 0;
-            char *name_end = strrchr(text, ')');
-            pid_t pid = (pid_t)atoi(e->d_name);
-            bool ours = false, known = false;
-            if (name_end != NULL && sscanf(name_end + 1, " %*c %d", &parent) == 1) {
-                ours = parent == root;
-                for (size_t i = 0; i < f->count; i++) {
-                    ours = ours || f->list[i] == parent;
-                    known = known || f->list[i] == pid;
-                }
+            bool ours = look.parent == root, known = false;
+            for (size_t i = 0; i < f->count; i++) {
+                ours = ours || f->list[i] == look.parent;
+                known = known || f->list[i] == pid;
             }
             if (ours && !known) {
                 family_add(f, pid);
@@ -225,7 +216,7 @@ static int kill_descendants(pid_t root)
 int guard_descendants(pid_t *out, int max, bool *dying)
 {
     struct family f = {0};
-    struct process_look look;
+    struct dt_proc_look look;
     int count = 0;
     *dying = false;
     add_descendants(&f, getpid());
@@ -233,7 +224,7 @@ int guard_descendants(pid_t *out, int max, bool *dying)
         if (kill(f.list[i], 0) != 0) {
             continue;
         }
-        if (process_look(f.list[i], &look) && look.state != 'Z') {
+        if (dt_proc_look(f.list[i], &look) && look.state != 'Z') {
             out[count++] = f.list[i];
         } else {
             *dying = true;

@@ -35,30 +35,13 @@ static const char *value_of(const struct dt_text *environ_text, const char *name
     return NULL;
 }
 
-static void name_of(const char *pid, char *out, size_t out_bytes)
-{
-    char path[300];
-    struct dt_text name;
-    dt_text_init(&name);
-    (void)snprintf(path, sizeof path, "/proc/%s/comm", pid);
-    (void)dt_file_read(path, 256, &name, NULL);
-    (void)snprintf(out, out_bytes, "%.*s", (int)strcspn(dt_text_str(&name), "\n"), dt_text_str(&name));
-    dt_text_make_harmless(out, false); /* a process chooses its name */
-    dt_text_clear(&name);
-}
-
 /* The agent that DTRUN_PAGE names (base/page.h) is gone; its number may be another process's by
  * now. */
 static bool has_lost_its_agent(const char *page)
 {
-    char agent[32], name[64];
+    char name[DT_PROC_NAME_BYTES];
     int pid;
-    if (sscanf(page, "/proc/%d/fd/", &pid) != 1) {
-        return false;
-    }
-    (void)snprintf(agent, sizeof agent, "%d", pid);
-    name_of(agent, name, sizeof name);
-    return strcmp(name, "dtrun-agent") != 0;
+    return sscanf(page, "/proc/%d/fd/", &pid) == 1 && strcmp(dt_proc_name((pid_t)pid, name), "dtrun-agent") != 0;
 }
 
 /* Whether the process is the same user's, in the same PID namespace. */
@@ -97,10 +80,9 @@ static void tell(const struct remains *m, struct dt_text *out)
     (void)gethostname(host, sizeof host - 1);
     dt_text_printf(out,
                    "dtrun: host %s: %d process%s of an earlier job%s outlived dtrun, which was killed with its guard: "
-                   "%s%s; end %s with: kill%s%s\n",
+                   "%s; end %s with: kill%s%s\n",
                    host, m->count, m->count == 1 ? "" : "es", m->run_id, dt_text_str(&m->who),
-                   m->count > NAMED ? ", ..." : "", m->count == 1 ? "it" : "them", dt_text_str(&m->numbers),
-                   m->count > NUMBERED ? " ..." : "");
+                   m->count == 1 ? "it" : "them", dt_text_str(&m->numbers), m->count > NUMBERED ? " ..." : "");
 }
 
 /* The remains of that run id. The last entry takes all that find no place. */
@@ -127,12 +109,9 @@ static struct remains *remains_of(struct remains *list, int *used, const char *i
 
 static void add_process(struct remains *m, pid_t pid)
 {
-    char name[64], number[16];
-    (void)snprintf(number, sizeof number, "%d", (int)pid);
-    name_of(number, name, sizeof name);
-    if (m->count < NAMED) {
-        dt_text_printf(&m->who, "%spid %d (%s)", m->count > 0 ? ", " : "", (int)pid, name);
-    }
+    char name[DT_PROC_NAME_BYTES];
+    struct dt_list names = {.text = &m->who, .most = NAMED, .count = m->count};
+    dt_list_add(&names, "pid %d (%s)", (int)pid, dt_proc_name(pid, name));
     if (m->count++ < NUMBERED) { /* a command that can be run as it is */
         dt_text_printf(&m->numbers, " %d", (int)pid);
     }
@@ -214,9 +193,9 @@ static bool comes_from(pid_t pid, const char *prefix, struct dt_text *env)
  * another parent belongs to that parent. */
 static bool is_below(pid_t parent, pid_t reaper, const char *prefix, struct dt_text *env)
 {
-    struct process_look look;
+    struct dt_proc_look look;
     for (int depth = 0; depth < DEPTH && parent != reaper; depth++) {
-        if (parent <= 1 || !comes_from(parent, prefix, env) || !process_look(parent, &look)) {
+        if (parent <= 1 || !comes_from(parent, prefix, env) || !dt_proc_look(parent, &look)) {
             return false;
         }
         parent = look.parent;
@@ -228,20 +207,18 @@ int leftovers_kill(pid_t agent, pid_t reaper, int *killed)
 {
     int count = 0;
     pid_t pid;
-    char prefix[64], number[16], name[64];
+    char prefix[64], name[DT_PROC_NAME_BYTES];
     const char *page;
-    struct process_look look;
+    struct dt_proc_look look;
     struct dt_text env;
     dt_text_init(&env);
     (void)snprintf(prefix, sizeof prefix, "/proc/%d/fd/", (int)agent);
     DIR *all = open_proc();
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        (void)snprintf(number, sizeof number, "%d", (int)pid);
-        name_of(number, name, sizeof name);
-        bool apart = strncmp(page, prefix, strlen(prefix)) != 0 ||
-                     strcmp(name, LEFTOVERS_SWEEPER) == 0; /* a job's within this one: it ends by
-                                                            * itself */
-        if (!apart && process_look(pid, &look) && look.state != 'Z' && is_below(look.parent, reaper, prefix, &env)) {
+        /* a job's within this one: it ends by itself */
+        bool apart =
+            strncmp(page, prefix, strlen(prefix)) != 0 || strcmp(dt_proc_name(pid, name), LEFTOVERS_SWEEPER) == 0;
+        if (!apart && dt_proc_look(pid, &look) && look.state != 'Z' && is_below(look.parent, reaper, prefix, &env)) {
             count++;
             *killed += look.parent == reaper && kill(pid, SIGKILL) == 0;
         }

@@ -1,5 +1,3 @@
-/* /proc/PID/stat, wchan and stack. The name in stat may hold anything, blanks and brackets too:
- * fields are counted from the last ')'. */
 #include "launcher/workers/process.h"
 
 #include "base/signals.h"
@@ -15,16 +13,6 @@
 #include <unistd.h>
 
 enum { STACK_FRAMES = 5, NAME_BYTES = 48 };
-
-void process_read(const char *path, char *out, size_t out_bytes)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, out, out_bytes - 1) : 0;
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    out[size > 0 ? size : 0] = '\0';
-}
 
 void process_wishes(const bool handled[65], sigset_t *out)
 {
@@ -44,39 +32,12 @@ bool process_numbers_are_ours(void)
     return readlink("/proc/self", self, sizeof self - 1) > 0 && (pid_t)atoi(self) == getpid();
 }
 
-bool process_look(pid_t pid, struct process_look *out)
-{
-    char path[64], text[1024];
-    unsigned long long ticks[4];
-    long long resident;
-    *out = (struct process_look){0};
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    process_read(path, text, sizeof text);
-    const char *end = strrchr(text, ')');
-    char state;
-    int parent, threads;
-    if (end == NULL ||
-        sscanf(end + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %d %*d %*u %*u %lld",
-               &state, &parent, &ticks[0], &ticks[1], &ticks[2], &ticks[3], &threads, &resident) != 8) {
-        return false;
-    }
-    double tick_s = 1.0 / (double)sysconf(_SC_CLK_TCK);
-    *out = (struct process_look){.parent = (pid_t)parent,
-                                 .state = state,
-                                 .user_s = (double)ticks[0] * tick_s,
-                                 .system_s = (double)ticks[1] * tick_s,
-                                 .children_s = (double)(ticks[2] + ticks[3]) * tick_s,
-                                 .thread_count = threads,
-                                 .resident_bytes = (double)resident * (double)sysconf(_SC_PAGESIZE)};
-    return true;
-}
-
 bool process_ignores(pid_t pid, int n)
 {
     char path[64], text[4096];
     unsigned long long mask = 0;
     (void)snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    process_read(path, text, sizeof text);
+    dt_proc_read(path, text, sizeof text);
     const char *line = strstr(text, "\nSigIgn:");
     return line != NULL && sscanf(line, "\nSigIgn: %llx", &mask) == 1 && n >= 1 && n <= 64 &&
            (mask >> (n - 1) & 1) != 0;
@@ -86,11 +47,11 @@ bool process_ignores(pid_t pid, int n)
  * that writes a line now and then uses much less than a tick. */
 void process_add_use(pid_t pid, struct process_use *out)
 {
-    struct process_look look;
+    struct dt_proc_look look;
     struct timespec used;
     clockid_t clock;
     char path[64], text[512];
-    if (!process_look(pid, &look)) {
+    if (!dt_proc_look(pid, &look)) {
         return;
     }
     bool exact = clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &used) == 0;
@@ -98,12 +59,12 @@ void process_add_use(pid_t pid, struct process_use *out)
         look.children_s + (exact ? (double)used.tv_sec + (double)used.tv_nsec / 1e9 : look.user_s + look.system_s);
     unsigned long long waited_ns = 0;
     (void)snprintf(path, sizeof path, "/proc/%d/schedstat", (int)pid);
-    process_read(path, text, sizeof text);
+    dt_proc_read(path, text, sizeof text);
     if (sscanf(text, "%*u %llu", &waited_ns) == 1) {
         out->waited_s += (double)waited_ns / 1e9;
     }
     (void)snprintf(path, sizeof path, "/proc/%d/io", (int)pid);
-    process_read(path, text, sizeof text);
+    dt_proc_read(path, text, sizeof text);
     uint64_t written_bytes = 0;
     const char *line = strstr(text, "wchar: ");
     if (line == NULL || sscanf(line, "wchar: %" SCNu64, &written_bytes) != 1) {
@@ -162,10 +123,10 @@ size_t process_where(pid_t pid, struct dt_text *out)
 {
     char path[64], wchan[256], stack[4096], call[256];
     (void)snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
-    process_read(path, wchan, sizeof wchan);
+    dt_proc_read(path, wchan, sizeof wchan);
     (void)snprintf(path, sizeof path, "/proc/%d/stack", (int)pid); /* root's alone */
-    process_read(path, stack, sizeof stack);
+    dt_proc_read(path, stack, sizeof stack);
     (void)snprintf(path, sizeof path, "/proc/%d/syscall", (int)pid);
-    process_read(path, call, sizeof call);
+    dt_proc_read(path, call, sizeof call);
     return process_where_text(wchan, stack, call, out);
 }

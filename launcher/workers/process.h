@@ -1,24 +1,15 @@
-/* What the kernel tells of processes: state, time used, where they wait. Reads small files of
+/* What the kernel tells of processes: time used, where they wait. Reads small files of
  * /proc; a process that has gone meanwhile is no error. */
 #ifndef DT_LAUNCHER_WORKERS_PROCESS_H
 #define DT_LAUNCHER_WORKERS_PROCESS_H
 
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-
-struct process_look {
-    pid_t parent;
-    char state;              /* as ps shows it: R, S, D (in the kernel, deaf to signals), T
-                              * (stopped), t, Z */
-    double user_s, system_s; /* used so far by all its threads */
-    double children_s;       /* by children that it has waited for */
-    int thread_count;
-    double resident_bytes;
-};
 
 /* sums over processes */
 struct process_use {
@@ -39,8 +30,6 @@ void process_wishes(const bool handled[65], sigset_t *out);
 /* Whether /proc uses our process numbers. It does not if it is missing (a chroot), or still belongs
  * to the PID namespace around ours. */
 bool process_numbers_are_ours(void);
-/* False (out zeroed) when there is no such process. */
-bool process_look(pid_t pid, struct process_look *out);
 /* The process ignores signal n. */
 bool process_ignores(pid_t pid, int n);
 /* Adds what a process has used; nothing if the process is gone. */
@@ -52,7 +41,4 @@ void process_add_use(pid_t pid, struct process_use *out);
 size_t process_where(pid_t pid, struct dt_text *out);
 /* The same for the content of the three files in /proc. */
 size_t process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out);
-/* Reads a small file whole, as text; empty when it cannot be read. */
-void process_read(const char *path, char *out, size_t out_bytes);
-
 #endif

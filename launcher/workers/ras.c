@@ -1,5 +1,6 @@
 #include "launcher/workers/ras.h"
 
+#include "base/clock.h"
 #include "launcher/net/endpoint.h"
 
 #include <ctype.h>
@@ -167,7 +168,7 @@ struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options)
         a->ended = uv_tcp_connect(&a->connecting, &a->socket, (const struct sockaddr *)&to, on_connect) != 0;
         any = any || !a->ended;
     }
-    (void)uv_timer_start(&r->timer, on_time, any ? (uint64_t)(options->limit_s * 1e3) + 1 : 0, 0);
+    (void)uv_timer_start(&r->timer, on_time, any ? dt_milliseconds(options->limit_s) : 0, 0);
     return r;
 }
 

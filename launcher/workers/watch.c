@@ -99,8 +99,8 @@ static void describe(const struct worker *one, const struct watch_options *o, do
  * and a wait look alike. */
 static void describe_process(const struct worker *one, double now_s, struct dt_text *out)
 {
-    struct process_look look;
-    if (!process_look(one->pid, &look)) {
+    struct dt_proc_look look;
+    if (!dt_proc_look(one->pid, &look)) {
         return;
     }
     double user_s = look.user_s - one->marks[0].user_s, system_s = look.system_s - one->marks[0].system_s;
@@ -131,10 +131,10 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
  * looks. */
 static void look_at_process(struct worker *one, double now_s)
 {
-    struct process_look look;
+    struct dt_proc_look look;
     bool silent = now_s - one->seen_s > 1e-9;
     one->is_stopped = false;
-    if (!process_look(one->pid, &look)) {
+    if (!dt_proc_look(one->pid, &look)) {
         return;
     }
     /* not t: a debugger stopped it, and its user may take time */
@@ -268,8 +268,8 @@ static bool others_have_time(const struct workers *w, const struct watch_options
 /* Whether the worker sleeps in the kernel, deaf to every signal, for longer than allowed. */
 static bool is_deaf(struct worker *one, double limit_s, double now_s)
 {
-    struct process_look look;
-    if (limit_s <= 0 || !process_look(one->pid, &look) || look.state != 'D') {
+    struct dt_proc_look look;
+    if (limit_s <= 0 || !dt_proc_look(one->pid, &look) || look.state != 'D') {
         one->deaf_since_s = 0;
         return false;
     }

@@ -138,7 +138,7 @@ static int child_main(void *arg)
 static bool ends_in_crlf(const char *path)
 {
     char line[256];
-    process_read(path, line, sizeof line);
+    dt_proc_read(path, line, sizeof line);
     const char *end = strchr(line, '\n');
     return strncmp(line, "#!", 2) == 0 && end != NULL && end[-1] == '\r';
 }

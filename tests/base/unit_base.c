@@ -1,5 +1,5 @@
 /* covers: base/arena.c base/bench.c base/clock.c base/crash.c base/error.c base/file.c base/library.c */
-/* covers: base/page.c base/log.c base/text.c */
+/* covers: base/page.c base/log.c base/text.c base/proc.c base/cgroup.c */
 /* base/: errors, text, numbers, files. */
 #include "base/arena.h"
 #include "base/bench.h"
@@ -10,6 +10,7 @@
 #include "base/library.h"
 #include "base/page.h"
 #include "base/log.h"
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <dlfcn.h>
@@ -25,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -310,6 +312,7 @@ static void seconds_become_what_calls_wait_for(void **state)
     for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
         struct timespec t = dt_timespec(nothing[i]);
         assert_true(t.tv_sec == 0 && t.tv_nsec == 0);
+        assert_int_equal(dt_milliseconds(nothing[i]), 1);
     }
     for (size_t i = 0; i < sizeof exact / sizeof exact[0]; i++) {
         struct timespec t = dt_timespec(exact[i].seconds);
@@ -318,6 +321,7 @@ static void seconds_become_what_calls_wait_for(void **state)
     for (size_t i = 0; i < sizeof long_ones / sizeof long_ones[0]; i++) {
         struct timespec t = dt_timespec(long_ones[i]);
         assert_true(t.tv_sec == 9000000000 && t.tv_nsec == 0);
+        assert_int_equal(dt_milliseconds(long_ones[i]), 9000000000001);
         assert_int_equal(waits(t), SIGUSR1);
     }
     for (int i = 1; i < 10000; i++) {
@@ -326,6 +330,98 @@ static void seconds_become_what_calls_wait_for(void **state)
         assert_true(t.tv_nsec >= 0 && t.tv_nsec <= 999999999);
         assert_true(fabs((double)t.tv_sec - s + 1e-9 * (double)t.tv_nsec) < 1.1e-9);
     }
+}
+
+static void seconds_are_over_after_their_milliseconds(void **state)
+{
+    (void)state;
+    assert_int_equal(dt_milliseconds(0.0001), 1);
+    assert_int_equal(dt_milliseconds(0.25), 251);
+    assert_int_equal(dt_milliseconds(0.2509), 251);
+}
+
+static void excerpts_end_with_dots(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {{"", "(empty)"},
+                 {"host", "host"},
+                 {"0123456789abcde", "0123456789abcde"},
+                 {"0123456789abcdef", "0123456789ab..."},
+                 {"a\x1b[2J\n", "a?[2J?"},
+                 {"0123456789a\xc3\xb6xyz", "0123456789a?..."}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[16];
+        assert_string_equal(dt_text_excerpt(cases[i].text, strlen(cases[i].text), out, sizeof out), cases[i].shown);
+    }
+}
+
+static void lists_end_with_dots(void **state)
+{
+    (void)state;
+    static const char *const lists[] = {"x: ", "x: a0", "x: a0, a1", "x: a0, a1, ...", "x: a0, a1, ..."};
+    for (int count = 0; count < 5; count++) {
+        struct dt_text text;
+        dt_text_init(&text);
+        struct dt_list list = {.text = &text, .most = 2}, all = {.text = &text};
+        dt_text_puts(&text, "x: ");
+        for (int i = 0; i < count; i++) {
+            dt_list_add(&list, "a%d", i);
+        }
+        assert_string_equal(dt_text_str(&text), lists[count]);
+        dt_text_reset(&text);
+        for (int i = 0; i < count; i++) {
+            dt_list_add(&all, "%d", i);
+        }
+        assert_int_equal(text.size, count > 0 ? 3 * count - 2 : 0);
+        dt_text_clear(&text);
+    }
+}
+
+static void numbers_of_small_files(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/dt_proc_XXXXXX", text[] = "12 x\nMemTotal:       16 kB\nMemFree: 3 kB\noom_group_kill 5\n"
+                                                  "oom_kill 4\nHugePages_Total:  7\nBad: x\n";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)sizeof text - 1 && close(fd) == 0);
+    assert_true(dt_proc_number(path, "MemTotal:") == 16384);
+    assert_true(dt_proc_number(path, "MemFree:") == 3072);
+    assert_true(dt_proc_number(path, "HugePages_Total:") == 7);
+    assert_true(dt_proc_number(path, "oom_kill ") == 4);
+    assert_true(dt_proc_number(path, "") == 12);
+    assert_true(dt_proc_number(path, "Mem") == -1);
+    assert_true(dt_proc_number(path, "Total:") == -1);
+    assert_true(dt_proc_number(path, "Bad:") == -1);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_true(dt_proc_number(path, "") == -1);
+    assert_int_equal(unlink(path), 0);
+    assert_true(dt_proc_number(path, "") == -1);
+}
+
+static void what_the_kernel_tells_of_a_process(void **state)
+{
+    (void)state;
+    char name[DT_PROC_NAME_BYTES], boot[DT_BOOT_ID_BYTES];
+    struct dt_proc_look look;
+    pid_t child = fork();
+    if (child == 0) {
+        (void)prctl(PR_SET_NAME, "a) R\n1 (x");
+        (void)raise(SIGSTOP);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, NULL, WUNTRACED), child);
+    assert_true(dt_proc_look(child, &look));
+    assert_int_equal(look.state, 'T');
+    assert_int_equal(look.parent, getpid());
+    assert_int_equal(look.thread_count, 1);
+    assert_string_equal(dt_proc_name(child, name), "a) R");
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_false(dt_proc_look(child, &look));
+    assert_string_equal(dt_proc_name(child, name), "");
+    assert_int_equal(strlen(dt_proc_boot_id(boot)), 36);
 }
 
 static void arena_is_aligned_and_zeroed(void **state)
@@ -604,6 +700,11 @@ int main(void)
         cmocka_unit_test(options_of_benchmarks_are_checked),
         cmocka_unit_test(bytes_as_people_read_them),
         cmocka_unit_test(seconds_become_what_calls_wait_for),
+        cmocka_unit_test(seconds_are_over_after_their_milliseconds),
+        cmocka_unit_test(excerpts_end_with_dots),
+        cmocka_unit_test(lists_end_with_dots),
+        cmocka_unit_test(numbers_of_small_files),
+        cmocka_unit_test(what_the_kernel_tells_of_a_process),
         cmocka_unit_test(arena_is_aligned_and_zeroed),
         cmocka_unit_test(files_are_written_whole_or_not),
         cmocka_unit_test(only_our_own_leftovers_are_removed),

@@ -40,8 +40,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
             dt_text_init(&text);
             options_describe(o, (char *[]){NULL}, &text);
             dt_text_clear(&text);
-            if (o->program == NULL || o->nproc < 1 || o->nproc > OPTIONS_MAX_LOCAL || o->run_id == NULL ||
-                o->master_addr == NULL) {
+            if (o->program.name == NULL || o->world.nproc < 1 || o->world.nproc > OPTIONS_MAX_LOCAL ||
+                o->rdzv.run_id == NULL || o->rdzv.master_addr == NULL) {
                 abort();
             }
         }

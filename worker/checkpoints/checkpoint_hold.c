@@ -33,7 +33,7 @@ static void read_holder(int fd, struct holder *h)
         (void)snprintf(h->launch, sizeof h->launch, "%s", second + 1);
     }
     for (ssize_t i = 0; i < size; i++) { /* for one line of a message, whoever wrote it */
-        line[i] = (unsigned char)line[i] < 32 || line[i] == 127 ? '\0' : line[i];
+        line[i] = dt_text_is_control(line[i]) ? '\0' : line[i];
     }
     if (sscanf(line, "%255s %ld %31s %127[^\n]", h->host, &h->pid, h->since, h->job) < 3) {
         h->pid = 0;

@@ -247,7 +247,7 @@ static bool is_plain(const char *name)
 {
     bool plain = name[0] != '.';
     for (const char *p = name; *p != '\0'; p++) {
-        plain = plain && (unsigned char)*p >= 0x20 && *p != 0x7f;
+        plain = plain && !dt_text_is_control(*p);
     }
     return plain;
 }

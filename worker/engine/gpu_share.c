@@ -1,7 +1,7 @@
 /* Each rank puts its line into the store, rank 0 makes a table of them, and all read that. */
 #include "worker/engine/gpu_share.h"
 
-#include "base/file.h"
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -10,17 +10,6 @@
 
 #define OPEN_TIMEOUT_S 300.0
 #define KEY_BYTES 64
-
-/* The same for all containers of a machine. */
-static void add_machine(struct dt_text *out)
-{
-    struct dt_text boot;
-    dt_text_init(&boot);
-    if (dt_file_read("/proc/sys/kernel/random/boot_id", 256, &boot, NULL) == 0) {
-        dt_text_add(out, boot.data, strcspn(dt_text_str(&boot), "\n"));
-    }
-    dt_text_clear(&boot);
-}
 
 /* Rank 0: everybody's line, in the order of ranks. */
 static int collect(struct dt_store *store, const char *key, int size, struct dt_text *table, struct dt_error *err)
@@ -146,13 +135,13 @@ int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct d
     *out = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
     struct dt_device_place place;
     struct dt_text own, table;
-    char key[KEY_BYTES];
+    char key[KEY_BYTES], boot[DT_BOOT_ID_BYTES];
     if (size == 1) {
         return 0;
     }
     dt_text_init(&own);
     dt_text_init(&table);
-    add_machine(&own);
+    dt_text_puts(&own, dt_proc_boot_id(boot)); /* the same for all containers of a machine */
     bool known = dt_device_place(device->ops->name, device->options.index, &place);
     dt_text_printf(&own, "%s %s %s", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-");
     (void)snprintf(key, sizeof key, "gpu/%u", page->round);

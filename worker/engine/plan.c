@@ -3,7 +3,7 @@
 #include "worker/engine/plan.h"
 
 #include "base/cgroup.h"
-#include "base/file.h"
+#include "base/proc.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,26 +115,6 @@ size_t plan_total(const struct plan *p)
     return total;
 }
 
-/* First number after `key` in a small text file of the kernel; -1 when it is not there. */
-static double file_number(const char *path, const char *key)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    double value = -1;
-    if (dt_file_read(path, 1 << 20, &text, NULL) == 0) {
-        const char *at = strstr(dt_text_str(&text), key);
-        char *end = NULL;
-        if (at) {
-            double v = strtod(at + strlen(key), &end);
-            if (end != at + strlen(key)) {
-                value = v;
-            }
-        }
-    }
-    dt_text_clear(&text);
-    return value;
-}
-
 /* The least that is left in our control group and in those around it; infinite without a limit.
  * Pages of files count as used in a group, but the kernel takes the idle ones back. */
 static double group_room(void)
@@ -144,14 +124,11 @@ static double group_room(void)
     int count = dt_cgroup_folders("memory", folders);
     for (int i = 0; i < count; i++) {
         const struct dt_cgroup *g = &folders[i];
-        char file[sizeof g->path + 32];
-        snprintf(file, sizeof file, "%s/%s", g->path, g->version_2 ? "memory.max" : "memory.limit_in_bytes");
-        double limit = file_number(file, "");
-        snprintf(file, sizeof file, "%s/%s", g->path, g->version_2 ? "memory.current" : "memory.usage_in_bytes");
-        double used = file_number(file, "");
+        double limit = dt_cgroup_number(g, "memory.max", "memory.limit_in_bytes", "");
+        double used = dt_cgroup_number(g, "memory.current", "memory.usage_in_bytes", "");
         if (limit >= 0 && used >= 0) {
-            snprintf(file, sizeof file, "%s/memory.stat", g->path);
-            double idle = file_number(file, g->version_2 ? "inactive_file " : "total_inactive_file ");
+            double idle = dt_cgroup_number(g, "memory.stat", "memory.stat",
+                                           g->version_2 ? "inactive_file " : "total_inactive_file ");
             double left = limit - used + (idle > 0 ? idle : 0);
             room = left < room ? (left > 0 ? left : 0) : room;
         }
@@ -161,7 +138,7 @@ static double group_room(void)
 
 double plan_available(int local_ranks, char *what, size_t what_bytes)
 {
-    double least = file_number("/proc/meminfo", "MemAvailable:") * 1024;
+    double least = dt_proc_number("/proc/meminfo", "MemAvailable:");
     snprintf(what, what_bytes, "available memory");
     if (least < 0) {
         least = 1e300;
@@ -173,7 +150,7 @@ double plan_available(int local_ranks, char *what, size_t what_bytes)
     }
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        double used = file_number("/proc/self/status", "VmSize:") * 1024;
+        double used = dt_proc_number("/proc/self/status", "VmSize:");
         double left = (double)limit.rlim_cur - (used > 0 ? used : 0);
         left = (left > 0 ? left : 0) * local_ranks;
         if (left < least) {

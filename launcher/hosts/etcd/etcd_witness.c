@@ -171,32 +171,32 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
                       const struct etcd_witness_hooks *hooks, struct dt_error *err)
 {
     struct etcd_witness *n = dt_alloc(sizeof *n);
-    struct etcd_options e = {.endpoint_count = o->etcd.endpoint_count,
-                             .tls = strcmp(o->etcd.protocol, "https") == 0,
-                             .cacert = o->etcd.cacert,
-                             .cert = o->etcd.cert,
-                             .key = o->etcd.key,
-                             .user_file = o->etcd.user_file};
-    for (int i = 0; i < o->etcd.endpoint_count; i++) {
-        e.endpoints[i].host = o->etcd.hosts[i];
-        e.endpoints[i].port = o->etcd.ports[i];
+    struct etcd_options e = {.endpoint_count = o->rdzv.etcd.endpoint_count,
+                             .tls = strcmp(o->rdzv.etcd.protocol, "https") == 0,
+                             .cacert = o->rdzv.etcd.cacert,
+                             .cert = o->rdzv.etcd.cert,
+                             .key = o->rdzv.etcd.key,
+                             .user_file = o->rdzv.etcd.user_file};
+    for (int i = 0; i < o->rdzv.etcd.endpoint_count; i++) {
+        e.endpoints[i].host = o->rdzv.etcd.hosts[i];
+        e.endpoints[i].port = o->rdzv.etcd.ports[i];
     }
     if (etcd_open(&n->etcd, loop, &e, err) != 0) {
         free(n);
         return -1;
     }
-    const char *prefix = o->etcd.prefix;
+    const char *prefix = o->rdzv.etcd.prefix;
     n->hooks = *hooks;
-    n->dead_s = o->dead_after_s;
-    n->linger_s = o->shutdown_timeout_s;
-    n->endpoint_count = o->etcd.endpoint_count;
+    n->dead_s = o->rdzv.dead_after_s;
+    n->linger_s = o->stop.shutdown_timeout_s;
+    n->endpoint_count = o->rdzv.etcd.endpoint_count;
     n->grace_s = 5 / o->time_scale > 1 ? 5 / o->time_scale : 1;
-    n->state_key = dt_format("%s/%s/witness", prefix, o->run_id);
-    n->beat_key = dt_format("%s/%s/beat", prefix, o->run_id);
-    struct witness_options w = {.dead_s = o->dead_after_s,
-                                .abandoned_s = WITNESS_ABANDONED * o->dead_after_s,
-                                .linger_s = o->shutdown_timeout_s,
-                                .beat_every_s = o->dead_after_s / 6,
+    n->state_key = dt_format("%s/%s/witness", prefix, o->rdzv.run_id);
+    n->beat_key = dt_format("%s/%s/beat", prefix, o->rdzv.run_id);
+    struct witness_options w = {.dead_s = o->rdzv.dead_after_s,
+                                .abandoned_s = WITNESS_ABANDONED * o->rdzv.dead_after_s,
+                                .linger_s = o->stop.shutdown_timeout_s,
+                                .beat_every_s = o->rdzv.dead_after_s / 6,
                                 .user = n,
                                 .call = call,
                                 .say = say,
@@ -204,7 +204,7 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;
-    uint64_t every_ms = (uint64_t)(o->dead_after_s / 5 * 1e3) + 1;
+    uint64_t every_ms = dt_milliseconds(o->rdzv.dead_after_s / 5);
     (void)uv_timer_start(&n->timer, on_time, every_ms, every_ms);
     *out = n;
     return 0;
@@ -222,5 +222,5 @@ void etcd_witness_close(struct etcd_witness *n)
         end(n);
         return;
     }
-    (void)uv_timer_start(&n->timer, on_late, (uint64_t)(n->grace_s * 1e3), 0);
+    (void)uv_timer_start(&n->timer, on_late, dt_milliseconds(n->grace_s), 0);
 }

@@ -12,32 +12,6 @@
 
 #include <cmocka.h>
 
-static void cpu_lists(void **state)
-{
-    (void)state;
-    uint8_t set[4], ends[4] = {0x0f, 0x01, 0x00, 0x80};
-    assert_int_equal(look_cpu_list("0-3,8,31\n", set, 4), 6);
-    assert_memory_equal(set, ends, 4);
-    assert_int_equal(look_cpu_list("1,1,0-1", set, 4), 2);
-    assert_int_equal(look_cpu_list("", set, 4), 0);
-    static const char *const wrong[] = {"a", "3-1", "32", "0-32", "-1", "1;2", "1-", "0x1", "1-2-3"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        assert_int_equal(look_cpu_list(wrong[i], set, 4), -1);
-    }
-}
-
-static void sizes(void **state)
-{
-    (void)state;
-    static const char text[] = "MemTotal:       16 kB\nMemFree: 3 kB\nHugePages_Total:  7\nBad: x\n";
-    assert_true(look_size_after(text, "MemTotal") == 16384);
-    assert_true(look_size_after(text, "MemFree") == 3072);
-    assert_true(look_size_after(text, "HugePages_Total") == 7);
-    assert_true(look_size_after(text, "Mem") == -1);
-    assert_true(look_size_after(text, "Bad") == -1);
-    assert_true(look_size_after("", "MemTotal") == -1);
-}
-
 static void facts_are_lines(void **state)
 {
     (void)state;
@@ -393,7 +367,6 @@ static void ports_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_lists),          cmocka_unit_test(sizes),
         cmocka_unit_test(facts_are_lines),    cmocka_unit_test(lines_of_a_report),
         cmocka_unit_test(hosts_and_ranks),    cmocka_unit_test(values_stand_side_by_side),
         cmocka_unit_test(judgements),         cmocka_unit_test(eight_ranks_on_seven_cores),

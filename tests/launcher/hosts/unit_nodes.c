@@ -480,10 +480,10 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 {
     (void)state;
     static const char key[] = "10.0.0.1:29500: refused our proof: the key files differ, or it is ending";
-    struct options o = {.rdzv = rendezvous_find("c10d"),
-                        .master_addr = (char *)"10.0.0.1",
-                        .master_port = 29500,
-                        .join_timeout_s = 600,
+    struct options o = {.rdzv.row = rendezvous_find("c10d"),
+                        .rdzv.master_addr = (char *)"10.0.0.1",
+                        .rdzv.master_port = 29500,
+                        .rdzv.join_timeout_s = 600,
                         .time_scale = 1};
     struct member *m = dt_alloc(sizeof *m);
     struct hosts_wait w = {.since_s = dt_now_s()};

@@ -368,11 +368,11 @@ static void test_options_take_them(void **state)
                         "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1"),
             &err),
         0);
-    assert_true(o.nnodes_max == 1 && o.standalone && o.warnings.size == 0);
+    assert_true(o.world.nnodes_max == 1 && o.rdzv.standalone && o.warnings.size == 0);
     assert_string_equal(o.here.name, "slurm");
     options_clear(&o);
     assert_int_equal(options_read(&o, 3, one, environment(SRUN), &err), 0);
-    assert_true(o.nnodes_max == 1 && o.standalone && o.node_rank == 0);
+    assert_true(o.world.nnodes_max == 1 && o.rdzv.standalone && o.world.node_rank == 0);
     assert_string_equal(dt_text_str(&o.warnings),
                         "dtrun: number of hosts: --nnodes says 1, SLURM_STEP_NUM_NODES says 2; --nnodes counts\n");
     options_clear(&o);
@@ -391,10 +391,10 @@ static void test_options_take_them(void **state)
     assert_int_equal(o.warnings.size, 0);
     options_clear(&o);
     assert_int_equal(options_read(&o, 2, plain, environment(SRUN), &err), 0);
-    assert_true(o.nnodes_min == 2 && o.nnodes_max == 2 && o.node_rank == 1 && o.master_port == 16234 &&
-                o.local_total == 0);
-    assert_string_equal(o.master_addr, "a07");
-    assert_string_equal(o.run_id, "slurm-771234.0");
+    assert_true(o.world.nnodes_min == 2 && o.world.nnodes_max == 2 && o.world.node_rank == 1 &&
+                o.rdzv.master_port == 16234 && o.world.local_total == 0);
+    assert_string_equal(o.rdzv.master_addr, "a07");
+    assert_string_equal(o.rdzv.run_id, "slurm-771234.0");
     assert_string_equal(options_source(&o, OPTION_nnodes), "SLURM_STEP_NUM_NODES");
     options_clear(&o);
 }
@@ -439,11 +439,13 @@ static void test_a_task_per_worker(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(options_read(&o, 2, plain, environment(cases[i].env), &err), 0);
-        if (o.nnodes_min != cases[i].nnodes || o.nnodes_max != cases[i].nnodes || o.node_rank != cases[i].rank ||
-            o.local_first != cases[i].first || o.local_total != cases[i].total || o.host_number != cases[i].host ||
-            o.host_count != cases[i].hosts) {
-            fail_msg("case %zu: nnodes %d rank %d local %d of %d host %d of %d", i, o.nnodes_max, o.node_rank,
-                     o.local_first, o.local_total, o.host_number, o.host_count);
+        if (o.world.nnodes_min != cases[i].nnodes || o.world.nnodes_max != cases[i].nnodes ||
+            o.world.node_rank != cases[i].rank || o.world.local_first != cases[i].first ||
+            o.world.local_total != cases[i].total || o.world.host_number != cases[i].host ||
+            o.world.host_count != cases[i].hosts) {
+            fail_msg("case %zu: nnodes %d rank %d local %d of %d host %d of %d", i, o.world.nnodes_max,
+                     o.world.node_rank, o.world.local_first, o.world.local_total, o.world.host_number,
+                     o.world.host_count);
         }
         options_clear(&o);
     }

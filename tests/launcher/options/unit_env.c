@@ -145,7 +145,7 @@ static void test_table(void **state)
         assert_int_equal(count(env, table[i][0]), 1);
         assert_string_equal(options_getenv(env, table[i][0]), table[i][1]);
     }
-    assert_string_equal(options_getenv(env, "TORCHELASTIC_RUN_ID"), o.run_id);
+    assert_string_equal(options_getenv(env, "TORCHELASTIC_RUN_ID"), o.rdzv.run_id);
     static const char *const absent[] = {"DTRUN_KEY_FILE",       "DTRUN_OUTPUT_DIR",          "TORCHELASTIC_TIMER_FILE",
                                          "CUDA_VISIBLE_DEVICES", "NCCL_ASYNC_ERROR_HANDLING", "DTRUN_CPU_SHARERS"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {

@@ -59,24 +59,25 @@ static void test_defaults(void **state)
     (void)state;
     good("a.out x --nproc_per_node=3 -h");
     assert_int_equal(o.action, OPTIONS_RUN);
-    assert_int_equal(o.nproc, 1);
-    assert_int_equal(o.arg_count, 3);
-    assert_string_equal(o.args[1], "--nproc_per_node=3");
-    assert_null(o.args[3]);
-    assert_int_equal(o.entry, OPTIONS_ENTRY_PROGRAM);
-    assert_int_equal(o.max_restarts, 0);
-    assert_true(o.standalone);
-    assert_string_equal(o.rdzv_backend, "c10d");
-    assert_int_equal(strlen(o.run_id), 36);
-    assert_string_equal(o.master_addr, "127.0.0.1");
-    assert_int_equal(o.master_port, 0);
-    assert_true(o.shutdown_timeout_s == 30 && o.monitor_interval_s == 0.1);
-    assert_true(o.signals[SIGTERM] && o.signals[SIGINT] && o.signals[SIGHUP] && o.signals[SIGQUIT] &&
-                !o.signals[SIGUSR1]);
-    assert_true(o.shown[0] && o.shown[OPTIONS_MAX_LOCAL - 1] && !o.filtered);
-    assert_true(o.redirects[0] == 0 && o.tee[0] == 0 && o.log_dir == NULL && o.prefix_template == NULL);
-    assert_string_equal(o.role, "default");
-    assert_int_equal(o.requeue_exit_code, 75);
+    assert_int_equal(o.world.nproc, 1);
+    assert_int_equal(o.program.arg_count, 3);
+    assert_string_equal(o.program.args[1], "--nproc_per_node=3");
+    assert_null(o.program.args[3]);
+    assert_int_equal(o.program.entry, OPTIONS_ENTRY_PROGRAM);
+    assert_int_equal(o.restarts.most, 0);
+    assert_true(o.rdzv.standalone);
+    assert_string_equal(o.rdzv.backend, "c10d");
+    assert_int_equal(strlen(o.rdzv.run_id), 36);
+    assert_string_equal(o.rdzv.master_addr, "127.0.0.1");
+    assert_int_equal(o.rdzv.master_port, 0);
+    assert_true(o.stop.shutdown_timeout_s == 30 && o.restarts.monitor_interval_s == 0.1);
+    assert_true(o.stop.signals[SIGTERM] && o.stop.signals[SIGINT] && o.stop.signals[SIGHUP] &&
+                o.stop.signals[SIGQUIT] && !o.stop.signals[SIGUSR1]);
+    assert_true(o.output.shown[0] && o.output.shown[OPTIONS_MAX_LOCAL - 1] && !o.output.filtered);
+    assert_true(o.output.redirects[0] == 0 && o.output.tee[0] == 0 && o.output.log_dir == NULL &&
+                o.output.prefix_template == NULL);
+    assert_string_equal(o.world.role, "default");
+    assert_int_equal(o.requeue.exit_code, 75);
     assert_string_equal(dt_text_str(&o.warnings), "");
     options_clear(&o);
 }
@@ -89,8 +90,8 @@ static void test_spellings(void **state)
                                         "--nproc=4 p",          "--nproc_per_node=2 --nproc-per-node=4 p"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         good(lines[i]);
-        assert_int_equal(o.nproc, 4);
-        assert_string_equal(o.program, "p");
+        assert_int_equal(o.world.nproc, 4);
+        assert_string_equal(o.program.name, "p");
         assert_string_equal(options_source(&o, OPTION_nproc_per_node), "--nproc_per_node");
         options_clear(&o);
     }
@@ -98,8 +99,8 @@ static void test_spellings(void **state)
                                         "--redirect 3 p", "-mr3 p", "--redirects 3 p"};
     for (size_t i = 0; i < sizeof masks / sizeof masks[0]; i++) {
         good(masks[i]);
-        assert_int_equal(o.redirects[7], 3);
-        assert_int_equal(o.tee[7], 0);
+        assert_int_equal(o.output.redirects[7], 3);
+        assert_int_equal(o.output.tee[7], 0);
         options_clear(&o);
     }
     /* ambiguous for torchrun, too */
@@ -112,27 +113,33 @@ static void test_program(void **state)
     static const struct {
         const char *line;
         enum options_entry entry;
-        bool bundled;
+        const char *bundled; /* its name */
+        bool trains;
         int max_restarts;
     } cases[] = {
-        {"train job.json", OPTIONS_ENTRY_PROGRAM, true, 3},
-        {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, true, 0},
-        {"./train job.json", OPTIONS_ENTRY_PROGRAM, false, 0},
-        {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, false, 0},
-        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, false, 0},
-        {"-m pkg.mod", OPTIONS_ENTRY_MODULE, false, 0},
-        {"-m train", OPTIONS_ENTRY_MODULE, false, 0},
-        {"--no-python train", OPTIONS_ENTRY_PROGRAM, true, 3},
-        {"--run-path my.py", OPTIONS_ENTRY_RUN_PATH, false, 0},
-        {"--run_path train", OPTIONS_ENTRY_RUN_PATH, false, 0},
-        {"--run_path -m --no_python my.py", OPTIONS_ENTRY_RUN_PATH, false, 0}, /* as torchrun has it */
-        {".py", OPTIONS_ENTRY_PROGRAM, false, 0},
+        {"train job.json", OPTIONS_ENTRY_PROGRAM, "train", true, 3},
+        {"--max_restarts=0 train job.json", OPTIONS_ENTRY_PROGRAM, "train", true, 0},
+        {"doctor", OPTIONS_ENTRY_PROGRAM, "doctor", false, 0},
+        {"bench store", OPTIONS_ENTRY_PROGRAM, "bench", false, 0},
+        {"dtdata job.json", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"./train job.json", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"my.py --lr 1", OPTIONS_ENTRY_PYTHON, NULL, false, 0},
+        {"--no_python my.py", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
+        {"-m pkg.mod", OPTIONS_ENTRY_MODULE, NULL, false, 0},
+        {"-m train", OPTIONS_ENTRY_MODULE, NULL, false, 0},
+        {"--no-python train", OPTIONS_ENTRY_PROGRAM, "train", true, 3},
+        {"--run-path my.py", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0},
+        {"--run_path train", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0},
+        {"--run_path -m --no_python my.py", OPTIONS_ENTRY_RUN_PATH, NULL, false, 0}, /* as torchrun has it */
+        {".py", OPTIONS_ENTRY_PROGRAM, NULL, false, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         good(cases[i].line);
-        assert_int_equal(o.entry, cases[i].entry);
-        assert_int_equal(o.bundled, cases[i].bundled);
-        assert_int_equal(o.max_restarts, cases[i].max_restarts);
+        assert_int_equal(o.program.entry, cases[i].entry);
+        assert_string_equal(o.program.bundled != NULL ? o.program.bundled->name : "",
+                            cases[i].bundled != NULL ? cases[i].bundled : "");
+        assert_int_equal(bundled_trains(o.program.bundled), cases[i].trains);
+        assert_int_equal(o.restarts.most, cases[i].max_restarts);
         options_clear(&o);
     }
     bad("-m --no_python x", "--module: cannot go with --no_python; leave one out");
@@ -147,23 +154,23 @@ static void test_exports(void **state)
     env[1] = "DTRUN_EXPORT=OF_THE_VARIABLE=1"; /* the command line wins */
     good("-m --export=A=a\\,b\\c,HERE,_2= -x A,HERE -r3 -xB=x=y p -x C=1");
     static const char *const wanted[] = {"A=a,b\\c", "HERE", "_2=", "A", "HERE", "B=x=y"};
-    assert_int_equal(o.export_count, 6);
+    assert_int_equal(o.exports.count, 6);
     for (int i = 0; i < 6; i++) {
-        assert_string_equal(o.exports[i], wanted[i]);
+        assert_string_equal(o.exports.list[i], wanted[i]);
     }
-    assert_int_equal(o.own_word_count, 2); /* what the agents of --hostfile are told in their
+    assert_int_equal(o.ssh.own_word_count, 2); /* what the agents of --hostfile are told in their
                                             * command lines */
-    assert_string_equal(o.own_words[0], "-m");
-    assert_string_equal(o.own_words[1], "-r3");
-    assert_int_equal(o.arg_count, 2);
+    assert_string_equal(o.ssh.own_words[0], "-m");
+    assert_string_equal(o.ssh.own_words[1], "-r3");
+    assert_int_equal(o.program.arg_count, 2);
     options_clear(&o);
     env[0] = "DTRUN_EXPORT=A=1,B=2";
     good("p");
-    assert_int_equal(o.export_count, 2);
-    assert_string_equal(o.exports[1], "B=2");
+    assert_int_equal(o.exports.count, 2);
+    assert_string_equal(o.exports.list[1], "B=2");
     options_clear(&o);
     good("--export= p");
-    assert_int_equal(o.export_count, 0);
+    assert_int_equal(o.exports.count, 0);
     options_clear(&o);
 }
 
@@ -251,7 +258,7 @@ static void test_values_that_look_secret_are_hidden(void **state)
     for (size_t i = 0; i < sizeof listed / sizeof *listed; i++) {
         struct dt_text out;
         dt_text_init(&out);
-        exports_show(&o, o.exports[i], &out);
+        exports_show(&o, o.exports.list[i], &out);
         assert_string_equal(dt_text_str(&out), listed[i]);
         dt_text_clear(&out);
     }
@@ -270,7 +277,7 @@ static void values_are_overwritten_in_the_command_line(void **state)
     assert_string_equal(word, "--export=A=*****************");
     assert_string_equal(short_word, "-xWANDB_API_KEY=*");
     assert_string_equal(argv[3], "B=*"); /* whatever it looks like */
-    assert_string_equal(o.exports[1], "HF_TOKEN=secret");
+    assert_string_equal(o.exports.list[1], "HF_TOKEN=secret");
     options_clear(&o);
     free(argv[3]);
     free(word);
@@ -289,19 +296,19 @@ static void test_variables(void **state)
     env[6] = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=";
     env[7] = "PET_RUN_PATH=0";
     good("-r 2 p");
-    assert_int_equal(o.nproc, 3);
-    assert_int_equal(o.redirects[0], 2);
-    assert_true(o.standalone && strcmp(o.run_id, "mine") != 0);
-    assert_true(o.hang_timeout_s == 120 && o.shutdown_timeout_s == 7);
-    assert_string_equal(o.prefix_template, "");
+    assert_int_equal(o.world.nproc, 3);
+    assert_int_equal(o.output.redirects[0], 2);
+    assert_true(o.rdzv.standalone && strcmp(o.rdzv.run_id, "mine") != 0);
+    assert_true(o.restarts.hang_timeout_s == 120 && o.stop.shutdown_timeout_s == 7);
+    assert_string_equal(o.output.prefix_template, "");
     assert_string_equal(options_source(&o, OPTION_nproc_per_node), "PET_NPROC_PER_NODE");
     options_clear(&o);
     env[0] = "PET_SHUTDOWN_TIMEOUT=5";
     env[1] = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7";
     env[2] = "PET_RDZV_ID=mine";
     good("p");
-    assert_true(o.shutdown_timeout_s == 5);
-    assert_string_equal(o.run_id, "mine");
+    assert_true(o.stop.shutdown_timeout_s == 5);
+    assert_string_equal(o.rdzv.run_id, "mine");
     options_clear(&o);
     env[0] = "PET_MASTER_ADDR=h2";
     good("--nnodes=2 --rdzv_endpoint=h1:29501 p");
@@ -341,7 +348,7 @@ static void test_counts(void **state)
     (void)state;
     env[0] = "CUDA_VISIBLE_DEVICES=0,2,7,-1,3";
     good("--nproc_per_node=gpu p");
-    assert_int_equal(o.nproc, 3);
+    assert_int_equal(o.world.nproc, 3);
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=0,2,7,-1,3";
     good("--nproc_per_node=3 p");
@@ -364,14 +371,14 @@ static void test_counts(void **state)
         "--nproc_per_node: gpu: no GPU here (CUDA_VISIBLE_DEVICES, NVML, /dev/nvidia*); use a number, cpu or auto");
     env[0] = "CUDA_VISIBLE_DEVICES=";
     good("--nproc_per_node=auto p");
-    assert_int_equal(o.nproc, options_cpu_count());
+    assert_int_equal(o.world.nproc, options_cpu_count());
     options_clear(&o);
     env[0] = "CUDA_VISIBLE_DEVICES=1";
     good("--nproc_per_node=auto p");
-    assert_int_equal(o.nproc, 1);
+    assert_int_equal(o.world.nproc, 1);
     options_clear(&o);
     good("--nproc_per_node=4096 p");
-    assert_int_equal(o.nproc, 4096);
+    assert_int_equal(o.world.nproc, 4096);
     options_clear(&o);
     assert_in_range(options_cpu_count(), 1, 4096);
 }
@@ -380,8 +387,9 @@ static void test_masks(void **state)
 {
     (void)state;
     good("-r 0:1,1:2,12:3 -t 0 --local_ranks_filter=0,12 p");
-    assert_true(o.redirects[0] == 1 && o.redirects[1] == 2 && o.redirects[2] == 0 && o.redirects[12] == 3);
-    assert_true(o.filtered && o.shown[0] && o.shown[12] && !o.shown[1]);
+    assert_true(o.output.redirects[0] == 1 && o.output.redirects[1] == 2 && o.output.redirects[2] == 0 &&
+                o.output.redirects[12] == 3);
+    assert_true(o.output.filtered && o.output.shown[0] && o.output.shown[12] && !o.output.shown[1]);
     options_clear(&o);
     static const char *const wrong[] = {
         "4",    "0:4", "0:1,", "a:1", "0:1,,1:2", "-1:2", "4096:1", "99999999999999999999:1",
@@ -396,10 +404,10 @@ static void test_masks(void **state)
         assert_non_null(strstr(err.text, "--tee: "));
     }
     good("--duplicate_stdout_filters=a,,b,c p");
-    assert_string_equal(o.stdout_filters[0], "a,b");
-    assert_string_equal(o.stdout_filters[1], "c");
-    assert_null(o.stdout_filters[2]);
-    assert_null(o.stderr_filters);
+    assert_string_equal(o.output.stdout_filters[0], "a,b");
+    assert_string_equal(o.output.stdout_filters[1], "c");
+    assert_null(o.output.stdout_filters[2]);
+    assert_null(o.output.stderr_filters);
     options_clear(&o);
 }
 
@@ -443,29 +451,29 @@ static void test_store(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         good(cases[i].line);
-        assert_string_equal(o.master_addr, cases[i].addr);
-        assert_int_equal(o.master_port, cases[i].port);
-        assert_int_equal(o.standalone, cases[i].standalone);
+        assert_string_equal(o.rdzv.master_addr, cases[i].addr);
+        assert_int_equal(o.rdzv.master_port, cases[i].port);
+        assert_int_equal(o.rdzv.standalone, cases[i].standalone);
         assert_string_equal(dt_text_str(&o.warnings), cases[i].warning);
         options_clear(&o);
     }
     good("--rdzv_conf=keep_alive_interval=2,keep_alive_max_attempt=4,timeout=77 p");
-    assert_true(o.dead_after_s == 8 && o.join_timeout_s == 77);
+    assert_true(o.rdzv.dead_after_s == 8 && o.rdzv.join_timeout_s == 77);
     options_clear(&o);
     good("--rdzv_backend=c10d --rdzv_conf=keep_alive_interval=2,timeout=77 --dead_after=9 p");
-    assert_true(o.dead_after_s == 9 && o.join_timeout_s == 600);
+    assert_true(o.rdzv.dead_after_s == 9 && o.rdzv.join_timeout_s == 600);
     options_clear(&o);
     good("--standalone --rdzv_conf=timeout=x,is_host=No p"); /* as c10d does */
-    assert_true(o.join_timeout_s == 600 && o.is_host == 0);
+    assert_true(o.rdzv.join_timeout_s == 600 && o.rdzv.is_host == 0);
     options_clear(&o);
     good("--rdzv_backend=c10d --rdzv_conf=is_host=TRUE p");
-    assert_int_equal(o.is_host, 1);
+    assert_int_equal(o.rdzv.is_host, 1);
     options_clear(&o);
     good("p");
-    assert_true(o.dead_after_s == 15);
+    assert_true(o.rdzv.dead_after_s == 15);
     options_clear(&o);
     good("--rdzv_conf=join_timeout=5,last_call_timeout=6 --last_call=7 --time_scale=10 p");
-    assert_true(o.join_timeout_s == 0.5 && o.last_call_s == 0.7 && o.shutdown_timeout_s == 3);
+    assert_true(o.rdzv.join_timeout_s == 0.5 && o.rdzv.last_call_s == 0.7 && o.stop.shutdown_timeout_s == 3);
     options_clear(&o);
 }
 
@@ -623,14 +631,15 @@ static void test_others(void **state)
     good("--signals_to_handle=SIGUSR1,TERM --exit_code=worker --permanent_exit_codes=93,99 --port_range=20000-20010 "
          "--virtual_local_rank "
          "--event_log_handler=console --shutdown_timeout=500ms p");
-    assert_true(o.signals[SIGUSR1] && o.signals[SIGTERM] && !o.signals[SIGINT]);
-    assert_true(o.exit_code_worker && o.permanent_code_count == 2 && o.permanent_codes[1] == 99);
-    assert_true(o.port_lo == 20000 && o.port_hi == 20010 && o.virtual_local_rank && o.shutdown_timeout_s == 0.5);
-    assert_true(o.torch_events && o.warnings.size == 0);
+    assert_true(o.stop.signals[SIGUSR1] && o.stop.signals[SIGTERM] && !o.stop.signals[SIGINT]);
+    assert_true(o.stop.exit_code_worker && o.restarts.permanent_code_count == 2 && o.restarts.permanent_codes[1] == 99);
+    assert_true(o.rdzv.port_lo == 20000 && o.rdzv.port_hi == 20010 && o.devices.virtual_local_rank &&
+                o.stop.shutdown_timeout_s == 0.5);
+    assert_true(o.output.torch_events && o.warnings.size == 0);
     options_clear(&o);
     good("--store_users=root,1001,4294967294 p");
-    assert_true(o.store_user_count == 3 && o.store_users[0] == 0 && o.store_users[1] == 1001 &&
-                o.store_users[2] == 4294967294u);
+    assert_true(o.store.user_count == 3 && o.store.users[0] == 0 && o.store.users[1] == 1001 &&
+                o.store.users[2] == 4294967294u);
     options_clear(&o);
     static const char *const wrong[] = {"no.such.user", "4294967295", "-1"};
     for (int i = 0; i < 3; i++) {
@@ -655,10 +664,10 @@ static void test_others(void **state)
     dt_text_clear(&text);
     options_clear(&o);
     good("--stdin=all p");
-    assert_int_equal(o.stdin_rank, OPTIONS_STDIN_ALL);
+    assert_int_equal(o.output.stdin_rank, OPTIONS_STDIN_ALL);
     options_clear(&o);
     good("--nproc_per_node=8 --stdin 7 p");
-    assert_int_equal(o.stdin_rank, 7);
+    assert_int_equal(o.output.stdin_rank, 7);
     options_clear(&o);
     good("--version --nonsense");
     assert_int_equal(o.action, OPTIONS_VERSION);

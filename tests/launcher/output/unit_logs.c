@@ -1,4 +1,4 @@
-/* covers: launcher/output/logs.c launcher/output/console.c launcher/output/log_lines.c */
+/* covers: launcher/output/logs.c launcher/output/log_streams.c launcher/output/console.c launcher/output/log_lines.c */
 /* covers: launcher/output/log_rate.c launcher/output/log_writer.c */
 /* Output of workers on a real loop with real pipes: the tree, prefixes, filters, tails, and
  * consoles and disks that do not take what comes. */
@@ -65,7 +65,7 @@ static void begin(int argc, char **argv)
     if (console_open(console[0], console[1], &err) != 0 || logs_open(&logs, &loop, &o, &err) != 0) {
         fail_msg("%s", err.text);
     }
-    assert_int_equal(logs_attempt(logs, 0, o.nproc, 0, 0, o.nproc, &err), 0);
+    assert_int_equal(logs_attempt(logs, 0, o.world.nproc, 0, 0, o.world.nproc, &err), 0);
 }
 #define BEGIN(...)                                                                                                     \
     do {                                                                                                               \

@@ -57,6 +57,8 @@ static void sets_and_their_text(void **state)
                 {"-1", NULL, 0},
                 {"a", NULL, 0},
                 {"1,,2", NULL, 0},
+                {"1;2", NULL, 0},
+                {"0x1", NULL, 0},
                 {"1 2", NULL, 0},
                 {"1-2-3", NULL, 0}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -199,11 +199,11 @@ static void the_watch_names_the_silent_one(void **state)
         assert_int_equal(spawn_shell(&w, i, "exec sleep 100", -1, &err), 0);
     }
     for (int i = 0; i < 3; i++) { /* until then it loads itself */
-        struct process_look look;
+        struct dt_proc_look look;
         double end_s = dt_now_s() + PATIENCE_S;
         do {
             dt_sleep_s(0.01);
-            assert_true(process_look(w.list[i].pid, &look));
+            assert_true(dt_proc_look(w.list[i].pid, &look));
         } while (look.state != 'S' && dt_now_s() < end_s);
     }
     double t = dt_now_s();
@@ -266,7 +266,7 @@ static void who_waits_for_one_that_saves_is_excused(void **state)
     struct workers w;
     struct dt_error err;
     struct dt_text words;
-    struct process_look look;
+    struct dt_proc_look look;
     struct watch_options o = {.pages = true, .stopped_s = 60};
     dt_text_init(&words);
     assert_int_equal(workers_open(&w, 2, 0, &err), 0);
@@ -284,7 +284,7 @@ static void who_waits_for_one_that_saves_is_excused(void **state)
     (void)kill(w.list[1].pid, SIGSTOP);
     do {
         dt_sleep_s(0.01);
-        assert_true(process_look(w.list[1].pid, &look));
+        assert_true(dt_proc_look(w.list[1].pid, &look));
     } while (dt_now_s() < t + PATIENCE_S && look.state != 'T');
     dt_page_pulse(w.list[1].page);
     assert_int_equal(watch_look(&w, &o, t + 2000, &words), -1);
@@ -337,7 +337,7 @@ static void the_watch_says_what_a_silent_one_does(void **state)
         struct workers w;
         struct dt_error err;
         struct dt_text words;
-        struct process_look look;
+        struct dt_proc_look look;
         struct watch_options o = {.pages = true};
         dt_text_init(&words);
         assert_int_equal(workers_open(&w, 1, 0, &err), 0);
@@ -347,7 +347,7 @@ static void the_watch_says_what_a_silent_one_does(void **state)
         double t = w.list[0].seen_s;
         do {
             dt_sleep_s(0.01);
-            assert_true(process_look(w.list[0].pid, &look));
+            assert_true(dt_proc_look(w.list[0].pid, &look));
         } while (dt_now_s() < t + 60 && (i == 0 ? look.user_s < 0.15 : i == 1 ? look.state != 'S' : look.state != 'T'));
         assert_int_equal(watch_look(&w, &o, t + 0.2, &words), 0);
         if (strstr(dt_text_str(&words), "; in the last 0.2 s: ") == NULL ||
