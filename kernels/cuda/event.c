@@ -15,8 +15,8 @@ struct cuda_event {
 
 /* ---- how long a stream waits ---- */
 
-enum { TIMES = 512 }; /* waits of one stream that may be in progress; the time of further waits
-                       * is not measured */
+/* waits of one stream that may be in progress; the time of further waits is not measured */
+enum { TIMES = 512 };
 
 struct cuda_times {
     /* against the thread that drives the stream, and threads that wait for its events */

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DATA_FILES_MAX = 1 << 18 }; /* of a source; the list of its files must fit each
-                                    * checkpoint's manifest */
+/* of a source; the list of its files must fit each checkpoint's manifest */
+enum { DATA_FILES_MAX = 1 << 18 };
 
 struct data_source;
 struct data_ops {

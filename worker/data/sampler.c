@@ -9,8 +9,8 @@
 
 #include <assert.h>
 
-enum { ROUNDS = 6, HALF_BITS_MIN = 4 }; /* with halves of one or two bits, few of all
-                                         * permutations could occur */
+/* with halves of one or two bits, few of all permutations could occur */
+enum { ROUNDS = 6, HALF_BITS_MIN = 4 };
 
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {
