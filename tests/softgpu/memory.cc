@@ -78,6 +78,28 @@ bool keep(const struct softgpu_block *b)
     return true;
 }
 
+/* 0xff into all of a block. Into a file they are written, not stored: the kernel then takes a page
+ * without clearing it first and without a fault, and a page that nobody uses is never mapped. */
+bool fill(const struct softgpu_block *b)
+{
+    static unsigned char ones[256 << 10]; /* under the lock */
+    if (b->fd < 0) {
+        softgpu_set_bytes(b->begin, 0xff, b->size_bytes);
+        return true;
+    }
+    if (ones[0] == 0) {
+        memset(ones, 0xff, sizeof ones);
+    }
+    for (size_t at = 0, end = b->map_bytes - PAGE; at < end;) {
+        ssize_t n = pwrite(b->fd, ones, end - at < sizeof ones ? end - at : sizeof ones, (off_t)at);
+        if (n <= 0) {
+            return false;
+        }
+        at += (size_t)n;
+    }
+    return true;
+}
+
 /* What is mapped before it, and the slack up to the guard page, is nobody's. */
 void poison(const struct softgpu_block *b)
 {
@@ -127,10 +149,9 @@ cudaError_t allocate(enum softgpu_place place, size_t size_bytes, void **out)
             goto out;
         }
     }
-    if (size_bytes > (size_t)1 << 48 || !map_block(&b, fd, size_bytes) || !keep(&b)) {
+    if (size_bytes > (size_t)1 << 48 || !map_block(&b, fd, size_bytes) || !fill(&b) || !keep(&b)) {
         goto out;
     }
-    softgpu_set_bytes(b.begin, 0xff, size_bytes);
     msan_poison(b.begin, size_bytes);
     poison(&b);
     device_bytes += place == SOFTGPU_DEVICE ? size_bytes : 0;

@@ -54,8 +54,8 @@ cudaError_t softgpu_forget(void *p, bool imported);
 
 /* ---- streams ---- */
 
-struct softgpu_event_state { /* where processes can share it */
-    uint32_t recorded, done, used;
+struct softgpu_event_state {                /* where processes can share it */
+    uint32_t recorded, done, used, waiting; /* waiting: threads, for done */
     int64_t time_ns;
     char clock[8];
 };

@@ -221,19 +221,33 @@ static void drop(void **kept)
     }
 }
 
+/* Buffers that are not aligned to 16 bytes go through one of the schedules, another one for each
+ * shape and mode; with DTRUN_ALL=1 through all. */
+static bool leaves_out(int shift, int order)
+{
+    static unsigned turn;
+    turn += shift == 1 && order == 0;
+    return shift == 1 && getenv("DTRUN_ALL") == NULL && turn % ORDERS != (unsigned)order;
+}
+
 static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, const struct case_mode *m,
                         double slack)
 {
     case_reference(c, n, m);
     for (int shift = 0; shift < 2; shift++) {
         void *first[CASE_BUFFERS];
+        bool kept = false;
         for (int order = 0; order < ORDERS; order++) {
             char who[64];
+            if (leaves_out(shift, order)) {
+                continue;
+            }
             (void)snprintf(who, sizeof who, "cuda, order %d, shift %d,", order, shift);
             run_on_gpu(&gpus[order], c, n, m, shift);
             case_compare(c, n, m, who, slack);
-            if (order == 0) {
+            if (!kept) {
                 keep(first, m);
+                kept = true;
             } else {
                 same(first, c, n, m, "another order of threads");
             }

@@ -195,6 +195,9 @@ static bool gpt2(const struct library *l, int device, void *described)
     bool good = true;
     for (size_t h = 0; h < sizeof heads / sizeof heads[0]; h++) {
         for (size_t t = 0; t < sizeof positions / sizeof positions[0]; t++) {
+            if (getenv("DTRUN_ALL") == NULL && (h + t + (size_t)device) % 6 != 0) {
+                continue; /* each number of heads and of positions still meets some of the others */
+            }
             struct dt_attention_shape s = {.batch = t % 3 == 0 ? 1 : 64 / heads[h],
                                            .positions = positions[t],
                                            .heads = heads[h],
