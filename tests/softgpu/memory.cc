@@ -15,7 +15,7 @@ namespace
 {
 
 enum { BLOCKS_MAX = 4096, FREED_MAX = 256 };
-const size_t PAGE = 4096, ALIGN = 256;
+const size_t PAGE = 4096, ALIGN = 256, HUGE = 4 << 20;
 
 struct softgpu_lock lock;
 struct softgpu_block blocks[BLOCKS_MAX];
@@ -84,6 +84,9 @@ bool fill(const struct softgpu_block *b)
 {
     static unsigned char ones[256 << 10]; /* under the lock */
     if (b->fd < 0) {
+        if (b->size_bytes >= HUGE) {
+            madvise(b->map, b->map_bytes - PAGE, MADV_HUGEPAGE); /* few faults */
+        }
         softgpu_set_bytes(b->begin, 0xff, b->size_bytes);
         return true;
     }

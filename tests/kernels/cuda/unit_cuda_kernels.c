@@ -221,33 +221,24 @@ static void drop(void **kept)
     }
 }
 
-/* Buffers that are not aligned to 16 bytes go through one of the schedules, another one for each
- * shape and mode; with DTRUN_ALL=1 through all. */
-static bool leaves_out(int shift, int order)
-{
-    static unsigned turn;
-    turn += shift == 1 && order == 0;
-    return shift == 1 && getenv("DTRUN_ALL") == NULL && turn % ORDERS != (unsigned)order;
-}
-
+/* Buffers on a multiple of 16 bytes go through as many schedules, others through one: other ones
+ * for each shape and mode. With DTRUN_ALL=1 all go through all. */
 static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, const struct case_mode *m,
-                        double slack)
+                        double slack, int schedules)
 {
+    static int turn;
     case_reference(c, n, m);
-    for (int shift = 0; shift < 2; shift++) {
+    for (int shift = 0; shift < 2; shift++, turn++) {
         void *first[CASE_BUFFERS];
-        bool kept = false;
-        for (int order = 0; order < ORDERS; order++) {
+        int count = getenv("DTRUN_ALL") != NULL ? ORDERS : shift == 0 ? schedules : 1;
+        for (int i = 0; i < count; i++) {
             char who[64];
-            if (leaves_out(shift, order)) {
-                continue;
-            }
+            int order = (turn + i) % ORDERS;
             (void)snprintf(who, sizeof who, "cuda, order %d, shift %d,", order, shift);
             run_on_gpu(&gpus[order], c, n, m, shift);
             case_compare(c, n, m, who, slack);
-            if (!kept) {
+            if (i == 0) {
                 keep(first, m);
-                kept = true;
             } else {
                 same(first, c, n, m, "another order of threads");
             }
@@ -278,7 +269,7 @@ static void test_cases(void **unused)
     for (size_t c = 0; c < kernel_case_count; c++) {
         for (int i = 0; i < CASE_SHAPES && kernel_cases[c].shapes[i][0] != 0; i++) {
             for (size_t m = 0; m < CASE_MODES; m++) {
-                check_shape(gpus, &kernel_cases[c], kernel_cases[c].shapes[i], &case_modes[m], 1);
+                check_shape(gpus, &kernel_cases[c], kernel_cases[c].shapes[i], &case_modes[m], 1, ORDERS);
             }
         }
     }
@@ -302,7 +293,7 @@ static void test_more_shapes(void **unused)
             }
 #endif
             for (size_t m = 0; m < CASE_MODES; m++) {
-                check_shape(gpus, case_named(more[c].name), more[c].shapes[i], &case_modes[m], more[c].slack);
+                check_shape(gpus, case_named(more[c].name), more[c].shapes[i], &case_modes[m], more[c].slack, 2);
             }
         }
     }

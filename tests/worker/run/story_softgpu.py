@@ -227,7 +227,7 @@ def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
     with Bare(place, [job, "--output_dir", out, *[x for s in sets for x in ("--set", s)]]) as ranks:
         words, log = f"rank 1 is gone: process {ranks.processes[1].pid} has ended", out / "logs" / "rank-0.log"
         lives, lost = ranks.pages
-        support.wait_until(lambda: lives.step() == 1, "the first step", step_s=0.001)
+        support.wait_until(lambda: lives.step() == 1, "the first step", 240, 0.001)
         a_step = lives.collective_count()
         support.wait_until(lambda: lives.collective_count() > 1.5 * a_step, "the middle of the second one", step_s=0.001)
         assert lives.step() == lost.step() == 1

@@ -15,7 +15,7 @@ import training
 from fake_nccl import TRAIN, environment, make_place
 
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
-FEW, MANY = (12, 24) if os.environ.get("DTRUN_ALL") else (8, 16)
+FEW, MANY = 12, 24
 
 # Writes down each name that a program asks getenv for, but for those that the software GPU and the fake NCCL ask for themselves.
 ASKED = r"""
