@@ -16,7 +16,8 @@ The first lines of a test say what it covers, files or rooms (`covers: launcher/
   run: san        only in sanitizer builds
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds, with --full, and for what
                   computes); longer ones begin first
-All others run one per processor, two at least, and one more, as most of them wait now and then. Each line ends with the seconds that a test took and the processor seconds of it and its children.
+All others run one per processor, two at least, and one more, as most of them wait now and then.
+Each line ends with the seconds that a test took and the processor seconds of it and its children.
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
