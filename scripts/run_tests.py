@@ -8,7 +8,7 @@ A NAME is a test (`unit_comm`, `story_status`, or `comm`: both kinds of that nam
 --of FILE runs what covers a source file; of a helper in tests/lib, what uses it.
 --check runs nothing: it says which covered path does not exist, which source file nobody covers, and which test lies where nobody finds it.
 The first lines of a test say what it covers, files or rooms (`covers: launcher/workers/guard.c launcher/output`), and may hold `run:` marks:
-  run: waits      mostly sleeps, and looks at the clock: several side by side, and nothing else but what computes
+  run: waits      mostly sleeps, and looks at the clock: two beside the others, four once these are through
   run: alone      nothing else runs beside it, but for what computes
   run: computes   looks at no clock: it goes on beside all others, on the processor time that they leave
   run: full       only with --full
@@ -16,7 +16,8 @@ The first lines of a test say what it covers, files or rooms (`covers: launcher/
   run: san        only in sanitizer builds
   run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds, with --full, and for what
                   computes); longer ones begin first
-All others run one per processor, two at least. Each line ends with the seconds that a test took and the processor seconds of it and its children.
+All others run one per processor, two at least, and one more, as most of them wait now and then.
+Each line ends with the seconds that a test took and the processor seconds of it and its children.
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
@@ -29,7 +30,7 @@ SAN = os.environ.get("SAN") or ""
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 MARK = "RUN_TESTS_MARK"  # in the environment of all that a test starts, whatever its session
 END_S = 10  # for a test to clear up after itself
-WAITING = 4  # tests that mostly sleep, side by side
+WAITING = 4  # tests that mostly sleep, side by side; half as many while others run
 SOURCES = ("base", "cmd", "collectives", "kernels", "launcher", "worker")
 stopped = []  # signals that ended this run
 running = {}  # test: process
@@ -292,10 +293,12 @@ def main():
         return threads
 
     computes = work_off(*[computing] * processors)
-    for queues in ([beside] * processors, [sleeping] * WAITING, [alone]):
-        for t in work_off(*queues):
-            t.join()
-    for t in computes:
+    busy, asleep = work_off(*[beside] * (processors + 1)), work_off(*[sleeping] * (WAITING // 2))
+    for t in busy:
+        t.join()
+    for t in asleep + work_off(*[sleeping] * (WAITING - WAITING // 2)):
+        t.join()
+    for t in work_off(alone) + computes:
         t.join()
     second = []
     for t in again if not stopped else []:

@@ -5,6 +5,7 @@ run: nosan: story_softgpu_sanitized.py is the short form
 run: timeout 600
 """
 
+import functools
 import json
 import os
 import signal
@@ -70,7 +71,7 @@ def calls(log):
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_losses_are_the_cpus(place, ranks, precision):
     folder, job = place
-    some = {(2, "32-true"): ["full_shard", "ddp"], (2, "bf16-mixed"): ["zero1"], (3, "32-true"): ["shard_grad_op"], (3, "bf16-mixed"): ["zero2"]}
+    some = {(2, "32-true"): ["full_shard"], (2, "bf16-mixed"): ["zero1"], (3, "32-true"): ["shard_grad_op"], (3, "bf16-mixed"): ["zero2"]}
     rows = ROWS if ALL else some[ranks, precision]
     out = folder / f"cpu-{ranks}-{precision}"
     result = training.train(job, out, ranks=ranks, strategy="ddp", sets=[f"training.precision={precision}", "training.device=cpu"])
@@ -90,7 +91,7 @@ def test_losses_are_the_cpus(place, ranks, precision):
         assert count["ncclAllReduce"] >= STEPS * ranks, count
         assert count.get("ncclCommSplit", 0) == (ranks if row in ("full_shard", "shard_grad_op") else 0), count  # gathers between reductions
         assert row == "ddp" or min(count["ncclReduceScatter"], count["ncclAllGather"]) >= STEPS * ranks, count
-        if ranks == 2:  # whatever the order, a sum of two has the same bits
+        if ranks == 2 and (ALL or row == "zero1"):  # other rows in story_gpus.py; whatever the order, a sum of two has the same bits
             assert run(place, folder / f"peer-{row}-{ranks}-{precision}", ranks, row, [*sets, without, "training.collectives=peer"]) == (hash_, losses)
 
 
@@ -123,6 +124,12 @@ def overtaken(events, rank):
     return count
 
 
+@functools.cache
+def in_turn(place, ranks, row, *sets):
+    """Hash and losses where one collective waits for the other."""
+    return run(place, place[0] / f"in-turn-{ranks}-{row}", ranks, row, sets, env={"NCCL_LAUNCH_ORDER_IMPLICIT": "0"})
+
+
 @pytest.mark.parametrize("ranks, row, sets, env, apart", [
     (2, "full_shard", [], {}, True),
     (2, "full_shard", [], {"DTRUN_NCCL_ZERO_CTA": "1"}, True),
@@ -133,7 +140,7 @@ def overtaken(events, rank):
 def test_a_late_reduction_holds_up_no_gather(place, tmp_path, ranks, row, sets, env, apart):
     """Where NCCL begins what two communicators do in the order in which the host asks for it; otherwise they are not safe beside each other. No bit changes."""
     sets = ["training.max_steps=2", "model.n_layer=4", *sets]
-    whole = run(place, tmp_path / "whole", ranks, row, sets, env={"NCCL_LAUNCH_ORDER_IMPLICIT": "0"})
+    whole = in_turn(place, ranks, row, *sets)
     events = tmp_path / "events"
     assert run(place, tmp_path / "late", ranks, row, sets, env={"SOFTGPU_NCCL_EVENTS": str(events), "SOFTGPU_NCCL_FAULT": "late-sums@0", **env}) == whole
     assert (overtaken(events, 0) > 0) == apart, events.read_text()
@@ -165,15 +172,16 @@ AGAIN = "activation_checkpointing.enabled=true"
     (1, "ddp", ["training.collective_sms=1"], {}, {0}, {0}, {0}),
 ])
 def test_products_leave_room_for_collectives(place, tmp_path, ranks, row, sets, env, forward, backward, head):
-    """Measured and run; by a second start, which measures nothing, with the same bits."""
+    """Measured and run; where room is left also by a second start, which measures nothing, with the same bits."""
     log = tmp_path / "products.log"
     env = {"SOFTGPU_LT_LOG": str(log), "SOFTGPU_SM": "4", "DTRUN_CACHE": str(tmp_path / "cache"), **env}
     results = []
-    for out in (tmp_path / "out", tmp_path / "again"):
+    left = forward | backward | head != {0}
+    for out in (tmp_path / "out", tmp_path / "again")[: 2 if ALL or left else 1]:
         results.append(run(place, out, ranks, row, ["training.max_steps=2", *sets], env=env))
         assert told(log) == {"forward": forward, "backward": backward, "head": head}
         log.unlink()
-    assert results[0] == results[1]
+    assert results[0] == results[-1]
 
 
 def test_micro_steps_that_reduce_nothing_have_all_multiprocessors(place, tmp_path):
@@ -198,7 +206,7 @@ def disturb(place, out, ranks, row, act, env=None, sets=()):
     return result
 
 
-@pytest.mark.parametrize("ranks, victim, version", [(2, 0, "22907"), (3, 2, "21700")])
+@pytest.mark.parametrize("ranks, victim, version", [(2, 0, "22907"), (3, 2, "21700")] if ALL else [(3, 2, "21700")])
 def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks, victim, version):
     folder, job = place
     env = {"DTRUN_NCCL": library(version)}

@@ -1,5 +1,6 @@
 # covers: launcher launcher/store
 """Unmodified PyTorch under dtrun: collectives, DDP, FSDP2, checkpoints, barriers, a killed rank, error files, the watchdog, two agents.
+What trains does so with an agent for each rank; with DTRUN_ALL=1 also with two ranks of one agent.
 
 run: timeout 600
 Needs the peers environment (scripts/setup.sh --peers); skipped without it."""
@@ -33,14 +34,21 @@ def said(folder):
     return sorted(lines_of(folder / "said"))
 
 
+def check_all(folder, results):
+    """What the mode `all` leaves and what the agents say."""
+    words = rf"^dtrun: host \S+ rank 1 \(local {2 - len(results)}, pid \d+\): killed by signal 9 \(SIGKILL\); .*restarting \(1 of 1 used\)$"
+    assert any(re.search(words, r.err, re.M) for r in results), results
+    assert said(folder) == sorted([f"0 {r}/2 first round" for r in range(2)] + [f"1 {r}/2 {what} ok" for r in range(2) for what in ("ddp", "fsdp2", "dcp")] +
+                                  ["1 0/2 monitored_barrier ok"])
+    assert not any(x in r.err for r in results for x in ("Failed to check the", "Broken pipe")), results
+
+
+@pytest.mark.skipif(not os.environ.get("DTRUN_ALL"), reason="with DTRUN_ALL=1; two agents do the same")
 def test_training_goes_on_after_a_killed_rank(tmp_path):
     with start(tmp_path, "all", "--nproc_per_node=2", "--max_restarts=1") as job:
         result = finish(job)
     assert result.code == 0, result
-    assert re.search(r"^dtrun: host \S+ rank 1 \(local 1, pid \d+\): killed by signal 9 \(SIGKILL\); .*restarting \(1 of 1 used\)$", result.err, re.M), result
-    assert said(tmp_path) == sorted([f"0 {r}/2 first round" for r in range(2)] + [f"1 {r}/2 {what} ok" for r in range(2) for what in ("ddp", "fsdp2", "dcp")] +
-                                    ["1 0/2 monitored_barrier ok"])
-    assert "Failed to check the" not in result.err and "Broken pipe" not in result.err, result
+    check_all(tmp_path, [result])
 
 
 def test_an_error_inside_record_is_the_cause(tmp_path):
@@ -80,7 +88,7 @@ def test_two_agents(tmp_path):
             stack.enter_context(job)
         results = [finish(job) for job in jobs]
     assert [r.code for r in results] == [0, 0], results
-    assert [x for x in said(tmp_path) if "dcp" in x] == ["1 0/2 dcp ok", "1 1/2 dcp ok"]
+    check_all(tmp_path, results)
 
 
 def test_agents_join_and_leave(tmp_path):

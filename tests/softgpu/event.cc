@@ -205,7 +205,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE), done;
     while ((int32_t)((done = __atomic_load_n(&e->state->done, __ATOMIC_ACQUIRE)) - recorded) < 0) {
-        softgpu_word_wait(&e->state->done, done);
+        softgpu_counted_wait(&e->state->done, done, &e->state->waiting);
     }
     tsan_acquire(e->state->clock);
     return cudaSuccess;

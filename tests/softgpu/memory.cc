@@ -15,7 +15,7 @@ namespace
 {
 
 enum { BLOCKS_MAX = 4096, FREED_MAX = 256 };
-const size_t PAGE = 4096, ALIGN = 256;
+const size_t PAGE = 4096, ALIGN = 256, HUGE = 4 << 20;
 
 struct softgpu_lock lock;
 struct softgpu_block blocks[BLOCKS_MAX];
@@ -78,6 +78,31 @@ bool keep(const struct softgpu_block *b)
     return true;
 }
 
+/* Fills all of a block with 0xff. A block in a file is filled by write(): the kernel then takes a
+ * page without a fault and without clearing it first, and never maps a page that is not used. */
+bool fill(const struct softgpu_block *b)
+{
+    static unsigned char ones[256 << 10]; /* under the lock */
+    if (b->fd < 0) {
+        if (b->size_bytes >= HUGE) {
+            madvise(b->map, b->map_bytes - PAGE, MADV_HUGEPAGE); /* few faults */
+        }
+        softgpu_set_bytes(b->begin, 0xff, b->size_bytes);
+        return true;
+    }
+    if (ones[0] == 0) {
+        memset(ones, 0xff, sizeof ones);
+    }
+    for (size_t at = 0, end = b->map_bytes - PAGE; at < end;) {
+        ssize_t n = pwrite(b->fd, ones, end - at < sizeof ones ? end - at : sizeof ones, (off_t)at);
+        if (n <= 0) {
+            return false;
+        }
+        at += (size_t)n;
+    }
+    return true;
+}
+
 /* The mapping before the block, and the slack up to the guard page, are off limits. */
 void poison(const struct softgpu_block *b)
 {
@@ -127,10 +152,9 @@ cudaError_t allocate(enum softgpu_place place, size_t size_bytes, void **out)
             goto out;
         }
     }
-    if (size_bytes > (size_t)1 << 48 || !map_block(&b, fd, size_bytes) || !keep(&b)) {
+    if (size_bytes > (size_t)1 << 48 || !map_block(&b, fd, size_bytes) || !fill(&b) || !keep(&b)) {
         goto out;
     }
-    softgpu_set_bytes(b.begin, 0xff, size_bytes);
     msan_poison(b.begin, size_bytes);
     poison(&b);
     device_bytes += place == SOFTGPU_DEVICE ? size_bytes : 0;

@@ -55,6 +55,7 @@ cudaError_t softgpu_forget(void *p, bool imported);
 
 struct softgpu_event_state { /* in memory that processes can share */
     uint32_t recorded, done, used;
+    uint32_t waiting; /* threads that wait for done */
     int64_t time_ns;
     char clock[8];
 };

@@ -24,7 +24,8 @@ struct slot {
 struct softgpu_stream {
     uint64_t magic;
     struct softgpu_lock lock;
-    uint32_t put, taken, closing; /* counts of entries */
+    uint32_t put, taken, closing;          /* counts of entries */
+    uint32_t awaiting_put, awaiting_taken; /* threads that sleep until the count changes */
     int device, priority;
     uint64_t random;
     pthread_t thread;
@@ -112,7 +113,7 @@ static void run_record(const struct softgpu_entry *e)
     while ((int32_t)(e->event.count - done) > 0 &&
            !__atomic_compare_exchange_n(&x->done, &done, e->event.count, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) {
     }
-    softgpu_word_wake(&x->done);
+    softgpu_counted_wake(&x->done, &x->waiting);
 }
 
 static void run_wait(const struct softgpu_entry *e)
@@ -120,7 +121,7 @@ static void run_wait(const struct softgpu_entry *e)
     struct softgpu_event_state *x = e->event.state;
     uint32_t done;
     while ((int32_t)((done = __atomic_load_n(&x->done, __ATOMIC_ACQUIRE)) - e->event.count) < 0) {
-        softgpu_word_wait(&x->done, done);
+        softgpu_counted_wait(&x->done, done, &x->waiting);
     }
     tsan_acquire(x->clock);
 }
@@ -200,7 +201,7 @@ static void *stream_main(void *argument)
                 softgpu_execute_no_more();
                 return nullptr;
             }
-            softgpu_word_wait(&s->put, put);
+            softgpu_counted_wait(&s->put, put, &s->awaiting_put);
             continue;
         }
         struct slot *x = &s->queue[s->taken % QUEUE];
@@ -212,7 +213,7 @@ static void *stream_main(void *argument)
         release_entry(e);
         tsan_release(s->clock);
         __atomic_store_n(&s->taken, s->taken + 1, __ATOMIC_RELEASE);
-        softgpu_word_wake(&s->taken);
+        softgpu_counted_wake(&s->taken, &s->awaiting_taken);
     }
 }
 
@@ -258,7 +259,7 @@ static void wait_taken(struct softgpu_stream *s, uint32_t until)
 {
     uint32_t taken;
     while ((int32_t)((taken = __atomic_load_n(&s->taken, __ATOMIC_ACQUIRE)) - until) < 0) {
-        softgpu_word_wait(&s->taken, taken);
+        softgpu_counted_wait(&s->taken, taken, &s->awaiting_taken);
     }
 }
 
@@ -279,7 +280,7 @@ cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e,
     }
     tsan_release(x->entry.clock);
     __atomic_store_n(&s->put, put + 1, __ATOMIC_RELEASE);
-    softgpu_word_wake(&s->put);
+    softgpu_counted_wake(&s->put, &s->awaiting_put);
     softgpu_unlock(&s->lock);
     return cudaSuccess;
 }
@@ -312,6 +313,9 @@ struct softgpu_capture **softgpu_stream_capture(struct softgpu_stream *s)
 void softgpu_wait_all(void)
 {
     for (int i = 0; i < STREAMS_MAX; i++) {
+        if (__atomic_load_n(&streams[i], __ATOMIC_ACQUIRE) == nullptr) {
+            continue;
+        }
         softgpu_lock(&list_lock);
         struct softgpu_stream *s = streams[i];
         uint32_t put = s != nullptr ? __atomic_load_n(&s->put, __ATOMIC_ACQUIRE) : 0;

@@ -5,7 +5,6 @@
 
 #include <cuda.h>
 #include <string.h>
-#include <time.h>
 
 namespace
 {
@@ -18,15 +17,18 @@ void write_word(void *argument)
 {
     word *w = (word *)argument;
     __atomic_store_n(w->at, w->value, __ATOMIC_SEQ_CST);
+    softgpu_word_wake(w->at);
     delete w;
 }
 
+/* Streams wake those that wait; a host that writes the word itself does not, so they look again
+ * after a millisecond. */
 void wait_word(void *argument)
 {
     word *w = (word *)argument;
-    while ((int32_t)(__atomic_load_n(w->at, __ATOMIC_SEQ_CST) - w->value) < 0) {
-        timespec t = {0, 20000};
-        nanosleep(&t, nullptr);
+    uint32_t seen;
+    while ((int32_t)((seen = __atomic_load_n(w->at, __ATOMIC_SEQ_CST)) - w->value) < 0) {
+        softgpu_word_wait_for(w->at, seen, 1000000);
     }
     delete w;
 }

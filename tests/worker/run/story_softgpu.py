@@ -7,6 +7,7 @@ run: timeout 600
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("softgpu")
-    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32 if ALL else 16},
+    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32 if ALL else 8},
                             training={"device": "cuda", "share_gpu": True, "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
                             logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
     (folder / "bin").mkdir()  # `train` is the worker that lies beside dtrun
@@ -60,6 +61,12 @@ def run(place, out, ranks, row, sets=(), options=("--max_restarts=0",), env=None
     return training.hash_of(out), training.metrics(out)
 
 
+@functools.cache
+def undisturbed(place, ranks, row, *sets):
+    """Hash and losses without graphs."""
+    return run(place, place[0] / f"undisturbed-{ranks}-{row}-{len(sets)}", ranks, row, ["training.cuda_graphs=false", *sets])
+
+
 def same_bits(place, out, ranks, rows, sets, env=None):
     """Hash and losses of the rows, which must be one."""
     mesh = {"hybrid_shard": ["fsdp.device_mesh=[2,2]"]}
@@ -69,8 +76,7 @@ def same_bits(place, out, ranks, rows, sets, env=None):
     return seen[rows[0]]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4] if ALL else [2, 3])
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("ranks, precision", [(n, p) for n in (2, 3, 4) for p in ("32-true", "bf16-mixed")] if ALL else [(2, "32-true"), (3, "bf16-mixed")])
 def test_all_strategies_are_the_same_bits(place, ranks, precision):
     rows = ROWS if ALL else ["ddp", "zero1", "full_shard"] if ranks == 2 else ["zero2", "shard_grad_op"]
     rows = [*rows, "hybrid_shard"] if ranks == 4 and precision == "32-true" else rows  # its two sums of BF16 round twice
@@ -98,7 +104,7 @@ def test_deterministic_rows_are_the_same_bits(place, tmp_path, ranks, precision)
 
 @pytest.mark.parametrize("ranks, rows, sets", [
     (2, ROWS if ALL else ["ddp", "full_shard"], ["training.precision=bf16-mixed"]),
-    (3, ROWS if ALL else ["zero1", "zero2"], []),
+    (3 if ALL else 2, ROWS if ALL else ["zero2"], []),
     (3, ["shard_grad_op"], ["training.precision=bf16-mixed", "training.gradient_accumulation_steps=2", "activation_checkpointing.enabled=true"]),
 ])
 def test_graphs_change_no_bits(place, ranks, rows, sets):
@@ -130,10 +136,9 @@ def test_graphs_are_measured_and_the_faster_way_is_said(place):
 def test_a_rank_without_graphs_is_no_worse(place):
     """One rank's runtime takes nothing down: it says so once, and the job has the same bits."""
     folder, job = place
-    without = run(place, folder / "no-graphs", 2, "full_shard", ["training.cuda_graphs=false"])
     said = []
     one = run(place, folder / "one-refuses", 2, "full_shard", ["training.cuda_graphs=true"], env={"SOFTGPU_FAIL": "cudaGraphInstantiate:3:0:0"}, said=said)
-    assert one == without
+    assert one == undisturbed(place, 2, "full_shard")
     assert said[0].count("train: warning: no CUDA graphs: graph: GPU 0 (software GPU, bus 0000:01:00.0): ") == 1, said
 
 
@@ -174,7 +179,7 @@ def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_killed_rank_ends_with_the_undisturbed_hash(place, ranks):
     folder, job = place
-    expected, _ = run(place, folder / f"whole-{ranks}", ranks, "full_shard", ["training.cuda_graphs=false", *LONG])
+    expected, _ = undisturbed(place, ranks, "full_shard", *LONG)
     out = folder / f"killed-{ranks}"
     with begin(place, command(job, out, ranks, "full_shard", ["training.cuda_graphs=true", *LONG], ("--max_restarts=3",))) as started:
         os.kill(training.wait_pages(started, ranks, 3)[ranks - 1].pid, signal.SIGKILL)
@@ -222,7 +227,7 @@ def test_a_lost_rank_is_noticed_while_the_host_is_far_ahead(place):
     with Bare(place, [job, "--output_dir", out, *[x for s in sets for x in ("--set", s)]]) as ranks:
         words, log = f"rank 1 is gone: process {ranks.processes[1].pid} has ended", out / "logs" / "rank-0.log"
         lives, lost = ranks.pages
-        support.wait_until(lambda: lives.step() == 1, "the first step", step_s=0.001)
+        support.wait_until(lambda: lives.step() == 1, "the first step", 240, 0.001)
         a_step = lives.collective_count()
         support.wait_until(lambda: lives.collective_count() > 1.5 * a_step, "the middle of the second one", step_s=0.001)
         assert lives.step() == lost.step() == 1
@@ -249,7 +254,7 @@ def wrapped(place, folder, text):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_gpu_that_breaks_in_a_save_ends_its_rank(place, tmp_path, rank):
     """It is no refusal of the disk: nothing is said of a next try, nothing is listed, and the next round makes up for it."""
-    expected, losses = run(place, place[0] / f"unbroken-{rank}", 2, "full_shard")
+    expected, losses = undisturbed(place, 2, "full_shard")
     broken = wrapped(place, tmp_path, f"""case "$*" in *--plan*) ;; *) [ "$RANK" = {rank} ] && mkdir {tmp_path}/once 2>/dev/null && export SOFTGPU_LOST_COPY=2048 ;; esac
 exec "$0.real" "$@" """)
     out = tmp_path / "out"
@@ -306,7 +311,7 @@ def test_a_save_takes_no_memory_for_what_lies_on_the_gpu(place, tmp_path):
 
 def test_a_stop_saves_and_goes_on(place):
     folder, job = place
-    expected, _ = run(place, folder / "unstopped", 2, "zero2", LONG)
+    expected, _ = undisturbed(place, 2, "zero2", *LONG)
     out = folder / "stopped"
     with begin(place, command(job, out, 2, "zero2", LONG)) as started:
         training.wait_pages(started, 2, 1)
@@ -361,8 +366,7 @@ def test_without_a_driver_it_is_said_and_auto_takes_the_cpu(place):
 
 def test_timeline(place):
     """Events of the device note the times, also around graphs, and change no bit."""
-    plain = run(place, place[0] / "timed-not", 2, "full_shard")
     timed = run(place, place[0] / "timed", 2, "full_shard", ["logging.timeline_steps=[3,2]", "training.cuda_graphs=true"])
-    assert timed == plain
+    assert timed == undisturbed(place, 2, "full_shard")
     for rank in range(2):
         training.check_timeline(place[0] / "timed", rank, [3, 4], ["transformer.h.0", "transformer.h.1"])
