@@ -145,8 +145,9 @@ static void test_bad_keys(void **state)
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
-    refused_with_models("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}",
-                        "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: ", ", or null\n");
+    refused_with_models(
+        "{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}",
+        "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: ", ", or null\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
