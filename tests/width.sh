@@ -13,10 +13,12 @@
 cd "$(dirname "$0")/.." || exit 2
 export B="${B:-build}" SAN="${SAN:-}"
 /usr/bin/python3 - "$@" <<'PYTHON' || exit 1
-import glob, os, re, shutil, subprocess, sys
+import atexit, glob, os, re, shutil, subprocess, sys, tempfile
 B = os.environ["B"]
-SCRATCH = os.path.abspath(os.path.join(B, "width"))
 quick = "--quick" in sys.argv
+SCRATCH = tempfile.mkdtemp(prefix="width-") if quick else os.path.abspath(os.path.join(B, "width"))
+if quick:
+    atexit.register(shutil.rmtree, SCRATCH, True)
 kinds = [a for a in sys.argv[1:] if a != "--quick"] or sorted(os.path.basename(p)[:-4] for p in glob.glob("tests/width/*.txt"))
 
 def fail(text):
