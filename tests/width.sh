@@ -7,6 +7,7 @@
 #   == new FILE                a new file
 #   == use FILE after LINE     as `in`, where the table says "and the code that uses it"
 #   == test FILE after LINE    as `in`, in the test that the table names
+#   == made FILE               a file that the check has a test write anew
 #   == make TARGET ...         what is built for the check
 #   == check                   shell lines, run in the scratch copy with B set; each must succeed
 # The scratch copy is $B/width. It has the objects of $B, so that only what is touched is compiled. It stays there when something fails.
@@ -49,10 +50,12 @@ def allowed(kind, path, head):
 
 def change(kind, head, text):
     """One part, in the scratch copy."""
-    what, path, *place = re.fullmatch(r"(in|new|use|test) (\S+)(?: (after|before|replace) (.*))?", head).groups()
+    what, path, *place = re.fullmatch(r"(in|new|use|test|made) (\S+)(?: (after|before|replace) (.*))?", head).groups()
     if not allowed(kind, path, what):
         fail(f"{kind}: touches {path}, which its row in CONTRIBUTING.md does not name")
     at = os.path.join(SCRATCH, path)
+    if what == "made":
+        return path
     if what == "new":
         if os.path.exists(at):
             fail(f"{kind}: {path} is there already")
@@ -107,7 +110,7 @@ if missing:
 additions = {kind: parts_of(kind) for kind in kinds}
 copy_sources()
 for kind, parts in additions.items():
-    touched = [change(kind, head, text) for head, text in parts if head.split()[0] in ("in", "new", "use", "test")]
+    touched = [change(kind, head, text) for head, text in parts if head.split()[0] in ("in", "new", "use", "test", "made")]
     untouched = [f for f in rows[kind][0] if not any(allowed(kind, t, "in") and
                  re.fullmatch(re.escape(f).replace("NAME", "[a-z0-9_]+") + ("/.*" if os.path.isdir(f) else ""), t) for t in touched)]
     if untouched:
