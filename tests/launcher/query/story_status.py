@@ -75,7 +75,7 @@ def test_a_job_is_shown_and_goes_on(place):
             assert result.code == 0 and result.err.count("\n") <= 1, result
     after = ask(place)
     assert after.returncode == 0 and after.stderr == "dtrun: --status: no job of this user runs on this host\n"
-    assert os.listdir(place / "runtime") == []
+    assert set(os.listdir(place / "runtime")) <= {"looked"}  # which job looked for leftovers last, on a slow machine
 
 
 def test_who_waits_in_the_store_is_shown(place):

@@ -1,3 +1,4 @@
+# covers: worker/model/models/mlp.c worker/model/blocks
 """Model mlp: images in, a running mean that is a buffer, layers that may be frozen. It agrees with PyTorch's
 numbers, trains to the same bits under each strategy, and goes on from its checkpoints."""
 
@@ -11,7 +12,7 @@ import pytest
 
 import support
 
-GOLDEN = "tests/golden/models/mlp"
+GOLDEN = os.path.join(support.ROOT, "tests/golden/models/mlp")
 BUFFERS = ["layers.0.num_batches_tracked", "layers.0.running_mean"]
 
 
@@ -49,7 +50,7 @@ def train(job, out, ranks=1, *sets, check=True):
     command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
     for s in sets:
         command += ["--set", s]
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
 
 
 def metrics(out):
