@@ -1,7 +1,7 @@
 #!/bin/sh
 # CONTRIBUTING.md says for each kind of addition which files it takes. This adds one of each kind in a scratch copy, touches no other file, builds, and
 # tries what was added.   tests/width.sh [--quick] [KIND ...]   (--quick builds nothing: it compares the additions with the table)
-# An addition is tests/width/KIND.txt, in parts that begin with a line of their own:
+# An addition is tests/width/KIND.txt (of "a DeepSpeed key": DeepSpeed-key.txt), in parts that begin with a line of their own:
 #   == in FILE after LINE      the text below comes after the one line that begins with LINE; `before` puts it in front of that line
 #   == in FILE replace TEXT    TEXT, which is there once, becomes the text below
 #   == new FILE                a new file
@@ -31,7 +31,7 @@ def table():
     for line in open("CONTRIBUTING.md"):
         cells = [c.strip() for c in line.strip().strip("|").split("|")]
         if line.startswith("| ") and len(cells) == 3 and "`" in cells[1]:
-            rows[re.sub(r"^(a|an) ", "", cells[0])] = (re.findall(r"`([\w./]+)`", cells[1]), re.findall(r"`([\w./]+)`", cells[2]),
+            rows[re.sub(r"^(a|an) ", "", cells[0]).replace(" ", "-")] = (re.findall(r"`([\w./]+)`", cells[1]), re.findall(r"`([\w./]+)`", cells[2]),
                                                       "the code that uses it" in cells[1])
     return rows
 
