@@ -50,6 +50,8 @@ UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(addprefix $(B)/tests/,$(basen
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c)) $(B)/tools/nvml/libnvidia-ml.so.1 $(B)/tools/driver/libcuda.so.1
+REWORDED := $(B)/tools/reworded/dtrun $(B)/tools/reworded/train
+TOOLS += $(REWORDED)
 HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/lib/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
@@ -103,8 +105,6 @@ $(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
 # dtrun and train with every sentence reworded (tests/reworded): they are to do the same.
-REWORDED := $(B)/tools/reworded/dtrun $(B)/tools/reworded/train
-TOOLS += $(REWORDED)
 $(REWORDED): $(B)/tools/reworded/%: $(B)/obj/cmd/%.o $(B)/obj/tests/reworded/error.o $(B)/obj/tests/reworded/cause.o $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -Wl,--as-needed $^ $(LIBS) -o $@

@@ -1,4 +1,4 @@
-/* Host memory with the lifetime of its owner: many small allocations, freed at once. Not
+/* Host memory that lives as long as its owner: many small allocations, freed together. Not
  * thread-safe. */
 #ifndef DT_BASE_ARENA_H
 #define DT_BASE_ARENA_H
@@ -9,7 +9,7 @@ struct dt_arena {
     struct dt_arena_chunk *chunks;
 };
 
-/* Zeroed memory, aligned to 16 bytes; aborts when memory is out. */
+/* Zeroed memory, aligned to 16 bytes. Aborts if memory runs out. */
 void *dt_arena_alloc(struct dt_arena *a, size_t size_bytes);
 char *dt_arena_strdup(struct dt_arena *a, const char *s);
 char *dt_arena_printf(struct dt_arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

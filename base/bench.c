@@ -197,7 +197,7 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
 {
     int to[2], from[2];
     *p = (struct dt_bench_peer){.pid = -1};
-    (void)signal(SIGPIPE, SIG_IGN); /* orders to one that has ended */
+    (void)signal(SIGPIPE, SIG_IGN); /* orders may go to a program that has ended */
     if (pipe2(to, O_CLOEXEC) != 0) {
         return -1;
     }
@@ -210,7 +210,8 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
     if (p->pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)signal(SIGPIPE, SIG_DFL);
-        (void)setpgid(0, 0); /* so that what it starts can be ended with it */
+        /* a process group of its own, so that its children can be ended with it */
+        (void)setpgid(0, 0);
         (void)dup2(to[0], 0);
         (void)dup2(from[1], 1);
         (void)execvp(argv[0], argv);
@@ -223,7 +224,7 @@ int dt_bench_peer_open(struct dt_bench_peer *p, char *const *argv)
     return p->pid > 0 && p->orders != NULL && p->answers != NULL ? 0 : -1;
 }
 
-/* An answer is one line, so nothing is left in the stream before the next. */
+/* Waits for an answer. An answer is one line, so the stream is empty before the next one. */
 static bool answers_in_time(struct dt_bench_peer *p)
 {
     struct pollfd answer = {.fd = fileno(p->answers), .events = POLLIN};
@@ -260,8 +261,8 @@ void dt_bench_peer_close(struct dt_bench_peer *p)
         (void)fclose(p->answers);
     }
     bool ended = p->pid <= 0;
-    for (int i = 0; i < 200 && !ended; i++) { /* its orders have ended, so it ends, with what it
-                                               * started */
+    /* its orders have ended, so it ends with its children */
+    for (int i = 0; i < 200 && !ended; i++) {
         ended = waitpid(p->pid, NULL, WNOHANG) != 0;
         dt_sleep_s(ended ? 0 : 0.01);
     }

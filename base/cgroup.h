@@ -7,13 +7,14 @@
 #define DT_CGROUP_MAX 32
 
 struct dt_cgroup {
-    char path[1024]; /* a folder below /sys/fs/cgroup, which may not be there: a container sees
-                      * its own group as the root */
+    /* a folder below /sys/fs/cgroup; it may not exist, since a container sees its own group as the
+     * root */
+    char path[1024];
     bool version_2;
 };
 
-/* Folders for a controller ("memory"), of each version from our own group up to the root;
- * returns how many, at most DT_CGROUP_MAX. */
+/* Lists folders for a controller ("memory"), for each version from our own group up to the root.
+ * Returns their number, at most DT_CGROUP_MAX. */
 int dt_cgroup_folders(const char *controller, struct dt_cgroup out[DT_CGROUP_MAX]);
 /* CPU time that our group and those above it may use, in cores; 0: no limit. */
 double dt_cgroup_cpus(void);

@@ -1,58 +1,27 @@
 /* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened
  * into one list of entries, path by path; --set edits that list; reading marks entries, and what
- * stays unmarked is unknown. Single values are the matter of config_value.c. */
+ * stays unmarked is unknown (config_unknown.c). Single values are the matter of config_value.c. */
 #include "base/config.h"
 
+#include "base/config_own.h"
 #include "base/config_value.h"
 #include "base/file.h"
 #include "base/scan.h"
 
-#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100, FILE_BYTES = 4 << 20, VALUES_MAX = 20000 };
+enum { FILE_BYTES = 4 << 20, VALUES_MAX = 20000 };
 
-struct entry {
-    const char *path; /* "training.seed" */
-    const cJSON *value;
-    const char *where; /* "job.json:4:9" (of the key), or "--set training.seed=7" */
-    const char *value_where;
-    uint32_t line, column; /* for sorting; --set comes last */
-    bool section, read;
-};
-
-struct problem {
-    uint32_t line, column;
-    size_t order;
-    char *text;
-};
-
-struct derived {
-    const char *path, *source;
-};
-
-struct dt_config {
-    const char *path;
-    struct dt_arena *arena;
-    cJSON **trees; /* the file, then one per --set */
-    size_t tree_count;
-    struct entry *entries;
-    size_t entry_count, entry_capacity;
-    struct problem *problems;
-    size_t problem_count;
-    struct derived *derived;
-    size_t derived_count;
-    struct {
-        const char *name;
-        const struct dt_field *fields;
-    } sections[SECTIONS_MAX];
-    size_t section_count;
-    const struct dt_config_hint *hints[HINT_TABLES_MAX];
-    size_t hint_count;
-    struct dt_scan scan;
+/* Where the entries of one tree come from. */
+struct source {
+    const char *file;           /* its path; null for --set */
+    const struct dt_scan *scan; /* its places */
+    size_t next;                /* of the places */
+    size_t unnamed;             /* bytes at the beginning of a path that its name leaves out */
+    const char *where;          /* of all entries of a --set */
 };
 
 static struct entry *find(const struct dt_config *c, const char *path)
@@ -66,7 +35,7 @@ static struct entry *find(const struct dt_config *c, const char *path)
 }
 
 /* True when path is `above` or lies below it. */
-static bool within(const char *path, const char *above)
+bool config_within(const char *path, const char *above)
 {
     size_t n = strlen(above);
     return strncmp(path, above, n) == 0 && (path[n] == 0 || path[n] == '.');
@@ -78,10 +47,11 @@ static void add_entry(struct dt_config *c, struct entry e)
         c->entry_capacity = c->entry_capacity == 0 ? 64 : c->entry_capacity * 2;
         c->entries = dt_realloc(c->entries, c->entry_capacity * sizeof *c->entries);
     }
+    e.given = e.given != NULL ? e.given : e.value;
     c->entries[c->entry_count++] = e;
 }
 
-static const char *join(struct dt_config *c, const char *section, const char *key)
+const char *config_join(const struct dt_config *c, const char *section, const char *key)
 {
     if (*key == 0 || strchr(key, '.') != NULL) { /* a dot in a key is no path: such a key is
                                                   * never found, hence unknown */
@@ -101,28 +71,30 @@ static size_t count_values(const cJSON *v)
     return count;
 }
 
-/* Adds an object's members, and theirs. `next` counts the places of the scan, in the same order;
- * null for --set, and `where` then. */
-static void flatten(struct dt_config *c, const cJSON *object, const char *path, size_t *next, const char *where)
+/* Adds an object's members, and theirs. Places are counted in the order of the scan. */
+static void flatten(struct dt_config *c, const cJSON *object, const char *path, struct source *from)
 {
     for (const cJSON *v = object->child; v != NULL; v = v->next) {
-        struct entry e = {.path = join(c, path, v->string),
+        struct entry e = {.path = config_join(c, path, v->string),
                           .value = v,
                           .section = cJSON_IsObject(v),
-                          .where = where,
-                          .value_where = where,
+                          .where = from->where,
+                          .value_where = from->where,
+                          .file = UINT32_MAX,
                           .line = UINT32_MAX};
-        if (next != NULL) {
-            const struct dt_scan_place *p = &c->scan.places[*next];
-            e.where = dt_arena_printf(c->arena, "%s:%u:%u", c->path, p->key_line, p->key_column);
-            e.value_where = dt_arena_printf(c->arena, "%s:%u:%u", c->path, p->line, p->column);
+        e.name = e.path + from->unnamed;
+        if (from->file != NULL) {
+            const struct dt_scan_place *p = &from->scan->places[from->next];
+            e.where = dt_arena_printf(c->arena, "%s:%u:%u", from->file, p->key_line, p->key_column);
+            e.value_where = dt_arena_printf(c->arena, "%s:%u:%u", from->file, p->line, p->column);
+            e.file = c->file_count;
             e.line = p->key_line;
             e.column = p->key_column;
-            *next += e.section ? 1 : count_values(v);
+            from->next += e.section ? 1 : count_values(v);
         }
         add_entry(c, e);
         if (e.section) {
-            flatten(c, v, e.path, next, where);
+            flatten(c, v, e.path, from);
         }
     }
 }
@@ -145,8 +117,39 @@ static void destroy(struct dt_config *c)
     free(c->problems);
     free(c->entries);
     free(c->derived);
-    dt_scan_clear(&c->scan);
+    free(c->known);
     free(c);
+}
+
+/* Adds the members of a text under `section` ("": at the top). */
+static int add_text(struct dt_config *c, const char *file, const char *text, size_t size, const char *section,
+                    struct dt_error *err)
+{
+    struct dt_scan scan = {0};
+    cJSON *tree = NULL;
+    int result = dt_scan(text, size, file, &scan, err);
+    if (result == 0 && scan.count > VALUES_MAX) { /* before memory is spent on them */
+        result =
+            dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", file, scan.count, VALUES_MAX);
+    }
+    if (result == 0) {
+        tree = cJSON_ParseWithLength(text, size);
+        if (!cJSON_IsObject(tree)) {
+            result = dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", file,
+                             scan.places[0].line, scan.places[0].column);
+            cJSON_Delete(tree);
+        } else {
+            keep_tree(c, tree);
+            flatten(c, tree, section,
+                    &(struct source){.file = dt_arena_strdup(c->arena, file),
+                                     .scan = &scan,
+                                     .next = 1,
+                                     .unnamed = *section != 0 ? strlen(section) + 1 : 0});
+            c->file_count++;
+        }
+    }
+    dt_scan_clear(&scan);
+    return result;
 }
 
 int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena,
@@ -155,30 +158,12 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     struct dt_config *c = dt_alloc(sizeof *c);
     c->path = dt_arena_strdup(arena, path);
     c->arena = arena;
-    cJSON *tree = NULL;
-    if (dt_scan(text, size, path, &c->scan, err) != 0) {
-        goto fail;
+    if (add_text(c, path, text, size, "", err) != 0) {
+        destroy(c);
+        return -1;
     }
-    if (c->scan.count > VALUES_MAX) { /* before memory is spent on them */
-        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", path, c->scan.count,
-                      VALUES_MAX);
-        goto fail;
-    }
-    tree = cJSON_ParseWithLength(text, size);
-    if (!cJSON_IsObject(tree)) {
-        (void)dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", path,
-                      c->scan.places[0].line, c->scan.places[0].column);
-        goto fail;
-    }
-    keep_tree(c, tree);
-    size_t next = 1;
-    flatten(c, tree, "", &next, NULL);
     *out = c;
     return 0;
-fail:
-    cJSON_Delete(tree);
-    destroy(c);
-    return -1;
 }
 
 int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err)
@@ -193,15 +178,45 @@ int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *ar
     return result;
 }
 
+int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err)
+{
+    struct entry *e = find(c, section);
+    if (e == NULL || e->section || !cJSON_IsString(e->value)) {
+        return 0;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    const char *file = e->value->valuestring;
+    int result = dt_file_read(file, FILE_BYTES, &text, err);
+    if (result == 0) {
+        e->section = true; /* whose members come from the file */
+        result = add_text(c, file, dt_text_str(&text), text.size, section, err);
+    }
+    dt_text_clear(&text);
+    return result;
+}
+
 static void remove_entries(struct dt_config *c, const char *path)
 {
     size_t kept = 0;
     for (size_t i = 0; i < c->entry_count; i++) {
-        if (!within(c->entries[i].path, path)) {
+        if (!config_within(c->entries[i].path, path)) {
             c->entries[kept++] = c->entries[i];
         }
     }
     c->entry_count = kept;
+}
+
+static void add_set(struct dt_config *c, const char *path, const cJSON *value, const char *where, bool section)
+{
+    add_entry(c, (struct entry){.path = path,
+                                .name = path,
+                                .value = value,
+                                .where = where,
+                                .value_where = where,
+                                .file = UINT32_MAX,
+                                .line = UINT32_MAX,
+                                .section = section});
 }
 
 int dt_config_set(struct dt_config *c, const char *assignment, const char *option, struct dt_error *err)
@@ -245,22 +260,14 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
             return -1;
         }
         if (above == NULL) {
-            add_entry(c, (struct entry){.path = dt_arena_strdup(c->arena, path),
-                                        .value = tree,
-                                        .where = where,
-                                        .value_where = where,
-                                        .line = UINT32_MAX,
-                                        .section = true});
+            add_set(c, dt_arena_strdup(c->arena, path), tree, where, true);
         }
         *dot = '.';
     }
     bool section = cJSON_IsObject(tree);
-    add_entry(
-        c,
-        (struct entry){
-            .path = path, .value = tree, .where = where, .value_where = where, .line = UINT32_MAX, .section = section});
+    add_set(c, path, tree, where, section);
     if (section) {
-        flatten(c, tree, path, NULL, where);
+        flatten(c, tree, path, &(struct source){.where = where});
     }
     return 0;
 }
@@ -272,10 +279,11 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
     }
 }
 
-static void add_problem(struct dt_config *c, const struct entry *e, char *text)
+void config_add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
-    c->problems[c->problem_count] = (struct problem){.line = e != NULL ? e->line : UINT32_MAX,
+    c->problems[c->problem_count] = (struct problem){.file = e != NULL ? e->file : UINT32_MAX,
+                                                     .line = e != NULL ? e->line : UINT32_MAX,
                                                      .column = e != NULL ? e->column : UINT32_MAX,
                                                      .order = c->problem_count,
                                                      .text = text};
@@ -287,12 +295,12 @@ void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, .
     struct dt_text t;
     dt_text_init(&t);
     const struct entry *e = find(c, path);
-    dt_text_printf(&t, "%s: %s: ", e != NULL ? e->where : c->path, path);
+    dt_text_printf(&t, "%s: %s: ", e != NULL ? e->where : c->path, e != NULL ? e->name : path);
     va_list args;
     va_start(args, fmt);
     dt_text_vprintf(&t, fmt, args);
     va_end(args);
-    add_problem(c, e, t.data);
+    config_add_problem(c, e, t.data);
 }
 
 const char *dt_config_where(const struct dt_config *c, const char *path)
@@ -321,7 +329,7 @@ const char *dt_config_source(const struct dt_config *c, const char *path)
  * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
 {
-    const char *path = join(c, section, field->key);
+    const char *path = config_join(c, section, field->key);
     struct entry *e = find(c, path);
     bool good = true;
     if (e != NULL) {
@@ -335,7 +343,7 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
         } else if (!dt_value_parse(field->rule, e->value, c->arena, (char *)out + field->offset)) {
             struct dt_text t;
             dt_text_init(&t);
-            dt_text_printf(&t, "%s: %s: is ", e->value_where, path);
+            dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
             dt_value_show(e->value, &t);
             bool later = dt_value_is_later(field->rule, e->value);
             dt_text_puts(&t, later ? ", which is not there yet" : "");
@@ -348,7 +356,7 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
                 dt_text_puts(&t, "; give ");
                 dt_value_expected(field->rule, &t);
             }
-            add_problem(c, e, t.data);
+            config_add_problem(c, e, t.data);
             good = false;
         } else {
             return true;
@@ -369,129 +377,99 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
     return good;
 }
 
+/* An object of keys, if it is given: read. Returns how many problems were noted. */
+static int read_section(struct dt_config *c, const char *section)
+{
+    struct entry *e = *section != 0 ? find(c, section) : NULL;
+    if (e == NULL) {
+        return 0;
+    }
+    bool again = e->read; /* by another table: what is wrong with it was said */
+    e->read = true;
+    if (again || e->section || cJSON_IsNull(e->value)) {
+        return 0;
+    }
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
+    dt_value_show(e->value, &t);
+    dt_text_puts(&t, "; give an object, { \"key\": value, ... }");
+    config_add_problem(c, e, t.data);
+    return 1;
+}
+
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out)
 {
-    int bad = 0;
     if (c->section_count < SECTIONS_MAX) {
         c->sections[c->section_count].name = section;
         c->sections[c->section_count++].fields = fields;
     }
-    struct entry *e = *section != 0 ? find(c, section) : NULL;
-    if (e != NULL) {
-        bool again = e->read; /* by another table: what is wrong with it was said */
-        e->read = true;
-        if (!again && !e->section && !cJSON_IsNull(e->value)) {
-            struct dt_text t;
-            dt_text_init(&t);
-            dt_text_printf(&t, "%s: %s: is ", e->value_where, section);
-            dt_value_show(e->value, &t);
-            dt_text_puts(&t, "; give an object, { \"key\": value, ... }");
-            add_problem(c, e, t.data);
-            bad++;
-        }
-    }
+    int bad = read_section(c, section);
     for (const struct dt_field *f = fields; f->key != NULL; f++) {
         bad += read_field(c, section, f, out) ? 0 : 1;
     }
     return bad;
 }
 
-static const struct dt_config_hint *hint_for(const struct dt_config *c, const char *path)
+/* ---- keys of others ---- */
+
+const cJSON *dt_config_value(const struct dt_config *c, const char *path)
 {
-    for (size_t t = 0; t < c->hint_count; t++) {
-        for (const struct dt_config_hint *h = c->hints[t]; h->path != NULL; h++) {
-            if (within(path, h->path)) {
-                return h;
-            }
-        }
-    }
-    return NULL;
+    const struct entry *e = find(c, path);
+    return e != NULL && !cJSON_IsNull(e->value) ? e->value : NULL;
 }
 
-static bool switched_off(const cJSON *v)
+const cJSON *dt_config_given(const struct dt_config *c, const char *path)
 {
-    return cJSON_IsNull(v) || cJSON_IsFalse(v) ||
-           (cJSON_IsObject(v) && cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(v, "enabled")));
+    const struct entry *e = find(c, path);
+    return e != NULL ? e->given : NULL;
 }
 
-/* The last part of a path. */
-static const char *leaf(const char *path)
+const char *dt_config_name(const struct dt_config *c, const char *path)
 {
-    const char *dot = strrchr(path, '.');
-    return dot != NULL ? dot + 1 : path;
+    const struct entry *e = find(c, path);
+    return e != NULL ? e->name : path;
 }
 
-static void describe_unknown(struct dt_config *c, const struct entry *e, struct dt_text *t)
+void dt_config_known(struct dt_config *c, const char *path)
 {
-    const char *names[256];
-    size_t count = 0, section_bytes = (size_t)(leaf(e->path) - e->path);
-    for (size_t i = 0; i < c->section_count; i++) { /* keys of the same section; at the top also
-                                                     * the sections */
-        const char *name = c->sections[i].name;
-        bool same = section_bytes == 0
-                        ? *name == 0
-                        : strlen(name) == section_bytes - 1 && strncmp(name, e->path, section_bytes - 1) == 0;
-        for (const struct dt_field *f = c->sections[i].fields; same && f->key != NULL && count < 256; f++) {
-            names[count++] = f->key;
-        }
-        if (section_bytes == 0 && *name != 0 && strchr(name, '.') == NULL && count < 256) {
-            names[count++] = name;
-        }
+    c->known = dt_realloc(c->known, (c->known_count + 1) * sizeof *c->known);
+    c->known[c->known_count++] = dt_arena_strdup(c->arena, path);
+    char *above = dt_arena_strdup(c->arena, path);
+    for (char *dot = strchr(above, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+        *dot = 0;
+        (void)read_section(c, above);
+        *dot = '.';
     }
-    dt_text_puts(t, "unknown key");
-    const char *nearest = dt_text_nearest(leaf(e->path), names, count);
-    if (nearest != NULL) {
-        dt_text_printf(t, "; did you mean %s?", nearest);
-        return;
-    }
-    for (size_t i = 0; i < c->section_count; i++) { /* right name, wrong place */
-        for (const struct dt_field *f = c->sections[i].fields; f->key != NULL; f++) {
-            if (strcmp(f->key, leaf(e->path)) == 0) {
-                dt_text_printf(t, "; did you mean %s%s%s?", c->sections[i].name, *c->sections[i].name != 0 ? "." : "",
-                               f->key);
-                return;
-            }
-        }
-    }
-    dt_text_puts(t, "; remove it");
 }
 
-/* Entries that nobody read: hinted, unknown, or below something already reported. */
-static void find_unknown(struct dt_config *c)
+void dt_config_pass(struct dt_config *c, const char *path)
 {
-    const char *reported = NULL;
-    for (size_t i = 0; i < c->entry_count && c->problem_count < PROBLEMS_SHOWN; i++) {
-        const struct entry *e = &c->entries[i];
-        if (e->read || (reported != NULL && within(e->path, reported))) {
-            continue;
-        }
-        const struct dt_config_hint *hint = hint_for(c, e->path);
-        bool inner = false; /* a section that only leads to sections that were read */
-        for (size_t s = 0; hint == NULL && e->section && s < c->section_count; s++) {
-            inner = inner || (within(c->sections[s].name, e->path) && *c->sections[s].name != 0);
-        }
-        if (inner) {
-            continue;
-        }
-        reported = e->path;
-        if (hint != NULL && switched_off(e->value)) {
-            continue;
-        }
-        struct dt_text t;
-        dt_text_init(&t);
-        dt_text_printf(&t, "%s: %s: ", e->where, e->path);
-        if (hint != NULL) {
-            dt_text_puts(&t, hint->text);
-        } else {
-            describe_unknown(c, e, &t);
-        }
-        add_problem(c, e, t.data);
+    for (size_t i = 0; i < c->entry_count; i++) {
+        c->entries[i].read |= config_within(c->entries[i].path, path);
     }
+}
+
+void dt_config_move(struct dt_config *c, const char *from, const char *to, cJSON *value)
+{
+    find(c, from)->read = true;
+    struct entry e = *find(c, from);
+    if (value != NULL) {
+        keep_tree(c, value);
+        e.value = value;
+    }
+    remove_entries(c, to);
+    e.path = dt_arena_strdup(c->arena, to);
+    e.read = e.section = false;
+    add_entry(c, e);
 }
 
 static int by_place(const void *a, const void *b)
 {
     const struct problem *x = a, *y = b;
+    if (x->file != y->file) {
+        return x->file < y->file ? -1 : 1;
+    }
     if (x->line != y->line) {
         return x->line < y->line ? -1 : 1;
     }
@@ -503,7 +481,7 @@ static int by_place(const void *a, const void *b)
 
 int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_error *err)
 {
-    find_unknown(c);
+    config_find_unknown(c);
     size_t count = c->problem_count;
     if (count > 0) {
         qsort(c->problems, count, sizeof *c->problems, by_place);

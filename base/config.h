@@ -1,5 +1,5 @@
-/* Reads a JSON file into structs by tables of fields. Knows where each value came from
- * (file:line:column, --set, default), reports all problems at once, and names the nearest known
+/* Reads a JSON file into structs by tables of fields. Remembers where each value came from
+ * (file:line:column, --set, default), reports all problems at once, and suggests the nearest known
  * key for an unknown one. */
 #ifndef DT_BASE_CONFIG_H
 #define DT_BASE_CONFIG_H
@@ -16,77 +16,102 @@ enum dt_rule_type {
     DT_RULE_INTEGER, /* int64_t; 1e9 counts as a whole number */
     DT_RULE_NUMBER,  /* double */
     DT_RULE_STRING,  /* const char *, in the arena */
-    DT_RULE_CHOICE,  /* const char *: one of `choices`, spelled as there (upper and lower case
-                      * are the same) */
-    DT_RULE_ENUM,    /* int or enum: the place in `choices`; those named true and false are
-                      * JSON's */
-    DT_RULE_PAIR,    /* int64_t[2] */
-    DT_RULE_NAMES    /* const char *: a list of names, or a string "a,b"; kept as "a,b", null
-                      * when there are none */
+    /* const char *: one of `choices`, in the spelling of `choices`; upper and lower case are
+     * equal */
+    DT_RULE_CHOICE,
+    /* int or enum: the index in `choices`; choices named true and false are JSON's literals */
+    DT_RULE_ENUM,
+    DT_RULE_PAIR, /* int64_t[2] */
+    /* const char *: a list of names, or a string "a,b"; stored as "a,b", null if empty */
+    DT_RULE_NAMES
 };
 
 struct dt_rule {
     enum dt_rule_type type;
-    double min, max; /* of numbers, inclusive unless `open`; every number has both */
+    /* limits of numbers, inclusive unless open_min or open_max is set; every number has both */
+    double min, max;
     bool open_min, open_max;
     const char *choices; /* "a|b|c" */
-    const char *later;   /* choices that are known and not there yet; may be null */
-    const char *list;    /* "train --list-strategies": what shows the choices when they are too
-                          * many for a line; or null */
-    bool null;           /* JSON null is allowed: strings become null, numbers, pairs and enums
-                          * `null_value` */
+    const char *later;   /* known choices that are not supported yet; may be null */
+    /* the command that lists the choices if they do not fit a line, "train --list-strategies"; or
+     * null */
+    const char *list;
+    /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value` */
+    bool null;
     int null_value;
 };
 
-struct dt_field { /* tables end with a row whose key is null */
+struct dt_field { /* a table ends with a row whose key is null */
     const char *key;
-    const char *fallback; /* JSON text of the default; null: the value must be given */
+    const char *fallback; /* the default as JSON text; null: a value is required */
     const char *help;     /* one line */
-    size_t offset;        /* of the member in the struct */
+    size_t offset;        /* offset of the member in the struct */
     const struct dt_rule *rule;
 };
 
-struct dt_config_hint { /* a key that we know and do not read */
-    const char *path;   /* "fp16", "fsdp.cpu_offload"; with everything below it */
-    const char *text;   /* what to say: "not there yet; training runs in fp32" */
+struct dt_config_hint { /* a key that is known but not read */
+    const char *path;   /* "fp16", "fsdp.cpu_offload"; includes everything below it */
+    const char *text;   /* message: "not there yet; training runs in fp32" */
 };
 
 struct dt_config;
 
-/* Reads the file once; strings of all values live in `arena`, which must outlive the config. The
- * first fault of the JSON text is an error. */
+/* Reads the file. Strings of all values live in `arena`, which must outlive the config. The first
+ * syntax error of the JSON text is an error. */
 int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err);
-/* The same from memory; `path` is what messages say. */
+/* The same from memory; messages show `path`. */
 int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena,
                         struct dt_error *err);
-/* "training.seed=7": the value is JSON, or a bare string when it is not. Replaces what the file
- * says. Before the first read. `option`: by which option the value was given, if by one of its
- * own ("--seed"); null: --set. Messages say it. */
+/* Sets "training.seed=7": the value is JSON, or a bare string if it is not valid JSON. It replaces
+ * the file's value. Call it before the first read. `option`: the option of its own that gave the
+ * value ("--seed"), for messages; null: --set. */
 int dt_config_set(struct dt_config *c, const char *assignment, const char *option, struct dt_error *err);
-/* Keys that are recognised and refused by name; ends with a null path. A hinted key whose value
- * switches it off (false, null, or an object with "enabled": false) is accepted and ignored.
- * Before dt_config_close; the table must outlive c. */
+/* Adds keys that are recognised and refused by name; a null path ends the table. A hinted key whose
+ * value disables it (false, null, or an object with "enabled": false) is accepted and ignored. Call
+ * it before dt_config_close. The table must outlive c. */
 void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);
-/* Fills `out` from a section ("" is the top). Wrong values are noted as problems, and the
- * default stands in. A section may be read by several tables. The word "auto" stands for the default of a number or bool. Returns how
- * many problems this section had. */
+/* Fills `out` from a section ("" is the top). A wrong value becomes a problem, and the default is
+ * used instead. Several tables may read one section. The word "auto" selects the default of a
+ * number or bool. Returns the number of problems in this section. */
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out);
+/* ---- keys of other systems, translated before the tables are read ---- */
+struct cJSON;
+/* Where the value of `section` is a string, the members of that file become the members of the
+ * section; messages say the file's own places and keys. 0, also without such a value, or -1. */
+int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err);
+/* The value of a key as it was given; null when nothing, or only null, gave it. Lives as long as c. */
+const struct cJSON *dt_config_value(const struct dt_config *c, const char *path);
+/* What messages call the key: its path, or the key that it was moved from; and the value that
+ * stands there. */
+const char *dt_config_name(const struct dt_config *c, const char *path);
+const struct cJSON *dt_config_given(const struct dt_config *c, const char *path);
+/* Declares a key that no table reads: the sections above it are read, and it is among the names
+ * that an unknown key may have meant. */
+void dt_config_known(struct dt_config *c, const char *path);
+/* Marks a key and all below it as read. */
+void dt_config_pass(struct dt_config *c, const char *path);
+/* Gives a value (null: the one of `from`; else c owns it) to the key `to`, in place of what `to`
+ * had. `from` was given; messages about `to` say its place and name. */
+void dt_config_move(struct dt_config *c, const char *from, const char *to, struct cJSON *value);
+/* True for a value that switches off what its key is for: false, null, { "enabled": false }. */
+bool dt_config_off(const struct cJSON *value);
+
 /* The place that gave a key, such as "job.json:4:9" or "--set training.seed=7"; null when
  * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);
-/* Notes a problem of a key: `where: key: text`, sorted by place; a key that was not given is
- * named after the file alone. */
+/* Adds a problem of a key: `where: key: text`, sorted by place. For a key that was not given,
+ * `where` is the file alone. */
 void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* For values that are derived: what dt_config_source says for this key when it was not given. */
+/* Sets the source of a key that was not given and whose value was derived, for dt_config_source. */
 void dt_config_derived(struct dt_config *c, const char *path, const char *source);
-/* The source of a key's value, for messages: dt_config_where, or "default". */
+/* The source of a key's value for messages: dt_config_where, a derived source, or "default". */
 const char *dt_config_source(const struct dt_config *c, const char *path);
-/* Ends: unknown keys become problems; `problems` gets one line each. Frees c. 0, or -1 when
- * there were any; err says the only one or how many. */
+/* Ends reading and frees c. Unknown keys become problems. `problems` gets one line each. 0, or -1
+ * if there were problems; err has the only one, or their number. */
 int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_error *err);
 
-/* Appends one member as JSON (shortest text that reads back to the same value). */
+/* Appends one member as JSON, in the shortest text that reads back as the same value. */
 void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out);
 /* Appends the JSON Schema of a section, without its braces: "key":{...},... on lines of `indent`
  * spaces. */

@@ -1,4 +1,4 @@
-/* Single values: read by a rule, shown in a message, written as JSON, described as JSON Schema. */
+/* Single values: read by a rule, shown in messages, written as JSON, described as JSON Schema. */
 #include "base/config_value.h"
 
 #include <cjson/cJSON.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define LARGEST_INTEGER 9007199254740992.0 /* 2^53: beyond it whole numbers are not exact */
+#define LARGEST_INTEGER 9007199254740992.0 /* 2^53: larger whole numbers are not exact */
 
 static bool in_range(const struct dt_rule *rule, double v)
 {
@@ -28,7 +28,7 @@ static bool integer_of(const struct dt_rule *rule, const cJSON *value, int64_t *
     return true;
 }
 
-/* The place of `word` in "a|b|c", or -1. */
+/* The index of `word` in "a|b|c", or -1. */
 static int choice_of(const char *choices, const char *word, const char **at, size_t *size)
 {
     int index = 0;
@@ -94,7 +94,7 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     return false;
 }
 
-/* Adds the names of "a, b" to *names; false when one is empty. */
+/* Appends the names of "a, b" to *names. False: a name is empty. */
 static bool add_names(const char *text, struct dt_text *names)
 {
     for (const char *p = text;; p++) {
@@ -182,7 +182,7 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
     return false;
 }
 
-/* The shortest decimal that reads back to the same double. */
+/* The shortest decimal that reads back as the same double. */
 static void add_double(double v, struct dt_text *out)
 {
     char buffer[40];
@@ -259,7 +259,7 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     }
 }
 
-/* The choice that begins at p as JSON. */
+/* Appends the choice that begins at p as JSON. */
 static void add_choice(const char *p, struct dt_text *out)
 {
     size_t size = strcspn(p, "|");
@@ -350,7 +350,8 @@ static void schema_range(const struct dt_rule *rule, struct dt_text *out)
     add_double(rule->max, out);
 }
 
-/* "type" and what limits it. "auto" is a string beside numbers and bools that have a default. */
+/* Appends "type" and the limits. Numbers and bools that have a default also allow the string
+ * "auto". */
 static void schema_type(const struct dt_field *f, struct dt_text *out)
 {
     const struct dt_rule *rule = f->rule;

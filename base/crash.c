@@ -1,6 +1,6 @@
-/* The handler runs on a stack of its own (the usual one may be what overflowed) and makes only
- * calls that are allowed there; backtrace() is one of them once its library is loaded, so it is
- * called once beforehand. */
+/* The handler runs on a stack of its own, because the usual one may have overflowed. It makes only
+ * calls that are allowed in a handler. backtrace() is one of them once its library is loaded, so
+ * dt_crash_open calls it once. */
 #include "base/crash.h"
 
 #include <execinfo.h>
@@ -21,21 +21,21 @@ enum {
     FRAMES = 48,
     STACK_BYTES = 64 * 1024,
     PERHAPS = 128,
-    OWN_FRAMES = 2,        /* the handler and the kernel's return from it */
-    LEAST_OURS = 3,        /* of this program: fewer, and the unwinder was stopped on its way */
-    SCAN_BYTES = 64 * 1024 /* of the stack */
+    OWN_FRAMES = 2,        /* the handler's frame, and that of the return from the signal */
+    LEAST_OURS = 3,        /* with fewer frames of this program, the unwinder was stopped early */
+    SCAN_BYTES = 64 * 1024 /* of the stack to search */
 };
-/* whatever lies farther below the main thread's first frames is not its stack */
+/* A stack pointer farther below the main thread's first frames does not point to its stack. */
 #define STACK_MOST_BYTES ((uintptr_t)64 << 20)
 
 static char name[64];
 static char log_path[PATH_MAX];
 static atomic_int crashing;
 static _Alignas(16) char stack[STACK_BYTES];
-static uintptr_t main_top; /* of the main thread's stack: the end of the page in which it was
-                            * when it called dt_crash_open */
+/* the end of the main thread's stack, or of its page at the call of dt_crash_open */
+static uintptr_t main_top;
 
-/* A line, which goes out by one call: other ranks write to the same pipe. */
+/* A line, written by one call, because other ranks write to the same pipe. */
 struct line {
     char text[256];
     size_t size;
@@ -70,15 +70,15 @@ static void put(int fd, const struct line *line)
 
 static bool is_ours(uintptr_t address)
 {
-    extern const char __executable_start, etext; /* the linker's */
+    extern const char __executable_start, etext; /* defined by the linker */
     return address > (uintptr_t)&__executable_start && address < (uintptr_t)&etext;
 }
 
-/* The unwinder stops at code that was generated at run time (matrix products), or in the
- * kernel's page (clocks). Then return addresses into this program that lie on the stack tell
- * where it came from, though some may be left over from calls that have ended. Generated code
- * may also use the stack's register for something else; then the main thread's stack is looked
- * at from its top. Returns how many, the innermost first. */
+/* Finds return addresses into this program on the stack, in case the unwinder stopped early. It
+ * stops at code generated at run time (matrix products) and in the kernel's page (clocks). Some
+ * addresses may be left from calls that have ended. Generated code may use the stack pointer for
+ * something else; then the main thread's stack is searched from its top. Returns the number of
+ * addresses, innermost first. */
 static int scan_stack(const ucontext_t *at, void **out)
 {
 #if defined(__x86_64__)
@@ -94,8 +94,8 @@ static int scan_stack(const ucontext_t *at, void **out)
     size_t size = 0;
     int count = 0, found = 0;
     sp = elsewhere ? main_top - sizeof words : sp;
-    while (sp != 0 && size + PIECE <= sizeof words) { /* through the kernel, which says where the
-                                                       * stack ends */
+    /* read through the kernel, which fails at the end of the stack */
+    while (sp != 0 && size + PIECE <= sizeof words) {
         struct iovec to = {(char *)words + size, PIECE}, from = {(void *)(sp + size), PIECE};
         ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
         if (got <= 0) {
@@ -109,7 +109,7 @@ static int scan_stack(const ucontext_t *at, void **out)
     for (size_t i = 0; i < size / sizeof *words; i++) {
         found += is_ours(words[i]);
     }
-    /* the outer ones are the ones that have not ended */
+    /* keep the outer ones, whose calls have not ended */
     int skip = elsewhere && found > PERHAPS ? found - PERHAPS : 0;
     for (size_t i = 0; i < size / sizeof *words && count < PERHAPS; i++) {
         if (is_ours(words[i]) && skip-- <= 0) {
@@ -147,7 +147,7 @@ static void write_report(int fd, int number, const siginfo_t *info, void *const 
 static void on_crash(int number, siginfo_t *info, void *context)
 {
     void *frames[FRAMES], *perhaps[PERHAPS];
-    if (atomic_exchange(&crashing, 1) == 0) { /* of several threads the first one speaks */
+    if (atomic_exchange(&crashing, 1) == 0) { /* only the first of several threads reports */
         int count = backtrace(frames, FRAMES), skip = count > OWN_FRAMES ? OWN_FRAMES : 0;
         int ours = 0;
         for (int i = skip; i < count; i++) {
@@ -162,7 +162,7 @@ static void on_crash(int number, siginfo_t *info, void *context)
             write_report(fd, number, info, frames + skip, count - skip, perhaps, more);
         }
     }
-    (void)raise(number); /* SA_RESETHAND: once we return, the usual end */
+    (void)raise(number); /* because of SA_RESETHAND, the default action follows when we return */
 }
 
 void dt_crash_open(const char *who)
@@ -197,7 +197,7 @@ void dt_crash_log(const char *path)
         return;
     }
     log_path[0] = '\0';
-    /* the folder may be another one then */
+    /* make it absolute: the working folder may change */
     if (path != NULL && path[0] != '/' && getcwd(whole, sizeof whole) != NULL) {
         size_t n = strlen(whole);
         if (snprintf(whole + n, sizeof whole - n, "/%s", path) < (int)(sizeof whole - n)) {

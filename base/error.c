@@ -29,9 +29,8 @@ int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_l
     err->blame = (struct dt_blame){0};
     err->device = 0;
     (void)vsnprintf(err->text, sizeof err->text, fmt, args);
-    dt_text_make_visible(err->text, sizeof err->text); /* names of files, tensors and peers are
-                                                        * in it, and it goes to terminals and
-                                                        * logs */
+    /* the text may contain names of files, tensors and peers, and goes to terminals and logs */
+    dt_text_make_visible(err->text, sizeof err->text);
     err->digest = dt_digest(err->text);
     return -1;
 }
@@ -83,7 +82,7 @@ int dt_wrap(struct dt_error *err, const char *fmt, ...)
     return -1;
 }
 
-/* ---- who is to blame ---- */
+/* ---- the rank to blame ---- */
 
 int dt_blame(struct dt_error *err, enum dt_fault fault, int rank)
 {

@@ -19,13 +19,13 @@
 #include <unistd.h>
 
 #define WRITER_S 5.0
-#define FILE_MODE 0644 /* whatever the umask: others never write */
+#define FILE_MODE 0644 /* fixed, not only by the umask: other users must never write */
 #define FOLDER_MODE 0755
-#define LOCK_MODE 0600 /* whoever may open a file for reading may lock it */
-#define PASSES 4       /* over a folder that is being emptied */
+#define LOCK_MODE 0600 /* a user who may read a file may lock it */
+#define PASSES 4       /* most passes over a folder that is being emptied */
 
-/* An errno of a path; what only a person can take out of the way is no failure of the disk, and
- * another try fails the same way. */
+/* Makes the error of a path. If only a person can remove the obstacle, the status is DT_INVALID,
+ * since a retry fails the same way. */
 static int fail_path(struct dt_error *err, const char *path)
 {
     const char *why = errno == EISDIR    ? "is a folder"
@@ -39,8 +39,8 @@ int dt_file_create(const char *path, struct dt_error *err)
 {
     enum { flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     int fd = open(path, flags, FILE_MODE);
-    if (fd < 0 && errno == EEXIST && unlink(path) == 0) { /* of a killed process with our number,
-                                                           * or a trap */
+    /* left by a killed process with our pid, or planted by another user */
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0) {
         fd = open(path, flags, FILE_MODE);
     }
     return fd >= 0 ? fd : fail_path(err, path);
@@ -49,7 +49,7 @@ int dt_file_create(const char *path, struct dt_error *err)
 static int open_own(const char *path, int flags, mode_t mode, struct dt_error *err)
 {
     struct stat st;
-    /* a FIFO would hold us up otherwise */
+    /* O_NONBLOCK: opening a FIFO would block */
     int fd = open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode);
     if (fd < 0 && errno != ELOOP && errno != ENXIO) {
         return fail_path(err, path);
@@ -74,8 +74,8 @@ int dt_file_open_lock(const char *path, struct dt_error *err)
     struct stat st;
     int fd = open_own(path, O_RDWR, LOCK_MODE, err);
     if (fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) != 0) {
-        (void)fchmod(fd, LOCK_MODE); /* of a version before; a file system without modes has
-                                      * nobody to keep away */
+        /* made by an older version; if it fails, the file system has no modes */
+        (void)fchmod(fd, LOCK_MODE);
     }
     return fd;
 }
@@ -109,8 +109,8 @@ int dt_file_read_fd(int fd, const char *path, size_t max_bytes, struct dt_text *
     }
 }
 
-/* A pipe that lies in a folder (mkfifo): nobody may ever write to it. One of a shell, <(...) or
- * /dev/stdin, ends when its writer does. */
+/* True for a pipe with a name (mkfifo), which may never have a writer. A shell's pipe, <(...) or
+ * /dev/stdin, ends with its writer. */
 static bool is_named_pipe(int fd, mode_t mode)
 {
     char link[64], target[16] = "";
@@ -135,7 +135,7 @@ static int wait_for_writer(int fd, const char *path, struct dt_error *err)
 static int read_path(const char *path, bool pipes, size_t max_bytes, struct dt_text *out, struct dt_error *err)
 {
     struct stat st;
-    /* a pipe that nobody writes to would hold us up otherwise */
+    /* O_NONBLOCK: opening a pipe without a writer would block */
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = 0;
     if (fd < 0 || fstat(fd, &st) != 0) {
         result = dt_fail_errno(err, "%s", path);
@@ -247,15 +247,15 @@ int dt_file_append_line(const char *path, const char *line, size_t size, struct 
     if (fd < 0) {
         return -1;
     }
-    /* One call for both parts, so that lines of several processes do not mix; no copy, since the
-     * step loop comes here. */
+    /* One call for both parts, so that lines of several processes do not mix. No copy, because the
+     * step loop calls this. */
     struct iovec parts[2] = {{(void *)(uintptr_t)line, size}, {(void *)(uintptr_t) "\n", 1}};
     ssize_t n;
     do {
         n = writev(fd, parts, 2);
     } while (n < 0 && errno == EINTR);
     int result = n >= 0 ? 0 : dt_fail_errno(err, "%s", path);
-    if (result == 0 && (size_t)n < size) { /* cut short: what is left */
+    if (result == 0 && (size_t)n < size) { /* a short write: write the rest */
         result = dt_file_write_all(fd, line + n, size - (size_t)n, path, err);
     }
     if (result == 0 && (size_t)n <= size) {
@@ -282,8 +282,7 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
         *p = 0;
         struct stat st;
         if (mkdir(copy, FOLDER_MODE) != 0 && (errno != EEXIST || stat(copy, &st) != 0)) {
-            bool never = errno == EPERM; /* mkdir(2): this file system has no folders that people
-                                          * make */
+            bool never = errno == EPERM; /* mkdir(2): this file system does not allow new folders */
             result = dt_fail_errno(err, "%s: cannot make the folder", copy);
             if (never && err != NULL) {
                 err->status = DT_INVALID;
@@ -300,8 +299,8 @@ int dt_file_mkdirs(const char *path, struct dt_error *err)
     return result;
 }
 
-/* Removal goes from one open folder to the next, never by a path: whoever exchanges a part
- * meanwhile, by a link say, changes nothing. */
+/* Removal goes from one open folder to the next, never by a path. So replacing a part of a path
+ * meanwhile, by a link for example, has no effect. */
 struct removal {
     const char *path; /* for messages */
     bool (*keeps)(const void *context, const char *name);
@@ -310,7 +309,7 @@ struct removal {
 
 static int remove_at(int above, const char *name, const char *path, struct dt_error *err);
 
-/* Removes what is in an open folder, but what `keeps` says; closes it. */
+/* Removes the entries of an open folder, except those that `keeps` accepts. Closes fd. */
 static int empty(int fd, const struct removal *r, struct dt_error *err)
 {
     DIR *d = fdopendir(fd);
@@ -319,8 +318,8 @@ static int empty(int fd, const struct removal *r, struct dt_error *err)
     if (d == NULL) {
         (void)close(fd);
     }
-    for (int pass = 0; removed && pass < PASSES; pass++) { /* a folder that shrinks while it is
-                                                            * read may leave names out */
+    /* reading a folder while it shrinks may miss names */
+    for (int pass = 0; removed && pass < PASSES; pass++) {
         removed = false;
         rewinddir(d);
         for (struct dirent *e; rc == 0 && (e = readdir(d)) != NULL;) {
@@ -336,7 +335,7 @@ static int empty(int fd, const struct removal *r, struct dt_error *err)
     return rc;
 }
 
-/* A folder of this user below an open one; -1 with errno. Root may open all. */
+/* Opens a subfolder that belongs to this user; -1 with errno. Root may open all. */
 static int open_ours(int above, const char *name)
 {
     struct stat st;
@@ -369,7 +368,7 @@ static int remove_at(int above, const char *name, const char *path, struct dt_er
                                                                        : dt_fail_errno(err, "%s: cannot remove", path);
 }
 
-/* The folder that an entry lies in, open, and its name there; -1 with errno. */
+/* Opens the parent folder of an entry, and returns the entry's name; -1 with errno. */
 static int open_above(const char *path, char **name)
 {
     char *parent = dt_strdup(path);
@@ -411,7 +410,7 @@ int dt_file_remove_others(const char *folder, bool (*keeps)(const void *context,
     return rc;
 }
 
-/* NAME.tmp-PID of one of these names: PID, else 0. */
+/* The PID of a name NAME.tmp-PID, with NAME from the list; else 0. */
 static long writer_of(const char *name, const char *const *names)
 {
     for (size_t i = 0; names[i] != NULL; i++) {
@@ -432,7 +431,7 @@ void dt_file_remove_cut(const char *dir, const char *const *names)
         long pid = writer_of(e->d_name, names);
         bool gone = pid > 0 && (pid > INT_MAX || pid == (long)getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH));
         if (gone) {
-            (void)unlinkat(dirfd(d), e->d_name, 0); /* a folder stays */
+            (void)unlinkat(dirfd(d), e->d_name, 0); /* fails for a folder, which stays */
         }
     }
     if (d != NULL) {

@@ -1,6 +1,6 @@
-/* Checks that nobody but this user, root, and the owners and groups of folders may exchange a
- * part of a path. A path is followed anew at each use, so whoever exchanges a part decides where
- * files are written and removed. Every part is checked, also the parts that links lead through. */
+/* Checks that no other user may exchange a part of a path, except root and the owners and groups of
+ * its folders. A path is resolved again at each use, so a user who exchanges a part decides where
+ * files are written and removed. All parts are checked, also those that links lead through. */
 #include "base/file.h"
 
 #include <limits.h>
@@ -9,17 +9,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINKS 40 /* as many as the kernel follows */
+#define LINKS 40 /* the kernel follows as many */
 
-/* The user says that nobody who may write to the folders will exchange anything. */
+/* True if the user trusts everybody who may write to the folders. */
 static bool trusts_all(void)
 {
     const char *trust = getenv("DTRUN_TRUST_FOLDERS");
     return trust != NULL && strcmp(trust, "1") == 0;
 }
 
-/* Checks `part`, which lies in `folder`. part null: it is the last one, or nothing of that name
- * is there. above: of the folder. */
+/* Checks one part of a path. `part` is its path in `folder`, null if it is the last one or does not
+ * exist. above: stat of `folder`. st: stat of `part`. */
 static int check_part(const char *folder, const struct stat *above, const char *part, const struct stat *st,
                       struct dt_error *err)
 {
@@ -48,7 +48,7 @@ static int check_part(const char *folder, const struct stat *above, const char *
                    folder, (unsigned)above->st_mode & 07777, folder);
 }
 
-/* The first part of *rest, which then begins behind it; empty: there is none. */
+/* Removes the first part from *rest and returns it; empty: there is none. */
 static char *take_part(struct dt_text *rest)
 {
     const char *p = dt_text_str(rest);
@@ -60,7 +60,7 @@ static char *take_part(struct dt_text *rest)
     return part;
 }
 
-/* Puts what a link says before *rest; false: it cannot be read. */
+/* Puts the target of a link before *rest. False: the link cannot be read. */
 static bool follow(const char *link, char **at, struct dt_text *rest)
 {
     char target[PATH_MAX];
@@ -79,7 +79,7 @@ static bool follow(const char *link, char **at, struct dt_text *rest)
     return true;
 }
 
-/* From the folder *at, which holds no link, along `rest`. */
+/* Walks along `rest` from the folder *at, whose own path has no links. */
 static int walk(char **at, struct dt_text *rest, struct dt_error *err)
 {
     struct stat above, st;
@@ -118,8 +118,8 @@ int dt_file_check_owner(const char *path, struct dt_error *err)
     } else if (getcwd(cwd, sizeof cwd) != NULL) {
         dt_text_printf(&rest, "%s/%s", cwd, path);
     }
-    rc = rest.size > 0 ? walk(&at, &rest, err) : 0; /* nothing can be made in a folder that is
-                                                     * gone */
+    /* if the working folder is gone, nothing can be created in it */
+    rc = rest.size > 0 ? walk(&at, &rest, err) : 0;
     dt_text_clear(&rest);
     free(at);
     return rc;

@@ -1,4 +1,4 @@
-/* Finds libraries and functions by the loader. */
+/* Finds libraries and functions through the dynamic loader. */
 #include "base/library.h"
 
 #include <dlfcn.h>

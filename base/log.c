@@ -15,7 +15,7 @@ static void (*_Atomic writer)(const char *line, size_t size);
 static struct {
     enum dt_log_level level;
     int rank, fd;
-} state = {DT_LOG_WARN, -1, 2}; /* set once at start, before there are threads */
+} state = {DT_LOG_WARN, -1, 2}; /* set once at start, before there are other threads */
 
 static const char *name_of(enum dt_log_level level)
 {

@@ -1,11 +1,11 @@
-/* A number that looks like chance made of any other, the same everywhere. */
+/* A pseudorandom function of a number, the same on all machines. */
 #ifndef DT_BASE_MIX_H
 #define DT_BASE_MIX_H
 
 #include <stdint.h>
 
-/* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), one
- * step on. */
+/* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), after one
+ * step of its state. */
 static inline uint64_t dt_mix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;

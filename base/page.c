@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 enum { VERSION = 3 };
-#define LAST_STEP ((int64_t)1 << 53) /* a whole number in JSON, too */
+#define LAST_STEP ((int64_t)1 << 53) /* also the largest whole number in JSON */
 #define LONGEST_S 1e9
-#define LARGEST 1e18 /* bytes of memory, and whatever else a GPU has */
+#define LARGEST 1e18 /* limit of byte counts, and of all other numbers of a GPU */
 _Static_assert(sizeof(struct dt_page) <= DT_PAGE_BYTES, "the page is one page");
 
 const char *dt_phase_name(enum dt_phase phase)
@@ -53,14 +53,14 @@ static void fill(struct dt_page *page, uint32_t round)
     atomic_store(&page->pulse_s, dt_now_s());
 }
 
-/* ---- what it says ---- */
+/* ---- reading a page ---- */
 
 static int64_t whole(int64_t value, int64_t low)
 {
     return value < low ? low : value > LAST_STEP ? LAST_STEP : value;
 }
 
-/* Seconds that have passed, or that something took. */
+/* A number of seconds; 0 if it is out of range. */
 static double seconds(double value)
 {
     return value >= 0 && value <= LONGEST_S ? value : 0;
@@ -138,7 +138,7 @@ void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look 
     look_at_gpu(&page->gpu, out);
 }
 
-/* ---- the memory ---- */
+/* ---- the shared memory ---- */
 
 int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_error *err)
 {

@@ -1,6 +1,6 @@
-/* The pre-scan of JSON: one pass without recursion over the text, one small stack of open
- * brackets. Keys are compared after their escapes were decoded ("a" and "\u0061" are the same
- * key), by a 128-bit hash seeded with the object they belong to. */
+/* The pre-scan of JSON: one pass over the text without recursion, with a small stack of open
+ * brackets. Keys are compared after decoding their escapes ("a" and "\u0061" are the same key), by
+ * a 128-bit hash seeded with the number of their object. */
 #include "base/scan.h"
 
 #include "base/text.h"
@@ -15,7 +15,7 @@
 
 struct level {
     bool object;
-    uint64_t id; /* number of the object, seed of its keys' hashes */
+    uint64_t id; /* number of the object; seeds the hashes of its keys */
 };
 
 struct scanner {
@@ -28,17 +28,17 @@ struct scanner {
     struct level levels[DT_SCAN_DEPTH];
     int depth;
     uint64_t object_count;
-    XXH128_hash_t *keys; /* open addressing; all zero is free */
+    XXH128_hash_t *keys; /* hash table with open addressing; all zero marks a free slot */
     size_t key_count, key_capacity;
     struct dt_text decoded;
-    bool any_number; /* of others: nobody needs them exactly */
-    /* dt_scan_record */
+    bool any_number; /* accept numbers of any size, because the text is not ours */
+    /* for dt_scan_record */
     bool record;
-    const char *wanted; /* key */
+    const char *wanted; /* the key to find */
     struct dt_text *found;
     enum dt_scan_found state;
-    bool string;  /* the last value is one */
-    bool no_text; /* decoded has a character that no text has */
+    bool string;  /* the last value is a string */
+    bool no_text; /* an escape in `decoded` stands for no valid character */
     struct dt_error *err;
 };
 
@@ -54,7 +54,7 @@ static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char
 }
 #define fail(s, ...) fail_at(s, (s)->line, (s)->column, __VA_ARGS__)
 
-/* Bytes of the UTF-8 character at p (1 to 4), or 0 when it is not valid. */
+/* Length of the UTF-8 character at p (1 to 4); 0: invalid. */
 static size_t character(const unsigned char *p, size_t size)
 {
     unsigned char a = p[0];
@@ -88,7 +88,7 @@ static void skip_space(struct scanner *s)
     }
 }
 
-/* Says what stands here instead of `wanted`. */
+/* Reports what is here instead of `wanted`. */
 static int unexpected(struct scanner *s, const char *wanted)
 {
     if (s->at >= s->size) {
@@ -160,7 +160,7 @@ static void add_character(struct dt_text *t, unsigned code)
     dt_text_add(t, b, n);
 }
 
-/* After the backslash. */
+/* Scans an escape after its backslash. */
 static int scan_escape(struct scanner *s)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -206,7 +206,7 @@ static int scan_escape(struct scanner *s)
     return 0;
 }
 
-/* A string, from its opening quote; leaves its decoded bytes in s->decoded. */
+/* Scans a string from its opening quote. s->decoded becomes its decoded bytes. */
 static int scan_string(struct scanner *s)
 {
     uint32_t line = s->line, column = s->column;
@@ -346,7 +346,7 @@ static int scan_word(struct scanner *s)
     return fail(s, "\"%.*s\" is not a JSON value; words are true, false and null, strings have quotes", (int)length, p);
 }
 
-/* Remembers a key of the innermost object: false when it was there already. */
+/* Adds a key of the innermost object. False: the object has it already. */
 static bool key_is_new(struct scanner *s, XXH128_hash_t hash)
 {
     if (hash.low64 == 0 && hash.high64 == 0) {
@@ -399,7 +399,7 @@ static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
     return 0;
 }
 
-/* `"key" :`, in an object. */
+/* Scans `"key" :` in an object. */
 static int scan_key(struct scanner *s, uint32_t *line, uint32_t *column)
 {
     skip_space(s);
@@ -427,7 +427,7 @@ static int scan_key(struct scanner *s, uint32_t *line, uint32_t *column)
     return 0;
 }
 
-/* One value; for an array or object only its opening bracket. */
+/* Scans one value; of an array or object only its opening bracket. */
 static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
 {
     skip_space(s);
@@ -451,8 +451,8 @@ static int scan_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
     return s->string ? scan_string(s) : c == '-' || (c >= '0' && c <= '9') ? scan_number(s) : scan_word(s);
 }
 
-/* After a value: closes brackets and eats the comma. 1: another value follows in the innermost
- * bracket; 0: all is closed. */
+/* Called after a value: closes brackets and consumes the comma. 1: another value follows in the
+ * innermost bracket; 0: all brackets are closed. */
 static int scan_end(struct scanner *s, bool just_opened)
 {
     while (s->depth > 0) {
@@ -483,7 +483,7 @@ static int scan_end(struct scanner *s, bool just_opened)
     return 0;
 }
 
-/* After scan_key. */
+/* Called after scan_key: true for the key of dt_scan_record. */
 static bool is_wanted(const struct scanner *s)
 {
     size_t size = strlen(s->wanted);
@@ -580,7 +580,7 @@ void dt_scan_clear(struct dt_scan *s)
     *s = (struct dt_scan){0};
 }
 
-/* After the scan: the tree. */
+/* Called after the scan: builds the tree. */
 static cJSON *parse(int scanned, const char *text, size_t size, const char *where, struct dt_error *err)
 {
     cJSON *tree = scanned == 0 ? cJSON_ParseWithLength(text, size) : NULL;

@@ -1,5 +1,5 @@
-/* The members of a JSON object as they are written. Whoever passes a text on with a few values
- * changed keeps all others to the letter: numbers of any size, the order of keys, white space. */
+/* The members of a JSON object exactly as written. A text can be passed on with a few values
+ * changed and everything else unchanged: numbers of any size, the order of keys, white space. */
 #include "base/scan.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static size_t skip_space(const char *text, size_t size, size_t at)
     return at;
 }
 
-/* Behind the string whose quote is at `at`. */
+/* The position after the string whose opening quote is at `at`. */
 static size_t skip_string(const char *text, size_t size, size_t at)
 {
     for (at++; at < size && text[at] != '"'; at++) {

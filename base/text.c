@@ -122,8 +122,8 @@ void dt_text_printf(struct dt_text *t, const char *fmt, ...)
     va_end(args);
 }
 
-/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are not
- * valid. */
+/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are
+ * invalid. */
 static size_t utf8_length(const unsigned char *s, size_t size)
 {
     unsigned char a = s[0];
@@ -147,7 +147,7 @@ static size_t utf8_length(const unsigned char *s, size_t size)
     return length;
 }
 
-/* The character of a valid sequence of 2 or 3 bytes; 0 for others: nothing above U+FFFF
+/* The code point of a valid sequence of 2 or 3 bytes. 0 for others: no character above U+FFFF
  * misleads. */
 static unsigned code_point(const unsigned char *s, size_t length)
 {
@@ -156,8 +156,8 @@ static unsigned code_point(const unsigned char *s, size_t length)
                          : 0;
 }
 
-/* A control beyond ASCII, or a character that turns the direction of writing or begins a line:
- * with it a line could look like another one. */
+/* True for a control character beyond ASCII, and for characters that change the direction of
+ * writing or begin a line: with them a line could look like another one. */
 static bool misleads(unsigned c)
 {
     return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
@@ -206,7 +206,7 @@ void dt_text_add_visible(struct dt_text *t, const char *s, size_t size, bool lin
     }
 }
 
-/* Bytes of s without the beginning of a character at its end. */
+/* Bytes of s without an incomplete character at its end. */
 static size_t whole_characters(const char *s, size_t size)
 {
     size_t begin = size;
@@ -423,7 +423,7 @@ char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes)
 void dt_text_random(char out[33])
 {
     uint64_t words[2];
-    /* a kernel that forbids it: no other process has our number at this time */
+    /* the kernel forbids it; no other process has our pid at this time */
     if (getrandom(words, sizeof words, 0) != (ssize_t)sizeof words) {
         double now_s = dt_wall_s();
         memcpy(&words[0], &now_s, sizeof words[0]);

@@ -329,7 +329,7 @@ static int env_number(const char *name, int fallback)
 /* All that can be known to fail before anything is started. print: also what is known otherwise. */
 static int plan(const struct options *o, const struct job *job, bool print, struct dt_error *err)
 {
-    int size = o->nproc > 0 ? o->nproc : env_number("WORLD_SIZE", 1);
+    int size = o->job.world;
     int local = env_number("LOCAL_WORLD_SIZE", size);
     local = local > size ? size : local;
     struct trainer t;
@@ -419,6 +419,9 @@ static int run(const struct job *job)
     (void)snprintf(who, sizeof who, "train: rank %d", w.rank);
     dt_crash_open(who);
     atomic_store(&signal_world, &w);
+    if (w.rank == 0 && job->inert_keys != NULL) {
+        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)\n", job->inert_keys);
+    }
     if (trainer_run(&w, job, NULL, &code, &err) != 0) {
         world_explain(&w, &err, true);
         code = trainer_exit_code(&err);
@@ -443,6 +446,7 @@ static int run_all(int argc, char **argv)
     }
     /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
     int refused = getenv("DTRUN_PAGE") && !o.plan ? DT_EXIT_PERMANENT : DT_EXIT_USAGE;
+    o.job.world = o.nproc > 0 ? o.nproc : env_number("WORLD_SIZE", 1);
     struct job job;
     struct dt_text problems;
     struct dt_error err = {.status = DT_OK};

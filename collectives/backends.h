@@ -10,9 +10,10 @@ extern const struct dt_comm_ops dt_comm_tcp;        /* tcp.c: ranks of several h
 extern const struct dt_comm_ops dt_comm_peer;       /* peer.c: ranks whose devices reach each
                                                      * other's memory */
 extern const struct dt_comm_ops dt_comm_nccl;       /* nccl.c: ranks with a GPU each, on one host */
-extern const struct dt_comm_ops dt_comm_nccl_hosts; /* and on several */
+extern const struct dt_comm_ops dt_comm_nccl_hosts; /* nccl.c: the same over several hosts */
 
-/* A bare communicator, for a backend that works with others inside; dt_comm_close frees it. */
+/* Returns a communicator without backend state, for a backend that runs another one inside.
+ * dt_comm_close frees it. */
 struct dt_comm *dt_comm_make(const char *name, int rank, int size, const struct dt_comm_ops *ops);
 
 #endif

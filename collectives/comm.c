@@ -1,5 +1,5 @@
-/* Opening and splitting communicators, and the watch over every collective: numbers, counts, the
- * page, failures. What actually moves and adds bytes is a row of `backends`. */
+/* Opens and splits communicators. Gives every collective a number, counts it, shows it on the page
+ * and keeps the first failure. The rows of `backends` move and reduce the data. */
 #include "collectives/comm.h"
 
 #include "base/clock.h"
@@ -98,8 +98,8 @@ struct dt_comm *dt_comm_make(const char *name, int rank, int size, const struct 
     return c;
 }
 
-/* Rank 0, of backends where all offer: everybody's tickets in one table. Each rank has put its
- * own under KEY/RANK. */
+/* Rank 0, for backends with all_offer: collects the tickets of all ranks into one table. Each rank
+ * has put its ticket under KEY/RANK. */
 static int collect(struct dt_comm *c, const char *key, char *table, struct dt_error *err)
 {
     size_t size = (size_t)c->size;
@@ -124,8 +124,8 @@ static int collect(struct dt_comm *c, const char *key, char *table, struct dt_er
     return rc == 0 ? 0 : dt_wrap(err, "waiting for all ranks to open their side");
 }
 
-/* Makes what this rank offers and finds what it needs of the others: rank 0's ticket, or the
- * table of all. */
+/* Makes this rank's ticket, if the backend wants one of it, and fetches the tickets it needs: rank
+ * 0's, or with all_offer the table of all ranks. */
 static int exchange(struct dt_comm *c, const char *key, char **tickets, struct dt_error *err)
 {
     bool all = c->ops->all_offer;
@@ -194,7 +194,8 @@ int dt_comm_open(struct dt_comm **out, const struct dt_comm_options *o, struct d
     return -1;
 }
 
-/* Runs a collective of our own: numbered like all others, not counted. */
+/* Runs a collective that the program did not ask for. It is numbered like all others, but not
+ * counted. */
 static int run_internal(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err)
 {
     return c->ops->run(c, x, ++c->number, c->open_timeout_s, err);
@@ -230,7 +231,8 @@ int dt_comm_split(struct dt_comm *parent, int color, const char *name, struct dt
             (void)snprintf(ticket, sizeof(ticket), "! %s", err->text);
         }
     }
-    /* Whoever could not offer says so; everybody takes part to the end. */
+    /* A rank whose offer failed sends the failure as its ticket, so that no rank is left
+     * waiting. */
     if (rc == 0) {
         rc = run_internal(
             parent,
@@ -344,7 +346,7 @@ static void count(struct dt_comm *c, const struct dt_collective *x)
     }
 }
 
-/* For the agent's report: what this rank does, and since when. */
+/* Shows the collective and its start time on the page, for the agent's report. */
 static void show(struct dt_comm *c, const struct dt_collective *x)
 {
     struct dt_page *page = c->page;

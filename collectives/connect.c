@@ -1,14 +1,15 @@
-/* The first collectives, before anything depends on them: they show whether the ranks reach each
- * other, and what memory that takes. */
+/* Runs the first collectives before anything depends on them. They show whether the ranks reach
+ * each other, and how much memory the connections take. */
 #include "base/clock.h"
 #include "base/page.h"
 #include "collectives/comm.h"
 #include "kernels/device.h"
 
-#define LOOK_S 0.1 /* at the peers, while a stream is waited for */
-#define END_S 30.0 /* for a stream whose communicator was aborted */
+#define LOOK_S 0.1 /* between two looks at the peers, while waiting for a stream */
+#define END_S 30.0 /* longest wait for a stream whose communicator was aborted */
 
-/* Until all of s has run, a peer is lost, or the round ends. */
+/* Waits until all of s has run. Fails when a peer is lost, the round ends, or open_timeout_s is
+ * over. */
 static int await(struct dt_comm *c, struct dt_stream *s, struct dt_error *err)
 {
     double until_s = dt_now_s() + c->open_timeout_s;
@@ -62,7 +63,7 @@ int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_s
     if (rc != 0) {
         dt_comm_abort(c);
         if (dt_stream_finish(s, END_S, &late) != 0 && late.status == DT_TIMEOUT) {
-            return rc; /* the backend may still write there */
+            return rc; /* keep the memory: the backend may still write there */
         }
     }
     c->stats = before;

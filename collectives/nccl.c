@@ -1,11 +1,11 @@
-/* Ranks with a GPU each, by NCCL. What ranks agree upon and who is lost goes over a communicator
- * of host memory (`control`); NCCL's own communicators are made when all have found the same
- * library, and children of them serve groups. Memory of dt_comm_alloc is NCCL's where the
- * version has that, registered as symmetric windows with the communicator and its groups, at the
- * same offset everywhere.
+/* Ranks with a GPU each, by NCCL. A communicator of host memory (`control`) carries what the ranks
+ * agree upon, and tells who is lost. NCCL's own communicators are made once all ranks have found
+ * the same library. Children of them serve groups. Where the version can, dt_comm_alloc takes
+ * memory from NCCL and registers it as symmetric windows with the communicator and its groups.
+ * Arenas are at the same offset on all ranks.
  *
- * The order of NCCL's sums is its own: with two ranks the bits are those of the canonical tree,
- * with more they are not, and BF16 is rounded at each hop. */
+ * NCCL sums in an order of its own. With two ranks the bits are those of the canonical tree. With
+ * more they are not, and BF16 is rounded at each hop. */
 #include "collectives/nccl.h"
 #include "collectives/backends.h"
 #include "collectives/shm.h"
@@ -85,7 +85,7 @@ struct id_offer {
     struct nccl_id id;
 };
 
-/* By an id that rank 0 makes and the hosts pass on. */
+/* Makes NCCL's communicator from an id of rank 0, which the control broadcasts. */
 static int init(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state;
@@ -105,8 +105,8 @@ static int init(struct dt_comm *c, struct dt_error *err)
                        c->open_timeout_s, "ncclCommInitRankConfig", err);
 }
 
-/* A child of `of`'s communicator, for `out` (null: this rank is in none). All ranks of `of` call
- * it alike. */
+/* Splits a child off NCCL's communicator of `of`, into `out`. out null: this rank is in no child.
+ * All ranks of `of` call it alike. */
 static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which which, int color, int policy,
                      struct dt_error *err)
 {
@@ -130,7 +130,7 @@ static int split_off(struct dt_comm *of, struct dt_comm *out, enum nccl_which wh
     return to != NULL ? nccl_settle(out, which, NCCL_SUCCESS, of->open_timeout_s, "ncclCommSplit", err) : 0;
 }
 
-/* Without ncclCommSplit a group's communicator is made as the world's, when it is opened. */
+/* Without ncclCommSplit, open makes a group's communicator from an id, like the world's. */
 static int split(struct dt_comm *parent, struct dt_comm *group, int color, struct dt_error *err)
 {
     const struct nccl *n = parent->state;
@@ -145,7 +145,7 @@ static int split(struct dt_comm *parent, struct dt_comm *group, int color, struc
 
 static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct dt_error *err);
 
-/* The arenas that were there before this group. */
+/* Adds the group to its parent's list, and registers the arenas that the parent already has. */
 static int join_parent(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state, *above = c->parent->state;
@@ -262,8 +262,8 @@ static int make_arena(struct dt_comm *c, struct nccl_arena *a, struct dt_error *
     return clear(c, a->base, a->size_bytes, err);
 }
 
-/* With each of c's handles. Without a window NCCL copies through buffers of its own, so a
- * refusal costs time only. */
+/* Registers the arena with each of c's handles. Without a window NCCL copies through buffers of its
+ * own, so a refusal costs only time. */
 static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct dt_error *err)
 {
     struct nccl *n = c->state;
@@ -275,8 +275,8 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
         if (n->handles[i] == NULL || at == sizeof n->windows / sizeof n->windows[0]) {
             continue;
         }
-        nccl_window *w = &n->windows[at][1]; /* not on the stack: NCCL may set it after we have
-                                              * given up */
+        /* in n, not on the stack: NCCL may write it after we have given up */
+        nccl_window *w = &n->windows[at][1];
         *w = NULL;
         (void)pthread_mutex_lock(&n->lock);
         int rc = n->dead ? NCCL_IN_PROGRESS : n->lib->window(n->handles[i], a->base, a->size_bytes, w, NCCL_SYMMETRIC);
@@ -290,7 +290,7 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
         if (nccl_settle(c, (enum nccl_which)i, rc, c->open_timeout_s, "ncclCommWindowRegister", err) != 0) {
             return -1;
         }
-        if (*w != NULL) { /* null: this device or these ranks have none, and that is all */
+        if (*w != NULL) { /* null, which is fine: this device or these ranks support no window */
             n->windows[at][0] = n->handles[i];
         }
     }
@@ -298,7 +298,7 @@ static int register_arena(struct dt_comm *c, const struct nccl_arena *a, struct 
 }
 
 struct arena_fact {
-    int64_t size_bytes; /* negative: this rank has none, and the text says why */
+    int64_t size_bytes; /* negative: this rank has no arena, and `why` says why */
     int32_t status;
     char why[260];
 };
@@ -332,8 +332,9 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         }
     }
     free(all);
-    n->arena_count++; /* from now on it is freed in close, when NCCL has ended: it may be
-                       * registering it still when this fails */
+    /* From now on close frees the arena, after NCCL has ended. NCCL may still be registering it
+     * when this call fails. */
+    n->arena_count++;
     rc = rc == 0 ? register_arena(c, a, err) : rc;
     for (struct dt_comm *g = n->groups; g != NULL && rc == 0; g = ((struct nccl *)g->state)->next_group) {
         rc = register_arena(g, a, err);
@@ -347,8 +348,8 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
 
 /* ---- the collectives ---- */
 
-/* How many of its elements NCCL sees for one of ours: what it does not know is only moved, never
- * added. */
+/* Returns how many of NCCL's elements make one of ours. NCCL lacks some types; these are moved as
+ * bytes and never reduced. */
 static size_t factor_of(enum dt_dtype type)
 {
     return type == DT_U16 ? 2 : 1;
@@ -411,7 +412,7 @@ static int enqueue(struct dt_comm *c, const struct dt_collective *x, void *strea
     case DT_BROADCAST:
         return n->lib->broadcast(x->root == c->rank ? x->in : x->out, x->out, count * factor, type, x->root, handle,
                                  stream);
-    default: /* a barrier: nobody is through before all have come */
+    default: /* a barrier: an all_reduce ends on no rank before all have begun it */
         return n->lib->all_reduce(n->scratch, n->scratch, 1, NCCL_I32, NCCL_SUM, handle, stream);
     }
 }
@@ -443,10 +444,10 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
     if (nccl_first(n, err) != 0) {
         return -1;
     }
-    if (++n->step == 0) { /* wraps around; 0 is nobody's */
+    if (++n->step == 0) { /* the number wraps around; 0 means no collective */
         n->step = 1;
     }
-    if (nccl_say(c, x, err) != 0) {
+    if (nccl_publish(c, x, err) != 0) {
         return nccl_give_up(c, err);
     }
     nccl_mark(c, s, false);
@@ -458,11 +459,12 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
         (void)pthread_mutex_lock(&n->lock);
         rc = n->dead ? NCCL_INVALID_USAGE : enqueue(c, x, stream, &which);
         (void)pthread_mutex_unlock(&n->lock);
-        /* Until it is no longer in progress it is not in the stream, and nothing may be put
-         * behind it. */
+        /* While the call is in progress, the collective is not in the stream yet. Nothing may be
+         * enqueued behind it. */
         if (nccl_settle(c, which, rc, c->timeout_s, function_of(x->kind), err) != 0) {
-            (void)nccl_await_rest(c); /* NCCL's thread may be about to put it there yet, and
-                                       * whoever hears of the failure may close the stream */
+            /* NCCL's thread may still enqueue it, and our caller may close the stream because of
+             * the failure. */
+            (void)nccl_await_rest(c);
             return -1;
         }
     }
@@ -470,7 +472,7 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
     return 0;
 }
 
-/* Without a stream: host memory, and the hosts' communicator. */
+/* Without a stream the buffers are host memory, and the control runs the collective. */
 static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
 {
     (void)number;
@@ -495,8 +497,8 @@ static void tell(struct dt_comm *c, const struct dt_error *why)
     control->ops->tell(control, why);
 }
 
-/* A CTA of NCCL's takes one multiprocessor at most; where nothing bounds them it is not known
- * how many there are. */
+/* One CTA of NCCL takes at most one multiprocessor. Without a limit the number of CTAs is
+ * unknown. */
 static int sms(const struct dt_comm *c, enum dt_coll kind)
 {
     const struct nccl *n = c->state;
@@ -504,8 +506,8 @@ static int sms(const struct dt_comm *c, enum dt_coll kind)
     return copied || !dt_nccl_has_limits(n->lib) ? 0 : c->sm_limit;
 }
 
-/* Not where nothing orders what the communicators have on the device: nccl_load.c. Gathers by
- * copy engines need no room there, and go by the same rule. */
+/* Requires that NCCL orders the kernels of its communicators on the device: see nccl_load.c.
+ * Gathers by copy engines need no multiprocessor, but follow the same rule. */
 static bool beside(const struct dt_comm *c)
 {
     return (((const struct nccl *)c->state)->features & DT_NCCL_BESIDE) != 0;
@@ -518,7 +520,7 @@ static void abort_nccl(struct dt_comm *c)
     nccl_stop(c);
 }
 
-/* Of a half-open one, too. */
+/* Also closes a communicator whose open failed. */
 static void close_nccl(struct dt_comm *c)
 {
     struct nccl *n = c->state;
@@ -529,7 +531,8 @@ static void close_nccl(struct dt_comm *c)
     if (n->joined) {
         leave_parent(c);
     }
-    /* a peer's collective may still read what is freed here */
+    /* A peer's collective may still read the memory that is freed here. So wait for all ranks
+     * first. */
     if (n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0) {
         (void)n->control->ops->run(n->control,
                                    &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8},
@@ -544,7 +547,7 @@ static void close_nccl(struct dt_comm *c)
     if (!gone && c->parent != NULL) {
         ((struct nccl *)c->parent->state)->left = true;
     }
-    if (!gone || n->left) { /* NCCL may still write anywhere here */
+    if (!gone || n->left) { /* leak all of it: NCCL may still write there */
         c->state = NULL;
         return;
     }

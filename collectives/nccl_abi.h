@@ -1,7 +1,8 @@
-/* What we use of NCCL's interface, by its documented ABI (nccl.h of 2.14 to 2.30): a build needs
- * no NCCL, and one binary runs with any of these versions and without. Results, types and
- * operations are the library's numbers; a comm is a pointer to something of its own.
- * tests/collectives/unit_softgpu_nccl_abi.c compares all of this with the header where one is installed. */
+/* The part of NCCL's interface that we use, by its documented ABI (nccl.h of 2.14 to 2.30). So a
+ * build needs no NCCL, and one binary runs with any of these versions and without. Results, types
+ * and operations are the library's numbers; a communicator is an opaque pointer.
+ * tests/collectives/unit_softgpu_nccl_abi.c compares all of this with the header where one is
+ * installed. */
 #ifndef DT_COLLECTIVES_NCCL_ABI_H
 #define DT_COLLECTIVES_NCCL_ABI_H
 
@@ -35,7 +36,8 @@ enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 };
 #define NCCL_SYMMETRIC 0x01 /* window flag */
 enum { NCCL_CTA_EFFICIENCY = 1, NCCL_CTA_ZERO = 2 };
 
-/* As of 2.28; an older library reads the members that it knows, by `size` and `version`. */
+/* The config of 2.28. An older library reads only the members that it knows, by `size` and
+ * `version`. */
 #define NCCL_CONFIG_VERSION 22800
 struct nccl_config {
     size_t size;
@@ -53,8 +55,8 @@ struct nccl_config {
             NCCL_UNDEFINED, NCCL_UNDEFINED, NCCL_UNDEFINED, NCCL_UNDEFINED                                             \
     }
 
-/* One row per function: result, name in the table, symbol, arguments; those of the second list
- * came later and may be missing. */
+/* One row per function: result, name in the table, symbol, arguments. The functions of the second
+ * list came later and may be missing. */
 #define NCCL_FUNCTIONS(row)                                                                                            \
     row(int, get_version, ncclGetVersion, (int *version)) row(int, get_id, ncclGetUniqueId, (struct nccl_id * id))     \
         row(int, init, ncclCommInitRankConfig,                                                                         \

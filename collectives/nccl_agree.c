@@ -1,6 +1,6 @@
-/* What ranks find out about each other's NCCL before they use it: hosts are not always alike.
- * NCCL refuses ranks of two versions itself, after all have connected and with a line that names
- * no host; here it is said before. */
+/* The ranks compare their NCCL before they use it, because hosts are not always alike. NCCL itself
+ * refuses ranks of two versions only after all have connected, with a line that names no host. Here
+ * the error comes before that and names the hosts. */
 #include "collectives/backends.h"
 #include "collectives/nccl.h"
 #include "collectives/shm.h"
@@ -13,15 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 
-struct fact { /* what a rank finds */
+struct fact { /* what a rank reports about its NCCL */
     int32_t version, status;
     uint32_t features;
     char number[32], path[200], host[64], why[264];
 };
 
-/* Not by default: such gathers wait for each other by memory operations of the streams, which no
- * abort ends; a rank that dies before its gather would leave the streams of the others waiting
- * for good. */
+/* Off by default: such gathers wait for each other by memory operations of the streams, which no
+ * abort ends. If a rank died before its gather, the streams of the others would wait for ever. */
 static bool wants_zero_ctas(void)
 {
     const char *text = getenv("DTRUN_NCCL_ZERO_CTA");
@@ -44,14 +43,14 @@ static void find(struct nccl *n, struct fact *out)
     }
 }
 
-/* What came over the network ends somewhere. */
+/* The texts came over the network, so make sure that each ends with NUL. */
 static void end_texts(struct fact *x)
 {
     x->number[sizeof x->number - 1] = x->path[sizeof x->path - 1] = x->host[sizeof x->host - 1] =
         x->why[sizeof x->why - 1] = '\0';
 }
 
-/* " on host b"; "" where all ranks are on one. */
+/* " on host b"; "" if all ranks are on one host. */
 static const char *on_host(const struct dt_comm *c, const struct fact *x, char out[80])
 {
     (void)snprintf(out, 80, "%s%s", c->ops == &dt_comm_nccl_hosts ? " on host " : "",
@@ -89,8 +88,8 @@ static int compare_versions(const struct dt_comm *c, const struct fact *all, str
     return 0;
 }
 
-/* Libraries of one version may still differ: one that somebody built with less. What a rank
- * lacks nobody may call, since the others would wait for it there. */
+/* Libraries of one version may still differ, because one was built with fewer features. A feature
+ * that one rank lacks is used by no rank, since the others would wait for that rank. */
 static void agree_on_features(struct dt_comm *c, const struct fact *all)
 {
     struct nccl *n = c->state;
@@ -101,11 +100,11 @@ static void agree_on_features(struct dt_comm *c, const struct fact *all)
         any |= all[r].features;
         n->features &= all[r].features;
     }
-    /* what all ask for is between windows */
+    /* gathers without multiprocessors need windows */
     n->features |= (n->features & DT_NCCL_ZERO_CTAS) != 0 ? DT_NCCL_WINDOWS : 0;
-    /* the others were not wanted everywhere */
+    /* ZERO_CTAS and BESIDE are left out: a user may have turned them off on some hosts */
     unsigned missing = any & ~n->features & (DT_NCCL_SPLIT | DT_NCCL_WINDOWS);
-    /* in a group all may have what a rank outside of it lacks */
+    /* Warn once, for the world: all ranks of a group may have what a rank outside of it lacks. */
     if (missing == 0 || c->rank != 0 || c->parent != NULL) {
         return;
     }

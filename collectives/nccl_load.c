@@ -1,4 +1,4 @@
-/* Finds NCCL and its functions; what an older library lacks stays null. */
+/* Finds NCCL and its functions. Functions that an older library lacks stay null. */
 #include "collectives/nccl_load.h"
 
 #include "base/library.h"
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST 21400   /* the first with communicators that do not block */
-#define ORDERED 22600 /* the first that knows NCCL_LAUNCH_ORDER_IMPLICIT */
-/* the first whose kernels over symmetric windows end when their communicator is aborted */
+#define LEAST 21400   /* first version with communicators that do not block */
+#define ORDERED 22600 /* first version that knows NCCL_LAUNCH_ORDER_IMPLICIT */
+/* first version whose kernels over symmetric windows end when their communicator is aborted */
 #define WINDOWS 22907
 
 static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
@@ -37,7 +37,7 @@ static const struct dt_symbol later_functions[] = {
 
 static void write_number(void)
 {
-    int v = table.version; /* 2812 was 2.8.12; since 2.9 it is 20900 */
+    int v = table.version; /* 2812 is 2.8.12; since 2.9 versions are numbered 20900 */
     if (v < 10000) {
         (void)snprintf(table.number, sizeof table.number, "%d.%d.%d", v / 1000, v % 1000 / 100, v % 100);
     } else {
@@ -45,14 +45,16 @@ static void write_number(void)
     }
 }
 
-/* Kernels of NCCL wait on the device for those of the other ranks. Of two communicators at once
- * they would wait for good where one rank's device has begun with the first and another's with
- * the second, and neither finds room beside it. With this variable NCCL (2.26 or newer) begins a
- * kernel only when the one that the host asked for before it, of whichever communicator, has all
- * its blocks on the device (by launch completion events, CUDA 12.3; before, when it is through).
- * That is what NCCL's documentation asks for, "Using multiple NCCL communicators concurrently",
- * of programs that ask in the same order on all ranks, as ours do. Who has set it to something
- * else keeps that, and one stream. */
+/* True if the kernels of two communicators may be on the device at once.
+ *
+ * NCCL's kernels wait on the device for those of the other ranks. Two communicators can deadlock:
+ * one rank's device has begun with the first, another's with the second, and neither finds room
+ * beside it. With this variable NCCL (2.26 or newer) begins a kernel only after the kernel that the
+ * host launched before it, of any communicator, has all its blocks on the device (by launch
+ * completion events, CUDA 12.3; before 12.3, after that kernel has ended). The program must launch
+ * in the same order on all ranks, as ours does: NCCL's documentation, "Using multiple NCCL
+ * communicators concurrently". A user's other value is kept; then all communicators share one
+ * stream. */
 static bool order_launches(int version)
 {
     const char *text = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -86,8 +88,8 @@ static bool take(void *library)
     return true;
 }
 
-/* NCCL puts this variable above what a program asks for, and a rank that sits in a call of a
- * communicator that blocks hears of no end (NCCL's documentation, "Environment Variables"). */
+/* This variable of NCCL overrides what a program asks for. A rank inside a blocking call could not
+ * be told that the round ends (NCCL's documentation, "Environment Variables"). */
 static void refuse_blocking(void)
 {
     const char *text = getenv("NCCL_COMM_BLOCKING");

@@ -1,12 +1,11 @@
-/* Calls that may take their time, and leaving. NCCL's communicators are not blocking: a call
- * returns at once, and its work is through when the state is no longer "in progress". Whoever
- * waits looks at the state, at the other ranks, at orders and at the clock; so nobody ever sits
- * inside NCCL.
+/* Calls that take time, and leaving. NCCL's communicators are not blocking: a call returns at once,
+ * and its work is complete when the state is no longer "in progress". The waiting thread polls the
+ * state, the other ranks, the page's orders and the clock. So no thread ever blocks inside NCCL.
  *
- * Stopping: ncclCommRevoke where the version has it (what is on the device ends, nothing is
- * freed), else or when that takes too long ncclCommAbort. Both run in a thread of their own,
- * since an abort may hang: then its communicator is left where it is, until the process ends. So
- * does ncclCommDestroy. */
+ * Stopping calls ncclCommRevoke where the version has it, which ends what is on the device and
+ * frees nothing. Without it, or when it takes too long, ncclCommAbort follows. Both run in a thread
+ * of their own, since an abort may hang. A communicator whose abort hangs is left until the process
+ * ends. ncclCommDestroy is run the same way. */
 #include "collectives/nccl.h"
 #include "collectives/shm.h"
 
@@ -20,16 +19,16 @@
 #include <string.h>
 #include <time.h>
 
-#define REVOKE_S 5.0 /* then it is aborted */
-#define END_S 10.0   /* what closing may take */
-#define CAUSE_S 0.2  /* what the hosts have to say who is lost, when NCCL fails first */
-/* since 2.23 each collective is enqueued by a thread that NCCL starts for it, which takes tens of
- * microseconds */
+#define REVOKE_S 5.0 /* longest time of a revoke, before the abort */
+#define END_S 10.0   /* longest time of closing */
+/* how long to wait for the control to name a lost rank, when NCCL fails first */
+#define CAUSE_S 0.2
+/* Since 2.23 NCCL starts a thread to enqueue each collective, which takes tens of microseconds. */
 #define SPIN_S 2e-4
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 
-/* For who must not wait for a call that holds it. */
+/* Takes the lock, but does not wait for a call that keeps it for longer. */
 static bool lock_soon(struct nccl *n, int64_t nanoseconds)
 {
     struct timespec until;
@@ -49,12 +48,11 @@ static enum dt_status status_of(int result)
     case NCCL_REMOTE_ERROR:
         return DT_PEER;
     default:
-        return DT_IO; /* device, network, NCCL itself: another try may work */
+        return DT_IO; /* device, network, NCCL itself: a restart may work */
     }
 }
 
-/* The communicator of the hosts by which c's ranks are asked and told; of a group that is still
- * being split off, its parent's. */
+/* The control of c. For a group that is still being split off, its parent's control. */
 static struct dt_comm *hosts_of(struct dt_comm *c)
 {
     while (!((struct nccl *)c->state)->control_open && c->parent != NULL) {
@@ -63,8 +61,8 @@ static struct dt_comm *hosts_of(struct dt_comm *c)
     return ((struct nccl *)c->state)->control;
 }
 
-/* By NCCL's last word: buffers are made with the first collectives, when the rest of the GPU is
- * taken. */
+/* Reads NCCL's last error text. NCCL makes buffers with the first collectives, when the job has
+ * taken the rest of the GPU. */
 static bool lacks_memory(int result, const char *more)
 {
     return result == NCCL_UNHANDLED_CUDA_ERROR &&
@@ -72,13 +70,13 @@ static bool lacks_memory(int result, const char *more)
             strstr(more, "CUDA malloc") != NULL);
 }
 
-/* NCCL has failed. That may be the echo of a lost rank, and come before the hosts know of it:
- * what they say within CAUSE_S is the cause. */
+/* Makes the error of a failed NCCL call. The failure may be a consequence of a lost rank that the
+ * control does not know of yet. So wait CAUSE_S: what the control says by then is the cause. */
 static int result_error(struct dt_comm *c, int result, const char *what, struct dt_error *err)
 {
     struct nccl *n = c->state;
     struct dt_comm *hosts = hosts_of(c);
-    const char *more = n->lib->last_error(NULL); /* the process's last one; may be empty */
+    const char *more = n->lib->last_error(NULL); /* the last error of the process; may be empty */
     struct dt_text where;
     for (double end_s = dt_now_s() + CAUSE_S; dt_now_s() < end_s;) {
         if (dt_comm_stopped(c, err) != 0 || hosts->ops->poll(hosts, err) != 0) {
@@ -102,15 +100,15 @@ static int result_error(struct dt_comm *c, int result, const char *what, struct 
     return -1;
 }
 
-/* The state of one handle: NCCL_IN_PROGRESS while a call goes on, or before there is a handle;
- * -1 when it was stopped. */
+/* The state of one handle: NCCL_IN_PROGRESS while a call is in progress, or before there is a
+ * handle. -1: it was stopped. */
 static int state_of(struct nccl *n, enum nccl_which which)
 {
     int state = NCCL_IN_PROGRESS, rc = NCCL_SUCCESS;
     if (n->dead || pthread_mutex_trylock(&n->lock) != 0) {
         return n->dead ? -1 : NCCL_IN_PROGRESS;
     }
-    /* NCCL's thread sets it */
+    /* a thread of NCCL sets the handle */
     nccl_comm handle = __atomic_load_n(&n->handles[which], __ATOMIC_ACQUIRE);
     if (n->dead) {
         state = -1;
@@ -139,7 +137,8 @@ int nccl_look(struct dt_comm *c, struct dt_error *err)
 {
     struct nccl *n = c->state;
     for (int i = 0; i < NCCL_HANDLES; i++) {
-        int state = state_of(n, (enum nccl_which)i); /* in progress, too, where there is none */
+        /* also NCCL_IN_PROGRESS if there is no such handle */
+        int state = state_of(n, (enum nccl_which)i);
         if (state == -1) {
             return nccl_first(n, err);
         }
@@ -198,7 +197,7 @@ int nccl_settle(struct dt_comm *c, enum nccl_which which, int rc, double timeout
 
 /* ---- leaving ---- */
 
-/* All handles first, then until all are at rest. */
+/* Revokes all handles first, then waits for all of them. */
 static bool revoke(struct nccl *n)
 {
     double until_s = dt_now_s() + REVOKE_S;
@@ -209,8 +208,9 @@ static bool revoke(struct nccl *n)
             continue;
         }
         if (n->lib->async_error(n->handles[i], &state) != NCCL_SUCCESS || state != NCCL_SUCCESS) {
-            return false; /* in the middle of another call, or failed: ncclCommRevoke is for what
-                           * is well */
+            /* ncclCommRevoke is only for communicators that are well: not failed, and no call in
+             * progress */
+            return false;
         }
         rc = n->lib->revoke(n->handles[i], 0);
         well = rc == NCCL_SUCCESS || rc == NCCL_IN_PROGRESS;
@@ -226,8 +226,8 @@ static bool revoke(struct nccl *n)
     return well;
 }
 
-/* False: before 2.19 an abort by another thread than the one whose call goes on frees what that
- * call uses; nothing is on the device then. */
+/* Before 2.19 an abort frees memory that a call in progress in another thread still uses. Then
+ * return false; nothing is on the device during such a call. */
 static bool may_abort(const struct nccl *n, nccl_comm handle)
 {
     int state = NCCL_SUCCESS;
@@ -245,8 +245,8 @@ static void abort_one(struct nccl *n, enum nccl_which which)
     }
 }
 
-/* The calling thread's first: NCCL puts back whichever device it finds, and a thread's own one
- * is GPU 0. Afterwards the device may be closed. */
+/* Sets the device, as the first thing a thread does: NCCL restores the device that it finds, and a
+ * new thread's device is GPU 0. Once the thread has done so, the device may be closed. */
 static void take_device(struct nccl *n)
 {
     int begins = NCCL_BEGINS;
@@ -262,9 +262,10 @@ static void *abort_gather(void *argument)
     return NULL;
 }
 
-/* Side by side: an abort waits for what its communicator has on the device, which may stand
- * behind what the other one's abort ends. One after the other where nobody waits for it any
- * more: the device may be closed. */
+/* Aborts both handles, in two threads. An abort waits for the kernels of its communicator, which
+ * may stand behind kernels that the other handle's abort ends. If the closing thread has given up
+ * waiting, the device may be closed, so no second thread is started: the handles are aborted one
+ * after the other. */
 static void abort_all(struct nccl *n)
 {
     pthread_t gather;
@@ -278,7 +279,7 @@ static void abort_all(struct nccl *n)
     if (beside) {
         (void)pthread_join(gather, NULL);
     } else {
-        abort_one(n, NCCL_GATHER); /* it may have been split off meanwhile */
+        abort_one(n, NCCL_GATHER); /* the handle may have been split off meanwhile */
     }
 }
 
@@ -288,7 +289,7 @@ static void come_to_rest(struct nccl *n)
     (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_AT_REST);
 }
 
-/* Waits for a call that goes on, but not for one that does not come back: the abort ends what it
+/* Waits a moment for a call in progress. If the call does not return, the abort ends what the call
  * waits for. */
 static void *stop_main(void *argument)
 {
@@ -329,7 +330,7 @@ static void *destroy_main(void *argument)
     return NULL;
 }
 
-/* fn(n) in a thread that nobody joins; n->rest tells when it is through. */
+/* Runs fn(n) in a detached thread; n->rest tells when it has ended. */
 static void in_thread(struct nccl *n, void *(*fn)(void *))
 {
     pthread_t thread;
@@ -338,7 +339,7 @@ static void in_thread(struct nccl *n, void *(*fn)(void *))
     (void)pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
     atomic_store(&n->rest, NCCL_BEGINS);
     if (pthread_create(&thread, &alone, fn, n) != 0) {
-        (void)fn(n); /* no thread to be had: then here */
+        (void)fn(n); /* no thread can be started: run it here */
     }
     (void)pthread_attr_destroy(&alone);
 }
@@ -364,8 +365,8 @@ int nccl_give_up(struct dt_comm *c, struct dt_error *err)
     (void)pthread_mutex_unlock(&n->facts_lock);
     if (first) {
         struct dt_comm *hosts = hosts_of(c);
-        hosts->ops->tell(hosts, err); /* before the device is let go: whoever finds garbage knows
-                                       * why */
+        /* Tell them before the streams are released: a rank that finds garbage must know why. */
+        hosts->ops->tell(hosts, err);
     }
     nccl_stop(c);
     return -1;
@@ -408,26 +409,27 @@ bool nccl_end(struct dt_comm *c)
 {
     struct nccl *n = c->state;
     bool rest = true;
-    if (n->splitting) { /* until its parent is at rest, NCCL may still put this group's
-                         * communicator here */
+    /* NCCL may put this group's communicator here until the parent is at rest. */
+    if (n->splitting) {
         rest = nccl_await_rest(c->parent);
     }
     if (rest && n->opened && !atomic_load(&n->stopping) && atomic_load(&c->stopped) == 0 && finalize(c)) {
         in_thread(n, destroy_main);
         rest = nccl_await_rest(c);
-    } else if (rest &&
-               (atomic_load(&n->stopping) || has_handles(n))) { /* in this order: who stops it may be writing them */
+    } else if (rest && (atomic_load(&n->stopping) || has_handles(n))) { /* test `stopping` first: the
+                                                                 * thread that stops may be
+                                                                 * writing the handles */
         nccl_stop(c);
         rest = nccl_await_rest(c);
-        if (rest && has_handles(n)) { /* it was revoked, or one came late: now what they hold is
-                                       * freed */
+        /* The handles were only revoked, or one was made late. Free what they hold. */
+        if (rest && has_handles(n)) {
             in_thread(n, abort_main);
             rest = nccl_await_rest(c);
         }
     }
     if (!rest) {
         int going = NCCL_GOES_ON;
-        /* no thread more takes the device */
+        /* from here on no other thread sets the device */
         (void)atomic_compare_exchange_strong(&n->rest, &going, NCCL_LEFT);
         dt_log(DT_LOG_WARN, "comm",
                "communicator %s: NCCL %s does not end it; it is left as it is until the process ends", c->name,

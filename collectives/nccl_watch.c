@@ -1,8 +1,9 @@
-/* Who is where. NCCL itself does not tell which rank it waits for, so each rank's stream writes
- * into memory that the ranks of its host share: the number of the collective that it has come
- * to, and of the one that it has come through. What ranks are about to do lies beside it and is
- * compared by whoever comes later: NCCL would hang or compute nonsense where they differ. Of
- * other hosts it is known when they fail or are gone, by the control. */
+/* Tells which rank is in which collective. NCCL does not tell which rank it waits for. So each
+ * rank's stream writes two numbers into memory that the ranks of its host share: the collective
+ * it has reached, and the last one it has finished. Beside them lies a description of what each
+ * rank is about to do. The rank that comes later compares it with its own, since NCCL would hang
+ * or compute nonsense if they differed. Of other hosts, the control tells when they fail or are
+ * gone. */
 #include "collectives/nccl.h"
 #include "collectives/tcp.h"
 
@@ -16,7 +17,7 @@
 #include <string.h>
 
 #define NAMED_MAX 4
-/* ranks beside the missing one, on another host, give up first: they can name it */
+/* ranks on the missing rank's host give up first, because they can name it */
 #define OTHERS_MORE_S 2.0
 
 static struct nccl_side *side(const struct nccl *n, int i)
@@ -82,10 +83,11 @@ void nccl_mark(struct dt_comm *c, struct dt_stream *s, bool done)
     dt_stream_write_word(s, done ? &own->done : &own->ready, n->step);
 }
 
-/* What side i says of collective `number`; false when that is another one by now, or not yet. */
-static bool read_said(const struct nccl *n, int i, uint32_t number, uint64_t *digest, char out[NCCL_TEXT_BYTES])
+/* Reads what side i has published for collective `number`. False: side i has not come to that
+ * number, or has overwritten it. */
+static bool read_notice(const struct nccl *n, int i, uint32_t number, uint64_t *digest, char out[NCCL_TEXT_BYTES])
 {
-    const struct nccl_said *x = &side(n, i)->said[number % NCCL_RING];
+    const struct nccl_notice *x = &side(n, i)->notices[number % NCCL_RING];
     uint64_t words[NCCL_TEXT_WORDS];
     if (atomic_load(&x->number) != number) {
         return false;
@@ -99,10 +101,10 @@ static bool read_said(const struct nccl *n, int i, uint32_t number, uint64_t *di
     return atomic_load(&x->number) == number;
 }
 
-int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err)
+int nccl_publish(struct dt_comm *c, const struct dt_collective *x, struct dt_error *err)
 {
     struct nccl *n = c->state;
-    struct nccl_said *mine = &side(n, n->own_side)->said[n->step % NCCL_RING];
+    struct nccl_notice *mine = &side(n, n->own_side)->notices[n->step % NCCL_RING];
     uint64_t h = shm_mix(shm_mix(shm_mix(1, n->step), (uint64_t)x->count),
                          (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
@@ -114,14 +116,14 @@ int nccl_say(struct dt_comm *c, const struct dt_collective *x, struct dt_error *
     (void)snprintf(ours, sizeof ours, "%s %.40s of %lld %s", dt_coll_name(x->kind), x->name, (long long)x->count,
                    dt_dtype_name(x->type));
     memcpy(words, ours, sizeof words);
-    atomic_store(&mine->number, 0); /* none has that number */
+    atomic_store(&mine->number, 0); /* 0 marks it as being written */
     for (int i = 0; i < NCCL_TEXT_WORDS; i++) {
         atomic_store(&mine->text[i], words[i]);
     }
     atomic_store(&mine->digest, h);
     atomic_store(&mine->number, n->step);
     for (int i = 0; i < n->side_count; i++) {
-        if (i != n->own_side && read_said(n, i, n->step, &digest, theirs) && digest != h) {
+        if (i != n->own_side && read_notice(n, i, n->step, &digest, theirs) && digest != h) {
             return dt_fail(err, DT_INVALID,
                            "communicator %s: the ranks disagree on collective %u: rank %d does %s, rank %d does %s",
                            c->name, n->step, shm_shown(c, c->rank), ours, rank_of(c, i), theirs);
@@ -137,7 +139,7 @@ static void describe_side(const struct nccl *n, int i, uint32_t number, const ch
     uint64_t digest;
     if (number == 0) {
         dt_text_puts(out, ", which has come to no collective yet");
-    } else if (read_said(n, i, number, &digest, text)) {
+    } else if (read_notice(n, i, number, &digest, text)) {
         dt_text_printf(out, "%s%s (number %u)", before, text, number);
     } else {
         dt_text_printf(out, "%snumber %u", before, number);
@@ -164,7 +166,8 @@ bool nccl_waits(struct dt_comm *c)
     return look(&own->ready) != look(&own->done);
 }
 
-/* For how long this rank's stream was seen to stand in collective `ready`. */
+/* Seconds for which this rank's stream has stood in collective `ready`, as far as we have
+ * looked. */
 static double stands_s(struct nccl *n, uint32_t ready, uint32_t done)
 {
     double now_s = dt_now_s();
@@ -179,7 +182,7 @@ static double stands_s(struct nccl *n, uint32_t ready, uint32_t done)
     return seconds;
 }
 
-/* Ranks of this host that have not come to collective `ready`; how many. */
+/* Lists the ranks of this host that have not reached collective `ready`. Returns how many. */
 static int describe_missing(const struct dt_comm *c, uint32_t ready, struct dt_text *out)
 {
     const struct nccl *n = c->state;

@@ -1,6 +1,6 @@
-/* Non-blocking sockets and poll(). With a page, poll wakes every 20 ms to look at the order: a
- * futex and a socket cannot be waited for together, and an agent that aborts a round also closes
- * the store, which wakes most waits at once. */
+/* Non-blocking sockets and poll(). With a page, poll wakes every 20 ms to read the order, because a
+ * thread cannot wait for a futex and a socket at once. Most waits end earlier: an agent that aborts
+ * a round also closes the store, which ends their connections. */
 #include "collectives/net.h"
 
 #include "base/clock.h"
@@ -22,10 +22,10 @@
 
 static const double order_interval_s = 0.02;
 
-/* Most answers come within this time, and to be put to sleep and woken costs both sides more
- * than looking: on an idle virtual machine a round trip through the store takes 50 us with
- * sleeping and 25 us without (`bench store`). Whoever else wants the processor gets it between
- * two looks. */
+/* Seconds of polling before a thread sleeps. Most answers come within this time, and sleeping and
+ * waking costs both sides more than polling. On an idle virtual machine a round trip through the
+ * store takes 50 us with sleeping and 25 us without (`bench store`). Between two polls the thread
+ * yields the processor. */
 static const double look_s = 50e-6;
 
 char *dt_net_name(const char *host, int port, char *out, size_t out_bytes)
@@ -44,14 +44,14 @@ static int fail_stopped(const struct dt_net *n, const char *what, struct dt_erro
     return dt_fail(err, DT_STOPPED, "%s: %s: the round was ended", n->name, what);
 }
 
-/* Errors of a connected socket: the peer is gone, unless the order says that this is how rounds
- * end. */
+/* The error of a connected socket: DT_PEER, or DT_STOPPED if the page orders an abort, because then
+ * closed connections are expected. */
 static int fail_gone(const struct dt_net *n, const char *what, const char *cause, struct dt_error *err)
 {
     return is_aborted(n->page) ? fail_stopped(n, what, err) : dt_fail(err, DT_PEER, "%s: %s: %s", n->name, what, cause);
 }
 
-/* Looks without sleeping for a short time. */
+/* Polls for a short time without sleeping. */
 static bool comes_soon(int fd, double deadline_s)
 {
     double until_s = fmin(deadline_s, dt_now_s() + look_s);
@@ -65,7 +65,8 @@ static bool comes_soon(int fd, double deadline_s)
     return false;
 }
 
-/* 1: ready, 0: the deadline passed, -1: ordered to stop. Looks at the socket at least once. */
+/* 1: ready; 0: the deadline passed; -1: the page ordered an abort. Polls the socket at least
+ * once. */
 static int wait_for(const struct dt_net *n, short events, double deadline_s, const char *what, struct dt_error *err)
 {
     if (events == POLLIN && !is_aborted(n->page) && comes_soon(n->fd, deadline_s)) {
@@ -102,8 +103,8 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* A connection to ourselves: with a free ephemeral port as target the kernel can join a socket
- * with itself. */
+/* True for a connection to ourselves. If the target is a free ephemeral port, the kernel may choose
+ * it as the source port too, and join the socket with itself. */
 static bool is_own(int fd)
 {
     struct sockaddr_storage a = {0}, b = {0};
@@ -112,8 +113,8 @@ static bool is_own(int fd)
            getpeername(fd, (struct sockaddr *)&b, &b_size) == 0 && a_size == b_size && memcmp(&a, &b, a_size) == 0;
 }
 
-/* One attempt at one address: 0 with n->fd connected, or -1 with errno-like text in cause; -2
- * when ordered to stop. */
+/* Tries one address once. 0: n->fd is connected; -1: `cause` says why not; -2: the page ordered an
+ * abort. */
 static int try_address(struct dt_net *n, const struct addrinfo *a, double deadline_s, char *cause, size_t cause_bytes,
                        struct dt_error *err)
 {
@@ -147,7 +148,7 @@ static int try_address(struct dt_net *n, const struct addrinfo *a, double deadli
     return 0;
 }
 
-/* All addresses of the name once. */
+/* Tries each address of the name once. */
 static int try_all(struct dt_net *n, const char *host, int port, double deadline_s, char *cause, size_t cause_bytes,
                    struct dt_error *err)
 {
@@ -163,7 +164,7 @@ static int try_all(struct dt_net *n, const char *host, int port, double deadline
     }
     int rc = -1;
     for (const struct addrinfo *a = found; a != NULL && rc == -1; a = a->ai_next) {
-        /* One dead address must not use up the time of the others. */
+        /* One dead address must leave time for the others. */
         double until_s =
             a->ai_next != NULL ? fmin(deadline_s, dt_now_s() + fmax((deadline_s - dt_now_s()) / 3, 0.2)) : deadline_s;
         rc = try_address(n, a, until_s, cause, cause_bytes, err);
@@ -246,8 +247,8 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
                        "%s: %s; must be a name or an address of this host", all ? "*" : host, gai_strerror(code));
     }
     int rc = -1;
-    for (int pass = 0; pass < 2 && rc != 0; pass++) { /* all addresses: IPv6 first, it serves
-                                                       * both; a name: IPv4 first */
+    /* For all addresses try IPv6 first, which serves both families. For a name try IPv4 first. */
+    for (int pass = 0; pass < 2 && rc != 0; pass++) {
         for (const struct addrinfo *a = found; a != NULL && rc != 0; a = a->ai_next) {
             if ((a->ai_family == AF_INET6) == (all ? pass == 0 : pass == 1)) {
                 rc = listen_at(&made, a, backlog);
@@ -260,7 +261,7 @@ int dt_net_listen(struct dt_net *n, const char *host, int port, int backlog, str
     if (rc != 0 || getsockname(made.fd, (struct sockaddr *)&at, &size) != 0) {
         code = errno;
         (void)dt_fail_errno(err, "%s: listen", made.name);
-        if (code == EACCES) { /* another try is denied, too */
+        if (code == EACCES) { /* not DT_IO, since a restart would be denied, too */
             (void)dt_fail(err, DT_INVALID, "%s: listen: " DT_NET_DENIED, made.name);
         } else if (code == EADDRNOTAVAIL) {
             (void)dt_fail(err, DT_NOT_FOUND, "%s: is no address of this host", host);
@@ -291,7 +292,7 @@ int dt_net_listen_within(struct dt_net *n, const char *host, const struct dt_por
         if (dt_net_listen(n, host, ports->lo + (ports->first % span + i) % span, backlog, page, port_out, err) == 0) {
             return 0;
         }
-        /* the name: another port is no better */
+        /* the name is at fault, so other ports would fail, too */
         if (err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) {
             return -1;
         }
@@ -374,7 +375,7 @@ int dt_net_write(struct dt_net *n, const void *data, size_t size, double deadlin
     return 0;
 }
 
-/* Between at_least and size bytes. */
+/* Reads at least at_least and at most size bytes. */
 static int read_between(struct dt_net *n, void *data, size_t at_least, size_t size, size_t *out, double deadline_s,
                         struct dt_error *err)
 {

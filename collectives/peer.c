@@ -1,22 +1,24 @@
 /* Ranks whose devices reach each other's memory: several on one GPU, or GPUs of one host. Each
- * rank's arenas are imported by all others, and a rank's stream reads its peers' buffers where
- * they are; sums are those of the kernel `sum_slices`, in tree order, so the bits are those of
- * every other backend.
+ * rank imports the arenas of all others, and its stream reads the peers' buffers in place. Sums
+ * are those of the kernel `sum_slices`, in tree order, so they have the same bits as every other
+ * backend's.
  *
- *   arenas          | ready | wait for all | rank r sums slice r over all buffers, copies the sum to all | done | wait for all |
- *   small, or other | copy to my stage | ready | wait for all | read all stages |                  two stages, used in turn
+ *   arenas          | ready | wait for all | rank r sums slice r over all buffers,
+ *                   | copies the sum to all | done | wait for all |
+ *   small, or other | copy to my stage | ready | wait for all | read all stages |
+ *                   two stages, used in turn
  *
- * Streams meet by words in shared host memory: a stream writes the number of its step to its own
- * word and waits for those of its peers. No kernel spins, and a host can let a stream go on
- * whose peer will never write: that is how a lost rank leaves nobody inside. Nothing is valid
- * then; dt_comm_poll says so.
+ * Streams synchronize by words in shared host memory: a stream writes the number of its step to
+ * its own word and waits for the words of its peers. No kernel spins. If a peer is lost, the
+ * host writes the words itself, so no stream is left waiting. The data is invalid then, and
+ * dt_comm_poll fails.
  *
- * The hosts have a communicator of their own, over shared memory (`control`): handles travel
- * there, it knows when a process has ended, and what one fails with all others are told. The
- * host never waits for its peers in `start`; what ranks do is compared by whoever comes later.
+ * The ranks have a second communicator over shared memory (`control`). It carries memory
+ * handles, notices when a process has ended, and tells all ranks the failure of one. The host
+ * never waits for its peers in `start`: the rank that comes later compares what the ranks do.
  *
- * Buffers lie at the same place of the arena on every rank, or, for all_gather in place, each at
- * its slice of it. */
+ * Buffers lie at the same offset of the arena on every rank. For all_gather in place each rank's
+ * input lies at its slice of the output. */
 #include "collectives/backends.h"
 #include "collectives/peer.h"
 #include "collectives/shm.h"
@@ -33,7 +35,7 @@
 #include <unistd.h>
 
 #define SMALL_BYTES ((size_t)16384)
-#define STAGE_BYTES ((size_t)1 << 20) /* each of the two */
+#define STAGE_BYTES ((size_t)1 << 20) /* bytes of each of the two stages */
 #define CLOSE_S 10.0
 #define DRAINED_S 0.002
 
@@ -43,7 +45,7 @@ struct place {
     size_t offset;
 };
 
-/* One collective being enqueued. */
+/* One collective while it is being enqueued. */
 struct op {
     struct dt_comm *c;
     struct peer *p;
@@ -70,7 +72,7 @@ static bool find(const struct dt_comm *c, const void *at, size_t size_bytes, str
     return false;
 }
 
-/* Where `rank` of c has what lies at `place` here. */
+/* Returns the address of `rank`'s buffer at `place`. */
 static char *reach(const struct dt_comm *c, const struct place *place, int rank)
 {
     for (; c != place->owner; c = c->parent) {
@@ -79,14 +81,14 @@ static char *reach(const struct dt_comm *c, const struct place *place, int rank)
     return ((const struct peer *)c->state)->arenas[place->arena].base[rank] + place->offset;
 }
 
-/* What a step passes on; two, in turn: who comes to the next step but one has left all peers
- * behind this one. */
+/* Returns the stage of `rank` for a step. Two stages are enough: a rank that enters step n + 2
+ * knows that all peers have finished reading step n. */
 static char *stage(const struct op *o, int rank, uint32_t step)
 {
     return o->p->arenas[0].base[rank] + (step & 1) * STAGE_BYTES;
 }
 
-/* Host memory of all ranks by one collective of the hosts. */
+/* Gathers small facts in host memory from all ranks, by the control. */
 static int gather(struct dt_comm *c, const char *name, const void *mine, void *all, size_t size_bytes,
                   struct dt_error *err)
 {
@@ -98,7 +100,7 @@ static int gather(struct dt_comm *c, const char *name, const void *mine, void *a
 
 struct offer {
     char handle[DT_DEVICE_HANDLE_BYTES];
-    int64_t size_bytes; /* negative: this rank has none, and the text says why */
+    int64_t size_bytes; /* negative: this rank has no arena, and `why` says why */
     char why[200];
 };
 
@@ -189,8 +191,8 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return control->ops->offer(control, ticket, err);
 }
 
-/* The sides: an arena of the hosts' communicator, which all streams of this rank may write to
- * and wait for. */
+/* Opens the sides: an arena of the control that the streams of this rank may write to and wait
+ * for. */
 static int open_sides(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
@@ -257,7 +259,8 @@ static void leave(struct op *o)
     wait_for_all(o, true);
 }
 
-/* Room for the inputs of a sum. A stream that is PEER_RING sums behind is waited for. */
+/* Returns an array for the inputs of a sum. Waits for a stream that is PEER_RING sums behind,
+ * because it may not have read its array yet. */
 static const void **take_inputs(struct op *o)
 {
     struct peer *p = o->p;
@@ -303,9 +306,9 @@ static void copy(struct op *o, void *to, const void *from, size_t size_bytes)
     }
 }
 
-/* ---- the two ways ---- */
+/* ---- the two algorithms ---- */
 
-/* Elements at..at + n of each slice, through the stages. */
+/* Elements at .. at + n of each slice, by way of the stages. */
 static void run_staged(struct op *o, int64_t at, int64_t n)
 {
     const struct dt_collective *x = o->x;
@@ -333,7 +336,7 @@ static void run_staged(struct op *o, int64_t at, int64_t n)
     }
 }
 
-/* Buffers in arenas are used where they are. */
+/* Buffers in arenas, used in place. */
 static void run_direct(struct op *o, const struct place *in_at, const struct place *out_at)
 {
     const struct dt_collective *x = o->x;
@@ -377,19 +380,21 @@ static void run_direct(struct op *o, const struct place *in_at, const struct pla
 
 /* ---- do all ranks do the same? ---- */
 
-/* Says what this rank is about to do and compares it with those who have come already. */
-static int say(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at,
-               struct dt_error *err)
+/* Publishes what this rank is about to do. Compares it with what other ranks have published for the
+ * same collective. */
+static int publish(struct op *o, int64_t number, const struct place *in_at, const struct place *out_at,
+                   struct dt_error *err)
 {
     const struct dt_collective *x = o->x;
-    struct peer_said *mine = &o->p->sides[o->c->rank]->said[number % PEER_RING];
+    struct peer_notice *mine = &o->p->sides[o->c->rank]->notices[number % PEER_RING];
     uint64_t h = shm_mix(shm_mix(shm_mix(1, (uint64_t)number), (uint64_t)x->count),
                          (uint64_t)x->kind << 32 | (uint64_t)x->type << 16 | (uint64_t)x->op);
     h = shm_mix(h, (uint64_t)(x->kind == DT_BROADCAST ? x->root : 0));
     for (const char *c = x->name; *c != '\0'; c++) {
         h = shm_mix(h, (uint64_t)(unsigned char)*c);
     }
-    if (out_at != NULL) { /* in arenas: at the same place, or each at its slice */
+    /* arena offsets must agree, except where each rank's buffer is its own slice */
+    if (out_at != NULL) {
         size_t own =
             x->kind == DT_ALL_GATHER && x->in == (const char *)x->out + (size_t)o->c->rank * (size_t)x->count * o->width
                 ? 1
@@ -409,7 +414,7 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
     atomic_store(&mine->digest, h);
     atomic_store(&mine->number, number);
     for (int r = 0; r < o->c->size; r++) {
-        const struct peer_said *other = &o->p->sides[r]->said[number % PEER_RING];
+        const struct peer_notice *other = &o->p->sides[r]->notices[number % PEER_RING];
         if (atomic_load(&other->number) != number || atomic_load(&other->digest) == h) {
             continue;
         }
@@ -430,9 +435,9 @@ static int say(struct op *o, int64_t number, const struct place *in_at, const st
 
 /* ---- the backend's row ---- */
 
-/* A stream that waits for its peers holds nothing that another one needs, since no kernel spins:
- * of collectives that all ranks start in one order, the first that is not through waits only for
- * what its rank has enqueued before it. Sums have their own order, wherever they run. */
+/* A stream that waits for its peers occupies nothing that another stream needs, since no kernel
+ * spins. All ranks start the collectives in one order, so the oldest unfinished one waits only for
+ * work that each rank has enqueued before it. The order of a sum does not depend on the stream. */
 static bool beside(const struct dt_comm *c)
 {
     (void)c;
@@ -448,7 +453,7 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
     size_t out_bytes = x->kind == DT_ALL_GATHER ? part * (size_t)c->size : part;
     struct place in_at, out_at;
     bool direct = in_bytes > SMALL_BYTES && find(c, x->in, in_bytes, &in_at) && find(c, x->out, out_bytes, &out_at);
-    if (say(&o, number, direct ? &in_at : NULL, direct ? &out_at : NULL, err) != 0) {
+    if (publish(&o, number, direct ? &in_at : NULL, direct ? &out_at : NULL, err) != 0) {
         shm_fail(o.p->control, err);
         return -1;
     }
@@ -466,7 +471,7 @@ static int start(struct dt_comm *c, const struct dt_collective *x, int64_t numbe
     return 0;
 }
 
-/* Without a stream: host memory, and the hosts' communicator. */
+/* Without a stream the buffers are host memory, and the control runs the collective. */
 static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number, double timeout_s, struct dt_error *err)
 {
     (void)number;
@@ -474,8 +479,8 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     return control->ops->run(control, x, ++control->number, timeout_s, err);
 }
 
-/* Ranks that are threads of this process read our memory itself, not a mapping of their own: it
- * may go when their streams have run dry. */
+/* Ranks that are threads of this process read our memory directly, without a mapping of their own.
+ * Wait until their streams have ended before it is freed. */
 static void await_threads(struct dt_comm *c)
 {
     struct peer *p = c->state;
@@ -499,7 +504,7 @@ static void close_peer(struct dt_comm *c)
     for (int i = 0; i < p->arena_count; i++) {
         drop_imports(c, &p->arenas[i]);
     }
-    /* a peer may still have what is freed here */
+    /* A peer's stream may still read the memory that is freed here. So wait for all ranks first. */
     if (p->opened && !p->releasing && atomic_load(&c->stopped) == 0) {
         (void)p->control->ops->run(p->control,
                                    &(struct dt_collective){.kind = DT_BARRIER, .name = "close", .type = DT_U8},

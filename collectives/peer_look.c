@@ -1,14 +1,14 @@
-/* Who is lost, and letting streams go that wait for one. Any thread may ask: the host while it
- * waits, and the thread that looks while the host is elsewhere (watch.c). What is found stays
- * found: shared memory keeps it (`failed`, `released`), a process that has ended comes no more,
- * and an order only grows. */
+/* Finds lost ranks, and releases the streams that wait for one. Any thread may poll: the host while
+ * it waits, and the watch thread at other times (watch.c). A failure once found stays visible:
+ * shared memory keeps it (`failed`, `released`), an ended process does not return, and an order
+ * only grows. */
 #include "collectives/peer.h"
 
 #include "base/clock.h"
 #include "base/text.h"
 #include "collectives/shm.h"
 
-#define FAR 0x40000000u /* steps ahead: more than any stream waits for */
+#define FAR 0x40000000u /* steps ahead, more than any stream waits for */
 #define RELEASE_S 0.002
 
 static void write_words(struct dt_comm *c)
@@ -26,24 +26,27 @@ static void *release(void *argument)
     struct dt_comm *c = argument;
     while (!atomic_load(&((struct peer *)c->state)->closing)) {
         write_words(c);
-        dt_sleep_s(RELEASE_S); /* again: a peer's stream may still write what it was told before */
+        /* write them again and again: a peer's stream may still overwrite them with its own
+         * steps */
+        dt_sleep_s(RELEASE_S);
     }
     return NULL;
 }
 
-/* Under the lock. */
+/* Call it with the lock held. */
 static void release_streams(struct dt_comm *c)
 {
     struct peer *p = c->state;
     if (p->opened && !p->releasing) {
-        atomic_store(&p->sides[c->rank]->released, 1); /* before the first word: whoever sees a
-                                                        * stream run dry asks for this next */
+        /* Set it before the words: a rank whose stream has run through checks this flag next. */
+        atomic_store(&p->sides[c->rank]->released, 1);
         write_words(c);
         p->releasing = pthread_create(&p->releaser, NULL, release, c) == 0;
     }
 }
 
-/* This rank's stream has come to a step, and a peer has not within the time: who? */
+/* Fails when this rank's stream has stood at one step for timeout_s and some peer has not reached
+ * it. The text names those peers. */
 static int check_clock(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;
@@ -73,7 +76,7 @@ static int check_clock(struct dt_comm *c, struct dt_error *err)
     return rc;
 }
 
-/* Whoever gives up says why before that. */
+/* Fails when a peer has released its streams. That peer has published the cause before. */
 static int check_released(struct dt_comm *c, struct dt_error *err)
 {
     struct peer *p = c->state;

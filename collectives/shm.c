@@ -1,14 +1,14 @@
-/* Collectives over shared memory. Nothing moves that arithmetic does not touch: buffers in
- * arenas are read and written where they are, by all ranks.
+/* Collectives over shared memory. Data is moved only where it is reduced or delivered: all ranks
+ * read and write buffers in arenas in place.
  *
- *   small (16 KiB)  everybody copies its input to its slot | step | reads all slots
+ *   small (16 KiB)  each rank copies its input to its slot | step | reads all slots
  *   all_reduce      | step | rank r sums slice r over all buffers, stores the sum to all | step |
- *   others          | step | rank r reads what it wants from its peers                   | step |
+ *   others          | step | rank r reads what it needs from its peers                  | step |
  *
- * The first step also compares what the ranks are about to do. When one of them has its buffers
- * outside the arenas, all go by chunks that fit the bounce buffer: copy in | step | as above |
- * step | copy out. Every element is summed by dt_tree_reduce over all ranks, so that neither
- * slices nor chunks show in the bits. */
+ * The first step also compares what the ranks are about to do. If one rank has a buffer outside
+ * the arenas, all ranks go by chunks that fit the bounce buffer: copy in | step | as above |
+ * step | copy out. dt_tree_reduce sums every element over all ranks, so the bits depend neither
+ * on slices nor on chunks. */
 #include "collectives/shm.h"
 
 #include "base/text.h"
@@ -21,7 +21,7 @@
 
 #define SLICE_BYTES ((size_t)4096)
 
-/* One collective on its way. Offsets and sizes in elements unless they say bytes. */
+/* One collective in progress. Offsets and sizes are in elements unless they say bytes. */
 struct op {
     struct dt_comm *c;
     struct shm *s;
@@ -29,13 +29,13 @@ struct op {
     struct shm_call call;
     struct shm_what *mine;
     size_t width;               /* bytes of an element */
-    size_t in_bytes, out_bytes; /* of each rank's buffers */
-    struct shm_places *places;  /* where each rank has its buffers: checked copies of what lies
-                                 * in shared memory */
-    const void **in;            /* room for dt_tree_reduce's inputs */
+    size_t in_bytes, out_bytes; /* size of each rank's input and output */
+    /* where each rank's buffers are: checked copies of what the ranks wrote to shared memory */
+    struct shm_places *places;
+    const void **in; /* room for dt_tree_reduce's inputs */
 };
 
-/* The arena that holds all of p, here or in a parent. */
+/* Finds the arena of c or of a parent that holds all of p. */
 static bool find_arena(const struct dt_comm *c, const void *p, size_t size_bytes, struct shm_place *out)
 {
     int32_t level = 0;
@@ -54,8 +54,8 @@ static bool find_arena(const struct dt_comm *c, const void *p, size_t size_bytes
     return false;
 }
 
-/* Does `place` of some rank hold a buffer of so many bytes? Peers write it, so it is checked
- * once, and only a copy is used. */
+/* True if `place` names a valid buffer of `size_bytes`, or a bounce buffer. Peers can write to
+ * `place`, so it is checked once, and from then on only the copy is used. */
 static bool holds(const struct dt_comm *c, const struct shm_place *place, size_t size_bytes)
 {
     for (int32_t i = 0; i < place->level && c != NULL; i++) {
@@ -69,7 +69,7 @@ static bool holds(const struct dt_comm *c, const struct shm_place *place, size_t
            size_bytes <= s->arenas[place->arena].stride - place->offset;
 }
 
-/* Where `rank` has the buffer that it calls `place`. */
+/* The address in this process of `rank`'s buffer at `place`. */
 static char *address(const struct op *o, int rank, const struct shm_place *place)
 {
     if (place->level < 0) {
@@ -84,7 +84,7 @@ static char *address(const struct op *o, int rank, const struct shm_place *place
     return a->map.base + (size_t)rank * a->stride + place->offset;
 }
 
-/* Says what this rank is about to do. */
+/* Publishes what this rank is about to do. */
 static void publish(struct op *o, int64_t number)
 {
     const struct dt_collective *x = o->x;
@@ -135,7 +135,8 @@ static void describe(const struct shm_what *w, struct dt_text *out)
     }
 }
 
-/* After the first step: do all ranks do the same? */
+/* After the first step: fails if a rank does something else, or names a place outside of its
+ * arenas. */
 static int compare(struct op *o, int64_t number, struct dt_error *err)
 {
     for (int r = 0; r < o->c->size; r++) {
@@ -192,7 +193,7 @@ int shm_begin(struct dt_comm *c, const struct dt_collective *outer, const struct
     return first_step(&o, c->number, err);
 }
 
-/* Everybody's input fits its slot. */
+/* For inputs that fit the slots. */
 static int run_small(struct op *o, int64_t number, size_t in_bytes, struct dt_error *err)
 {
     const struct dt_collective *x = o->x;
@@ -219,8 +220,8 @@ static int run_small(struct op *o, int64_t number, size_t in_bytes, struct dt_er
     return 0;
 }
 
-/* Elements at..at + n of each slice (of the whole for all_reduce and broadcast); input and
- * output of rank r for them. */
+/* input and output: the address of rank r's elements at .. at + n of a slice (of the whole for
+ * all_reduce and broadcast). */
 static const char *input(const struct op *o, int r, int64_t at, int64_t n, int slice)
 {
     const struct shm_place *p = &o->places[r].in;
@@ -256,7 +257,7 @@ static void sum_slice(struct op *o, int64_t at, int64_t n)
     }
 }
 
-/* Between the two steps: this rank's share of elements at..at + n. */
+/* The work between two steps: this rank's share of elements at .. at + n. */
 static void work(struct op *o, int64_t at, int64_t n)
 {
     const struct dt_collective *x = o->x;
@@ -271,7 +272,7 @@ static void work(struct op *o, int64_t at, int64_t n)
         reduce(o, (char *)x->out + (size_t)at * o->width, n);
     } else if (x->kind == DT_ALL_GATHER) {
         for (int i = 0; i < size; i++) {
-            int r = (me + i) % size; /* not all from the same one at once */
+            int r = (me + i) % size; /* start at different peers, to spread the load */
             char *out = (char *)x->out + (size_t)(r * x->count + at) * o->width;
             const char *in = r == me ? (const char *)x->in + (size_t)at * o->width : input(o, r, at, n, 0);
             if (in != out) {
@@ -287,7 +288,8 @@ static void work(struct op *o, int64_t at, int64_t n)
     }
 }
 
-/* Must peers reach this rank's input (output) for the collective? */
+/* staged_in, staged_out: true if peers reach rank r's input or output, and it lies outside the
+ * arenas. */
 static bool staged_in(const struct op *o, int r)
 {
     return o->places[r].in.level < 0 && (o->x->kind != DT_BROADCAST || r == o->x->root);
@@ -370,7 +372,7 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     return o.in_bytes <= SHM_SMALL_BYTES ? run_small(&o, number, o.in_bytes, err) : run_large(&o, number, err);
 }
 
-/* Rank 0 makes one file for all; its ticket travels by a broadcast. */
+/* Rank 0 makes one file for all ranks, and broadcasts its ticket. */
 static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
     struct shm *s = c->state;
@@ -384,7 +386,7 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         shm_fail(c, err);
         return -1;
     }
-    /* The size goes along as a collective, so that ranks that disagree on it are named. */
+    /* Compare the sizes by a collective, so that the error names them on every rank. */
     int64_t sizes[2] = {(int64_t)size_bytes, -(int64_t)size_bytes};
     const struct dt_collective steps[] = {
         {DT_ALL_REDUCE, DT_MAX, "size of an arena", sizes, sizes, 2, DT_I64, 0},

@@ -1,6 +1,6 @@
-/* Memory of the shared-memory backend: memfds, which nothing has to remove after a crash, found
- * by their makers' peers as /proc/PID/fd/N. Threads of the maker's process use its mapping, so
- * that a thread sanitizer sees one memory. */
+/* Memory of the shared-memory backend: memfds, which need no clean-up after a crash. Peers find a
+ * memfd as /proc/PID/fd/N of its maker. Threads of the maker's process use its mapping, so a thread
+ * sanitizer sees one memory. */
 #include "collectives/shm.h"
 
 #include "base/cgroup.h"
@@ -25,9 +25,10 @@
 
 #define PAGE ((size_t)4096)
 #define MEMFD "dtrun-comm"
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* what is mapped stays there */
+/* so that no process can shrink the file under its mappings */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* One name space of process ids on one running host: the boot, and the pid namespace. */
+/* Identifies the name space of process ids: boot id and pid namespace. */
 static void identity(char *out, size_t out_bytes)
 {
     char boot[40] = "unknown", space[64] = "";
@@ -43,28 +44,28 @@ static void identity(char *out, size_t out_bytes)
     (void)snprintf(out, out_bytes, "%s/%s", boot, space);
 }
 
-/* The parts of a ticket. A ticket comes through a store or from a peer, so each part is checked
- * before it is used. */
+/* The parts of a ticket. It comes through a store or from a peer, so each part is checked before it
+ * is used. */
 struct ticket {
     char where[112];
     int pid, fd;
-    uintptr_t address; /* of the maker's mapping: for threads of its process */
+    uintptr_t address; /* of the maker's mapping, for threads of its process */
     uint64_t nonce;
     size_t size_bytes;
 };
 
-/* A mapping of a file that this process has made. Threads are given an address of the list only,
- * never the one that a ticket says. */
+/* A mapping of a file that this process has made. A thread's ticket is looked up in this list; the
+ * address in a ticket is never used unchecked. */
 struct shm_made {
     struct shm_front *front;
     uint64_t nonce;
     size_t size_bytes;
-    int users; /* ranks: threads of this process */
+    int users; /* ranks that use it; they are threads of this process */
     struct shm_made *next;
 };
 
 static pthread_mutex_t made_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct shm_made *made_first; /* under the lock */
+static struct shm_made *made_first; /* guarded by made_lock */
 
 static void made_add(struct shm_map *m, uint64_t nonce)
 {
@@ -75,7 +76,8 @@ static void made_add(struct shm_map *m, uint64_t nonce)
     (void)pthread_mutex_unlock(&made_lock);
 }
 
-/* One more rank uses the mapping that a ticket of our own process names; false: there is none. */
+/* Adds a user to the mapping that a ticket of our own process names. False: there is no such
+ * mapping. */
 static bool made_take(struct shm_map *m, const struct ticket *t)
 {
     (void)pthread_mutex_lock(&made_lock);
@@ -91,7 +93,7 @@ static bool made_take(struct shm_map *m, const struct ticket *t)
     return x != NULL;
 }
 
-/* One rank less; true: it was the last, and the mapping goes. */
+/* Removes a user. True: it was the last one, and the caller unmaps. */
 static bool made_drop(struct shm_made *made)
 {
     (void)pthread_mutex_lock(&made_lock);
@@ -144,7 +146,8 @@ int shm_map_make(struct shm_map *m, size_t size_bytes, int *fd, char ticket[DT_C
     return 0;
 }
 
-/* A whole number in base 10 or 16 up to `most`, and what follows: a blank, or the end. */
+/* Reads a whole number in base 10 or 16, up to `most`, that ends at a blank or at the end of the
+ * text. */
 static bool read_number(const char **text, int base, uint64_t most, uint64_t *out)
 {
     char *end;
@@ -158,7 +161,7 @@ static bool read_number(const char **text, int base, uint64_t most, uint64_t *ou
     return true;
 }
 
-/* False: no ticket of this kind for a file of `size_bytes`. */
+/* False: the text is no ticket for a file of `size_bytes`. */
 static bool read_ticket(struct ticket *out, const char *text, size_t size_bytes)
 {
     static const char mark[] = "shm1 ";
@@ -186,8 +189,8 @@ static bool read_ticket(struct ticket *out, const char *text, size_t size_bytes)
     return size == size_bytes && size_bytes <= (size_t)INT64_MAX - PAGE;
 }
 
-/* Is what `path` names shared memory of ours, of this size for good? Asked by a descriptor that
- * opens nothing: a device or a pipe is left alone. */
+/* True if `path` names shared memory of this user, made by this program, of this size. fd is an
+ * O_PATH descriptor: it opens nothing, so a device or a pipe is left alone. */
 static bool is_shared_memory(int fd, const char *path, size_t size_bytes)
 {
     static const char name[] = "/memfd:" MEMFD " (deleted)";
@@ -198,7 +201,7 @@ static bool is_shared_memory(int fd, const char *path, size_t size_bytes)
            S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_size == (off_t)(size_bytes + PAGE);
 }
 
-/* The file of another process, open for reading and writing; -1 with an error. */
+/* Opens another process's file for reading and writing. -1 with an error. */
 static int open_theirs(const struct ticket *t, struct dt_error *err)
 {
     char path[48], here[48];
@@ -208,7 +211,7 @@ static int open_theirs(const struct ticket *t, struct dt_error *err)
         int cause = errno;
         (void)dt_fail_errno(err, "%s: the shared memory of rank 0", path);
         if (err != NULL && cause == ENOENT) {
-            err->status = DT_PEER; /* it has ended since */
+            err->status = DT_PEER; /* the process has ended */
         }
         return -1;
     }
@@ -217,7 +220,7 @@ static int open_theirs(const struct ticket *t, struct dt_error *err)
         memory = open(here, O_RDWR | O_CLOEXEC);
     }
     (void)close(named);
-    /* its maker could cut it off under us */
+    /* without the seals its maker could shrink the file under us */
     if (memory >= 0 && (fcntl(memory, F_GET_SEALS) & SEALS) != SEALS) {
         (void)close(memory);
         memory = -1;
@@ -311,7 +314,8 @@ static void join(struct dt_comm *c)
     atomic_store(&slot->joined, 1);
 }
 
-/* Spinning pays only while every rank can have a core. The ranks may be bound to different ones. */
+/* Ranks spin only if every rank can have a core. Each rank may be bound to different cores, so take
+ * all of them together. */
 static void choose_spin(struct dt_comm *c)
 {
     struct shm *s = c->state;

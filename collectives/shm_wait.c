@@ -1,6 +1,6 @@
 /* Steps of the shared-memory backend: arriving, waiting (spinning for a moment, then asleep on a
- * futex), and knowing who is missing and why. Every look of a waiting rank, 20 a second, sees
- * the page's order, an abort, a failure of any rank and the death of a peer. */
+ * futex), and finding missing ranks and the reason. A waiting rank looks around 20 times a second.
+ * It then sees the page's order, an abort, a failure of any rank and the death of a peer. */
 #include "collectives/shm.h"
 
 #include "base/clock.h"
@@ -54,7 +54,7 @@ void shm_fail(struct dt_comm *c, const struct dt_error *why)
     shm_wake(s);
 }
 
-/* Without a pidfd: a zombie still answers to kill(pid, 0), so ask for its state. */
+/* For kernels without pidfds. kill(pid, 0) also succeeds for a zombie, so read the state. */
 static bool gone_by_proc(int pid)
 {
     char path[32], line[512];
@@ -83,7 +83,7 @@ static bool gone(struct shm *s, int rank)
     return poll(&p, 1, 0) == 1;
 }
 
-/* Has not arrived at the step everybody waits for. */
+/* True if the rank has not arrived at the current step. */
 static bool missing(const struct shm *s, int rank)
 {
     return (int32_t)(atomic_load(&shm_slot(s, rank)->step) - s->step) < 0;
@@ -131,7 +131,7 @@ static void describe_missing(const struct dt_comm *c, struct dt_text *out)
     }
 }
 
-static void say_where(const struct shm_call *call, char *out, size_t out_bytes)
+static void describe_call(const struct shm_call *call, char *out, size_t out_bytes)
 {
     if (call->number > 0) {
         (void)snprintf(out, out_bytes, "%s %s (number %lld)", call->what, call->name, (long long)call->number);
@@ -140,8 +140,8 @@ static void say_where(const struct shm_call *call, char *out, size_t out_bytes)
     }
 }
 
-/* The cheap part of a look: is there a reason to leave in our own memory? */
-static bool told(const struct dt_comm *c)
+/* The cheap part of looking around: true if our own memory holds a reason to leave. */
+static bool must_leave(const struct dt_comm *c)
 {
     struct shm *s = c->state;
     return atomic_load_explicit(&s->header->failed, memory_order_relaxed) != 0 ||
@@ -149,8 +149,8 @@ static bool told(const struct dt_comm *c)
            (c->page != NULL && atomic_load_explicit(&c->page->order, memory_order_relaxed) >= DT_ORDER_ABORT);
 }
 
-/* What was told, as an error; 0 when nothing. */
-static int hear(struct dt_comm *c, struct dt_error *err)
+/* Makes the error of that reason. 0: there is none. */
+static int leave_error(struct dt_comm *c, struct dt_error *err)
 {
     struct shm *s = c->state;
     if (c->page != NULL && atomic_load(&c->page->order) >= DT_ORDER_ABORT) {
@@ -166,7 +166,8 @@ static int hear(struct dt_comm *c, struct dt_error *err)
         return 0;
     }
     double until_s = dt_now_s() + SHM_LOOK_S;
-    while (atomic_load(&h->failed) != 2) { /* a rank writes why it fails: a few hundred bytes */
+    /* the failing rank is writing its text, a few hundred bytes */
+    while (atomic_load(&h->failed) != 2) {
         if (dt_now_s() > until_s) {
             return dt_fail(err, DT_PEER, "a rank has failed and did not come to say why");
         }
@@ -178,7 +179,7 @@ static int hear(struct dt_comm *c, struct dt_error *err)
                                                           : dt_blame_heard(err, &h->failed_blame, h->failed_rank, -1);
 }
 
-/* Fails when a rank that has not arrived never will. */
+/* Fails if a rank that has not arrived never will. */
 static int look_after_missing(struct dt_comm *c, struct dt_error *err)
 {
     struct shm *s = c->state;
@@ -189,8 +190,8 @@ static int look_after_missing(struct dt_comm *c, struct dt_error *err)
         struct shm_slot *slot = shm_slot(s, r);
         uint32_t left = atomic_load(&slot->left);
         bool dead = left == SHM_HERE && gone(s, r);
-        if ((left == SHM_HERE && !dead) || !missing(s, r)) { /* it may have arrived before it
-                                                              * left */
+        /* test again: it may have arrived just before it left */
+        if ((left == SHM_HERE && !dead) || !missing(s, r)) {
             continue;
         }
         struct dt_text who;
@@ -218,7 +219,7 @@ static int wait_asleep(struct dt_comm *c, const struct shm_call *call, uint32_t 
         if ((int32_t)(seen - target) >= 0) {
             return 0;
         }
-        if (told(c) && hear(c, err) != 0) {
+        if (must_leave(c) && leave_error(c, err) != 0) {
             return -1;
         }
         futex_wait(&s->header->arrived, seen, SHM_LOOK_S);
@@ -229,7 +230,8 @@ static int wait_asleep(struct dt_comm *c, const struct shm_call *call, uint32_t 
         look_s = now_s + SHM_LOOK_S;
         if (look_after_missing(c, err) != 0) {
             struct dt_error why;
-            if (told(c) && hear(c, &why) != 0) { /* the better reason, and the cause of the other */
+            /* prefer the reason that a rank gave: the missing rank follows from it */
+            if (must_leave(c) && leave_error(c, &why) != 0) {
                 *err = why;
                 return -1;
             }
@@ -243,7 +245,7 @@ static int wait_asleep(struct dt_comm *c, const struct shm_call *call, uint32_t 
         char where[128];
         dt_text_init(&who);
         describe_missing(c, &who);
-        say_where(call, where, sizeof(where));
+        describe_call(call, where, sizeof(where));
         int rc = 0;
         if ((int32_t)(atomic_load(&s->header->arrived) - target) >= 0) {
             rc = 0;
@@ -267,8 +269,8 @@ static int wait_for(struct dt_comm *c, const struct shm_call *call, uint32_t tar
     struct shm *s = c->state;
     _Atomic uint32_t *arrived = &s->header->arrived;
     double end_s = 0;
-    /* Where spinning was in vain (the peer shares this core, or is late), spin for less; now and
-     * then try again. */
+    /* Spinning is in vain if the peer shares this core or is late. Then spin for less; every 32nd
+     * time try the full limit again. */
     double limit_s = s->wait_count++ % 32 == 0 ? s->spin_s : s->spin_now_s;
     for (int i = 1;; i++) {
         if ((int32_t)(atomic_load_explicit(arrived, memory_order_acquire) - target) >= 0) {
@@ -279,7 +281,7 @@ static int wait_for(struct dt_comm *c, const struct shm_call *call, uint32_t tar
         if (i % 8 == 0) {
             double now_s = dt_now_s();
             end_s = end_s > 0 ? end_s : now_s + limit_s;
-            if (now_s >= end_s || told(c)) {
+            if (now_s >= end_s || must_leave(c)) {
                 break;
             }
         }
@@ -295,12 +297,13 @@ int shm_step(struct dt_comm *c, const struct shm_call *call, struct dt_error *er
 {
     struct shm *s = c->state;
     struct shm_header *h = s->header;
-    if (told(c) && hear(c, err) != 0) {
+    if (must_leave(c) && leave_error(c, err) != 0) {
         return dt_wrap(err, "%s %s", call->what, call->name);
     }
-    uint32_t target = ++s->step * (uint32_t)c->size; /* wraps around, as arrived does */
+    uint32_t target = ++s->step * (uint32_t)c->size; /* wraps around like `arrived` */
     uint32_t now = atomic_fetch_add(&h->arrived, 1) + 1;
-    /* Only now: whoever is killed in between has arrived, and is not waited for. */
+    /* Write it after `arrived`: a rank killed between the two has arrived, and nobody waits for
+     * it. */
     atomic_store_explicit(&shm_slot(s, c->rank)->step, s->step, memory_order_release);
     int rc = 0;
     if (now == target) {
@@ -312,7 +315,7 @@ int shm_step(struct dt_comm *c, const struct shm_call *call, struct dt_error *er
     }
     if (rc != 0) {
         char where[128];
-        say_where(call, where, sizeof(where));
+        describe_call(call, where, sizeof(where));
         (void)dt_wrap(err, "%s", where);
     }
     return rc;
@@ -321,7 +324,7 @@ int shm_step(struct dt_comm *c, const struct shm_call *call, struct dt_error *er
 int shm_look(struct dt_comm *c, struct dt_error *err)
 {
     struct shm *s = c->state;
-    if (told(c) && hear(c, err) != 0) {
+    if (must_leave(c) && leave_error(c, err) != 0) {
         return -1;
     }
     for (int r = 0; r < c->size; r++) {

@@ -1,7 +1,7 @@
-/* One client, two ways to a table. Over a socket a request is written and its answer read;
- * straight on a table the request is carried out under the lock and the answer lands in a buffer
- * of the client, where a wake-up may append to it later. Either way `receive` yields the next
- * bytes of the answer, so everything above it is written once. */
+/* One client with two ways to a table. Over a socket, a request is written and its answer read. On
+ * a table of this process, the request is carried out under a lock; the answer goes into a buffer
+ * of the client, where a later wake-up may append to it. Either way `receive` yields the next bytes
+ * of the answer, so the code above it exists once. */
 #include "collectives/store.h"
 
 #include "base/clock.h"
@@ -17,8 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double order_interval_s = 0.02; /* how often a wait on a table looks at the page */
-static const double local_timeout_s = 60;    /* requests on a table that do not wait for a key */
+/* how often a wait on a table reads the page's order */
+static const double order_interval_s = 0.02;
+/* timeout of requests on a table that do not wait for a key */
+static const double local_timeout_s = 60;
 
 struct dt_store_local {
     pthread_mutex_t lock;
@@ -32,12 +34,12 @@ struct dt_store {
     int port;
     double timeout_s; /* of requests that do not wait for a key */
     struct dt_page *page;
-    bool broken; /* an answer is missing: what comes next would be misread */
+    bool broken; /* an answer is missing, so later bytes would be misread */
     struct dt_text request;
-    /* bytes of the answer that came and were not asked for yet */
+    /* received bytes of answers that are not consumed yet */
     char *buffer;
     size_t buffer_at, buffer_size;
-    /* on a table */
+    /* for a client on a table of this process */
     struct dt_store_local *local;
     struct dt_store_waiter waiter;
     struct dt_wire_output answer;
@@ -128,8 +130,7 @@ static int local_send(struct dt_store *s, const struct dt_wire_request *r, struc
 
 /* ---- bytes out and in ---- */
 
-/* Requests are gathered by put and leave together with flush: one segment for a WAIT and its
- * GET. */
+/* Collects requests; flush sends them together. So WAIT and its GET travel in one segment. */
 static int put(struct dt_store *s, const struct dt_wire_request *r, struct dt_error *err)
 {
     if (s->broken) {
@@ -186,7 +187,7 @@ static int receive(struct dt_store *s, void *data, size_t size, double deadline_
     return 0;
 }
 
-/* The answer to a request that does not wait. */
+/* Receives the answer to a request that does not wait for a key. */
 static int receive_now(struct dt_store *s, void *data, size_t size, double deadline_s, struct dt_error *err)
 {
     int rc = receive(s, data, size, deadline_s, err);
@@ -212,7 +213,8 @@ static int receive_body(struct dt_store *s, int64_t size, struct dt_text *out, d
                        (long long)size);
     }
     dt_text_reset(out);
-    char part[4096]; /* a wrong length must not reserve memory that nobody sends */
+    /* by parts: a wrong length must not reserve memory for bytes that never come */
+    char part[4096];
     for (size_t left = (size_t)size, step; left > 0; left -= step) {
         step = left < sizeof part ? left : sizeof part;
         if (receive_now(s, part, step, deadline_s, err) != 0) {
@@ -229,8 +231,8 @@ static int receive_value(struct dt_store *s, struct dt_text *out, double deadlin
     return receive_i64(s, &size, deadline_s, err) != 0 ? -1 : receive_body(s, size, out, deadline_s, err);
 }
 
-/* One request without a wait; its answer (if it has one) is read by the caller until
- * *deadline_s. */
+/* Sends one request that does not wait for a key. The caller reads the answer, if there is one,
+ * until *deadline_s. */
 static int ask(struct dt_store *s, const struct dt_wire_request *r, double *deadline_s, struct dt_error *err)
 {
     *deadline_s = dt_now_s() + s->timeout_s;
@@ -243,8 +245,8 @@ static int ask_i64(struct dt_store *s, const struct dt_wire_request *r, int64_t 
     return ask(s, r, &deadline_s, err) != 0 ? -1 : receive_i64(s, out, deadline_s, err);
 }
 
-/* After a wait timed out: CANCEL_WAIT; a STOP_WAITING that crossed it comes first. The
- * connection stays usable. */
+/* After a timeout: sends CANCEL_WAIT and reads up to its answer. A STOP_WAITING sent before the
+ * server got the request comes first. The connection stays usable. */
 static void cancel_wait(struct dt_store *s)
 {
     double deadline_s = 0;
@@ -266,8 +268,7 @@ static int fail_wait(struct dt_store *s, const char *what, const char *const *ke
                    count > 0 ? keys[0] : "", more, timeout_s);
 }
 
-/* Reads the answer of a wait: 0, or -1; after a timeout the wait is cancelled and the error
- * names the keys. */
+/* Reads the answer of a wait. After a timeout it cancels the wait, and the error names the keys. */
 static int receive_wait(struct dt_store *s, void *data, size_t size, const char *what, const char *const *keys,
                         size_t count, double timeout_s, double deadline_s, struct dt_error *err)
 {
@@ -313,8 +314,7 @@ int dt_store_open(struct dt_store **out, const char *host, int port, double time
     s->timeout_s = timeout_s;
     s->page = page;
     s->buffer = dt_alloc(buffer_bytes);
-    for (;;) { /* a server that was emptied while we connected drops us: again, with a fresh
-                * connection */
+    for (;;) { /* A server that is reset while we connect closes the connection. Connect again. */
         struct dt_error cause = {0};
         if (dt_net_connect(&s->net, host, port, deadline_s, page, err) != 0) {
             dt_store_close(s);
@@ -406,9 +406,10 @@ int dt_store_push(struct dt_store *s, const char *key, const void *value, size_t
                &deadline_s, err);
 }
 
-/* WAIT and GET leave together. A key that is there answers 00 and its value. A key that is not
- * answers an empty value at once (eight zero bytes) and 00 when it is: nine zero bytes, after
- * which GET is sent again. A present empty value looks the same and costs the second GET too. */
+/* WAIT and GET leave together. For a key with a value the answer is 00 and the value. For a missing
+ * key the answer to GET comes at once: an empty value, eight zero bytes. 00 follows when the key
+ * has a value: nine zero bytes in all. Then GET is sent again. An empty value looks the same, and
+ * costs the second GET, too. */
 int dt_store_get(struct dt_store *s, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err)
 {
     struct dt_bytes name = bytes_of(key);
@@ -552,7 +553,8 @@ int dt_store_barrier(struct dt_store *s, const char *key, int world_size, double
 int dt_store_pop(struct dt_store *s, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err)
 {
     double began_s = dt_now_s(), deadline_s = 0;
-    for (;;) { /* two consumers can be told of one element: the loser waits again */
+    /* the server may tell two consumers of one element: the one that gets none waits again */
+    for (;;) {
         int64_t length = 0;
         double left_s = fmax(began_s + timeout_s - dt_now_s(), 0);
         if (dt_store_wait(s, &key, 1, left_s, err) != 0 ||

@@ -1,8 +1,8 @@
-/* One hash table of entries. An entry exists for a key that has a value, a queue or waiters, and
- * goes when the last of them does. A wait is an array of nodes, one per missing key; each node
- * hangs in the list of its entry, longest waiting first. When a key becomes ready its nodes are
- * taken out, and a waiter without nodes left is told. A key that was ready once counts as ready
- * for the rest of that wait, also when it is deleted again before the last one arrives. */
+/* A hash table of entries. An entry exists for a key that has a value, a queue or waiters, and is
+ * removed with the last of them. A wait is an array of nodes, one per missing key. Each node is in
+ * the list of its entry, ordered by waiting time. When a key becomes ready, its nodes are removed,
+ * and a waiter without nodes left is told. A key that was ready once counts as ready for the rest
+ * of that wait, even if it is deleted before the last key is ready. */
 #include "collectives/store_table.h"
 
 #include <assert.h>
@@ -18,16 +18,16 @@ struct element {
 
 struct dt_store_value {
     size_t capacity;
-    size_t shares; /* with answers that were not sent yet */
-    bool is_left;  /* by its key */
+    size_t shares; /* answers that use these bytes and are not sent yet */
+    bool is_left;  /* no key uses it any more */
     char data[];
 };
 
 struct entry {
-    struct entry *next; /* of the bucket */
+    struct entry *next; /* the next entry of the bucket */
     uint64_t hash;
     bool has_value;
-    struct dt_store_value *value; /* null: an empty one, or none */
+    struct dt_store_value *value; /* null: no value, or an empty one */
     size_t value_size;
     struct element *queue_first, *queue_last;
     int64_t queue_length;
@@ -38,16 +38,16 @@ struct entry {
 
 struct dt_store_wait {
     struct dt_store_waiter *waiter;
-    struct entry *entry; /* null once satisfied */
+    struct entry *entry; /* null once the key was ready */
     struct dt_store_wait *next, *previous;
 };
 
 struct dt_store_table {
     struct dt_store_limits limits;
-    struct entry **buckets; /* bucket_count, a power of two */
+    struct entry **buckets; /* bucket_count of them, a power of two */
     size_t bucket_count, entry_count;
     int64_t value_count;   /* entries with a value */
-    int64_t element_count; /* in all queues */
+    int64_t element_count; /* in all queues together */
     size_t bytes, left_bytes;
     struct dt_store_waiter *waiters;
 };
@@ -195,7 +195,7 @@ static size_t capacity_of(const struct entry *e)
     return e->value != NULL ? e->value->capacity : 0;
 }
 
-/* The key's bytes go, unless an answer shares them. */
+/* Takes the value from the key. Its bytes are freed, unless an answer shares them. */
 static void leave_value(struct dt_store_table *t, struct entry *e)
 {
     struct dt_store_value *v = e->value;
@@ -231,8 +231,8 @@ bool dt_store_value_is_left(const struct dt_store_value *v)
     return v->is_left;
 }
 
-/* Makes room for size bytes, keeping the content: exactly at first, doubling when it grows by
- * appends. */
+/* Makes room for size bytes and keeps the content. The first capacity is exact; appends double
+ * it. */
 static void reserve(struct dt_store_table *t, struct entry *e, size_t size)
 {
     size_t kept = e->value_size, capacity = e->has_value && size > kept && size < kept * 2 ? kept * 2 : size;
@@ -295,7 +295,7 @@ static void hook(struct dt_store_wait *n, struct dt_store_waiter *w, struct entr
     w->missing_count++;
 }
 
-/* What waits take counts as what keys take: a thousand clients may wait for the same hundred
+/* The memory of waits counts like that of keys: a thousand clients may wait for the same hundred
  * thousand keys. */
 static void make_waits(struct dt_store_table *t, struct dt_store_waiter *w, size_t count)
 {
@@ -348,8 +348,8 @@ static void finish(struct dt_store_table *t, struct dt_store_waiter *w)
     w->ready(w);
 }
 
-/* Takes out what has become ready meanwhile without a wake-up: a push that completed nobody
- * wakes nobody. */
+/* Removes the nodes of keys that became ready without a wake-up. A push wakes nobody if it
+ * completes no wait. */
 static void recheck(struct dt_store_waiter *w)
 {
     for (size_t i = 0; i < w->wait_count; i++) {
@@ -359,7 +359,8 @@ static void recheck(struct dt_store_waiter *w)
     }
 }
 
-/* The key of e has a value now: everybody who waits for it is one key nearer. */
+/* The key of e has a value now. Removes it from every wait for it, and ends the waits that it
+ * completes. */
 static void wake_all(struct dt_store_table *t, struct entry *e)
 {
     while (e->wait_first != NULL) {
@@ -387,7 +388,7 @@ bool dt_store_table_wait(struct dt_store_table *t, struct dt_store_waiter *w, co
     make_waits(t, w, missing);
     for (size_t i = 0; i < count; i++) {
         struct entry *e = find_or_make(t, keys[i]);
-        /* a key named twice counts once */
+        /* skip a key that is named twice */
         if (is_ready(e) || (e->wait_last != NULL && e->wait_last->waiter == w)) {
             continue;
         }
@@ -401,7 +402,8 @@ int dt_store_table_barrier(struct dt_store_table *t, struct dt_store_waiter *w, 
                            bool *passed, struct dt_error *err)
 {
     struct entry *before = find(t, key);
-    /* An arrival is no value that others waited for: only the last one wakes. */
+    /* Only the last arrival wakes the waiters. So hide them from dt_store_table_add, which would
+     * wake them. */
     struct dt_store_wait *first = before != NULL ? before->wait_first : NULL,
                          *last = before != NULL ? before->wait_last : NULL;
     if (before != NULL) {
@@ -464,7 +466,7 @@ static void empty(struct dt_store_table *t)
 
 static void begin(struct dt_store_table *t)
 {
-    assert(t->left_bytes == 0); /* all was given back */
+    assert(t->left_bytes == 0); /* every shared value was given back */
     t->bucket_count = 64;
     t->buckets = dt_alloc(t->bucket_count * sizeof *t->buckets);
     t->entry_count = t->bytes = 0;
@@ -536,8 +538,8 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
         return -1;
     }
     const struct entry *old = find(t, key);
-    size_t doubled = old != NULL ? old->value_size : 0; /* what growing may cost beyond the bytes
-                                                         * themselves */
+    /* growing may also take a copy of the old bytes */
+    size_t doubled = old != NULL ? old->value_size : 0;
     if (t->bytes + doubled + value.size > t->limits.total_bytes) {
         return dt_fail(err, DT_NO_MEMORY, "append of %zu bytes to %zu: the store is full", value.size, doubled);
     }
@@ -546,7 +548,8 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
     if (size + value.size > capacity_of(e)) {
         reserve(t, e, size + value.size);
     }
-    if (value.size > 0) { /* behind what answers share */
+    /* the new bytes follow those that answers may share, which stay unchanged */
+    if (value.size > 0) {
         memcpy(e->value->data + size, value.data, value.size);
     }
     e->value_size = size + value.size;
@@ -558,7 +561,7 @@ int dt_store_table_append(struct dt_store_table *t, struct dt_bytes key, struct 
     return 0;
 }
 
-/* As strtoll in base 10 reads it: white space, sign, digits; whatever follows is ignored. */
+/* Parses like strtoll in base 10: white space, sign, digits; the rest is ignored. */
 static bool parse_number(const char *s, size_t size, int64_t *out)
 {
     size_t i = 0;
@@ -582,7 +585,7 @@ static bool parse_number(const char *s, size_t size, int64_t *out)
     return true;
 }
 
-/* Decimal text, at the end of `room`; half of an add's work when printf does it. */
+/* Writes decimal text at the end of `room`. With printf this would be half of an add's work. */
 static struct dt_bytes put_number(int64_t number, char *room, size_t room_bytes)
 {
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
@@ -623,7 +626,7 @@ int dt_store_table_compare_set(struct dt_store_table *t, struct dt_bytes key, st
     struct entry *e = find(t, key);
     bool has_value = e != NULL && e->has_value;
     if (!has_value && expected.size > 0) {
-        *now = expected; /* what the reference answers; its clients rely on it */
+        *now = expected; /* PyTorch's server answers the same, and its clients rely on it */
         return 0;
     }
     if (!has_value || same_bytes(data_of(e), e->value_size, expected)) {
@@ -703,7 +706,8 @@ int dt_store_table_push(struct dt_store_table *t, struct dt_bytes key, struct dt
     t->bytes += sizeof *x + value.size;
     for (struct dt_store_wait *n = e->wait_first; n != NULL; n = n->next) {
         struct dt_store_waiter *w = n->waiter;
-        size_t still = 0; /* keys it would miss; other queues may have filled without waking it */
+        /* keys that the waiter still misses; other queues may have filled without waking it */
+        size_t still = 0;
         for (size_t i = 0; i < w->wait_count; i++) {
             still += w->waits[i].entry != NULL && !is_ready(w->waits[i].entry) ? 1 : 0;
         }

@@ -1,12 +1,14 @@
-/* Ranks of several hosts. Ranks of one host form an inner communicator (shm), whose leader
+/* Ranks of several hosts. The ranks of one host form an inner communicator (shm). Its leader
  * speaks with the leaders of the other hosts (tcp_pass.c):
  *
- *   one rank per host    its buffers go out and come in as they are
- *   several              everybody copies its input to its stage | step | sums its slice of the host's nodes | step |
- *                        the leader exchanges | step | everybody copies its output;   by passes that fit the stage
+ *   one rank per host    its buffers are sent and received in place
+ *   several              each rank copies its input to its stage | step | sums its slice of the
+ *                        host's nodes | step | the leader exchanges | step | each rank copies its
+ *                        output; by passes that fit the stage
  *
- * The sums of nodes combine to what dt_tree_reduce gives over all ranks, so that the layout does
- * not show in the bits. A communicator that lies on one host leaves everything to the inner one. */
+ * The sums of nodes combine to what dt_tree_reduce gives over all ranks, so the bits do not
+ * depend on how the ranks lie on hosts. The inner communicator does all work if one host holds
+ * all ranks. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -19,10 +21,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* the leader gives up later than ranks that wait for a neighbour, who can name it */
+/* the leader's timeout is longer: the ranks that wait for a neighbour can name it, and should fail
+ * first */
 #define LEADER_MORE_S 0.5
 
-/* Where the inner ticket travels: with a group's ticket; through the store otherwise. */
+/* null for the world. A group's inner ticket travels inside its own ticket; the world's travels
+ * through the store. */
 static struct tcp *parent_of(const struct dt_comm *c)
 {
     return c->parent != NULL ? c->parent->state : NULL;
@@ -44,7 +48,8 @@ static void make_inner(struct dt_comm *c, const int *ranks, int count, int own)
     inner->open_timeout_s = c->open_timeout_s;
     inner->shown = dt_alloc((size_t)count * sizeof(int));
     memcpy(inner->shown, ranks, (size_t)count * sizeof(int));
-    if (above != NULL && count > 1) { /* its arenas serve this one */
+    /* the arenas of the parent's inner communicator serve this one */
+    if (above != NULL && count > 1) {
         inner->parent = above->inner;
         inner->members = dt_alloc((size_t)count * sizeof(int));
         for (int i = 0; i < count; i++) {
@@ -53,7 +58,7 @@ static void make_inner(struct dt_comm *c, const int *ranks, int count, int own)
     }
 }
 
-/* tcp1 KEY ADDRESS PORT NONCE [ticket of the inner communicator] */
+/* Writes the ticket: tcp1 KEY ADDRESS PORT NONCE [ticket of the inner communicator] */
 static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt_error *err)
 {
     struct tcp *t = dt_alloc(sizeof(*t)), *above = parent_of(c);
@@ -89,12 +94,12 @@ static int offer(struct dt_comm *c, char ticket[DT_COMM_TICKET_BYTES], struct dt
     return rc;
 }
 
-/* The parts of a ticket, which anybody may have written. */
+/* The parts of a ticket. Anybody may have written it. */
 struct ticket {
     char key[64], address[64];
     int port;
     uint64_t nonce;
-    const char *inside; /* the rest: the ticket of the inner communicator */
+    const char *inside; /* the rest of the ticket: that of the inner communicator */
 };
 
 static bool read_ticket(struct ticket *out, const char *text)
@@ -110,7 +115,7 @@ static bool read_ticket(struct ticket *out, const char *text)
     return true;
 }
 
-/* Learns from everybody's tickets which ranks lie where. */
+/* Reads the tickets of all ranks: which rank is on which host. */
 static int read_tickets(struct dt_comm *c, const char *tickets, const char **inside, struct dt_error *err)
 {
     struct tcp *t = c->state, *above = parent_of(c);
@@ -152,14 +157,14 @@ static int read_tickets(struct dt_comm *c, const char *tickets, const char **ins
     t->leader = t->hosts[t->here].ranks[0] == c->rank;
     if (above != NULL) {
         struct ticket first;
-        /* it was read above */
+        /* it was checked above */
         (void)read_ticket(&first, tickets + (size_t)t->hosts[t->here].ranks[0] * DT_COMM_TICKET_BYTES);
         *inside = first.inside;
     }
     return 0;
 }
 
-/* The nodes that each host holds. */
+/* Lists the tree nodes that each host holds, in rank order. */
 static void list_parts(struct dt_comm *c)
 {
     struct tcp *t = c->state;
@@ -180,7 +185,7 @@ static void list_parts(struct dt_comm *c)
     }
 }
 
-/* The world's ranks of one host find their leader's segment through the store. */
+/* Opens the inner communicator. For the world, the leader's ticket goes through the store. */
 static int open_inner(struct dt_comm *c, const char *inside, struct dt_error *err)
 {
     struct tcp *t = c->state;
@@ -214,7 +219,7 @@ static int open_inner(struct dt_comm *c, const char *inside, struct dt_error *er
     return inner->ops->open(inner, ticket, err);
 }
 
-/* Stage of each rank, and the leader's area: sums of nodes, then the result. */
+/* Allocates each rank's stage, and the leader's area: the sums of nodes, then the result. */
 static int alloc_stage(struct dt_comm *c, struct dt_error *err)
 {
     struct tcp *t = c->state;
@@ -237,7 +242,8 @@ static int open_hosts(struct dt_comm *c, struct dt_error *err)
     int rc = 0;
     if (t->leader) {
         rc = tcp_connect_all(c, err);
-        /* With ranks beside this one as they do; a leader that is alone on its host has a core. */
+        /* A leader with other ranks on its host spins as long as they do. A leader alone on its
+         * host has a core for itself. */
         t->spin_s = t->spin_now_s = t->inner->size > 1 ? ((struct shm *)t->inner->state)->spin_s : TCP_SPIN_S;
         t->polls = dt_alloc((size_t)t->host_count * 16);
         for (int j = 0; j < t->host_count; j++) {
@@ -278,7 +284,7 @@ static int open_tcp(struct dt_comm *c, const char *tickets, struct dt_error *err
     return 0;
 }
 
-/* Elements of each slot (of the whole) in one pass; alike on all hosts. */
+/* Elements of each slot (of the whole) in one pass; the same on all hosts. */
 static int64_t pass_count(const struct dt_comm *c, const struct dt_collective *x)
 {
     const struct tcp *t = c->state;
@@ -286,12 +292,12 @@ static int64_t pass_count(const struct dt_comm *c, const struct dt_collective *x
     return t->staged ? (int64_t)(TCP_STAGE_BYTES / dt_dtype_size(x->type)) / slots : INT64_MAX;
 }
 
-/* The one rank of its host. */
+/* For a rank that is alone on its host. */
 static int run_alone(struct dt_comm *c, const struct dt_collective *x, struct tcp_pass *p, struct dt_error *err)
 {
     size_t width = dt_dtype_size(x->type), part = x->kind == DT_BARRIER ? 0 : (size_t)x->count * width;
     int64_t count = x->kind == DT_BARRIER ? 0 : x->count, most = pass_count(c, x);
-    /* of slots that are not ours */
+    /* bytes of the slots before ours, which are not written */
     uintptr_t before = x->kind == DT_REDUCE_SCATTER ? (uintptr_t)c->rank * part : 0;
     if (x->kind == DT_ALL_GATHER && part > 0 && (char *)x->out + (size_t)c->rank * part != x->in) {
         memcpy((char *)x->out + (size_t)c->rank * part, x->in, part);
@@ -316,14 +322,14 @@ static int run_alone(struct dt_comm *c, const struct dt_collective *x, struct tc
     return 0;
 }
 
-/* Elements at .. at + n of each slot (of the whole) on their way through the stage. */
+/* Elements at .. at + n of each slot (of the whole), on their way through the stage. */
 struct staged {
     struct dt_comm *c;
     struct tcp *t;
     const struct dt_collective *x;
     size_t width;
-    int64_t at, n, total; /* total: elements of the pass, slots together */
-    const char **sums;    /* the communicator's */
+    int64_t at, n, total; /* total: elements of the pass, all slots together */
+    const char **sums;    /* room, owned by the communicator */
     char *result;
 };
 
@@ -345,7 +351,7 @@ static void copy_in(struct staged *s)
     }
 }
 
-/* This rank's slice of elements first .. first + count of the sums of all nodes of this host. */
+/* Sums elements first .. first + count, this rank's slice, over each node of this host. */
 static void sum_nodes(struct staged *s, int64_t first, int64_t count)
 {
     struct tcp *t = s->t;
@@ -393,7 +399,8 @@ static void copy_out(struct staged *s)
     }
 }
 
-/* All ranks of a host that holds several, from the step where all inputs are in place. */
+/* One pass of a rank that shares its host, after the step at which all inputs are in their
+ * stages. */
 static int pass(struct staged *s, struct tcp_pass *p, const struct shm_call *call, struct dt_error *err)
 {
     struct tcp *t = s->t;
@@ -460,8 +467,8 @@ static int run_staged(struct dt_comm *c, const struct dt_collective *x, struct t
     return rc;
 }
 
-/* Tells the others. An abort here may be seen by the stream before the one who aborts has said
- * so. */
+/* Tells the other ranks. If this rank was aborted, the stream may notice before abort_tcp has told
+ * them, so make that text here. */
 static void tell(struct dt_comm *c, const struct dt_error *why)
 {
     struct dt_error abort;
@@ -495,7 +502,7 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     return rc;
 }
 
-/* Memory that ranks of this host reach; sizes agree everywhere. */
+/* Allocates memory that the ranks of this host reach. All ranks must ask for the same size. */
 static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
     struct tcp *t = c->state;

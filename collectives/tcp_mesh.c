@@ -1,7 +1,8 @@
-/* Connections between the leaders of hosts: a data and a control connection for each pair.
- * Whoever connects says the round's nonce first; others are closed. Control carries at most one
- * word in each direction, a failure or a farewell, which is looked at and left there: so any
- * thread may look. A dead process shows as the end of its connections. */
+/* Connections between the leaders of hosts: a data and a control connection for each pair. The
+ * connecting side first sends the round's nonce; connections without it are closed. The control
+ * connection carries at most one word in each direction, a failure or a farewell. A word is peeked
+ * at and not consumed, so any thread may look. The end of its connections shows that a process is
+ * dead. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -22,9 +23,9 @@
 #include <unistd.h>
 
 #define PENDING_MAX 64
-#define HELLO_S 10.0 /* a connection that has not said who it is by then is closed */
+#define HELLO_S 10.0 /* a connection that has not identified itself by then is closed */
 #define SAY_EVERY_S 10.0
-#define DEAD_S 15 /* as the launcher's --dead_after */
+#define DEAD_S 15 /* default; the same as the launcher's --dead_after */
 
 struct hello {
     uint32_t magic, lane; /* lane 0: data, 1: control */
@@ -34,7 +35,7 @@ struct hello {
     char name[32];
 };
 
-/* Our address on the way to a host; nothing is sent. False: no way. */
+/* Our own address on the route to a host. Nothing is sent. False: no route. */
 static bool address_towards(const char *host, char *out, size_t out_bytes)
 {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
@@ -52,7 +53,7 @@ static bool address_towards(const char *host, char *out, size_t out_bytes)
     return done;
 }
 
-/* Why a host is not reached, when nothing refuses. */
+/* Advice for a host that does not answer. */
 static const char *const unreached_hint =
     "; if others reach it at another address, name that there with --local_addr (and open ports with --port_range)";
 
@@ -61,8 +62,8 @@ static bool is_loopback(const char *name)
     return strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 || strncmp(name, "localhost", 9) == 0;
 }
 
-/* The address of the route to MASTER_ADDR. A host's own name may lead to loopback there
- * (127.0.1.1), where nobody else comes: then the default route's. */
+/* The address of the route to MASTER_ADDR. A host's own name may resolve to loopback on that host
+ * (127.0.1.1), which no other host can reach. Then take the address of the default route. */
 static void route_address(char *out, size_t out_bytes)
 {
     const char *master = getenv("MASTER_ADDR");
@@ -87,8 +88,8 @@ int tcp_listen(struct dt_comm *c, char *address, int *port, struct dt_error *err
     if (range != NULL && range[0] != 0 && (sscanf(range, "%d-%d", &lo, &hi) != 2 || lo < 1 || hi < lo || hi > 65535)) {
         return dt_fail(err, DT_INVALID, "DTRUN_PORT_RANGE: %.40s: not LO-HI with 1 <= LO <= HI <= 65535", range);
     }
-    const char *at = dt_net_is_here(address) ? address : NULL; /* else it is translated to one of
-                                                                * ours */
+    /* else a router translates that address to one of ours, so listen at all */
+    const char *at = dt_net_is_here(address) ? address : NULL;
     return dt_net_listen_within(&t->listener, at, &(struct dt_ports){lo, hi, getpid() + c->rank}, 0, c->page, port,
                                 err);
 }
@@ -102,8 +103,8 @@ void tcp_describe_host(const struct tcp_host *h, struct dt_text *out)
     dt_text_puts(out, h->rank_count > 8 ? ", ...)" : ")");
 }
 
-/* The launcher notices a lost host and says so; a connection ends by itself somewhat later, so
- * that no rank is blamed for it. */
+/* Seconds after which the kernel ends a silent connection. The launcher notices a lost host before
+ * that and names it, so no rank is blamed wrongly. */
 static double dead_s(void)
 {
     const char *text = getenv("DTRUN_DEAD_AFTER");
@@ -124,7 +125,7 @@ static void set_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 }
 
-/* Do both ends of a connection lie on this machine? */
+/* True if both ends of a connection are on this machine. */
 static bool is_near(int fd)
 {
     union {
@@ -150,8 +151,8 @@ static struct hello make_hello(const struct dt_comm *c, uint32_t lane, size_t la
     return h;
 }
 
-/* To the leaders before this one. */
-static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *err)
+/* Connects to the leaders before this one. */
+static int connect_to_leaders(struct dt_comm *c, double deadline_s, struct dt_error *err)
 {
     struct tcp *t = c->state;
     for (int j = 0; j < t->here; j++) {
@@ -161,7 +162,7 @@ static int call_others(struct dt_comm *c, double deadline_s, struct dt_error *er
             struct hello hello;
             int rc = -1;
             double begun_s = dt_now_s(), say_at_s = begun_s + SAY_EVERY_S;
-            /* looks around between tries */
+            /* short tries, to look around between them */
             for (double now_s = begun_s; rc != 0; now_s = dt_now_s()) {
                 if (now_s >= say_at_s) {
                     say_at_s += SAY_EVERY_S;
@@ -200,8 +201,9 @@ struct pending {
     double since_s;
 };
 
-/* 1: its hello is right and it has its place; 0: more to come; -1: not one of us. */
-static int hear_hello(struct dt_comm *c, struct pending *p)
+/* 1: the hello is right, and the connection is in its place; 0: bytes are missing; -1: not from our
+ * job. */
+static int read_hello(struct dt_comm *c, struct pending *p)
 {
     struct tcp *t = c->state;
     ssize_t n = recv(p->net.fd, (char *)&p->hello + p->got, sizeof(p->hello) - p->got, 0);
@@ -255,9 +257,9 @@ static int missing_hosts(const struct dt_comm *c, struct dt_error *err)
     return -1;
 }
 
-/* Takes the connections of those behind this one; strangers may come, silent or talking, and do
- * not stop it. */
-static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *err)
+/* Accepts the connections of the leaders after this one. Strangers may connect, silent or talking;
+ * they do not stop it. */
+static int accept_leaders(struct dt_comm *c, double deadline_s, struct dt_error *err)
 {
     struct tcp *t = c->state;
     struct pending *pending = dt_alloc(PENDING_MAX * sizeof(*pending));
@@ -271,7 +273,7 @@ static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *e
         rc = tcp_look(c, err);
         double now_s = dt_now_s();
         for (int i = count - 1; i >= 0; i--) {
-            int heard = hear_hello(c, &pending[i]);
+            int heard = read_hello(c, &pending[i]);
             if (heard == 0 && now_s - pending[i].since_s < HELLO_S) {
                 continue;
             }
@@ -281,7 +283,7 @@ static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *e
             pending[i] = pending[--count];
         }
         struct dt_error none;
-        if (count == PENDING_MAX) { /* the oldest one gives way */
+        if (count == PENDING_MAX) { /* close the oldest one */
             int oldest = 0;
             for (int i = 1; i < count; i++) {
                 oldest = pending[i].since_s < pending[oldest].since_s ? i : oldest;
@@ -307,19 +309,19 @@ static int await_others(struct dt_comm *c, double deadline_s, struct dt_error *e
 int tcp_connect_all(struct dt_comm *c, struct dt_error *err)
 {
     double deadline_s = dt_now_s() + c->open_timeout_s;
-    return call_others(c, deadline_s, err) == 0 ? await_others(c, deadline_s, err) : -1;
+    return connect_to_leaders(c, deadline_s, err) == 0 ? accept_leaders(c, deadline_s, err) : -1;
 }
 
-/* What host h has said: 1 with the word, 0 nothing yet, -1 the connection has ended. A part of a
- * word stays there to be looked at, so that nothing but poll tells whether the rest can still
- * come. */
+/* Peeks at the word of host h: 1 with the word, 0 nothing yet, -1 the connection has ended. Part of
+ * a word stays in the socket, so recv cannot tell whether the rest can still come; poll can. */
 static int peek(const struct tcp_host *h, struct tcp_word *w)
 {
     ssize_t n = h->control < 0 ? -1 : recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT);
     if (n > 0 && n < (ssize_t)sizeof(*w)) {
         struct pollfd p = {.fd = h->control, .events = POLLRDHUP};
         bool ended = poll(&p, 1, 0) == 1;
-        n = recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT); /* what came before the end */
+        /* all that came before the end */
+        n = recv(h->control, w, sizeof(*w), MSG_PEEK | MSG_DONTWAIT);
         if (ended && n < (ssize_t)sizeof(*w)) {
             return -1;
         }
@@ -356,15 +358,15 @@ int tcp_ordered(struct dt_comm *c, struct dt_error *err)
     return 0;
 }
 
-/* The number by which the job knows a host: the agents' name for it, or else its place here. */
+/* The job's number of a host: the number that the agents use as key, or else its index here. */
 static int host_number(const struct tcp *t, int j)
 {
     long long number;
     return dt_parse_int64(t->hosts[j].key, &number) && number >= 0 && number <= INT32_MAX ? (int)number : j;
 }
 
-/* The error that host j has sent. */
-static int hear(const struct tcp *t, int j, const struct tcp_word *w, struct dt_error *err)
+/* Makes the error from the word of host j. */
+static int word_error(const struct tcp *t, int j, const struct tcp_word *w, struct dt_error *err)
 {
     struct dt_blame blame = {(enum dt_fault)w->fault, w->rank, (enum dt_told)w->told, w->first_teller, w->host};
     (void)dt_fail(err, dt_status_of(w->status), "%s", w->text);
@@ -385,7 +387,7 @@ int tcp_look(struct dt_comm *c, struct dt_error *err)
         struct tcp_word w;
         int said = j == t->here ? 0 : peek(&t->hosts[j], &w);
         if (said == 1 && w.status != DT_OK) {
-            return hear(t, j, &w, err);
+            return word_error(t, j, &w, err);
         }
         if (said < 0) {
             return fail_gone(c, &t->hosts[j], "its connection has ended", err);
@@ -396,7 +398,7 @@ int tcp_look(struct dt_comm *c, struct dt_error *err)
 
 int tcp_lost(struct dt_comm *c, const struct tcp_host *h, const char *cause, struct dt_error *err)
 {
-    /* The word or the order that explains it may be on its way. */
+    /* The word or the order that explains it may still be on its way. */
     for (double end_s = dt_now_s() + 0.1;;) {
         struct tcp_word w;
         if (tcp_look(c, err) != 0) {
@@ -413,8 +415,8 @@ int tcp_lost(struct dt_comm *c, const struct tcp_host *h, const char *cause, str
     }
 }
 
-/* To all hosts. why null: this rank closes in good order. */
-static void say(struct dt_comm *c, const struct dt_error *why)
+/* Sends this rank's word to all hosts. why null: a farewell. */
+static void send_word(struct dt_comm *c, const struct dt_error *why)
 {
     struct tcp *t = c->state;
     int none = 0;
@@ -432,7 +434,8 @@ static void say(struct dt_comm *c, const struct dt_error *why)
         (void)snprintf(w.text, sizeof(w.text), "%.440s", why->text);
     }
     for (int j = 0; j < t->host_count; j++) {
-        if (t->hosts[j].control >= 0) { /* the first bytes there: they fit the socket's buffer */
+        /* the first bytes on this connection, so they fit the socket's buffer */
+        if (t->hosts[j].control >= 0) {
             (void)send(t->hosts[j].control, &w, sizeof(w), MSG_NOSIGNAL | MSG_DONTWAIT);
         }
     }
@@ -445,7 +448,7 @@ void tcp_tell(struct dt_comm *c, const struct dt_error *why)
         ((struct shm *)t->inner->state)->header != NULL) {
         shm_fail(t->inner, why);
     }
-    say(c, why);
+    send_word(c, why);
 }
 
 void tcp_disconnect(struct dt_comm *c)
@@ -453,7 +456,7 @@ void tcp_disconnect(struct dt_comm *c)
     struct tcp *t = c->state;
     struct dt_error why;
     (void)dt_fail(&why, DT_PEER, "it could not open the communicator");
-    say(c, t->open ? NULL : &why);
+    send_word(c, t->open ? NULL : &why);
     for (int j = 0; t->hosts != NULL && j < t->host_count; j++) {
         if (t->hosts[j].data >= 0) {
             (void)close(t->hosts[j].data);

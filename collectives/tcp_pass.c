@@ -1,17 +1,19 @@
 /* One exchange between the leaders of hosts. With every other leader there is one stream in each
- * direction:
+ * direction, of blocks:
  *
- *   out   head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of my nodes for what that host merges, by blocks; M: blocks that I have merged, or give
- *   in    head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of its nodes for what I merge;                    M: blocks that it has merged, or gives
+ *   out   head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of our nodes for the share that it merges
+ *                                               M: blocks that we have merged, or give
+ *   in    head | S0 S1 S2 M0 S3 M1 S4 M2 ...    S: sums of its nodes for the share that we merge
+ *                                               M: blocks that it has merged, or gives
  *
- * A block is merged as soon as all hosts' sums for it are here, and travels on while it is in
- * the cache, behind `lag` further blocks of sums. So little is on its way at any time that it
- * stays in the caches and in the socket's window: 25 MiB between two ranks on loopback take less
- * than half of the time that they take when all sums travel first. Nobody can wait in a circle:
- * M i needs S i of all, which only M before i - lag precede. Sums wait in a ring of TCP_RING
- * blocks per node; merged blocks arrive where they belong. Sockets never block. Where nothing
- * moves, it tries again for a moment, then waits in poll(), which wakes 20 times a second to
- * look around. */
+ * A block is merged as soon as the sums of all hosts for it are here. It is sent on while it is
+ * in the cache, after `lag` further blocks of sums. So few bytes are in flight that they stay in
+ * the caches and in the socket's window: 25 MiB between two ranks on loopback take less than
+ * half of the time that they take when all sums are sent first. There is no deadlock: block M i
+ * needs S i of all hosts, and only blocks M before i - lag precede those. Sums wait in a ring of
+ * TCP_RING blocks per node. Merged blocks are received in place. Sockets never block. When
+ * nothing moves, the leader tries again for a moment, then waits in poll(), and looks around 20
+ * times a second. */
 #include "collectives/tcp.h"
 
 #include "base/clock.h"
@@ -26,13 +28,13 @@
 #include <sys/socket.h>
 
 #define IOV_COUNT 16
-#define SLICE_ELEMENTS 64 /* slices of hosts begin at multiples */
+#define SLICE_ELEMENTS 64 /* slices of hosts begin at multiples of this */
 
 struct range {
     int64_t first, count;
 };
 
-/* What is merged, and what is known, of a running pass. */
+/* A pass in progress: what it has to do, and how many blocks are merged. */
 struct run {
     struct dt_comm *c;
     struct tcp *t;
@@ -40,9 +42,9 @@ struct run {
     size_t width;       /* bytes of an element */
     int64_t block;      /* elements of a block */
     bool reduces;       /* there are sums to merge */
-    bool spreads;       /* there is something to give to all */
-    bool small;         /* everybody merges everything */
-    size_t block_count; /* that this host merges */
+    bool spreads;       /* there are results to send to all hosts */
+    bool small;         /* every host merges everything */
+    size_t block_count; /* blocks that this host merges */
     size_t merged;
     size_t heads; /* segments before the sums: 0 or 1 */
 };
@@ -61,7 +63,8 @@ static void push(struct tcp_way *w, void *at, size_t size)
     w->segments[w->count++] = (struct tcp_segment){at, size};
 }
 
-/* The i-th run of elements that host j merges, or gives without a reduction; count 0: no more. */
+/* The i-th range of elements that host j merges (without a reduction: that it gives). count 0:
+ * there is none. */
 static struct range share(const struct run *u, int j, int i)
 {
     const struct dt_collective *x = u->p->x;
@@ -82,7 +85,7 @@ static struct range share(const struct run *u, int j, int i)
     return (struct range){first, n - first < each ? n - first : each};
 }
 
-/* Walks over the blocks of a host's share. */
+/* A walk over the blocks of a host's share. */
 struct walk {
     int host, i;
     int64_t at;
@@ -114,7 +117,7 @@ static size_t count_blocks(const struct run *u, int j)
     return n;
 }
 
-/* Host h's sums for one block; from where they are, or into its ring at turn. */
+/* Appends host h's sums for one block: from where they are, or into block `turn` of its ring. */
 static void push_sums(struct run *u, struct tcp_way *w, int h, struct range b, bool ring, size_t turn)
 {
     struct tcp *t = u->t;
@@ -129,8 +132,8 @@ static void push_sums(struct run *u, struct tcp_way *w, int h, struct range b, b
     }
 }
 
-/* One direction: host `from` gives sums over the share of `to`, and the blocks of its own share,
- * each `lag` blocks of sums later. */
+/* Lists one direction of a stream: the sums of host `from` over the share of `to`, and the merged
+ * blocks of its own share, each `lag` blocks of sums later. */
 static void push_stream(struct run *u, struct tcp_way *w, int from, int to)
 {
     size_t lag = u->t->hosts[from == u->t->here ? to : from].lag;
@@ -157,14 +160,14 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Segments before block i of the sums, in what host j sends us. */
+/* Segments that host j sends us before block i of the sums. */
 static size_t before_sums(const struct run *u, int j, size_t i)
 {
     const struct tcp_host *h = &u->t->hosts[j];
     return u->heads + i * (size_t)h->part_count + (u->spreads && i > h->lag ? least(i - h->lag, h->block_count) : 0);
 }
 
-/* Segments before the i-th block that we have merged, in what we send to host j. */
+/* Segments that we send to host j before the i-th block that we have merged. */
 static size_t before_result(const struct run *u, int j, size_t i)
 {
     const struct tcp *t = u->t;
@@ -186,7 +189,7 @@ static void list_blocks(struct run *u)
     }
 }
 
-/* How far the streams with host j may go now. */
+/* Sets how far the streams with host j may go now. */
 static void set_ready(struct run *u, int j)
 {
     struct tcp_host *h = &u->t->hosts[j];
@@ -237,7 +240,7 @@ static void advance(struct tcp_way *w, size_t bytes)
     }
 }
 
-/* Moves what can be moved at once; 1: something moved, 0: nothing, -1 with an error. */
+/* Sends and receives what is possible at once. 1: something moved; 0: nothing; -1 with an error. */
 static int move(struct run *u, struct tcp_host *h, struct dt_error *err)
 {
     struct iovec v[IOV_COUNT];
@@ -279,7 +282,7 @@ static void describe(const struct tcp_head *h, struct dt_text *out)
     }
 }
 
-/* Does host h do the same? */
+/* Fails if host h is about to do something else. */
 static int compare(struct run *u, struct tcp_host *h, struct dt_error *err)
 {
     struct tcp_head *ours = &u->t->head, *theirs = &h->head;
@@ -358,7 +361,7 @@ static int timed_out(struct run *u, struct dt_error *err)
     return -1;
 }
 
-/* Sleeps until a stream can go on, or somebody says something; looks around. */
+/* Sleeps until a stream can go on. Looks around every TCP_LOOK_S. */
 static int wait_more(struct run *u, double *look_s, struct dt_error *err)
 {
     struct tcp *t = u->t;
@@ -380,14 +383,14 @@ static int wait_more(struct run *u, double *look_s, struct dt_error *err)
     return now_s >= u->p->deadline_s ? timed_out(u, err) : 0;
 }
 
-/* Since when nothing moves. */
+/* The time since which nothing moves, and how long to spin. */
 struct idle {
     double since_s, limit_s;
 };
 
-/* Whether to try again at once: the other side may be just behind, and a sleep costs more than
- * what it waits for. Where that was in vain (the peer shares this core, or the wire is slow),
- * for less; now and then for long again. */
+/* True to try again at once: the peer may be just behind, and a sleep costs more than a short wait.
+ * If spinning was in vain (the peer shares this core, or the wire is slow), spin for less; every
+ * 32nd time try the full limit again. */
 static bool spins(struct tcp *t, struct idle *i)
 {
     double now_s = dt_now_s();
@@ -399,7 +402,7 @@ static bool spins(struct tcp *t, struct idle *i)
     }
     if (i->limit_s > 0) {
         t->spin_now_s = t->spin_now_s > t->spin_s / 8 ? t->spin_now_s / 2 : 0;
-        i->limit_s = 0; /* asleep: the next look is not spinning */
+        i->limit_s = 0; /* spinning is over: later polls come after a sleep */
     }
     return false;
 }

@@ -1,6 +1,6 @@
-/* Sums in canonical-tree order, block by block so that partial sums stay in the first-level
- * cache. The tree over n leaves splits at the largest power of two below n, so its nodes are the
- * aligned powers of two, cut off at the end. */
+/* Sums in canonical-tree order, block by block, so that partial sums stay in the first-level cache.
+ * The tree over n leaves splits at the largest power of two below n. So its nodes are the aligned
+ * powers of two, cut off at n. */
 #include "collectives/tree.h"
 
 #include "kernels/kernels.h"
@@ -24,8 +24,7 @@ bool dt_tree_can(enum dt_dtype type)
     return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_I64;
 }
 
-/* The operands may be the same memory, element for element: no iteration reads what another one
- * wrote. */
+/* The operands may be the same memory: an iteration reads only the elements that it writes. */
 #define LOOP(T, EXPR)                                                                                                  \
     do {                                                                                                               \
         T *o = out;                                                                                                    \
@@ -60,15 +59,15 @@ static void combine(void *out, const void *a, const void *b, enum dt_reduction o
 
 struct sum {
     const void *const *in;
-    const struct dt_tree_part *parts; /* null: one leaf each */
+    const struct dt_tree_part *parts; /* null: each input is one leaf */
     enum dt_reduction op;
     enum dt_dtype type;
-    size_t offset_bytes; /* of the block */
-    int64_t n;           /* elements of the block */
-    bool wide;           /* a sum of BF16 stays F32 */
+    size_t offset_bytes; /* of the current block */
+    int64_t n;           /* elements of the current block */
+    bool wide;           /* a sum of BF16 values stays F32 */
 };
 
-/* Sums of BF16 straight from the ranks: two of them are widened and added in one go. */
+/* BF16 values straight from the ranks: one loop widens and adds two of them. */
 static bool halves(const struct sum *s)
 {
     return s->type == DT_BF16 && s->op == DT_SUM && s->parts == NULL;
@@ -79,13 +78,14 @@ static const uint16_t *half_at(const struct sum *s, int part)
     return (const uint16_t *)(const void *)((const char *)s->in[part] + s->offset_bytes);
 }
 
-/* The node of ranks first .. first + count - 1, whose inputs begin at *part. Returns where its
- * value is: an input itself, or `room`, which is a block. */
+/* Computes the node of ranks first .. first + count - 1, whose inputs begin at *part. Returns its
+ * value: an input itself, or `room`, which holds one block. */
 static const void *node(const struct sum *s, int first, int count, int *part, void *room)
 {
     bool leaf = s->parts == NULL ? count == 1 : (s->parts[*part].first == first && s->parts[*part].count == count);
     if (leaf) {
-        bool sum = s->parts != NULL && s->type == DT_BF16 && count > 1; /* of BF16: F32 */
+        /* a sum of BF16 values is F32 */
+        bool sum = s->parts != NULL && s->type == DT_BF16 && count > 1;
         const char *p = (const char *)s->in[(*part)++] + s->offset_bytes * (sum ? 2 : 1);
         if (s->type != DT_BF16 || sum) {
             return p;

@@ -1,12 +1,11 @@
-/* The watch over peers of a device's communicators. The host that drives a device runs ahead of
- * it, and sits in a launch when the driver's queue is full; a stream of it that waits for a lost
- * rank empties no queue. So a thread asks every LOOK_S how things are, for a communicator and
- * all its groups. The first that is not well takes the others along: a stream may wait in one of
- * them for a rank that is stuck in another. What is started later fails its stream at once, so
- * that the queue runs dry.
+/* The watch thread over the peers of a device's communicators. The host enqueues work ahead of the
+ * device, and blocks in a launch when the driver's queue is full. If a stream waits for a lost
+ * rank, that queue never empties. So a thread polls a communicator and all its groups every LOOK_S.
+ * The first one that fails ends the others: a stream may wait in one of them for a rank that is
+ * stuck in another. Collectives started later fail their streams at once, so the queue empties.
  *
- * The same thread shows on the page whether a stream waits for peers now: the host, which only
- * puts work in, does not know. */
+ * The thread also shows on the page whether a stream waits for peers now. The host only enqueues
+ * work and does not know that. */
 #include "collectives/watch.h"
 
 #include "base/clock.h"
@@ -26,19 +25,19 @@ struct comm_watch {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    bool closing, over; /* over: one has failed, and all were let go */
+    bool closing, over; /* over: one communicator has failed, and all were aborted */
     struct dt_comm *list[COMMS_MAX];
     int count;
     struct dt_page *page;
 };
 
-/* `first` is not well. The other ranks of each communicator are told the cause before any is
- * aborted: whoever finds one aborted knows why. */
-static void let_go(struct comm_watch *w, struct dt_comm *first, const struct dt_error *why)
+/* `first` has failed. Tells the cause to the other ranks of each communicator before it aborts any
+ * of them, so that a rank that finds one aborted knows why. */
+static void abort_all(struct comm_watch *w, struct dt_comm *first, const struct dt_error *why)
 {
     struct dt_error cause = *why;
-    if (atomic_load(&first->stopped) == 1) { /* by dt_comm_abort; for the others it is this rank
-                                              * that gave up */
+    /* dt_comm_abort was called here, so for the other ranks this rank gave up */
+    if (atomic_load(&first->stopped) == 1) {
         (void)dt_fail(&cause, DT_PEER, "rank %d aborted communicator %s", first->rank, first->name);
         (void)dt_blame(&cause, DT_FAULT_LOST, dt_comm_job_rank(first, first->rank));
     }
@@ -58,7 +57,7 @@ static void look(struct comm_watch *w, bool *shown)
     bool waits = false;
     for (int i = 0; i < w->count && !w->over; i++) {
         if (dt_comm_poll(w->list[i], &why) != 0) {
-            let_go(w, w->list[i], &why);
+            abort_all(w, w->list[i], &why);
         }
     }
     for (int i = 0; i < w->count && !w->over; i++) {
@@ -138,7 +137,7 @@ void comm_watch_end(struct dt_comm *c)
     w->closing = kept == 0;
     (void)pthread_cond_signal(&w->wake);
     (void)pthread_mutex_unlock(&w->lock);
-    if (kept == 0) { /* groups are closed before their parent */
+    if (kept == 0) { /* groups are closed before their parent, so this is the parent */
         (void)pthread_join(w->thread, NULL);
         (void)pthread_cond_destroy(&w->wake);
         (void)pthread_mutex_destroy(&w->lock);

@@ -1,14 +1,15 @@
-/* The parser walks a request along the letters of its row in `layouts`: u word, i 64-bit number,
- * s string, v value, K count and keys, P count and pairs. Strings are remembered as positions
- * from the start of the request, so that the bytes may move while a request is incomplete;
- * nothing is parsed twice however the stream is cut. */
+/* The parser walks a request along the letters of its row in `layouts`: u word, i 64-bit number, s
+ * string, v value, K count and keys, P count and pairs. Strings are kept as offsets from the start
+ * of the request, so the bytes may move while a request is incomplete. No byte is parsed twice,
+ * however the stream is cut. */
 #include "collectives/wire.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { kept_bytes = 4096 }; /* of a buffer between two requests: thousands of clients may be idle */
+/* capacity of a buffer that is kept between requests; thousands of clients may be idle */
+enum { kept_bytes = 4096 };
 
 static const struct {
     const char *name, *fields;
@@ -153,8 +154,8 @@ void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size)
     }
 }
 
-/* Keeps the unfinished request for the next feed; `at` stays relative to its start. Big buffers
- * do not outlive their request. */
+/* Keeps the unfinished request for the next feed. `at` stays relative to its start. Large buffers
+ * are freed with their request. */
 static int hold_rest(struct dt_wire_parser *p)
 {
     size_t rest = p->window_size - p->start;
@@ -178,7 +179,7 @@ static int hold_rest(struct dt_wire_parser *p)
     return 0;
 }
 
-/* Takes size bytes from the request, or null when they are not all there yet. */
+/* Takes size bytes from the request. Null: not all of them are here yet. */
 static const char *take(struct dt_wire_parser *p, size_t size)
 {
     size_t have = p->window_size - p->start - p->at;
@@ -199,7 +200,7 @@ static void add_span(struct dt_wire_parser *p, size_t size)
     p->spans[p->span_count++] = (struct dt_wire_span){p->at, size};
 }
 
-/* One string or value: 1 taken, 0 not all there, -1 too long. */
+/* Parses one string or value: 1 done, 0 incomplete, -1 too long. */
 static int parse_string(struct dt_wire_parser *p, bool is_key, struct dt_error *err)
 {
     const char *length = take(p, 8);
@@ -250,7 +251,7 @@ static int parse_field(struct dt_wire_parser *p, char field, struct dt_error *er
     default:
         break;
     }
-    if (p->todo == SIZE_MAX) { /* K, P: the count first */
+    if (p->todo == SIZE_MAX) { /* for K and P, first the count */
         if ((from = take(p, 8)) == NULL) {
             return 0;
         }
@@ -297,8 +298,8 @@ static int begin_request(struct dt_wire_parser *p, struct dt_error *err)
     return 1;
 }
 
-/* Positions become pointers. MULTI_SET's spans alternate; its keys come first, its values in the
- * second half. */
+/* Turns offsets into pointers. The spans of MULTI_SET alternate: its keys go into the first half,
+ * its values into the second. */
 static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
 {
     if (p->bytes_capacity < p->span_count) {
@@ -317,7 +318,8 @@ static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
     if (fields[0] == 'K' || pairs) {
         out->count = pairs ? half : p->span_count;
         out->keys = p->bytes;
-        out->values = half > 0 && pairs ? p->bytes + half : NULL; /* no arithmetic on no memory */
+        /* no pointer arithmetic on null */
+        out->values = half > 0 && pairs ? p->bytes + half : NULL;
         return;
     }
     if (p->span_count > 0) {
@@ -331,7 +333,7 @@ static void resolve(struct dt_wire_parser *p, struct dt_wire_request *out)
     }
 }
 
-/* Memory a big request needed is given back before the next one. */
+/* Frees the memory of a large request before the next one. */
 static void shrink(struct dt_wire_parser *p)
 {
     if (p->span_capacity * sizeof *p->spans > kept_bytes) {

@@ -1,9 +1,9 @@
-/* Frames of the TCPStore protocol (PyTorch 2.2 and later): query codes, an incremental parser
- * for the server's side, the answers, and small writers for both sides. No sockets. A request is
- * a code byte and its fields; strings have a 64-bit length in front; everything is
- * little-endian. The parser takes a stream cut anywhere and yields whole requests; it refuses a
- * connection that does not begin with VALIDATE, unknown codes and sizes over the limits as soon
- * as the length field is there. */
+/* Frames of the TCPStore protocol (PyTorch 2.2 and later): query codes, an incremental parser for
+ * the server's side, the answers, and small writers for both sides. No sockets. A request is a code
+ * byte and its fields. Strings have a 64-bit length in front. Everything is little-endian. The
+ * parser takes a stream cut anywhere and yields whole requests. It refuses a connection that does
+ * not begin with VALIDATE, unknown codes, and sizes over the limits as soon as the length field is
+ * there. */
 #ifndef DT_COLLECTIVES_WIRE_H
 #define DT_COLLECTIVES_WIRE_H
 
@@ -39,7 +39,8 @@ enum dt_wire_query {
     DT_WIRE_QUERY_COUNT
 };
 #define DT_WIRE_MAGIC 0x3C85F7CEu
-/* in PING's nonce: this client looks for its answers instead of sleeping, and asks on at once */
+/* In PING's nonce: this client polls for its answers instead of sleeping, and sends its next
+ * request at once. */
 #define DT_WIRE_LOOKS 0x80000000u
 enum { DT_WIRE_READY = 0, DT_WIRE_NOT_READY = 1, DT_WIRE_STOP_WAITING = 0, DT_WIRE_WAIT_CANCELED = 1 };
 
@@ -48,12 +49,12 @@ const char *dt_wire_query_name(enum dt_wire_query query);
 
 struct dt_wire_request {
     enum dt_wire_query query;
-    uint32_t word;                       /* VALIDATE's magic, PING's nonce: a process id, and
-                                          * DT_WIRE_LOOKS */
+    /* VALIDATE's magic; PING's nonce: a process id, and DT_WIRE_LOOKS */
+    uint32_t word;
     int64_t number;                      /* ADD's delta, any number; BARRIER's world size, from 1
                                           * to INT32_MAX */
-    struct dt_bytes key, value, desired; /* COMPARE_SET: value is what is expected */
-    size_t count;                        /* of keys (and values, MULTI_SET) */
+    struct dt_bytes key, value, desired; /* for COMPARE_SET, value is the expected value */
+    size_t count;                        /* of keys (for MULTI_SET also of values) */
     const struct dt_bytes *keys, *values;
 };
 
@@ -61,18 +62,18 @@ struct dt_wire_parser {
     struct dt_store_limits limits;
     bool validated;
     struct dt_text held;           /* the start of an unfinished request */
-    const char *window;            /* what is parsed: the caller's bytes, or held */
-    size_t window_size, start, at; /* start of the request, and how far it is parsed */
-    /* the request under way; positions are from its start */
+    const char *window;            /* the bytes being parsed: the caller's, or `held` */
+    size_t window_size, start, at; /* start of the request, and the next byte to parse */
+    /* the request in progress; offsets are from its start */
     bool begun;
     int query;
-    const char *field; /* next one to parse */
-    size_t todo, done; /* of a repeated field: keys or pairs */
+    const char *field; /* the next field to parse */
+    size_t todo, done; /* items of a repeated field: keys or pairs */
     struct dt_wire_span {
         size_t at, size;
     } * spans; /* strings found so far */
     size_t span_count, span_capacity;
-    struct dt_bytes *bytes; /* the same, resolved */
+    struct dt_bytes *bytes; /* the same as pointers */
     size_t bytes_capacity;
     uint32_t word;
     int64_t number;
@@ -80,53 +81,53 @@ struct dt_wire_parser {
 
 void dt_wire_parser_init(struct dt_wire_parser *p, const struct dt_store_limits *limits);
 void dt_wire_parser_clear(struct dt_wire_parser *p);
-/* Bytes the parser holds back. */
+/* Bytes of memory that the parser keeps. */
 size_t dt_wire_parser_held(const struct dt_wire_parser *p);
-/* Gives the parser what was read. The bytes must stay until dt_wire_next has returned 0 or -1. */
+/* Gives the parser bytes that were read. They must stay until dt_wire_next has returned 0 or -1. */
 void dt_wire_feed(struct dt_wire_parser *p, const void *data, size_t size);
-/* 1: a request, valid until the next call; 0: everything is consumed, feed more; -1: bad input,
+/* 1: a request, valid until the next call; 0: all bytes are consumed, feed more; -1: bad input,
  * close the connection. */
 int dt_wire_next(struct dt_wire_parser *p, struct dt_wire_request *out, struct dt_error *err);
 
-/* Answers that are to be sent: text, and between its bytes values that are the table's own. All
- * zeros: empty. */
+/* Answers to be sent: text, and values that belong to the table, inserted into the text. All zeros:
+ * empty. */
 struct dt_wire_output {
-    size_t copy_bytes; /* of one answer so much is copied at least; 0: 64 KiB, SIZE_MAX: all of
-                        * it */
+    /* at least this much of an answer is copied before values are shared; 0: 64 KiB; SIZE_MAX: all
+     * of it */
+    size_t copy_bytes;
     struct dt_text text;
     size_t text_sent;
     struct dt_wire_share {
-        size_t at; /* bytes of text before it */
+        size_t at; /* bytes of text before the value */
         struct dt_bytes bytes;
         struct dt_store_value *value;
     } * shares;
-    size_t first, count, capacity;  /* of shares: those before `first` are sent */
-    size_t share_sent, shares_size; /* bytes of the first one that are sent; of all that are not */
+    size_t first, count, capacity; /* of shares; those before `first` are sent */
+    /* bytes of shares[first] that are sent; bytes of all shares that are not sent */
+    size_t share_sent, shares_size;
 };
-/* Empties it, and frees its memory. */
+/* Empties the output, and frees its memory. */
 void dt_wire_output_clear(struct dt_wire_output *o, struct dt_store_table *t);
-/* Bytes of memory that an output keeps alive: its own, and those of shared values that no key
- * has any more. */
+/* held: bytes of the output's own memory. left: bytes of shared values that no key has any more. */
 size_t dt_wire_output_held(const struct dt_wire_output *o);
 size_t dt_wire_output_left(const struct dt_wire_output *o);
-/* The next bytes to be sent, at most `size` in at most `count` pieces, which it still owns.
- * Returns the number of pieces. */
+/* The next bytes to send, at most `size` bytes in at most `count` pieces. The output still owns
+ * them. Returns the number of pieces. */
 int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int count, size_t size);
-/* The next `size` bytes are sent. */
+/* Removes the next `size` bytes, which were sent. */
 void dt_wire_output_sent(struct dt_wire_output *o, struct dt_store_table *t, size_t size);
 static inline size_t dt_wire_output_unsent(const struct dt_wire_output *o)
 {
     return o->text.size - o->text_sent + o->shares_size;
 }
 
-/* Carries a request out on the table and appends its answer, if there is one now, to out. A WAIT
- * or BARRIER that is not over parks w; w->ready then owes the client one byte
- * DT_WIRE_STOP_WAITING. -1: refused, close the connection (the answer may have begun). */
+/* Carries out a request on the table, and appends its answer to out if there is one now. A WAIT or
+ * BARRIER that must wait parks w; w->ready then sends the client one byte DT_WIRE_STOP_WAITING. -1:
+ * the request is refused, close the connection (part of the answer may be in out). */
 int dt_wire_answer(struct dt_store_table *t, struct dt_store_waiter *w, const struct dt_wire_request *r,
                    struct dt_wire_output *out, struct dt_error *err);
 
-/* Writers. A request is written as its query's layout says, from the same members that the
- * parser fills in. */
+/* Writers. A request is written by its query's layout, from the members that the parser fills. */
 void dt_wire_put_request(struct dt_text *out, const struct dt_wire_request *r);
 void dt_wire_put_u8(struct dt_text *out, uint8_t value);
 void dt_wire_put_u32(struct dt_text *out, uint32_t value);

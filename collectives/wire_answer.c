@@ -1,16 +1,17 @@
-/* Carries out requests on the table, and makes their answers. A value of some size is not copied
- * into the answer: the answer shares it with the table, whose own bytes are sent. So neither
- * memory nor time of the server grows with what clients ask for. */
+/* Carries out requests on the table, and makes their answers. Large values are not copied into the
+ * answer: the answer shares them with the table, and the table's bytes are sent. So the server's
+ * memory and time do not grow with the size of what clients ask for. */
 #include "collectives/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    copied_bytes = 65536, /* of one answer: so much is copied, for then it goes with those of
-                           * other clients */
-    kept_bytes = 4096,    /* of a buffer that is empty: thousands of clients may be idle */
-    shared_bytes = 256    /* beyond that, values from this size on are shared */
+    /* bytes of each answer that are copied before values are shared */
+    copied_bytes = 65536,
+    /* capacity of an empty buffer that is kept; thousands of clients may be idle */
+    kept_bytes = 4096,
+    shared_bytes = 256 /* beyond copied_bytes, values from this size on are shared */
 };
 
 /* ---- what is to be sent ---- */
@@ -61,8 +62,8 @@ int dt_wire_output_gather(const struct dt_wire_output *o, struct iovec *out, int
     return n;
 }
 
-/* What was sent of the text goes, once it is the larger part: one that reads slowly, and asks
- * on, must not keep it. */
+/* Removes the text that was sent, once it is the larger part. Otherwise a client that reads slowly
+ * and keeps asking would keep it. */
 static void shrink(struct dt_wire_output *o)
 {
     if (dt_wire_output_unsent(o) == 0) {
@@ -125,10 +126,10 @@ struct answer {
     const struct dt_store_table *table;
     const struct dt_wire_request *request;
     struct dt_wire_output *out;
-    size_t begun, size; /* bytes of text before it; its own bytes until now */
+    size_t begun, size; /* bytes of text before this answer; bytes of this answer so far */
 };
 
-/* One more value of the answer; `stored`: it is a whole one of the table. */
+/* Appends a value to the answer. `stored`: a whole value of the table, which may be shared. */
 static int put_value(struct answer *a, struct dt_bytes value, bool stored, struct dt_error *err)
 {
     size_t limit = dt_store_table_limits(a->table)->request_bytes;
@@ -155,7 +156,7 @@ static int put_stored(struct answer *a, struct dt_bytes key, struct dt_error *er
     return put_value(a, value, stored, err);
 }
 
-/* MULTI_GET: all or nothing. */
+/* MULTI_GET: all values or none. */
 static int put_all_stored(struct answer *a, struct dt_store_table *t, struct dt_error *err)
 {
     struct dt_wire_output *o = a->out;
@@ -215,7 +216,7 @@ static void answer_pop(struct dt_store_table *t, struct dt_bytes key, struct dt_
     }
 }
 
-/* Keys somebody waits for take room too. */
+/* Checks total_bytes: keys that a client waits for take room, too. */
 static int check_room(const struct dt_store_table *t, const struct dt_wire_request *r, struct dt_error *err)
 {
     size_t size = dt_store_table_bytes(t);

@@ -1,4 +1,5 @@
-/* One function per kernel. A tensor that is written in place, or added to, moves twice. */
+/* One function per kernel. A tensor that is updated in place or added to counts twice: it is read
+ * and written. */
 #include "kernels/cost.h"
 
 #include "kernels/exact.h"
@@ -8,14 +9,13 @@ static double size_of(enum dt_dtype type)
     return (double)dt_dtype_size(type);
 }
 
-/* Bytes of an element of sums and gradients, which have a type of their own where `type` is
- * BF16. */
+/* Bytes of one element of a sum or gradient: its own type, where `type` is BF16. */
 static double own_size(enum dt_dtype type, enum dt_dtype own)
 {
     return size_of(type == DT_BF16 ? own : type);
 }
 
-/* Bytes of an element of statistics. */
+/* Bytes of one element of statistics. */
 static double wide_size(enum dt_dtype type)
 {
     return size_of(dt_dtype_wide(type));
@@ -110,8 +110,8 @@ struct dt_cost dt_cost_activation_backward(const struct dt_activation_backward_a
     return moved(3.0 * (double)a->count * size_of(a->type) + sums);
 }
 
-/* Parts of attention's cost. wide: elements of q and of each tensor as large; narrow: of k, and of
- * v; product: operations of one product of shape (T, T). */
+/* Parts of attention's cost. wide: elements of q, and of each tensor of its size. narrow: elements
+ * of k, and of v. product: operations of one product of shape (T, T). */
 struct attention {
     double rows, wide, narrow, product;
 };
@@ -122,7 +122,8 @@ static struct attention attention_of(int64_t batch, int64_t positions, int64_t h
     struct attention n = {.rows = (double)(batch * positions)};
     n.wide = n.rows * (double)(heads * head_size);
     n.narrow = n.rows * (double)((kv_heads > 0 ? kv_heads : heads) * head_size);
-    n.product = (causal ? 1.0 : 2.0) * n.wide * (double)positions; /* causal: half of each square */
+    /* causal masks half of each square */
+    n.product = (causal ? 1.0 : 2.0) * n.wide * (double)positions;
     return n;
 }
 
@@ -134,7 +135,7 @@ struct dt_cost dt_cost_attention(const struct dt_attention_args *a)
                             .flops = 2.0 * n.product};
 }
 
-/* Reads qkv, out, dout and lse, writes dqkv; the scores are made again. */
+/* Reads qkv, out, dout and lse, writes dqkv, and computes the scores again. */
 struct dt_cost dt_cost_attention_backward(const struct dt_attention_backward_args *a)
 {
     struct attention n = attention_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->causal);

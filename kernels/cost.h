@@ -1,7 +1,7 @@
-/* The least that a call of a kernel costs, by its arguments alone: the bytes that must move in and
- * out of memory, each tensor once, and the operations of products and attention. Kernels bound by
- * memory count no operations (0). A number that only the data know (how many rows of a table the
- * ids name) counts with its maximum. Pure. */
+/* The least cost of a kernel call, by its arguments alone: the bytes that must move in and out of
+ * memory, each tensor once, and the operations of products and attention. Kernels bound by memory
+ * count no operations (0). A number that depends on the data (how many rows of a table the ids
+ * name) counts with its maximum. Pure functions. */
 #ifndef DT_KERNELS_COST_H
 #define DT_KERNELS_COST_H
 

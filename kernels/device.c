@@ -1,4 +1,5 @@
-/* Front of the devices: the table of names, and calls that hand over to the backend's ops. */
+/* The common part of all devices: the table of names, and calls that forward to the backend's
+ * ops. */
 #include "kernels/device.h"
 
 #include "kernels/cpu/cpu.h"
@@ -60,7 +61,7 @@ static const struct device_row rows[] = {
     {"twin32", &dt_cpu_device_ops, twin32, DT_F32, true, NULL},
     {"twin64", &dt_cpu_device_ops, twin64, DT_F64, true, NULL},
     {"separate", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL},
-    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL}, /* its earlier name */
+    {"apart", &dt_cpu_device_ops, dt_kernels_cpu, DT_F32, false, NULL}, /* the former name of "separate" */
 };
 
 static const struct device_row *find_row(const char *name, struct dt_error *err)
@@ -164,8 +165,8 @@ struct head {
 };
 _Static_assert(sizeof(struct head) + DT_DEVICE_OWN_BYTES <= DT_DEVICE_HANDLE_BYTES, "a handle fits");
 
-/* Memory that this process exported. Ranks that are threads of it get only addresses in this list,
- * whatever a handle says. */
+/* A list of the memory that this process has exported. Ranks that are its threads get only
+ * addresses of this list, whatever a handle says. */
 struct exported {
     void *base;
     size_t size_bytes;
@@ -173,9 +174,9 @@ struct exported {
 };
 
 static pthread_mutex_t exports_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct exported *exports; /* under the lock */
+static struct exported *exports; /* guarded by the lock */
 
-/* Where memory at `base` is, or would be added. Under the lock. */
+/* Returns the link to the memory at `base`, or the end of the list. Call it with the lock held. */
 static struct exported **exports_find(const void *base)
 {
     struct exported **at = &exports;
@@ -190,7 +191,7 @@ static void exports_add(void *base, size_t size_bytes)
     struct exported *x = dt_alloc(sizeof *x);
     *x = (struct exported){base, size_bytes, NULL};
     (void)pthread_mutex_lock(&exports_lock);
-    *exports_find(NULL) = x; /* none is at null: the end */
+    *exports_find(NULL) = x; /* null is in no entry, so this finds the end */
     (void)pthread_mutex_unlock(&exports_lock);
 }
 

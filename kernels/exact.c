@@ -1,6 +1,6 @@
-/* Exact sums of doubles in fixed point. Adding splits the 53 bits of a double over at most three
- * limbs without carries; a limb is a signed 64-bit integer of which 32 bits are used up by one
- * value, so 2^31 values fit before carries must be settled. */
+/* Exact sums of doubles in fixed point. A value's 53 bits are split over at most three limbs,
+ * without carries. A limb is a signed 64-bit integer of which one value uses 32 bits, so 2^31
+ * values fit before carries must be resolved. */
 #include "kernels/exact.h"
 
 #include <math.h>
@@ -21,11 +21,11 @@ void dt_exact_add(int64_t *limbs, double v)
         return;
     }
     if (exponent == 0) {
-        return; /* 0, or below 2^-1022 */
+        return; /* 0, or a subnormal, which is far below the lowest limb */
     }
     mantissa |= 1ULL << 52;
-    int low = exponent - 1075 - DT_EXACT_LOW; /* weight of the mantissa's last bit, in bits above
-                                               * the lowest limb's */
+    /* weight of the mantissa's last bit, in bits above the lowest limb's lowest bit */
+    int low = exponent - 1075 - DT_EXACT_LOW;
     if (low < 0) {
         if (low <= -53) {
             return;
@@ -61,7 +61,7 @@ double dt_exact_get(const int64_t *limbs)
     if (!dt_exact_finite(limbs)) {
         return limbs[NAN_COUNT] != 0 ? NAN : INFINITY;
     }
-    /* Settle carries: digits of 32 bits, two more on top for what runs over. */
+    /* Resolve carries: digits of 32 bits, with two more on top for the overflow. */
     uint32_t digit[DT_EXACT_LIMB_COUNT + 2];
     uint64_t carry = 0;
     for (int i = 0; i < DT_EXACT_LIMB_COUNT; i++) {
@@ -78,8 +78,8 @@ double dt_exact_get(const int64_t *limbs)
     if (top < 0) {
         return 0;
     }
-    /* The highest 96 bits, the last bit set when anything below is not zero: then one rounding
-     * to double is right. */
+    /* Take the highest 96 bits, and set the last bit if anything below is not zero. Then one
+     * rounding to double is exact. */
     unsigned __int128 head = 0;
     for (int i = top; i > top - 3; i--) {
         head = head << 32 | (i >= 0 ? digit[i] : 0);

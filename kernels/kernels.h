@@ -1,14 +1,17 @@
-/* The table of math kernels: one row per kernel, one struct of arguments each.
+/* The table of math kernels: one row and one struct of arguments per kernel. Every kernel enqueues
+ * on its stream and copies its struct; memory that the struct points to must live until the kernel
+ * has run. Pointers are device memory. Matrices are row-major and tight unless a leading dimension
+ * is given. `type` is the type of the void pointers: F32 or BF16, F64 on "twin64". Scalars are
+ * double and rounded once.
  *
- * Every kernel enqueues on its stream and copies its struct; memory it points to must live until
- * it has run. Pointers are device memory. Matrices are row-major and tight unless a leading
- * dimension is given. `type` is the type of the void pointers: F32 or BF16, F64 on "twin64".
- * Scalars are double and rounded once. BF16 is for what flows: weights, activations, their
- * gradients. Arithmetic is F32 and rounds once at the end; mean, rstd and lse are F32 then; sums
- * that live on (weight gradients, the product that adds to them) have a type of their own, F32
- * or BF16, in `grad_type` or `c_type`, which nobody reads unless `type` is BF16. Results do not
- * depend on the number of threads, nor on where in memory a slice begins. Letters: B batch, T
- * positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B * T. */
+ * BF16 is for tensors that flow: weights, activations, their gradients. Arithmetic is F32 and
+ * rounds once at the end. With BF16, mean, rstd and lse are F32. Sums that are kept (weight
+ * gradients, the product that adds to them) have a type of their own, F32 or BF16, in `grad_type`
+ * or `c_type`; these are read only if `type` is BF16. Results depend neither on the number of
+ * threads nor on where in memory a slice begins.
+ *
+ * Letters: B batch, T positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B *
+ * T. */
 /* clang-format off: a row a struct */
 #ifndef DT_KERNELS_KERNELS_H
 #define DT_KERNELS_KERNELS_H
@@ -27,16 +30,16 @@ struct dt_fill_args {
     double value;
     enum dt_dtype type;
 }; /* any type */
-/* out = in, rounded to nearest even; among F32, F64, BF16, F16, and from I64, I32, U16, U8 to
- * I32, I64. In place only when equal. */
+/* out = in, rounded to nearest even; among F32, F64, BF16, F16, and from I64, I32, U16, U8 to I32,
+ * I64. In place only if both types are equal. */
 struct dt_cast_args {
     void *out;
     const void *in;
     int64_t count;
     enum dt_dtype out_type, in_type;
 };
-/* x *= factor (times *device_factor where given): one rounding of the product of both, one
- * multiplication */
+/* x *= factor (times *device_factor if given): the product of both factors is rounded once, then
+ * one multiplication */
 struct dt_scale_args {
     void *x;
     const double *device_factor;
@@ -49,12 +52,12 @@ struct dt_add_args {
     const void *a, *b;
     int64_t count;
     enum dt_dtype type;   /* of a and out */
-    enum dt_dtype b_type; /* where type is F32: F32, or BF16 */
+    enum dt_dtype b_type; /* for type F32: F32 or BF16 */
 };                        /* out = a + b; out may be a or b */
 
-/* out = op over `in_count` buffers, neighbours pairwise, level by level, an odd last one moves
- * up (the canonical tree). `in`, an array in host memory, must live until it ran; out may be one
- * of them. Types F32, F64, BF16, F16 (summed in F32, rounded once), I64, I32. */
+/* out = op over `in_count` buffers: pairs of neighbours, level by level; an odd last one moves up
+ * (the canonical tree). `in`, an array in host memory, must live until the kernel has run. out may
+ * be one of the inputs. Types F32, F64, BF16, F16 (summed in F32, rounded once), I64, I32. */
 enum dt_op { DT_OP_SUM, DT_OP_MAX, DT_OP_MIN };
 struct dt_sum_slices_args {
     void *out;
@@ -69,26 +72,27 @@ struct dt_sum_slices_args {
  * op(b) is (k, n), stored (n, k) when b_transposed. Leading dimensions count elements between
  * stored rows; 0 means tight. Bias only without accumulate.
  *
- * What belongs to a product is its epilogue: row `matmul` knows none, dt_matmul_epilogue does
- * all. With y the product as above, c and b tight:
- *   GELU           aux (m, n) = y, c = gelu(y); bias is given. With aux_only nobody reads c, which may be overwritten all the same
+ * An epilogue belongs to a product. Row `matmul` has none; dt_matmul_epilogue does all of them.
+ * With y the product as above, c and b tight:
+ *   GELU           aux (m, n) = y, c = gelu(y); bias is given. With aux_only c is not read
+ *                  afterwards; it may still be overwritten
  *   GELU_BACKWARD  c = y gelu'(aux), never added to; bias_gradient (n) = the sum over the rows of c
  *   BIAS_BACKWARD  c = y; bias_gradient (n) = the sum over the rows of b, which is not transposed
  * With accumulate, bias_gradient is added to.
  *
- * busy_sms: so many of a GPU's multiprocessors others may take meanwhile (collectives), and the
- * product is planned for the rest. It changes how sums are cut, so bits depend on it. */
+ * busy_sms: number of a GPU's multiprocessors that other work (collectives) may take meanwhile.
+ * The product is planned for the rest. This changes how sums are cut, so bits depend on it. */
 enum dt_epilogue { DT_EPILOGUE_NONE, DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD };
 struct dt_matmul_args {
     void *c;
     const void *a, *b, *bias;
     int64_t m, n, k, lda, ldb, ldc;
     bool a_transposed, b_transposed, accumulate;
-    enum dt_dtype type, c_type; /* of a, b, bias, aux; of c where type is BF16 */
+    enum dt_dtype type, c_type; /* of a, b, bias, aux; of c if type is BF16 */
     enum dt_epilogue epilogue;
     bool aux_only;
     void *aux, *bias_gradient;
-    enum dt_dtype grad_type; /* of bias_gradient where type is BF16 */
+    enum dt_dtype grad_type; /* of bias_gradient if type is BF16 */
     int busy_sms;
 };
 /* out (cols) = [out +] sum over rows of x (rows, cols): bias gradients */
@@ -110,8 +114,8 @@ struct dt_layernorm_args {
     double eps;
     enum dt_dtype type;
 };
-/* dx = gradient through the norm [+ dresidual, the gradient that reached the residual sum from
- * above]; x is the forward's sum. dx may be dresidual. dgamma, dbeta (cols), both or neither,
+/* dx = gradient through the norm [+ dresidual, the gradient that reaches the residual sum
+ * directly]; x is the forward's sum. dx may be dresidual. dgamma and dbeta (cols), both or neither,
  * are added to when accumulate is set. */
 struct dt_layernorm_backward_args {
     void *dx, *dgamma, *dbeta;
@@ -130,8 +134,9 @@ struct dt_activation_args {
     enum dt_activation kind;
     enum dt_dtype type;
 };
-/* dx = dy * f'(x), x before the activation; dx may be dy. dbias (col_count), where given, =
- * [dbias +] the sum over the rows of dx (count / col_count, col_count), as column_sum has it. */
+/* dx = dy * f'(x), where x is the value before the activation; dx may be dy. dbias (col_count),
+ * if given, = [dbias +] the sum over the rows of dx (count / col_count, col_count), like
+ * column_sum. */
 struct dt_activation_backward_args {
     void *dx;
     const void *dy, *x;
@@ -144,9 +149,9 @@ struct dt_activation_backward_args {
     enum dt_dtype grad_type; /* of dbias */
 };
 
-/* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all
- * heads, then k, then v; head h reads kv head h / (H / KV). lse (B, H, T): log of the sum of
- * exponentials, all that backward keeps. scale 0: 1 / sqrt(D). */
+/* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all heads,
+ * then k, then v; head h reads kv head h / (H / KV). lse (B, H, T): log of the sum of exponentials,
+ * the only result kept for backward. scale 0: 1 / sqrt(D). */
 struct dt_attention_args {
     void *out, *lse;
     const void *qkv;
@@ -155,8 +160,9 @@ struct dt_attention_args {
     bool causal;
     enum dt_dtype type;
 };
-struct dt_attention_backward_args { /* dqkv is overwritten; it may not be qkv. work: memory that
-                                     * may be used meanwhile, for speed; or null */
+/* dqkv is overwritten; it may not be qkv. work: memory that the kernel may use for speed, or
+ * null */
+struct dt_attention_backward_args {
     void *dqkv, *work;
     const void *dout, *out, *qkv, *lse;
     size_t work_bytes;
@@ -166,8 +172,8 @@ struct dt_attention_backward_args { /* dqkv is overwritten; it may not be qkv. w
     enum dt_dtype type;
 };
 
-/* out (rows, C) = tokens[ids[row]] + positions[row % position_count]; positions null: without.
- * Ids were checked by the loader. */
+/* out (rows, C) = tokens[ids[row]] + positions[row % position_count]; positions null: none. The
+ * loader has checked the ids. */
 struct dt_embedding_args {
     void *out;
     const void *tokens, *positions; /* (V, C), (position_count, C) */
@@ -175,8 +181,8 @@ struct dt_embedding_args {
     int64_t row_count, position_count, col_count;
     enum dt_dtype type;
 };
-/* dtokens (vocab, C): rows with the same id are added in row order. Overwriting clears the whole
- * table first. */
+/* dtokens (vocab, C): rows with the same id are added in row order. Without accumulate the whole
+ * table is cleared first. */
 struct dt_embedding_backward_args {
     void *dtokens;
     const void *dy;
@@ -185,8 +191,8 @@ struct dt_embedding_backward_args {
     bool accumulate;
     enum dt_dtype type, grad_type; /* of dy; of dtokens */
 };
-/* dpositions (table_count, C): row t is the sum over B of dy (B, position_count, C); rows beyond
- * position_count become 0 unless accumulate */
+/* dpositions (table_count, C): row t is the sum over B of dy (B, position_count, C). Rows beyond
+ * position_count become 0 unless accumulate is set */
 struct dt_position_backward_args {
     void *dpositions;
     const void *dy;
@@ -195,12 +201,13 @@ struct dt_position_backward_args {
     enum dt_dtype type, grad_type; /* of dy; of dpositions */
 };
 
-/* Softmax cross entropy of logits (rows, cols); with_grad: logits become (softmax - onehot) *
- * grad_scale, 0 for ignored rows. row_loss (rows): each row's loss, 0 if ignored. Where given,
- * *loss_sum += the rows in order (on a GPU the sums of 32 rows each, in order), *valid_count +=
- * rows that count, *correct_count += rows whose first maximum is the target: clear them (fill)
- * before the first chunk. A target is DT_IGNORE_INDEX or in [0, cols); anything else fails the
- * stream. ld: elements between rows, 0: tight; what lies between two rows may be overwritten. */
+/* Softmax cross entropy of logits (rows, cols). With with_grad, logits become (softmax - onehot) *
+ * grad_scale, and 0 for ignored rows. row_loss (rows): each row's loss, 0 if ignored. If given:
+ * *loss_sum += the rows' losses in order (on a GPU: sums of 32 rows each, in order); *valid_count
+ * += rows that are not ignored; *correct_count += rows whose first maximum is the target. Clear
+ * these (fill) before the first chunk. A target is DT_IGNORE_INDEX or in [0, cols); any other value
+ * fails the stream. ld: elements between rows, 0: tight. The gap between two rows may be
+ * overwritten. */
 struct dt_cross_entropy_args {
     void *logits;
     const int32_t *targets;
@@ -247,29 +254,28 @@ struct dt_sgd_args {
     enum dt_dtype type, grad_type; /* as adamw's */
 };
 
-/* Adds the squares of x into an exact accumulator (kernels/exact.h): fp64 sums of 64 elements
- * from x on in fixed order, then integers. Slices begin at multiples of 64 of the flat unit.
- * Clear the accumulator (fill, I64, DT_EXACT_LIMBS) first; all_reduce it as I64 sum. */
+/* Adds the squares of x to an exact accumulator (kernels/exact.h): fp64 sums of 64 elements in
+ * fixed order, then integers. Slices begin at multiples of 64 of the flat unit. Clear the
+ * accumulator first (fill, I64, DT_EXACT_LIMBS). all_reduce it as an I64 sum. */
 struct dt_norm_sum_args {
     int64_t *limbs;
     const void *x;
     int64_t count;
     enum dt_dtype type;
 };
-/* norm = sqrt(sum) * scale; clip = min(1, max_norm / (norm + 1e-6)), 1 when max_norm <= 0;
- * nonfinite = 1 when a square was not finite (then norm is inf or nan and clip 0); factor =
- * scale * clip. Where denominator is given, scale is 1 / *denominator, or 0 where that is not
- * positive. Any output may be null. */
+/* norm = sqrt(sum) * scale; clip = min(1, max_norm / (norm + 1e-6)), 1 if max_norm <= 0; nonfinite
+ * = 1 if a square was not finite (then norm is inf or nan and clip 0); factor = scale * clip. If
+ * denominator is given, scale is 1 / *denominator, or 0 if that is not positive. Any output may be
+ * null. */
 struct dt_norm_finish_args {
     double *norm, *clip, *factor;
     int32_t *nonfinite;
     const int64_t *limbs, *denominator;
     double scale, max_norm;
 };
-/* Adds x (count), or x[i] / divisors[i] and 0 where that divisor is 0, into an exact
- * accumulator: losses, which rounding may put just below zero; what is negative counts as 0.
- * *bad_count += values that are not finite. One all_reduce then makes the same sum on every
- * rank. */
+/* Adds x (count), or x[i] / divisors[i] (0 if that divisor is 0), to an exact accumulator. It is
+ * for losses, which rounding may put just below zero, so negative values count as 0. *bad_count +=
+ * values that are not finite. One all_reduce then makes the same sum on every rank. */
 struct dt_exact_sum_args {
     int64_t *limbs, *bad_count;
     const double *x;
@@ -281,30 +287,30 @@ struct dt_kernels {
     const char *name; /* "avx512", "twin64" */
 #define KERNEL(name, types) void (*name)(struct dt_stream * s, const struct dt_##name##_args *a);
 #include "kernels/rows.def"
-    /* No kernel but a shortcut: a product with its epilogue in one pass. False: the device cannot
-     * do it, or not faster than one after the other, and nothing was done. Null: it never can. */
+    /* An optional shortcut: a product with its epilogue in one pass. False: the device cannot do
+     * it, or not faster than in two passes, and nothing was done. Null: it never can. */
     bool (*matmul_epilogue)(struct dt_stream *s, const struct dt_matmul_args *a);
 };
 
-/* A product with its epilogue: by k's row matmul_epilogue, or one after the other.
- * dt_matmul_parts: always one after the other. */
+/* A product with its epilogue: by k's row matmul_epilogue, or in two passes. dt_matmul_parts:
+ * always in two passes. */
 void dt_matmul_epilogue(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_matmul_parts(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
 
-/* The plain-C table for DT_F32, DT_F64 or DT_BF16 (any other type: null). That for BF16 also
+/* The plain-C table for DT_F32, DT_F64 or DT_BF16; null for any other type. The one for BF16 also
  * takes F32 in scale, add, norm_sum and the optimizers. */
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type);
-/* The table of the CPU: DTRUN_CPU=plain|avx2|avx512, otherwise the best this CPU runs.
- * DT_INVALID for a name it cannot run. */
+/* The table of the CPU: DTRUN_CPU=plain|avx2|avx512, otherwise the best that this CPU can run.
+ * DT_INVALID for one that it cannot run. */
 const struct dt_kernels *dt_kernels_cpu(struct dt_error *err);
 /* By name ("plain", "avx2", "avx512"); null if this CPU cannot run it. */
 const struct dt_kernels *dt_kernels_cpu_named(const char *name);
 
-/* For collectives on the CPU, straight in the calling thread: as the rows of the same name. */
+/* For collectives on the CPU: the rows of the same names, run at once in the calling thread. */
 void dt_cpu_sum_slices(const struct dt_sum_slices_args *a);
 void dt_cpu_cast(const struct dt_cast_args *a);
-/* By this CPU's vectors, the same bits on all of them; out may be an operand of its type. Sums
- * are F32, rounded once where they become BF16. */
+/* By the vectors of this CPU, with the same bits on all CPUs; out may be an operand of its type.
+ * Sums are F32, and rounded once if they become BF16. */
 struct dt_cpu_half {
     void (*widen)(float *out, const uint16_t *in, int64_t count);
     void (*narrow)(uint16_t *out, const float *in, int64_t count);

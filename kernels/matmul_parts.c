@@ -1,4 +1,4 @@
-/* A product and then its epilogue, by other kernels of the table: every device can do that. */
+/* A product and then its epilogue, by other kernels of the table, which every device has. */
 #include "kernels/kernels.h"
 
 static void gelu(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a)

@@ -1,5 +1,5 @@
-/* A row of the table: find the meter, note the call, begin its timer, call the device's own row,
- * end the timer. */
+/* A row of the meter's table finds the meter, notes the call, begins its timer, calls the device's
+ * own row, and ends the timer. */
 #include "kernels/meter.h"
 
 #include "base/text.h"
@@ -27,7 +27,7 @@ static struct dt_meter *meter_of(struct dt_stream *s)
     return (struct dt_meter *)(uintptr_t)s->device->kernels;
 }
 
-/* Null: it has no timer, and the stream has failed. */
+/* Null: the call has no timer, and the stream has failed. */
 static struct dt_metered *begin(struct dt_meter *m, struct dt_stream *s, enum row row, struct dt_cost cost)
 {
     struct dt_error err;

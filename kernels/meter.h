@@ -1,5 +1,5 @@
-/* A table of kernels in front of a device's own: each row notes the call, what it costs at least
- * (cost.h), and how long the device takes for it. */
+/* A table of kernels in front of a device's own. Each row notes the call, its least cost (cost.h),
+ * and the time that the device takes for it. */
 #ifndef DT_KERNELS_METER_H
 #define DT_KERNELS_METER_H
 
@@ -9,21 +9,21 @@
 #include <stdint.h>
 
 struct dt_metered { /* one call */
-    int row;        /* of DT_METER_ROWS */
+    int row;        /* index of the row, below DT_METER_ROWS */
     struct dt_cost cost;
     struct dt_timer *timer;
 };
 
 struct dt_meter {
-    struct dt_kernels table; /* first: a row finds the meter by its stream's device */
+    struct dt_kernels table; /* first member: a row finds the meter by its stream's device */
     const struct dt_kernels *inner;
     struct dt_device *device;
     struct dt_metered *calls; /* since begin */
-    int64_t count, room;      /* room: calls that have a timer */
+    int64_t count, room;      /* room: number of calls that have a timer */
 };
 
-/* Rows of the meter: those of rows.def and matmul_epilogue. A call that matmul_epilogue refuses
- * does not count; the calls in its place do. */
+/* Rows of the meter: those of rows.def, and matmul_epilogue. A call that matmul_epilogue refuses
+ * does not count; the calls that replace it do. */
 enum {
     DT_METER_ROWS = 1 /* matmul_epilogue */
 #define KERNEL(name, types) +1
@@ -32,11 +32,12 @@ enum {
 const char *dt_meter_name(int row);
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d);
-/* From begin to end, calls of the device's kernels go through the meter. begin forgets the calls
- * before it, all of which must have run. One thread enqueues on the device's streams meanwhile. */
+/* Between begin and end, calls of the device's kernels go through the meter. begin forgets
+ * earlier calls, all of which must have run. Meanwhile only one thread may enqueue on the
+ * device's streams. */
 void dt_meter_begin(struct dt_meter *m);
 void dt_meter_end(struct dt_meter *m);
-/* All calls have run. Harmless on a zeroed struct. */
+/* All calls must have run. Allowed on a zeroed struct. */
 void dt_meter_close(struct dt_meter *m);
 
 #endif

@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <string.h>
 
-/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name counts.
- * Rates are stated, not computed from multiprocessors and clock: the clock under such a load is
- * below the highest one and differs by form (SXM, PCIe). */
+/* NVIDIA's data sheets, dense, 1e12 FLOP/s. The first row whose words are all in the name is taken.
+ * Rates are stated, not computed from multiprocessors and clock: under such a load the clock is
+ * below its maximum, by an amount that differs between forms (SXM, PCIe). */
 static const struct {
     const char *words[2]; /* the second may be null */
     int sm_count;         /* of the whole GPU */
@@ -23,8 +23,8 @@ static const struct {
     {{"RTX 4090", NULL}, 128, 165.2, 82.6}, {{"RTX 3090", NULL}, 82, 71, 35.6},
 };
 
-/* FLOP per clock of one multiprocessor: a multiplication and an addition count as two. GeForce
- * cards do sums in F32 at half the rate. */
+/* FLOP per clock of one multiprocessor; a multiplication and an addition count as two. GeForce
+ * cards add up in F32 at half the rate. */
 static const struct {
     int major, minor;
     double bf16, bf16_geforce, fp32;
@@ -32,12 +32,12 @@ static const struct {
              {8, 9, 1024, 512, 256},   {9, 0, 4096, 4096, 256}, {10, 0, 8192, 8192, 256},
              {10, 3, 8192, 8192, 256}, {12, 0, 1024, 512, 256}, {12, 1, 1024, 512, 256}};
 
-/* A word of the name: "L4" is none of "L40S". */
+/* True if the name contains `word` as a whole word: "L4" is not in "L40S". */
 static bool has_word(const char *name, const char *word)
 {
     size_t size = strlen(word);
     for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
-        /* the end, too */
+        /* strchr also matches NUL, the end of the name */
         bool begins = at == name || strchr(" -", at[-1]) != NULL, ends = strchr(" -", at[size]) != NULL;
         if (begins && ends) {
             return true;

@@ -1,9 +1,10 @@
-/* Random bits of stochastic rounding: F32 becomes BF16 by adding 16 random bits below what BF16
- * keeps and cutting off the rest, so that the mean of many roundings is the value, and what BF16
- * holds already stays as it is. An element's bits are a function of the seed, the step, the unit
- * and the element's number there, and of nothing else: no rank, slice, vector or device. Each
- * element has a counter, one more than that of the element before (modulo 2^32), and DT_SCRAMBLE
- * of it are its 32 bits: the lower 16 for AdamW's first moment, the upper 16 for the second. */
+/* Random bits of stochastic rounding. F32 becomes BF16 by adding 16 random bits below those that
+ * BF16 keeps, and cutting off the rest. So the mean of many roundings is the value, and a value
+ * that BF16 holds stays the same. An element's bits are a function of the seed, the step, the unit
+ * and the element's number there, and of nothing else: no rank, slice, vector or device.
+ *
+ * Each element has a counter, one more than that of the element before (modulo 2^32). DT_SCRAMBLE
+ * turns it into 32 bits: the lower 16 for AdamW's first moment, the upper 16 for the second. */
 #ifndef DT_KERNELS_STOCHASTIC_H
 #define DT_KERNELS_STOCHASTIC_H
 
@@ -11,8 +12,8 @@
 
 #include <stdint.h>
 
-/* x, a uint32_t or a vector of them, becomes 32 random bits. The 32-bit permutation with two
- * multiplications and the least bias known (github.com/skeeto/hash-prospector, Chris Wellons's
+/* Turns x, a uint32_t or a vector of them, into 32 random bits: the 32-bit permutation with two
+ * multiplications and the least known bias (github.com/skeeto/hash-prospector, Chris Wellons's
  * search, constants found by TheIronBorn). */
 #define DT_SCRAMBLE(x)                                                                                                 \
     do {                                                                                                               \

@@ -1,5 +1,5 @@
-/* How long the work between begin and end takes on a stream, by the device's own clock. Nothing
- * waits for it. */
+/* Measures how long the work between begin and end takes on a stream, by the device's own clock.
+ * Measuring makes nothing wait. */
 #ifndef DT_KERNELS_TIMER_H
 #define DT_KERNELS_TIMER_H
 
@@ -11,18 +11,19 @@ struct dt_timer {
 };
 
 int dt_timer_open(struct dt_device *d, struct dt_timer **out, struct dt_error *err);
-/* The stream has run past it. Null is harmless. */
+/* The stream must have passed the timer. Null is allowed. */
 void dt_timer_close(struct dt_timer *t);
 void dt_timer_begin(struct dt_timer *t, struct dt_stream *s);
 void dt_timer_end(struct dt_timer *t, struct dt_stream *s);
-/* Seconds from the last begin to the last end. 0: the host has not yet waited for work behind
+/* Seconds from the last begin to the last end. 0: the host has not yet waited for work after
  * both. */
 double dt_timer_s(const struct dt_timer *t);
-/* Seconds from the last begin of `origin`, on whichever stream of the device, to the last begin
- * of t. False: one of them has not run. */
+/* Seconds from the last begin of `origin`, on any stream of the device, to the last begin of t.
+ * False: one of them has not run. */
 bool dt_timer_since(const struct dt_timer *t, const struct dt_timer *origin, double *seconds);
 
-/* Of a device with a clock of its own; on others a function on the stream looks at the host's. */
+/* For devices with a clock of their own. On others a function on the stream reads the host's
+ * clock. */
 struct dt_timer_ops {
     int (*open)(struct dt_device *d, struct dt_timer **out, struct dt_error *err);
     void (*close)(struct dt_timer *t);
@@ -31,7 +32,7 @@ struct dt_timer_ops {
     double (*seconds)(const struct dt_timer *t);
     bool (*since)(const struct dt_timer *t, const struct dt_timer *origin, double *seconds);
 };
-/* device.c, by its table of names. Null: none of its own. */
+/* device.c, by its table of names. Null: the device has no clock of its own. */
 const struct dt_timer_ops *dt_device_timer(const struct dt_device *d);
 
 #endif

@@ -1,6 +1,6 @@
-/* The rules are those that CUDA's documentation gives, and for what it leaves open those that
- * PyTorch found (torch.cuda._parse_visible_devices): a number may be followed by anything, all
- * entries are of the first one's kind, blanks stand before numbers only. */
+/* The rules are those of CUDA's documentation, and where it is silent those that PyTorch found
+ * (torch.cuda._parse_visible_devices): a number may be followed by anything, all entries are of the
+ * first entry's kind, and blanks may only precede numbers. */
 #include "base/gpu/gpu_visible.h"
 
 #include <ctype.h>
@@ -12,7 +12,7 @@
 
 enum { ENTRY_BYTES = 128 };
 
-/* The GPU whose identifier begins so; -1: none, -2: several. */
+/* The GPU whose identifier begins with `entry`; -1: none; -2: several. */
 static int find(const char *entry, const char *const *uuids, int count)
 {
     int found = -1;
@@ -27,7 +27,7 @@ static int find(const char *entry, const char *const *uuids, int count)
     return found;
 }
 
-/* A number as strtoul takes it; -1: none, or a negative one. */
+/* A number as strtoul parses it; -1: no number, or a negative one. */
 static long number(const char *entry)
 {
     char *end = NULL;

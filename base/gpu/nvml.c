@@ -1,5 +1,5 @@
-/* NVML's functions by their names; each call here asks for one thing and takes "not supported"
- * for an answer. */
+/* NVML's functions by name. Each function here asks for one thing, and accepts "not supported" as
+ * an answer. */
 #include "base/gpu/nvml.h"
 
 #include "base/library.h"
@@ -14,7 +14,7 @@
 
 struct dt_nvml {
     void *library;
-    nvmlEventSet_t events; /* null: nothing is watched */
+    nvmlEventSet_t events; /* null: no GPU is watched */
     struct dt_nvml_gpu *watched[DT_NVML_GPUS];
     int watched_count;
 #define MEMBER(name, parameters) int(*name) parameters;
@@ -32,8 +32,8 @@ static struct dt_nvml_gpu *gpu_of(nvmlDevice_t device)
     return (struct dt_nvml_gpu *)(uintptr_t)device;
 }
 
-/* Says an NVML error in our own words, which are the same for all drivers; nvmlErrorString's
- * differ. */
+/* Makes an error with our own text, which is the same for all drivers; nvmlErrorString's
+ * differs. */
 static int fail(struct dt_error *err, int rc, const char *what)
 {
     switch (rc) {
@@ -81,7 +81,7 @@ int dt_nvml_open(struct dt_nvml **out, struct dt_error *err)
         DT_NVML_FUNCTIONS(ROW)
 #undef ROW
     };
-    /* what an older driver lacks stays null */
+    /* functions that an older driver lacks stay null */
     (void)dt_library_find(n->library, symbols, sizeof symbols / sizeof symbols[0]);
     int rc = n->nvmlInit_v2 != NULL ? n->nvmlInit_v2() : NVML_NOT_FOUND;
     if (rc != NVML_SUCCESS) {
@@ -349,7 +349,8 @@ static int64_t ecc_errors(const struct dt_nvml *n, nvmlDevice_t device, unsigned
     return known ? (int64_t)count : -1;
 }
 
-/* Asked for no addresses it says that the room is too small, and how many there are. */
+/* Number of retired pages. Called with no room for addresses, NVML returns "insufficient size" and
+ * the count. */
 static int64_t retired(const struct dt_nvml *n, nvmlDevice_t device)
 {
     int64_t all = 0;
@@ -377,7 +378,8 @@ static int64_t remapped(const struct dt_nvml *n, nvmlDevice_t device, enum dt_nv
                                           : (int64_t)corrected + uncorrected;
 }
 
-/* Links that the GPU has are up or down; those that it does not have are no answer. */
+/* Counts the GPU's links that are up (wanted 1) or down (0). Links that it does not have give an
+ * error. */
 static int64_t links(const struct dt_nvml *n, nvmlDevice_t device, unsigned wanted)
 {
     int64_t count = 0;
@@ -485,7 +487,7 @@ int dt_nvml_processes(struct dt_nvml *n, struct dt_nvml_gpu *gpu, struct dt_nvml
         if (n->nvmlSystemGetProcessName != NULL &&
             n->nvmlSystemGetProcessName(found[i].pid, path, sizeof path) == NVML_SUCCESS) {
             path[sizeof path - 1] = '\0';
-            path[strcspn(path, " ")] = '\0'; /* some drivers give the arguments, too */
+            path[strcspn(path, " ")] = '\0'; /* some drivers append the arguments */
             const char *slash = strrchr(path, '/');
             (void)snprintf(out[i].name, sizeof out[i].name, "%s", slash != NULL ? slash + 1 : path);
         }
@@ -521,7 +523,7 @@ int dt_nvml_watch(struct dt_nvml *n, struct dt_nvml_gpu *const *gpus, int count,
     bool any = false;
     for (int i = 0; i < count && i < DT_NVML_GPUS; i++) {
         rc = n->nvmlDeviceRegisterEvents(handle(gpus[i]), NVML_EVENT_XID | NVML_EVENT_DOUBLE_BIT_ECC, n->events);
-        /* without ECC */
+        /* GPUs without ECC refuse the ECC event */
         rc = rc == NVML_SUCCESS ? rc : n->nvmlDeviceRegisterEvents(handle(gpus[i]), NVML_EVENT_XID, n->events);
         any = any || rc == NVML_SUCCESS;
         n->watched[n->watched_count++] = gpus[i];
@@ -558,7 +560,7 @@ enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gp
 {
     int64_t instance = one(n->nvmlDeviceGetGpuInstanceId, handle(gpu)),
             compute = one(n->nvmlDeviceGetComputeInstanceId, handle(gpu));
-    if (instance < 0) { /* it is whole */
+    if (instance < 0) { /* a whole GPU */
         return DT_NVML_OURS;
     }
     if (e->gpu_instance == NVML_NO_INSTANCE) {

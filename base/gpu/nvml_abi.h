@@ -1,7 +1,7 @@
-/* The part of NVML's interface that we call, as NVIDIA's nvml.h declares it. Its binary form has
- * not changed since the driver that brought each name. The toolkit does not always ship that
- * header, and a build without a toolkit reads GPUs as well. Functions with a number behind their
- * name are the ones that the header's macros choose. */
+/* The part of NVML's interface that we call, as NVIDIA's nvml.h declares it. The binary form of
+ * each function has not changed since the driver that introduced it. The toolkit does not always
+ * ship that header, and a build without a toolkit reads GPUs as well. Functions with a number at
+ * the end are those that the header's macros choose. */
 #ifndef DT_BASE_GPU_NVML_ABI_H
 #define DT_BASE_GPU_NVML_ABI_H
 
@@ -25,7 +25,8 @@ enum { NVML_TEMPERATURE_GPU = 0 };
 enum { NVML_NVLINKS = 18 };
 #define NVML_EVENT_DOUBLE_BIT_ECC 2ull
 #define NVML_EVENT_XID 8ull
-#define NVML_NO_INSTANCE 0xffffffffu /* of an event: the driver cannot tell, or the GPU is whole */
+/* in an event: the driver cannot tell, or the GPU is not divided */
+#define NVML_NO_INSTANCE 0xffffffffu
 
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
@@ -35,7 +36,7 @@ typedef struct {
     char busId[32];
 } nvmlPciInfo_t;
 typedef struct {
-    unsigned long long total, free, used; /* used: with what the driver reserves */
+    unsigned long long total, free, used; /* used: includes what the driver reserves */
 } nvmlMemory_t;
 typedef struct {
     unsigned gpu, memory; /* percent of the last sample period in which a kernel ran, memory was
@@ -43,19 +44,19 @@ typedef struct {
 } nvmlUtilization_t;
 typedef struct {
     unsigned pid;
-    unsigned long long usedGpuMemory; /* all bits: not known */
+    unsigned long long usedGpuMemory; /* all bits set: unknown */
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
 typedef struct {
     nvmlDevice_t device;
-    unsigned long long eventType, eventData; /* of an Xid: its number */
+    unsigned long long eventType, eventData; /* eventData of an Xid: its number */
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 _Static_assert(sizeof(nvmlPciInfo_t) == 68 && sizeof(nvmlMemory_t) == 24 && sizeof(nvmlProcessInfo_t) == 24 &&
                    sizeof(nvmlEventData_t) == 32,
                "sizes of NVIDIA's header");
 
-/* X(name, parameters): all return nvmlReturn_t. */
+/* X(name, parameters): all functions return nvmlReturn_t. */
 #define DT_NVML_FUNCTIONS(X)                                                                                           \
     X(nvmlInit_v2, (void))                                                                                             \
     X(nvmlShutdown, (void))                                                                                            \

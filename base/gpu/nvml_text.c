@@ -1,14 +1,14 @@
-/* Words for what NVML and the driver's lines in the kernel's log give as numbers. */
+/* Texts for numbers from NVML, and from the driver's lines in the kernel's log. */
 #include "base/gpu/nvml.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* nvml.h, nvmlClocksThrottleReasons. Idle (bit 0) and clocks that somebody chose (1) slow
- * nothing down that runs. */
+/* From nvml.h, nvmlClocksThrottleReasons. Idle (bit 0) and clocks set by an application (bit 1)
+ * slow no running work down. */
 static const struct {
     unsigned bit;
-    bool hardware; /* heat, or power that is not there */
+    bool hardware; /* heat, or missing power */
     const char *text;
 } reasons_table[] = {
     {0x4, false, "power limit"}, {0x8, true, "hardware slowdown"}, {0x10, false, "boost in step with other GPUs"},
@@ -27,7 +27,7 @@ const char *dt_nvml_throttle_text(int64_t reasons, bool hardware, char *out, siz
     return out;
 }
 
-/* "XID Errors" of NVIDIA's GPU deployment guides; those that a job can meet. */
+/* The Xids that a job can meet, from "XID Errors" in NVIDIA's GPU deployment guides. */
 static const struct {
     int xid;
     bool ends_gpu;

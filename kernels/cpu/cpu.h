@@ -1,4 +1,4 @@
-/* What the files of the CPU backend share: device ops, the pool behind a stream, per-thread work
+/* Shared by the files of the CPU backend: device ops, the pool behind a stream, per-thread work
  * memory. */
 #ifndef DT_KERNELS_CPU_CPU_H
 #define DT_KERNELS_CPU_CPU_H
@@ -21,15 +21,15 @@ struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
-/* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a lies at a[i * a_row + l * a_col]; one
- * of both strides is 1; b alike. */
+/* c (m, n) = a b [+ bias] [+ c], F32. Element (i, l) of a is a[i * a_row + l * a_col]; one of the
+ * two strides is 1. b has the same form. */
 struct dt_gemm {
     float *c;
-    const float *a, *b, *bias; /* bias null: none */
+    const float *a, *b, *bias; /* null: no bias */
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate;
 };
-/* The same of BF16, its element (i, l) found alike; c is F32 or BF16. Sums are F32 and rounded
+/* The same for BF16 matrices, with the same strides; c is F32 or BF16. Sums are F32 and rounded
  * once. */
 struct dt_gemm_bf16 {
     void *c;
@@ -37,21 +37,21 @@ struct dt_gemm_bf16 {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate, c_is_f32;
 };
-/* onednn.c: by oneDNN in the calling thread. */
+/* onednn.c: by oneDNN, in the calling thread. */
 void dt_onednn_gemm(const struct dt_gemm *g);
-/* False: oneDNN has no such product here, and nothing was done. */
+/* The same for BF16. False: oneDNN has no such product here, and nothing was computed. */
 bool dt_onednn_gemm_bf16(const struct dt_gemm_bf16 *g);
-/* Does the number of rows change an F32 element's bits? With AVX2 it does: oneDNN sums a matrix of
- * many rows in another order than slices of it. BF16 may always change. */
+/* True if the number of rows changes the bits of an F32 element. With AVX2 it does: oneDNN sums a
+ * matrix of many rows in another order than slices of it. In BF16 it may always. */
 bool dt_onednn_rows_change_bits(void);
-/* matmul_bf16.c: by oneDNN's product of BF16 or, block by block as floats, by its product of F32:
- * whichever is faster on this CPU. */
+/* matmul_bf16.c: by oneDNN's BF16 product, or by its F32 product block by block, whichever is
+ * faster on this CPU. */
 void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g);
-/* Makes that choice once: as DTRUN_BF16=onednn|f32 says, otherwise by measuring. DT_INVALID:
- * another word. */
+/* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
+ * DTRUN_BF16 has another value. */
 int dt_gemm_bf16_choose(struct dt_error *err);
-/* Our own product (kernels/cpu/isa/gemm.c) without special instructions, in the calling thread. An
- * element's bits do not depend on m and n. */
+/* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do
+ * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);
 void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
 /* matmul.c: the row `matmul` by oneDNN, and by our own product. */

@@ -1,6 +1,6 @@
 /* The CPU as a device: host memory; streams that are threads with a queue, or that work at once in
  * the caller; events. An event counts its records. The stream that reaches a record sets `done` to
- * the record's number, and every wait names the number that it needs. */
+ * that record's number. A wait names the number it needs. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
@@ -25,8 +25,9 @@ struct cpu_event {
     struct dt_event base;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t recorded, done; /* records so far: enqueued, reached */
-    bool failed;             /* as of `done` */
+    /* number of the last record that was enqueued, and of the last that was reached */
+    uint64_t recorded, done;
+    bool failed; /* state of the stream at `done` */
     struct dt_error why;
 };
 
@@ -47,7 +48,7 @@ struct cpu_stream {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct dt_error why;
-    uint64_t put, taken; /* entries so far */
+    uint64_t put, taken; /* number of entries so far */
     struct entry *queue; /* null when inline */
 };
 
@@ -58,8 +59,8 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Large blocks are mapped, so that they begin on a huge page and each page is touched here and
- * not in the first step. */
+/* Maps large blocks, so that they begin on a huge page. Touches each page now, so that the first
+ * step does not. */
 static void *map_large(size_t size_bytes)
 {
     size_t size = round_up(size_bytes, HUGE_BYTES);
@@ -144,7 +145,7 @@ void *dt_cpu_work(enum dt_work slot, size_t size_bytes)
         w->size_bytes = round_up(size_bytes, 4096);
         w->p = aligned_alloc(64, w->size_bytes);
         if (w->p == NULL) {
-            abort(); /* a tile's work memory: nothing else would work either */
+            abort(); /* work memory of one tile: without it nothing else would work either */
         }
     }
     return w->p;
@@ -201,7 +202,7 @@ static void run_record(struct cpu_stream *s, struct cpu_event *e, uint64_t recor
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Waits until `record` was reached. False on a timeout (timeout_s < 0: no limit). */
+/* Waits until the stream has reached `record`. False on a timeout (timeout_s < 0: no limit). */
 static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
 {
     double end_s = timeout_s >= 0 ? dt_now_s() + timeout_s : 0;
@@ -210,8 +211,8 @@ static bool await_record(struct cpu_event *e, uint64_t record, double timeout_s)
         if (timeout_s < 0) {
             pthread_cond_wait(&e->changed, &e->lock);
         } else if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT &&
-                   dt_now_s() >= end_s) { /* CLOCK_MONOTONIC: a step of the wall clock changes no
-                                           * timeout */
+                   dt_now_s() >= end_s) { /* by CLOCK_MONOTONIC, so that setting the wall clock
+                                           * changes no timeout */
             return e->done >= record;
         }
     }
@@ -392,7 +393,7 @@ static int cpu_event_open(struct dt_device *d, struct dt_event **out, struct dt_
     return 0;
 }
 
-/* A stream may still hold the last record: waits until it is reached. */
+/* Waits for the last record, because a stream may still use the event until then. */
 static void cpu_event_close(struct dt_event *base)
 {
     struct cpu_event *e = (struct cpu_event *)base;

@@ -23,7 +23,7 @@ static inline uint16_t dt_to_bf16(float f)
     return (uint16_t)(f != f ? (bits >> 16 | 0x40) : rounded);
 }
 
-/* Rounds stochastically: `random` (below 2^16) is added to the bits that are cut off. */
+/* Rounds stochastically: adds `random` (below 2^16) to the bits that are cut off. */
 static inline uint16_t dt_to_bf16_stochastic(float f, uint32_t random)
 {
     uint32_t bits;
@@ -58,11 +58,11 @@ static inline uint16_t dt_to_f16(float f)
     if (bits > 0x7f800000) {
         return (uint16_t)(sign | 0x7e00);
     }
-    if (bits >= 0x477ff000) { /* rounds to 65536 or more */
+    if (bits >= 0x477ff000) { /* 65520 or more: rounds to 65536, which F16 lacks */
         return (uint16_t)(sign | 0x7c00);
     }
-    if (bits < 0x38800000) { /* below 2^-14: adding 0.5 leaves the subnormal's bits, rounded, at
-                              * the end */
+    /* below 2^-14: adding 0.5 leaves the rounded bits of the subnormal at the end */
+    if (bits < 0x38800000) {
         float shifted;
         memcpy(&shifted, &bits, sizeof shifted);
         shifted += 0.5F;

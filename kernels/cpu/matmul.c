@@ -1,13 +1,13 @@
-/* The row `matmul`: the rows of c are cut into slices, which the pool's threads take one by one. A
- * slice is computed in one thread, by oneDNN or by our own plain product. When one thread works
- * alone, it takes all rows as one slice, which saves 5 % of wide products, unless the number of
+/* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
+ * One thread computes a slice, by oneDNN or by our own plain product. A thread that works alone
+ * takes all rows as one slice, which saves 5 % of wide products. It does not when the number of
  * rows changes the order of an element's sum (test_kernels compares the bits). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
 #include <string.h>
 
-#define SLICE_ROWS 256 /* at most */
+#define SLICE_ROWS 256 /* most rows of a slice */
 
 /* ---- transposing ---- */
 
@@ -58,11 +58,11 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
 
 /* ---- the row ---- */
 
-/* What computes a product in one thread. */
+/* The functions that compute a product in one thread. */
 struct engine {
     void (*f32)(const struct dt_gemm *g);
     void (*bf16)(const struct dt_gemm_bf16 *g);
-    bool rows_change_bits; /* of F32; for BF16 they always may */
+    bool rows_change_bits; /* about F32; in BF16 rows may always change bits */
 };
 
 struct slices {
@@ -127,7 +127,7 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    /* A transposed `a` is turned slice by slice, so that a slice stays in the cache. */
+    /* A transposed `a` is transposed slice by slice, so that a slice stays in the cache. */
     bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half && !engine->rows_change_bits;
     int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;

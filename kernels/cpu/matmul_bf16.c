@@ -1,8 +1,8 @@
-/* Products of BF16 matrices in the calling thread: by oneDNN, or block by block as floats by the
- * F32 product. The first use measures which one is faster on this CPU. CPU flags do not tell: a
- * CPU may have the dot product of BF16 and do it slower than fma. The two differ by a factor of
- * two or more on every CPU tried so far, so all processes of a host choose alike. DTRUN_BF16
- * makes the choice where hosts differ. */
+/* Products of BF16 matrices in the calling thread: by oneDNN, or as floats, block by block, by the
+ * F32 product. The first use measures which one is faster on this CPU. CPU flags do not tell that:
+ * a CPU may have the BF16 dot product and execute it slower than fma. The two differ by a factor of
+ * two or more on every CPU tried so far, so all processes of a host choose the same. DTRUN_BF16
+ * sets the choice where hosts differ. */
 #include "base/clock.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
@@ -13,10 +13,10 @@
 
 /* ---- as floats ---- */
 
-#define BLOCK 512 /* of n and k: blocks of a, b and c together stay in the L2 cache */
+#define BLOCK 512 /* most of n and k: blocks of a, b and c together stay in the L2 cache */
 
-/* The block of a matrix whose element (i, l) lies at x[i * row + l * col], as floats: tight, and
- * in the same order. */
+/* Converts a block of a matrix to floats, tight and in the same order. Element (i, l) is x[i * row
+ * + l * col]. */
 static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t cols)
 {
     bool turned = col != 1;
@@ -28,7 +28,7 @@ static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_
     }
 }
 
-/* Columns [from, from + cols) of the result: stores them to c, with the bias or the old c added. */
+/* Stores columns [from, from + cols) of the result to c, with the bias or the old c added. */
 static void finish_block(const struct dt_gemm_bf16 *g, const float *sum, int64_t from, int64_t cols)
 {
     for (int64_t i = 0; i < g->m; i++) {
@@ -86,11 +86,11 @@ void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g)
 #define TRIALS 5
 
 static bool library_is_faster;
-static struct dt_error choice_error; /* status DT_OK: none */
+static struct dt_error choice_error; /* status DT_OK: no error */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
-/* Times both in turns on a product of 50 MFLOP and takes the best of each, so that a disturbed
- * round does not count. It takes a few milliseconds. */
+/* Times both in turns on a product of 50 MFLOP. Takes the best time of each, so that a disturbed
+ * round does not count. This takes a few milliseconds. */
 static void measure(void)
 {
     enum { M = 128, N = 384, K = 512 };
@@ -114,7 +114,7 @@ static void measure(void)
                              .ldc = N};
     double best[2] = {1e9, 1e9};
     bool works = true;
-    for (int i = 0; i <= TRIALS && works; i++) { /* the first round compiles */
+    for (int i = 0; i <= TRIALS && works; i++) { /* round 0 does not count: oneDNN compiles then */
         double begin_s = dt_now_s();
         works = dt_onednn_gemm_bf16(&g);
         double middle_s = dt_now_s();

@@ -1,4 +1,4 @@
-/* The one file that knows oneDNN, versions 2 and 3: products of F32 and of BF16 matrices in the
+/* The only file that uses oneDNN, versions 2 and 3: products of F32 and of BF16 matrices in the
  * calling thread. */
 #include "kernels/cpu/cpu.h"
 
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* oneDNN (as Debian builds it) runs on OpenMP, which keeps a thread count per calling thread: one
- * here, since our own pool has the threads. */
+/* oneDNN (as Debian builds it) runs on OpenMP, which keeps a thread count per calling thread. Set
+ * it to one, since our own pool has the threads. */
 static void use_one_thread(void)
 {
     static __thread bool done;
@@ -25,8 +25,8 @@ static void use_one_thread(void)
     }
 }
 
-/* oneDNN loses a fifth of its speed when `a` is transposed and b is not: so `a` is transposed into
- * work memory first. */
+/* oneDNN loses a fifth of its speed if `a` is transposed and b is not. So transpose `a` into work
+ * memory first. */
 void dt_onednn_gemm(const struct dt_gemm *g)
 {
     use_one_thread();
@@ -55,7 +55,7 @@ bool dt_onednn_rows_change_bits(void)
 /* ---- BF16: a primitive per shape, compiled at its first use and kept ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t matrix; /* a pointer */
+typedef dnnl_memory_desc_t matrix; /* version 3: a pointer */
 typedef const_dnnl_memory_desc_t matrix_in;
 #define IN(m) (m)
 
@@ -69,7 +69,7 @@ static dnnl_status_t add_to_c(dnnl_post_ops_t ops)
     return dnnl_post_ops_append_sum(ops, 1.0F, 0, dnnl_data_type_undef);
 }
 #else
-typedef dnnl_memory_desc_t matrix; /* the thing itself */
+typedef dnnl_memory_desc_t matrix; /* version 2: the struct itself */
 typedef const dnnl_memory_desc_t *matrix_in;
 #define IN(m) (&(m))
 
@@ -84,7 +84,7 @@ static dnnl_status_t add_to_c(dnnl_post_ops_t ops)
 }
 #endif
 
-/* All that distinguishes a primitive from another. */
+/* Everything by which primitives differ. */
 struct key {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     int64_t bias, accumulate, c_is_f32;
@@ -93,7 +93,7 @@ struct key {
 struct product {
     struct key key;
     struct product *next;
-    dnnl_primitive_t primitive; /* null: the library cannot do it */
+    dnnl_primitive_t primitive; /* null: the library has no such product */
     dnnl_primitive_desc_t described;
     matrix a, b, bias, c;
     size_t scratch_bytes;
@@ -104,7 +104,8 @@ struct product {
 static struct {
     pthread_mutex_t lock;
     dnnl_engine_t engine;
-    struct product *products[BUCKETS]; /* a bucket's list only grows, at its head */
+    /* a bucket's list only grows, at its head, so readers need no lock */
+    struct product *products[BUCKETS];
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static dnnl_status_t describe_matrices(struct product *p)
@@ -131,7 +132,7 @@ static dnnl_status_t describe_product(struct product *p, dnnl_primitive_attr_t a
 #endif
 }
 
-/* We give the library its scratch memory, so that it allocates none in the loop. */
+/* We pass scratch memory to the library, so that it allocates none in the training loop. */
 static dnnl_status_t compile(struct product *p)
 {
     dnnl_primitive_attr_t attr = NULL;
@@ -188,7 +189,7 @@ static const struct product *product_of(const struct dt_gemm_bf16 *g)
     if (p == NULL) {
         p = calloc(1, sizeof *p);
         if (p == NULL) {
-            abort(); /* a few hundred bytes: nothing else would work either */
+            abort(); /* a few hundred bytes: without them nothing else would work either */
         }
         p->key = key;
         if (compile(p) != dnnl_success) {
@@ -219,8 +220,8 @@ static dnnl_status_t run_product(const struct product *p, const struct dt_gemm_b
     int count = 0;
     for (; count < (g->bias != NULL ? 5 : 4) && s == dnnl_success; count++) {
         void *at;
-        memcpy(&at, &tensors[count].at, sizeof at); /* the library takes what it only reads
-                                                     * without const, too */
+        /* the library takes pointers without const, also for what it only reads */
+        memcpy(&at, &tensors[count].at, sizeof at);
         args[count].arg = tensors[count].what;
         s = dnnl_memory_create(&args[count].memory, tensors[count].shape, library.engine, at);
     }

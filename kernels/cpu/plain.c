@@ -1,5 +1,6 @@
-/* fill, cast, sum_slices, norm_finish and exact_sum for every type; pieces of cross_entropy.
- * Memory decides their speed, so plain loops that the compiler vectorises are enough. */
+/* fill, cast, sum_slices, norm_finish and exact_sum for every type; parts of cross_entropy and
+ * embedding_backward. Memory bounds their speed, so plain loops that the compiler vectorises are
+ * enough. */
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/cpu.h"
@@ -36,8 +37,9 @@ static int run_fill(struct dt_stream *s, void *args, struct dt_error *err)
     case DT_F16:
         FILL(uint16_t, dt_to_f16((float)a->value)) break;
     case DT_I64:
-        for (int64_t i = 0; i < a->count; i++) { /* atomic: the host may read it meanwhile, as a
-                                                  * mark of how far a stream has come */
+        /* atomic, because the host may read the value meanwhile, to see how far a stream has
+         * come */
+        for (int64_t i = 0; i < a->count; i++) {
             __atomic_store_n(&((int64_t *)a->x)[i], (int64_t)a->value, __ATOMIC_RELAXED);
         }
         break;
@@ -60,8 +62,8 @@ void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a)
 
 /* ---- cast ---- */
 
-/* float targets and sources go through double, in which all of them are exact; 16-bit targets
- * are rounded from there once. */
+/* Casts between floats go through double, which holds every source exactly. 16-bit targets are
+ * rounded once from there. */
 static void load_double(double *to, const void *from, int64_t at, int64_t n, enum dt_dtype type)
 {
 #define LOAD(T, expression)                                                                                            \
@@ -183,8 +185,8 @@ void dt_cpu_cast(const struct dt_cast_args *a)
 
 /* ---- sum_slices: the canonical tree, block by block ---- */
 
-/* One level joins neighbours in `rows` (count of them, each BLOCK apart) in place; an odd last
- * one moves up. */
+/* Adds neighbours among the `count` rows of `rows`, BLOCK apart, in place: one level of the tree.
+ * An odd last row moves up. */
 #define TREE(T, name, JOIN)                                                                                            \
     static void name(T(*rows)[BLOCK], int count, int64_t n)                                                            \
     {                                                                                                                  \
@@ -203,8 +205,9 @@ void dt_cpu_cast(const struct dt_cast_args *a)
         }                                                                                                              \
     }
 #define SUM(x, y) ((x) + (y))
-#define SUM_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y))) /* wraps, as GPUs do */
-#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y))          /* a nan stays: y is taken when x < y or y is nan */
+#define SUM_I64(x, y) ((int64_t)((uint64_t)(x) + (uint64_t)(y))) /* wraps around, as on GPUs */
+/* keeps a nan: takes y when x < y or y is nan */
+#define MAX(x, y) ((x) > (y) || (x) != (x) ? (x) : (y))
 #define MIN(x, y) ((x) < (y) || (x) != (x) ? (x) : (y))
 TREE(float, sum_f32, SUM)
 TREE(float, max_f32, MAX)
@@ -231,7 +234,7 @@ static void tree_i64(enum dt_op op, int64_t (*rows)[BLOCK], int count, int64_t n
     (op == DT_OP_SUM ? sum_i64 : op == DT_OP_MAX ? max_i64 : min_i64)(rows, count, n);
 }
 
-/* The common case: sums of two or of four floats need no copies. */
+/* The common case: two or four float buffers are summed without copies. */
 static bool sum_few_f32(const struct dt_sum_slices_args *a)
 {
     if (a->type != DT_F32 || a->op != DT_OP_SUM || (a->in_count != 2 && a->in_count != 4)) {

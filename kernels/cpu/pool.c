@@ -1,7 +1,7 @@
-/* The pool. One word holds the number of the region and the next part. A thread takes a part by
- * advancing that word, so a thread that wakes late, for a region that is over, takes nothing. A
- * thread reads the region's fields before it advances the word, and uses them only if the word had
- * not changed. */
+/* The thread pool. One word holds the number of the region and the next part. A thread takes a part
+ * by advancing that word, so a thread that wakes up late, for a region that is over, takes nothing.
+ * A thread reads the region's fields before it advances the word, and uses them only if the word
+ * has not changed. */
 #include "kernels/cpu/pool.h"
 
 #include "base/clock.h"
@@ -20,13 +20,13 @@
 
 struct dt_pool {
     _Atomic uint64_t word;   /* region << 32 | next part */
-    _Atomic uint32_t signal; /* futex: changes with each region */
-    _Atomic uint32_t asleep; /* threads in the futex */
+    _Atomic uint32_t signal; /* futex word, changed for each region */
+    _Atomic uint32_t asleep; /* number of threads that sleep on the futex */
     _Atomic(dt_pool_fn *) fn;
     _Atomic(void *) context;
     _Atomic int64_t part_count, done_count;
     _Atomic bool closing;
-    pthread_mutex_t in_use; /* one region at a time */
+    pthread_mutex_t in_use; /* held by the thread that runs a region: one region at a time */
     int thread_count;
     pthread_t threads[];
 };
@@ -52,7 +52,7 @@ static void work(struct dt_pool *p)
         }
         if (!atomic_compare_exchange_weak_explicit(&p->word, &word, word + 1, memory_order_acq_rel,
                                                    memory_order_acquire)) {
-            continue; /* word was read anew */
+            continue; /* the exchange failed and has read the word again */
         }
         fn(context, part);
         atomic_fetch_add_explicit(&p->done_count, 1, memory_order_acq_rel);
@@ -142,8 +142,8 @@ int dt_pool_size(const struct dt_pool *p)
     return p != NULL ? p->thread_count : 1;
 }
 
-/* Waits for parts other threads took; they run, so this is short unless their core was taken
- * away. */
+/* Waits for parts that other threads have taken. They are running, so this is short unless a thread
+ * lost its core. */
 static void wait_for_parts(struct dt_pool *p, int64_t part_count)
 {
     double sleep_from = dt_now_s() + SPIN_S;
@@ -166,8 +166,8 @@ void dt_pool_run(struct dt_pool *p, int64_t part_count, dt_pool_fn *fn, void *co
         return;
     }
     uint64_t region = (atomic_load(&p->word) >> 32) + 1;
-    /* Close the old region (its next part is beyond any count) before its fields change, then
-     * open the new one. */
+    /* Close the old region first: its next part becomes larger than any count. Then change the
+     * fields and open the new region. */
     atomic_store(&p->word, (region << 32) | UINT32_MAX);
     atomic_store(&p->fn, fn);
     atomic_store(&p->context, context);

@@ -1,6 +1,6 @@
-/* Sharing between ranks that are threads of one process, which have one memory already. A stream
- * polls the word that it waits for, first often, then less. Ranks in several processes on the CPU
- * use collectives/shm.c instead. */
+/* Sharing between ranks that are threads of one process, and so have one memory. A stream polls the
+ * word that it waits for, first often, then less often. For ranks in several processes on the CPU,
+ * collectives/shm.c does this instead. */
 #include "kernels/cpu/cpu.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* Chooses the table of CPU kernels by what this machine runs. */
+/* Chooses the table of CPU kernels by the instruction sets of this machine. */
 #include "kernels/cpu/cpu.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* GELU (tanh form), ReLU, tanh and their gradients, as the CPU computes them: one exponential
+/* GELU (tanh form), ReLU, tanh and their gradients, computed like on the CPU: one exponential
  * each. */
 #include "kernels/cuda/columns.cuh"
 
@@ -8,7 +8,8 @@ namespace
 const float GELU_SCALE = 0.79788456080286535588F; /* sqrt(2 / pi) */
 const float GELU_CUBIC = 0.044715F;
 
-/* 1 / (1 + e^-x); bf16 needs no exactly rounded division (beyond 2^126 the fast one gives 0, which is right here) */
+/* 1 / (1 + e^-x). bf16 does not need an exactly rounded division; the fast one gives 0 beyond
+ * 2^126, which is right here */
 template <typename T> DT_FN float sigmoid(float x)
 {
     return 1.0F / (1.0F + exponential<T>(-x));
@@ -113,8 +114,8 @@ template <typename T, int KIND> void forward(const struct dt_cuda_launch *l, con
     launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(a->y) && aligned16(a->x));
 }
 
-/* The same, row by row for the sums of columns: what is added up is what was written. Each
- * element is read before it is written, by its own thread. */
+/* The same, row by row, for the sums of columns, which add up the values that were written. Each
+ * element is read before it is written, by one thread. */
 template <typename T, int KIND> struct slanting_columns {
     enum { SUMS = 1 };
     slanting<T, KIND> f;

@@ -1,9 +1,11 @@
-/* The rows `attention` and `attention_backward`: which implementation a shape takes: cuDNN,
- * otherwise kernels of our own, on tensor cores where these take the shape. It depends on type,
- * shape and what is installed (tensors of a model are all aligned), so forward, a forward made
- * again, and another start choose alike. A device that was opened as deterministic has kernels
- * of our own do all of it. DTRUN_ATTENTION, to measure and to test: cudnn (also where
- * deterministic), fast (cuDNN, and backward may add in no order), own (not cuDNN), plain (the
+/* The rows `attention` and `attention_backward`, and the choice of an implementation for a shape:
+ * cuDNN if it takes the shape, otherwise kernels of our own, on tensor cores if these take the
+ * shape. The choice depends on type, shape and installed libraries (a model's tensors are all
+ * aligned), so forward, a recomputed forward, and a later start choose the same. A device opened as
+ * deterministic uses only kernels of our own.
+ *
+ * DTRUN_ATTENTION overrides the choice, for measurements and tests: cudnn (also on a deterministic
+ * device), fast (cuDNN, with a backward that adds up in no order), own (not cuDNN), plain (the
  * reference). */
 #include "kernels/cuda/attention.h"
 
@@ -13,9 +15,9 @@
 
 enum way { CUDNN, FAST, OWN, PLAIN, WAYS };
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
-static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* that DTRUN_ATTENTION names */
+static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* what DTRUN_ATTENTION names */
 static enum way wished;
-static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of forward, of backward */
+static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of the forward and of the backward pass */
 
 static const char *word_of(enum way way)
 {

@@ -1,6 +1,6 @@
-/* What the attention kernels share: the shape of a call, and how a call is cut into launches.
- * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV)
- * D long. */
+/* Shared by the attention kernels: the shape of a call, and how a call is cut into launches.
+ * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D
+ * long. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_CUH
 #define DT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -14,7 +14,7 @@ namespace
 {
 
 struct shape {
-    int64_t positions, row; /* row: elements of a row of qkv */
+    int64_t positions, row; /* row: number of elements of a row of qkv */
     int heads, kv_heads, head_size;
     float scale;
     bool causal;
@@ -34,16 +34,16 @@ template <typename A> struct shape shape_of(const A *a)
     return s;
 }
 
-/* May the kernel have that much dynamic shared memory? If not, the runtime's error stays for
- * dt_cuda_end. The runtime is asked once: a process has one GPU. */
+/* Asks the runtime to let the kernel have that much dynamic shared memory. On failure the runtime's
+ * error stays for dt_cuda_end. One call per process is enough, since a process has one GPU. */
 template <auto KERNEL> bool allow(size_t bytes)
 {
     static std::atomic<size_t> allowed{48 << 10};
     if (bytes <= allowed.load(std::memory_order_relaxed)) {
         return true;
     }
-    static std::atomic_flag taken = ATOMIC_FLAG_INIT; /* else a smaller number may be set after a
-                                                       * larger one; a mutex would need libstdc++ */
+    /* without it a smaller size could be set after a larger one; a mutex would need libstdc++ */
+    static std::atomic_flag taken = ATOMIC_FLAG_INIT;
     while (taken.test_and_set(std::memory_order_acquire)) {
     }
     bool may = bytes <= allowed.load(std::memory_order_relaxed) ||
@@ -56,7 +56,7 @@ template <auto KERNEL> bool allow(size_t bytes)
     return may;
 }
 
-/* Sequences per launch: the grid's limit, and for backward the room for delta. */
+/* Sequences per launch: limited by the grid, and for backward by the room for delta. */
 int64_t batch_part(int64_t batch, size_t bytes_each)
 {
     int64_t most = bytes_each > 0 ? (int64_t)(DT_CUDA_WORK_BYTES / bytes_each) : 65535;
@@ -64,7 +64,7 @@ int64_t batch_part(int64_t batch, size_t bytes_each)
     return batch < most ? batch : most;
 }
 
-/* Calls go(part) for parts of the batch that fit into one launch. */
+/* Calls go(part) for parts of the batch, each of which fits one launch. */
 template <typename F> void forward_parts(const struct dt_attention_args *a, const struct shape &s, F go)
 {
     size_t size = dt_dtype_size(a->type);
@@ -78,7 +78,7 @@ template <typename F> void forward_parts(const struct dt_attention_args *a, cons
     }
 }
 
-/* The same for backward; a float per sequence, head and position fits into a stream's work
+/* The same for backward: one float per sequence, head and position must fit a stream's work
  * memory. */
 template <typename F> void backward_parts(const struct dt_attention_backward_args *a, const struct shape &s, F go)
 {

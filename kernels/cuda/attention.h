@@ -1,5 +1,5 @@
-/* Attention on the GPU: implementations that the rows `attention` and `attention_backward`
- * choose from by type and shape. */
+/* Attention on the GPU: the implementations among which the rows `attention` and
+ * `attention_backward` choose by type and shape. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_H
 #define DT_KERNELS_CUDA_ATTENTION_H
 
@@ -11,13 +11,15 @@ struct dt_text;
 extern "C" {
 #endif
 
-/* attention.c: device.c calls it when a device is opened: is DTRUN_ATTENTION known? 0, or -1. */
+/* attention.c: device.c calls it when a device is opened. -1: DTRUN_ATTENTION has an unknown
+ * value. */
 int dt_cuda_attention_open(struct dt_error *err);
-/* How often this process enqueued each pass, by what computes it. A captured pass counts once. */
+/* Implementations. Counters tell how often this process enqueued each pass with each of them; a
+ * captured pass counts once. */
 enum dt_attention_by { DT_ATTENTION_BY_CUDNN, DT_ATTENTION_BY_FLASH, DT_ATTENTION_BY_PLAIN, DT_ATTENTION_BYS };
 int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
 
-/* Rows of dt_device_plans. */
+/* Functions of dt_device_plans. */
 int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by,
                             struct dt_error *err);
 int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by,
@@ -29,18 +31,18 @@ void dt_cuda_attention_tell(struct dt_device *d, const struct dt_attention_list 
 bool dt_cuda_attention_take(struct dt_device *d, const char *text, bool keep);
 void dt_cuda_attention_none(struct dt_device *d);
 
-/* attention_dnn.c: cuDNN, where it is here and takes the shape: bf16, head sizes up to 128 that
- * are multiples of 8. False: nothing was done. sums: gradients of queries may be added up in no
- * order. */
+/* attention_dnn.c: by cuDNN, if it is installed and takes the shape: bf16, head sizes up to 128
+ * that are multiples of 8. False: nothing was done. sums: gradients of queries may be added up in
+ * no order. */
 bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l,
                                     const struct dt_attention_backward_args *a, bool sums);
-/* Make the plans of the same, on the calling thread's device. *taken: it will compute the pass. */
+/* Make the plans for it, on the calling thread's device. *taken: it will compute the pass. */
 int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken,
                                 struct dt_error *err);
 int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums,
                                          bool *taken, struct dt_error *err);
-/* attention_tune.c: which of cuDNN's engines, for the rows of dt_device_plans. */
+/* attention_tune.c: chooses among cuDNN's engines, for the functions of dt_device_plans. */
 int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums,
                                  void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
                                  struct dt_error *err);
@@ -48,7 +50,7 @@ void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_l
                                 struct dt_text *out);
 bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep);
 void dt_cuda_attention_dnn_none(struct dt_device *d);
-/* device.c calls it when a device is closed: forgets its plans. */
+/* device.c calls it when a device is closed: frees its plans. */
 void dt_cuda_attention_dnn_close(struct dt_device *d);
 
 /* attention_plain.cu: fp32 and bf16, head sizes up to 256. */
@@ -56,9 +58,9 @@ bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);
 
-/* attention_flash.cu, attention_flash_backward.cu: bf16 on tensor cores, head sizes up to 128
- * that are multiples of 8, fewer than 2^31 elements a sequence. scale as in the args. The same
- * bits whatever the batch is. Tensors are aligned to 16 bytes. */
+/* attention_flash.cu, attention_flash_backward.cu: bf16 on tensor cores, head sizes up to 128 that
+ * are multiples of 8, fewer than 2^31 elements per sequence. scale is that of the args. Bits do not
+ * depend on the batch. Tensors are aligned to 16 bytes. */
 bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_size, double scale, enum dt_dtype type);
 void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 void dt_cuda_attention_backward_flash(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);

@@ -1,13 +1,13 @@
-/* Attention by cuDNN: a plan per shape and pass, made when the shape is first seen (before a
- * run's first step) and never again. A plan is the engine that the plan file names
- * (attention_tune.c measures), otherwise what the library proposes first among those whose work
- * memory fits; batches that do not fit go by parts.
+/* Attention by cuDNN: one plan per shape and pass, made when the shape first occurs, before a run's
+ * first step. A plan uses the engine that the plan file names (attention_tune.c measures it),
+ * otherwise the library's first proposal whose work memory fits. A batch that does not fit is
+ * computed by parts.
  *
- * Backward is the graph whose sums have an order: the same job has the same bits each time. It
- * keeps the gradient of the scores, 2 B H T T bytes, so a sequence whose scores do not fit into
- * work memory is left to the other implementations. Log-sum-exp means the same to all of them,
- * so they may take one pass each. DTRUN_ATTENTION=fast asks for the other graph, which adds up
- * dq in no order. */
+ * Backward uses the graph whose sums have a fixed order, so a job has the same bits each time. That
+ * graph keeps the gradient of the scores, 2 B H T T bytes. If the scores of one sequence do not fit
+ * the work memory, another implementation computes it. All implementations use the same
+ * log-sum-exp, so forward and backward may differ in theirs. DTRUN_ATTENTION=fast selects the other
+ * graph, which adds up dq in no order. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/log.h"
@@ -20,16 +20,16 @@
 
 enum { PACKS = ATTENTION_PACKS, ALIGNMENT = ATTENTION_ALIGNMENT };
 
-/* The addresses of one execution, by tensor; the first is the work memory. Descriptors of them
- * are kept, because each training step has the same ones. */
+/* The addresses of one execution, by tensor; the first is the work memory. The descriptors made of
+ * them are kept, because each training step uses the same ones. */
 struct attention_pack {
     struct attention_pack *next;
     void *addresses[DT_ATTENTION_UIDS];
     void *descriptor;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all caches, and of their handles:
-                                                          * a handle has one stream at a time */
+/* guards all caches and their handles: a handle has one stream at a time */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct attention_cache *caches;
 
 /* ---- packs ---- */
@@ -56,8 +56,8 @@ static void drop_packs(const struct dt_dnn *api, struct attention_plan *p)
     p->pack_count = 0;
 }
 
-/* addresses[uid] of the graph's tensors, null where it has none; addresses[0] of the work
- * memory. The library's status. */
+/* Finds or makes the descriptor of these addresses. addresses[uid] is a tensor of the graph, or
+ * null if it has none; addresses[0] is the work memory. Returns the library's status. */
 static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *const *addresses, void **out)
 {
     size_t bucket = bucket_of(addresses);
@@ -79,8 +79,9 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
         if (status != DT_DNN_SUCCESS) {
             return status;
         }
-        if (p->pack_count == 4 * PACKS) { /* a caller whose addresses never come back; what was
-                                           * executed needs its pack no more */
+        /* the caller's addresses do not recur, so drop all packs; executions in progress no longer
+         * need theirs */
+        if (p->pack_count == 4 * PACKS) {
             drop_packs(api, p);
         }
         k = dt_alloc(sizeof *k);
@@ -101,8 +102,8 @@ static struct dt_attention_shape shape_of(const struct attention_key *k, int64_t
     return (struct dt_attention_shape){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal};
 }
 
-/* Backward's tensors that are the caller's memory, one after the other at the beginning of the
- * work memory. */
+/* Sizes of backward's tensors whose memory we provide. They lie one after the other at the
+ * beginning of the work memory. */
 static size_t delta_bytes(const struct attention_key *k, int64_t batch)
 {
     return k->backward ? (size_t)(batch * k->heads * k->positions * 4 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
@@ -126,16 +127,16 @@ static size_t expected_bytes(const struct attention_key *k, int64_t batch)
     return attention_own_bytes(k, batch) + (k->backward && !k->sums ? dt_attention_backward_bytes(&s) : 0);
 }
 
-/* Does a part of n sequences divide the batch, and should its work fit? Each part's log-sum-exp
- * begins at a multiple of 16 bytes. */
+/* True if a part of n sequences divides the batch and its work memory should fit. Each part's
+ * log-sum-exp begins at a multiple of 16 bytes. */
 static bool part_fits(const struct attention_key *k, int64_t n)
 {
     return n > 0 && k->batch % n == 0 && expected_bytes(k, n) <= (size_t)k->room &&
            (n == k->batch || n * k->heads * k->positions % 4 == 0);
 }
 
-/* Has the graph that does not add up an order on this device? On 10.x that depends on the
- * engine's configuration, and not on the graph. */
+/* True if, on this device, the graph that does not add up has a fixed order. On 10.x that depends
+ * on the engine's configuration, not on the graph. */
 static bool ordered(int capability)
 {
     return capability / 10 != 10;
@@ -179,8 +180,8 @@ int attention_plan_begin(const struct attention_cache *c, struct attention_plan 
     return dt_dnn_graph_finish(&p->graph, c->handle, err);
 }
 
-/* The plan of a configuration; none where it wants more work memory than there is. The library's
- * status. */
+/* Makes the plan of a configuration. p->executable stays null if it needs more work memory than
+ * there is. Returns the library's status. */
 static int make_executable(const struct attention_cache *c, struct attention_plan *p, void *config)
 {
     struct dt_dnn_place place = {.handle = c->handle};
@@ -193,12 +194,12 @@ static int make_executable(const struct attention_cache *c, struct attention_pla
     return status;
 }
 
-/* What the file says counts when the library still takes it. */
+/* Makes the plan that the file names, if the library still accepts it. */
 static bool try_known(const struct attention_cache *c, struct attention_plan *p, const struct attention_choice *known)
 {
     struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
-    void *config = NULL; /* the graph holds it */
+    void *config = NULL; /* owned by the graph */
     int status =
         part_fits(&p->key, known->part) ? attention_plan_begin(c, p, &p->key, known->part, &err) : DT_DNN_NOT_SUPPORTED;
     if (status == DT_DNN_SUCCESS) {
@@ -218,8 +219,9 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
     return p->executable != NULL;
 }
 
-/* One part size: the first proposal that the library takes and whose work fits. Where it breaks
- * down nothing else is tried: ranks would go on with different engines. */
+/* Tries one part size: takes the first proposal that the library accepts and whose work memory
+ * fits. If the library breaks down, stop: with other proposals the ranks would use different
+ * engines. */
 static bool try_part(const struct attention_cache *c, struct attention_plan *p, int64_t part, struct dt_error *err)
 {
     struct dt_dnn_place place = {.handle = c->handle};
@@ -254,7 +256,7 @@ static bool try_part(const struct attention_cache *c, struct attention_plan *p, 
     return true;
 }
 
-/* By the library's proposals. */
+/* Makes a plan from the library's proposals. */
 static void propose(const struct attention_cache *c, struct attention_plan *p, struct dt_error *err)
 {
     int capability = dt_cuda_capability(c->device);
@@ -299,7 +301,7 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
     return p;
 }
 
-/* ---- finding it ---- */
+/* ---- finding a plan ---- */
 
 static struct attention_cache *open_cache(struct dt_device *d)
 {
@@ -330,7 +332,7 @@ static struct attention_cache *open_cache(struct dt_device *d)
     return c;
 }
 
-/* With the lock held; made if it is new. */
+/* Finds the plan of a shape, or makes it. Call it with the lock held. */
 static struct attention_plan *plan_of(struct attention_cache *c, const struct attention_key *key)
 {
     struct attention_plan *p = c->plans;
@@ -390,7 +392,7 @@ void dt_cuda_attention_dnn_close(struct dt_device *d)
     (void)pthread_mutex_unlock(&lock);
 }
 
-/* ---- running it ---- */
+/* ---- running a plan ---- */
 
 static struct attention_key key_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size,
                                    double scale, bool causal)
@@ -408,8 +410,8 @@ struct attention_key attention_forward_key(const struct dt_attention_args *a)
     return key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
 }
 
-/* The caller's work memory counts where it is larger than a stream's, less what may be lost to
- * alignment wherever it begins: ALIGNMENT - 1 bytes. */
+/* The caller's work memory is used if it is larger than a stream's. Alignment may cost ALIGNMENT -
+ * 1 bytes of it. */
 struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers)
 {
     struct attention_key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
@@ -422,7 +424,7 @@ struct attention_key attention_backward_key(const struct dt_attention_backward_a
     return k;
 }
 
-/* What the library has never taken need not be asked. */
+/* Shapes that the library never accepts are not tried. */
 bool attention_can(const struct attention_key *k, enum dt_dtype type)
 {
     return type == DT_BF16 && k->positions > 1 && k->head_size % 8 == 0 && k->head_size <= 128 &&
@@ -444,7 +446,7 @@ static int64_t packed_row(const struct attention_key *k)
     return (k->heads + 2 * k->kv_heads) * k->head_size;
 }
 
-/* Addresses of q, k, v, or of their gradients, in rows of bf16. */
+/* Addresses of q, k and v, or of their gradients, within rows of bf16. */
 static void unpack(void **out, const struct attention_key *k, const void *rows, int q, int key, int value)
 {
     out[q] = at(rows, 0);
@@ -486,8 +488,8 @@ static int fail(const struct dt_dnn *api, const struct attention_key *k, int sta
                    k->backward ? "attention_backward" : "attention", api->cudnnGetErrorString(status), status);
 }
 
-/* With the lock held: the plan for it, null where the library does not compute it. Its status
- * where it broke down. */
+/* Call it with the lock held. *out: the plan, or null if the library does not compute this pass.
+ * Returns the library's status, if it broke down. */
 static int find(struct attention_cache *c, const struct attention_key *k, struct attention_plan **out)
 {
     *out = NULL;

@@ -1,5 +1,5 @@
-/* The plan file of attention: a line per shape and pass, its numbers, the part, the engine and
- * its knobs. */
+/* The plan file of attention: one line per shape and pass, with the shape's numbers, the part size,
+ * the engine and its knobs. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/text.h"

@@ -1,17 +1,15 @@
-/* Attention on tensor cores, bf16, forward: a block takes 128 queries of a head and walks over
- * the keys with a running maximum and sum (Dao: FlashAttention-2, 2023), so no score is ever in
- * memory. Keys come in ascending order and each query has its own sums: what a row becomes
- * depends neither on the batch nor on other rows, and has the same bits always.
+/* Attention on tensor cores, bf16, forward. A block takes 128 queries of a head and walks over the
+ * keys with a running maximum and sum (Dao: FlashAttention-2, 2023), so no score is ever stored in
+ * memory. Keys come in ascending order, and each query has its own sums. So a row's bits are always
+ * the same and depend neither on the batch nor on other rows.
  *
- * A warp has 32 queries: each piece of keys or values that it reads from shared memory serves
- * two products of 16 rows, without which tensor cores wait for shared memory. While it
- * multiplies queries and keys, the values are on their way; while it does the rest, the next
- * keys are. Two blocks of 4 warps on a multiprocessor, so that one multiplies while the other
- * takes exponentials: at most 255 registers, and 32 KiB of shared memory (D = 64) to 64 KiB (D =
- * 128).
- *
- * Any length: rows that are not there are zeros, and are masked or not written. Head sizes
- * between those below have columns of zeros. */
+ * A warp has 32 queries: each piece of keys or values that it reads from shared memory serves two
+ * products of 16 rows. With fewer, tensor cores would wait for shared memory. Values are loaded
+ * while the warp multiplies queries and keys, and the next keys while it does the rest. Two blocks
+ * of 4 warps share a multiprocessor, so that one multiplies while the other takes exponentials: at
+ * most 255 registers, and 32 KiB (D = 64) to 64 KiB (D = 128) of shared memory. Any length is
+ * allowed: missing rows are zeros, and are masked or not written. Head sizes between the kernels'
+ * are padded with columns of zeros. */
 #include "kernels/cuda/attention_flash.cuh"
 
 namespace
@@ -19,18 +17,19 @@ namespace
 
 enum { WARPS = 4, MT = 2, ROWS = WARPS * MT * 16 };
 
-/* Keys of a tile: as many as registers are for. */
+/* Keys of a tile: as many as the registers allow. */
 template <int D> struct tile_of {
     enum { KEYS = D <= 64 ? 64 : D <= 96 ? 48 : 32 };
 };
 
-/* What of a query's row is known so far; a lane has two rows of each product, each shared by
- * four lanes. */
+/* The running maximum and sum of a query's row. A lane has two rows of each product, and four lanes
+ * share each row. */
 struct running {
-    float most[MT][2], total[MT][2]; /* of the scores before scaling; total: this lane's part */
+    /* of the scores before scaling; total: this lane's part of the sum */
+    float most[MT][2], total[MT][2];
 };
 
-/* Scores become weights 2^(factor (score - most)), and `sum` is brought to the new most. */
+/* Turns scores into weights 2^(factor (score - most)), and rescales `sum` to the new maximum. */
 template <int NT, int OT>
 DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT][4], float factor)
 {
@@ -72,10 +71,11 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
     DT_SHARED_DYNAMIC(bf16, shared);
     int step = (int)s.row;
     bf16 *query_tile = shared, *key_tile = query_tile + ROWS * D, *value_tile = key_tile + KEYS * D;
-    /* row: the warp's first in the tile */
+    /* row: the warp's first row in the tile */
     int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads), T = (int)s.positions;
-    int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* what has most keys begins first */
+    /* start blocks with the most keys first */
+    int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS;
     int64_t batch = blockIdx.z;
     const bf16 *rows = qkv + batch * s.positions * s.row;
     const bf16 *keys = rows + (s.heads + kv) * s.head_size, *values = keys + s.kv_heads * s.head_size;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
     mma_copy<KEYS, D, WARPS * 32>(key_tile, keys, step, 0, T, s.head_size);
     dt_cp_commit();
     dt_cp_wait<1>();
-    __syncthreads(); /* the queries are there */
+    __syncthreads(); /* the queries are loaded */
 
     mma_rows<MT, D, (D <= 64)> queries;
     queries.begin(query_tile, row);
@@ -96,20 +96,20 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
         r.most[m][0] = r.most[m][1] = -INFINITY;
         r.total[m][0] = r.total[m][1] = 0.0f;
     }
-    /* last: of the warp's queries */
+    /* last: the last query of the warp */
     int end = s.causal && first + ROWS < T ? first + ROWS : T, last = first + row + MT * 16 - 1;
     for (int begin = 0; begin < end; begin += KEYS) {
         bool seen = !s.causal || begin <= last;
         float c[MT][KEYS / 8][4];
         dt_cp_wait<0>();
-        __syncthreads(); /* the keys are there; nobody reads the values before any more */
+        __syncthreads(); /* the keys are loaded; no warp reads the old values any more */
         mma_copy<KEYS, D, WARPS * 32>(value_tile, values, step, begin, T, s.head_size);
         dt_cp_commit();
         if (seen) {
             mma_product_of_rows<MT, KEYS / 8, D>(c, queries, key_tile, 0);
         }
         dt_cp_wait<0>();
-        __syncthreads(); /* the values are there; nobody reads these keys any more */
+        __syncthreads(); /* the values are loaded; no warp reads these keys any more */
         if (begin + KEYS < end) {
             mma_copy<KEYS, D, WARPS * 32>(key_tile, keys, step, begin + KEYS, T, s.head_size);
             dt_cp_commit();
@@ -135,8 +135,9 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
             total += __shfl_xor_sync(DT_WARP, total, 2);
             inverse[m][half] = 1.0f / total;
             int t = first + row + 16 * m + 8 * half + lane / 4;
-            if (lane % 4 == 0 && t < T) { /* the logarithm of what the weights above were
-                                           * multiples of, its rounding included */
+            /* the logarithm of the number by which the weights were divided, with the same
+             * rounding */
+            if (lane % 4 == 0 && t < T) {
                 lse[(batch * s.heads + head) * s.positions + t] =
                     fmaf(r.most[m][half] * factor, 0.693147181f, logf(total));
             }

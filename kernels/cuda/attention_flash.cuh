@@ -1,5 +1,5 @@
-/* What both passes on tensor cores share: which scores a row sees, and the head sizes that
- * kernels are made for. */
+/* Shared by both passes on tensor cores: which scores a row sees, and the head sizes that kernels
+ * exist for. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_FLASH_CUH
 #define DT_KERNELS_CUDA_ATTENTION_FLASH_CUH
 
@@ -11,8 +11,8 @@
 namespace
 {
 
-/* Scores of keys that a row does not see become -infinity. The lane's first row sees `seen` keys
- * of the tile, a row below it `per_row` more. */
+/* Sets the scores of keys that a row does not see to -infinity. The lane's first row sees `seen`
+ * keys of the tile, and each row below it `per_row` more. */
 template <int MT, int NT> DT_FN void hide_keys(float (&c)[MT][NT][4], int seen, int per_row)
 {
     int column = (int)threadIdx.x % 4 * 2;
@@ -29,8 +29,8 @@ template <int MT, int NT> DT_FN void hide_keys(float (&c)[MT][NT][4], int seen, 
     }
 }
 
-/* Calls go(std::integral_constant<int, D>) for the kernels' D that the head size, with columns
- * of zeros, becomes. */
+/* Calls go(std::integral_constant<int, D>) with the kernel's D for this head size, which is padded
+ * with columns of zeros. */
 template <typename F> void with_head_size(const struct shape &s, F go)
 {
     if (s.head_size <= 32) {

@@ -1,17 +1,15 @@
-/* Attention on tensor cores, bf16, backward: weights are computed again from the saved
- * log-sum-exp. One kernel has a block per tile of queries, for dq (and delta, the sum of dout *
- * out of each row); another a block per tile of keys, for dk and dv. So two of seven products
- * are done twice, and no two blocks add to the same element: without atomics, without an order
- * among blocks, with the same bits always, whatever the batch is.
+/* Attention on tensor cores, bf16, backward. Weights are computed again from the saved log-sum-exp.
+ * One kernel has a block per tile of queries, for dq (and for delta, the sum of dout * out of each
+ * row). Another has a block per tile of keys, for dk and dv. So two of seven products are computed
+ * twice, but no two blocks add to the same element. There are no atomics and no order among blocks,
+ * and the bits are always the same and do not depend on the batch.
  *
- * The second one computes transposed scores (keys x queries), so that what a warp has in
- * registers is the left operand of its next product, and nothing but inputs is in shared memory.
- * While a tile is worked on, the next one is on its way into the other half of the buffer. Two
- * blocks of 4 warps on a multiprocessor: at most 255 registers, and 64 KiB of shared memory (D =
- * 64, D = 128) to 72 KiB (D = 96).
- *
- * Any length, as forward: rows that are not there are zeros with a log-sum-exp of infinity, so
- * their weights are 0. */
+ * The second kernel computes transposed scores (keys x queries), so a warp's registers already hold
+ * the left operand of its next product, and only inputs are in shared memory. While the kernel
+ * works on a tile, it loads the next one into the other half of the buffer. Two blocks of 4 warps
+ * share a multiprocessor: at most 255 registers, and 64 KiB (D = 64, D = 128) to 72 KiB (D = 96) of
+ * shared memory. Any length is allowed, as in forward: missing rows are zeros with a log-sum-exp of
+ * infinity, so their weights are 0. */
 #include "kernels/cuda/attention_flash.cuh"
 
 namespace
@@ -31,8 +29,8 @@ template <int D> struct query_tiles {
     };
 };
 
-/* delta of a warp's rows: `above` as left operand has dout, `out` is read where it lies. Each
- * row's four lanes have the whole sum. */
+/* Computes delta of a warp's rows. `above` has dout as left operand; `out` is read in place. All
+ * four lanes of a row get the whole sum. */
 template <int MT, int D, typename L>
 DT_FN void delta_of(float (&delta)[MT][2], const L &above, const bf16 *out, int step, int first, int end, int cols)
 {
@@ -67,8 +65,8 @@ DT_FN void delta_of(float (&delta)[MT][2], const L &above, const bf16 *out, int 
     }
 }
 
-/* c: scores become weights; above: products of dout and values become gradients of the scaled
- * scores. lse: in powers of two. */
+/* c: scores become weights. above: products of dout and values become gradients of the scaled
+ * scores. lse is in powers of two. */
 template <int MT>
 DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4], const float (&lse)[MT][2],
                           const float (&delta)[MT][2], float factor)
@@ -111,7 +109,7 @@ __global__ void __launch_bounds__(THREADS)
     mma_copy<q::KEYS, D, THREADS>(value_tiles, values, step, 0, T, s.head_size);
     dt_cp_commit();
     dt_cp_wait<1>();
-    __syncthreads(); /* queries and gradients are there */
+    __syncthreads(); /* queries and gradients are loaded */
 
     mma_rows<MT, D, (D != 96)> queries, above;
     queries.begin(query_tile, row);
@@ -133,7 +131,7 @@ __global__ void __launch_bounds__(THREADS)
     int end = s.causal && first + q::ROWS < T ? first + q::ROWS : T, last = first + row + MT * 16 - 1, buffer = 0;
     for (int begin = 0; begin < end; begin += q::KEYS, buffer ^= 1) {
         dt_cp_wait<0>();
-        __syncthreads(); /* this tile is there; nobody reads the one before any more */
+        __syncthreads(); /* this tile is loaded; no warp reads the previous one any more */
         if (begin + q::KEYS < end) {
             mma_copy<q::KEYS, D, THREADS>(key_tiles + (buffer ^ 1) * q::KEYS * D, keys, step, begin + q::KEYS, T,
                                           s.head_size);
@@ -165,13 +163,13 @@ __global__ void __launch_bounds__(THREADS)
 
 /* ---- dk, dv ---- */
 
-/* Rows of keys have two sums of D columns. */
+/* A warp has two sums of D columns for its rows of keys. */
 template <int D> struct key_tiles {
     enum { MT = D <= 64 ? 2 : 1, ROWS = WARPS * MT * 16, QUERIES = D <= 64 ? 64 : 32 };
     enum { SHARED = (2 * ROWS + 4 * QUERIES) * D * (int)sizeof(bf16) + 4 * QUERIES * (int)sizeof(float) };
 };
 
-/* As change_queries, with keys as rows and queries as columns: lse and delta by column. c
+/* Like change_queries, with keys as rows and queries as columns; lse and delta are by column. c
  * becomes weights. */
 template <int MT>
 DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[MT][NT][4], const float *lse, const float *delta,
@@ -192,8 +190,8 @@ DT_FN void change_keys(float (&above)[MT][NT][4], float (&c)[MT][NT][4], const f
     }
 }
 
-/* Keys that a query does not see: those after it. The lane's first row is `ahead` keys after the
- * first column. */
+/* Hides keys that come after a query. The lane's first row is `ahead` keys after the first
+ * column. */
 template <int MT> DT_FN void hide_queries(float (&c)[MT][NT][4], int ahead)
 {
     int column = (int)threadIdx.x % 4 * 2;
@@ -209,15 +207,15 @@ template <int MT> DT_FN void hide_queries(float (&c)[MT][NT][4], int ahead)
     }
 }
 
-/* What a block of keys reads of the queries: of one sequence. */
+/* The tensors of one sequence from which a block of keys reads the queries. */
 struct query_source {
     const bf16 *qkv, *dout;
     const float *lse, *delta;
 };
 
-/* Sends a tile of queries and of their gradients on its way. The result is this thread's share
- * of the statistics, on its way into a register: threads
- * 0 .. QUERIES have a log-sum-exp each, in powers of two, the next QUERIES threads a delta. */
+/* Starts loading a tile of queries and their gradients. Returns this thread's share of the
+ * statistics, also still being loaded: threads 0 .. QUERIES have one log-sum-exp each, in powers of
+ * two; the next QUERIES threads have one delta each. */
 template <int D>
 DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const struct query_source &from, const struct shape &s, int head,
                   int begin)
@@ -243,16 +241,16 @@ __global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const
     DT_SHARED_DYNAMIC(bf16, shared);
     bf16 *key_tile = shared, *value_tile = key_tile + k::ROWS * D, *query_tiles = value_tile + k::ROWS * D,
          *above_tiles = query_tiles + 2 * TILE;
-    float *statistics = (float *)(above_tiles + 2 * TILE); /* of each buffer's queries:
-                                                            * log-sum-exps, then deltas */
+    /* for the queries of each buffer: log-sum-exps, then deltas */
+    float *statistics = (float *)(above_tiles + 2 * TILE);
     int step = (int)s.row, T = (int)s.positions, lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads, first = (int)blockIdx.x * k::ROWS;
     int64_t batch = blockIdx.z, at_key = batch * s.positions * s.row + (s.heads + kv) * s.head_size,
             at_value = at_key + s.kv_heads * s.head_size;
     struct query_source from = {qkv + batch * s.positions * s.row, dout + batch * s.positions * s.heads * s.head_size,
                                 lse + batch * s.heads * s.positions, delta + batch * s.heads * s.positions};
-    int start = s.causal ? first / QUERIES * QUERIES : 0; /* queries before it see none of these
-                                                           * keys */
+    /* earlier queries see none of these keys */
+    int start = s.causal ? first / QUERIES * QUERIES : 0;
     mma_copy<k::ROWS, D, THREADS>(key_tile, qkv + at_key, step, first, T, s.head_size);
     mma_copy<k::ROWS, D, THREADS>(value_tile, qkv + at_value, step, first, T, s.head_size);
     float held = fetch<D>(query_tiles, above_tiles, from, s, kv * group, start);
@@ -271,7 +269,7 @@ __global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const
             statistics[buffer * 2 * QUERIES + (int)threadIdx.x] = held;
         }
         dt_cp_wait<0>();
-        __syncthreads(); /* this tile is there; nobody reads the one before any more */
+        __syncthreads(); /* this tile is loaded; no warp reads the previous one any more */
         if (next_head < (kv + 1) * group) {
             held = fetch<D>(query_tiles + (buffer ^ 1) * TILE, above_tiles + (buffer ^ 1) * TILE, from, s, next_head,
                             next_begin);

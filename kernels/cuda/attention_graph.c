@@ -1,8 +1,8 @@
-/* The two graphs of attention, operation by operation. The order of operations, the types
- * between them and which tensors lie somewhere are what the library's engines recognise: a mask
- * comes before the row's maximum in the forward pass and after the log-sum-exp was subtracted in
- * backward; what a product reads besides q, k, v is bf16; the matrix that is transposed goes
- * through a reshape. Letters: B batch, H heads, KV key heads, T positions, D head size. */
+/* The two graphs of attention, operation by operation. The library's engines recognise a graph by
+ * the order of its operations, the types between them, and which tensors are in memory. A mask
+ * comes before the row's maximum in the forward pass, and after the log-sum-exp is subtracted in
+ * backward. A product reads bf16, besides q, k, v. The transposed matrix goes through a reshape.
+ * Letters: B batch, H heads, KV key heads, T positions, D head size. */
 #include "kernels/cuda/attention_graph.h"
 
 struct builder {
@@ -10,7 +10,7 @@ struct builder {
     const struct dt_attention_shape *s;
 };
 
-/* (B, heads, rows, cols), tight, nowhere in memory */
+/* a tensor (B, heads, rows, cols), tight, that is not stored in memory */
 static void *passing(const struct builder *b, enum dt_dnn_type type, int64_t heads, int64_t rows, int64_t cols)
 {
     return dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, heads, rows, cols},
@@ -23,7 +23,7 @@ static void *scores(const struct builder *b, enum dt_dnn_type type)
     return passing(b, type, b->s->heads, b->s->positions, b->s->positions);
 }
 
-/* a number per query */
+/* a tensor with one number per query */
 static void *column(const struct builder *b, int64_t uid)
 {
     int64_t h = b->s->heads, t = b->s->positions;
@@ -42,7 +42,8 @@ static void *number(const struct builder *b, int64_t uid)
                                                       .by_value = true});
 }
 
-/* `heads` heads of rows that are `row` elements long; `turned`: (D, T) instead of (T, D) */
+/* `heads` heads of rows that are `row` elements long; `turned`: transposed, (D, T) instead of (T,
+ * D) */
 static void *heads_of(const struct builder *b, int64_t uid, int64_t heads, int64_t row, bool turned)
 {
     int64_t t = b->s->positions, d = b->s->head_size;
@@ -69,7 +70,7 @@ static void *scaled(const struct builder *b, void *x, void *scale)
     return y;
 }
 
-/* Scores of keys after the query become -inf. */
+/* Sets the scores of keys after the query to -inf. */
 static void *masked(const struct builder *b, void *x)
 {
     if (!b->s->causal) {
@@ -106,7 +107,7 @@ void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attentio
     dt_dnn_matmul(g, p, v, heads_of(&b, DT_ATTENTION_OUT, s->heads, s->heads * s->head_size, false));
 }
 
-/* x (B, H, T, T) as bf16 with its last two dimensions swapped */
+/* x (B, H, T, T) as bf16, transposed in its last two dimensions */
 static void *turned(const struct builder *b, void *x)
 {
     int64_t h = b->s->heads, t = b->s->positions;
@@ -117,7 +118,7 @@ static void *turned(const struct builder *b, void *x)
     return y;
 }
 
-/* Gradient of keys or values: per query head, then the sum over its group. */
+/* Gradient of keys or values: computed per query head, then summed over the heads of a group. */
 static void product_of_group(const struct builder *b, void *x, void *y, int64_t uid)
 {
     void *out = heads_of(b, uid, b->s->kv_heads, packed_row(b->s), false);
@@ -139,13 +140,12 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
     void *k = heads_of(&b, DT_ATTENTION_K, s->kv_heads, row, true),
          *dout = heads_of(&b, DT_ATTENTION_DOUT, s->heads, out_row, false);
     void *v = heads_of(&b, DT_ATTENTION_V, s->kv_heads, row, true), *scale = number(&b, DT_ATTENTION_SCALE);
-    /* delta = sum of dout * out; the engines want it multiplied by something, which without
-     * dropout is one */
+    /* delta = sum of dout * out; the engines require a factor here, which is one without dropout */
     void *both = passing(&b, DT_DNN_FLOAT, h, t, d), *sum = column(&b, 0), *delta = column(&b, DT_ATTENTION_DELTA);
     dt_dnn_pointwise(g, DT_DNN_MUL, dout, out, both);
     dt_dnn_reduce(g, DT_DNN_SUM, both, sum);
     dt_dnn_pointwise(g, DT_DNN_MUL, sum, number(&b, DT_ATTENTION_ONE), delta);
-    /* weights again, and dv */
+    /* the weights again, and dv */
     void *product = scores(&b, DT_DNN_FLOAT), *less = scores(&b, DT_DNN_FLOAT), *weight = scores(&b, DT_DNN_FLOAT);
     dt_dnn_matmul(g, q, k, product);
     dt_dnn_pointwise(g, DT_DNN_SUB, scaled(&b, product, scale), column(&b, DT_ATTENTION_LSE), less);
@@ -175,9 +175,9 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
 
 size_t dt_attention_backward_bytes(const struct dt_attention_shape *s)
 {
-    /* edges of tiles */
+    /* rounded up to whole tiles */
     int64_t queries = (s->positions + 63) / 64 * 64, keys = (s->positions + 127) / 128 * 128;
-    /* dk and dv per query head, and their sums */
+    /* dk and dv per query head, before their sums */
     int64_t grouped = s->heads != s->kv_heads ? 6 * keys * s->head_size : 0;
     return (size_t)(s->batch * s->heads * (2 * queries * keys + grouped)) + 4096;
 }

@@ -1,6 +1,7 @@
 /* Attention as operation graphs of cuDNN. Both passes are composed of products, reductions and
- * pointwise operations, which the library's engines know as one fused kernel; its single node
- * for attention is newer than many installations. Packed q, k, v need strides only, no copies. */
+ * pointwise operations, which the library's engines recognise as one fused kernel. The library also
+ * has a single node for attention, but many installations are older. Packed q, k, v need strides
+ * only, no copies. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_GRAPH_H
 #define DT_KERNELS_CUDA_ATTENTION_GRAPH_H
 
@@ -10,13 +11,14 @@
 extern "C" {
 #endif
 
-/* Rows of qkv are (heads + 2 kv_heads) * head_size long, bf16; what backward writes lies alike. */
+/* Rows of qkv are (heads + 2 kv_heads) * head_size long, bf16. Backward writes its gradients in the
+ * same layout. */
 struct dt_attention_shape {
     int64_t batch, positions, heads, kv_heads, head_size;
     bool causal;
 };
 
-/* Numbers of the tensors that a pack of pointers names. */
+/* Numbers of the tensors to which a pack of pointers refers. */
 enum dt_attention_uid {
     DT_ATTENTION_Q = 1, /* (B, H, T, D) in qkv */
     DT_ATTENTION_K,
@@ -27,22 +29,23 @@ enum dt_attention_uid {
     DT_ATTENTION_DQ,
     DT_ATTENTION_DK,
     DT_ATTENTION_DV,
-    DT_ATTENTION_DELTA, /* (B, H, T, 1) fp32: backward's sums of dout * out, memory of the caller */
-    DT_ATTENTION_SUMS,  /* (B, H, T, D) fp32: dq while it adds up, memory of the caller; only
-                         * where it does */
+    /* (B, H, T, 1) fp32: backward's sums of dout * out, in memory of the caller */
+    DT_ATTENTION_DELTA,
+    /* (B, H, T, D) fp32: dq while it is added up, in memory of the caller; only if it is added
+     * up */
+    DT_ATTENTION_SUMS,
     DT_ATTENTION_SCALE, /* by value: float */
     DT_ATTENTION_HIDDEN,
     DT_ATTENTION_ONE,
-    DT_ATTENTION_UIDS /* how many, and 1 */
+    DT_ATTENTION_UIDS /* the number of uids, plus 1 */
 };
 
 void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s);
-/* adds_up: dq is summed in fp32 by all blocks at once, in no order. Otherwise it is written
- * once, from gradients of the scores that are kept meanwhile: about 2 B H T T bytes of work, and
- * the same bits each time. */
+/* adds_up: all blocks at once add to dq in fp32, in no order. Otherwise dq is written once, from
+ * gradients of the scores that are kept meanwhile: about 2 B H T T bytes of work memory, and the
+ * same bits each time. */
 void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s, bool adds_up);
-/* Work memory that the library's engines want for the backward graph that does not add up, at
- * most. */
+/* Most work memory that the library's engines need for the backward graph that does not add up. */
 size_t dt_attention_backward_bytes(const struct dt_attention_shape *s);
 
 #ifdef __cplusplus

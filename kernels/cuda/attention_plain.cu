@@ -1,9 +1,9 @@
-/* Attention without tensor cores, for fp32, for head sizes that the fast kernels do not have,
- * and as their reference. A warp takes EACH rows: of queries in the forward pass and for dq, of
- * keys for dk and dv. Its lanes take one key (or query) each of a tile of 32, then each a few
- * channels of the sums; what they read of the tile serves all rows of the warp. Every sum has a
- * fixed order and no two warps write the same element, so the bits are the same always. not hot:
- * what is to be fast has a kernel of its own. */
+/* Attention without tensor cores: for fp32, for head sizes that the fast kernels lack, and as the
+ * reference for those. A warp takes EACH rows: rows of queries in the forward pass and for dq, rows
+ * of keys for dk and dv. Each of its lanes first takes one key (or query) of a tile of 32, then a
+ * few channels of the sums. What the lanes read of the tile serves all rows of the warp. Every sum
+ * has a fixed order, and no two warps write the same element, so the bits are always the same. not
+ * hot: shapes that must be fast have kernels of their own. */
 #include "kernels/cuda/attention.cuh"
 
 namespace
@@ -11,8 +11,8 @@ namespace
 
 enum { WARPS = 4, EACH = 4, ROWS = WARPS * EACH, TILE = 32, HEAD_MAX = 256 };
 
-/* `count` rows from `first` on, each head_size long and `step` apart in memory, into shared
- * memory; rows beyond `end` become zero. A warp reads row by row. */
+/* Loads `count` rows from `first` on, each head_size long and `step` apart in memory, into shared
+ * memory. Rows from `end` on become zero. A warp reads row by row. */
 template <typename T>
 __device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, int64_t step, int64_t first, int64_t end,
                                           int count, int head_size)
@@ -24,7 +24,7 @@ __device__ __forceinline__ void load_rows(float *to, int pitch, const T *from, i
     }
 }
 
-/* out[r] = row r of x (head_size apart) times y */
+/* out[r] = dot product of row r of x (rows are head_size apart) and y */
 __device__ __forceinline__ void dots(float (&out)[EACH], const float *x, const float *y, int head_size)
 {
     for (int r = 0; r < EACH; r++) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void dots(float (&out)[EACH], const float *x, const f
     }
 }
 
-/* sum[r][c] += x[r] of each lane times row[lane][lane's channel c], lane after lane */
+/* sum[r][c] += sum over lanes, in order, of x[r] of the lane times row[lane][our channel c] */
 template <int CHANNELS>
 __device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const float (&x)[EACH], const float *rows,
                                          int pitch, int lane, int head_size)
@@ -58,11 +58,11 @@ __device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const flo
     }
 }
 
-/* Shared: keys and values (or queries and gradients) of a tile, then the block's own rows, or
- * two of each. */
+/* Shared memory holds keys and values (or queries and gradients) of a tile, then the block's own
+ * rows, or two of each. */
 __device__ __forceinline__ int pitch_of(int head_size)
 {
-    return head_size + 1; /* lanes that read a row each meet different banks */
+    return head_size + 1; /* odd, so lanes that read one row each use different banks */
 }
 
 template <typename T, int CHANNELS>
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *l
     }
 }
 
-/* dq of rows of queries, and delta = sum of dout * out, which dk and dv need as well. */
+/* dq of rows of queries, and delta = sum of dout * out, which dk and dv also need. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_backward_queries(T *dqkv, float *delta, const T *dout, const T *out, const T *qkv, const float *lse,
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-/* dk and dv of rows of keys: over all query heads of its group, each over the queries that see
- * it. */
+/* dk and dv of rows of keys: the sum over all query heads of the group, and over the queries that
+ * see the key. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
     attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *lse, struct shape s)

@@ -1,5 +1,5 @@
-/* What the files of attention by cuDNN share: a shape's plan, all plans of a device, and what
- * the plan file has of them. */
+/* Shared by the files of attention by cuDNN: the plan of a shape, all plans of a device, and their
+ * representation in the plan file. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_PLAN_H
 #define DT_KERNELS_CUDA_ATTENTION_PLAN_H
 
@@ -8,9 +8,10 @@
 #include "kernels/cuda/dnn_plan.h"
 #include "kernels/cuda/plan_file.h"
 
-enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* of work memory */ };
+enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* alignment of work memory */ };
 
-/* What a plan depends on, besides its device. Compared whole: nothing lies between its members. */
+/* Everything that a plan depends on, besides its device. Compared as bytes: there is no padding
+ * between its members. */
 struct attention_key {
     int64_t batch, positions, heads, kv_heads, head_size;
     int64_t room;                   /* bytes of work memory */
@@ -18,7 +19,7 @@ struct attention_key {
     double scale;
 };
 
-/* What was measured to be fastest: so many sequences at a time, by this engine. */
+/* The fastest way that was measured: this number of sequences at a time, by this engine. */
 struct attention_choice {
     int64_t part;
     struct dt_dnn_config config;
@@ -32,11 +33,11 @@ struct attention_plan {
     struct attention_plan *next;
     struct attention_key key;
     bool usable;
-    int failed;   /* the library's status where it broke down: nothing is computed then */
-    int64_t part; /* sequences at a time; key.batch is a multiple of it */
+    int failed;   /* the library's status if it broke down; then nothing is computed */
+    int64_t part; /* sequences at a time, a divisor of key.batch */
     struct dt_dnn_graph graph;
     void *config, *executable;
-    float scale, hidden, one; /* read by the library when it executes */
+    float scale, hidden, one; /* the library reads these when it executes the plan */
     struct attention_pack *packs[ATTENTION_PACKS];
     int pack_count;
 };
@@ -44,15 +45,16 @@ struct attention_plan {
 struct attention_cache {
     struct attention_cache *next;
     struct dt_device *device;
-    const struct dt_dnn *api; /* null: not here, or it does not work here; that was said */
+    const struct dt_dnn *api; /* null: not installed, or not usable here; a warning was written */
     void *handle;
     int failed;
-    bool said; /* that a shape is refused */
+    bool said; /* the warning that a shape is refused was written */
     struct dt_plan_file *file;
     struct attention_plan *plans;
 };
 
-/* A pass: addresses of the first part, and how many bytes each tensor goes on by per sequence. */
+/* The operands of a pass: addresses for the first part, and for each tensor the bytes from one
+ * sequence to the next. */
 struct attention_job {
     void *addresses[DT_ATTENTION_UIDS];
     int64_t steps[DT_ATTENTION_UIDS];
@@ -60,33 +62,33 @@ struct attention_job {
 };
 
 /* attention_dnn.c */
-/* The cache of a device, made when it is first asked for, with the lock of all held until
- * attention_cache_leave. */
+/* Locks all caches until attention_cache_leave, and returns the cache of a device. The first call
+ * makes it. */
 struct attention_cache *attention_cache_enter(struct dt_device *d);
 void attention_cache_leave(void);
-/* Forgets the plans that were made, not the file: nothing may be on its way. */
+/* Frees the plans, but keeps the file. No work may use a plan meanwhile. */
 void attention_cache_forget(struct attention_cache *c);
 
 struct attention_key attention_forward_key(const struct dt_attention_args *a);
-/* *callers: its work memory is the caller's, not the stream's. */
+/* *callers: the pass uses the caller's work memory, not the stream's. */
 struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers);
-/* Does the library take it at all? */
+/* False: the library never takes such a shape. */
 bool attention_can(const struct attention_key *k, enum dt_dtype type);
-/* The job of a call, without work memory; false: its tensors are not aligned. */
+/* The operands of a call, without work memory. False: its tensors are not aligned. */
 bool attention_forward_job(const struct attention_key *k, const struct dt_attention_args *a, struct attention_job *out);
 bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a,
                             struct attention_job *out);
 
-/* The largest part of the batch, a divisor of it and no more than `most`, whose work should fit;
- * 0: not even one sequence, or no order is to be had here. */
+/* The largest part of the batch, a divisor of it and at most `most`, whose work memory should fit.
+ * 0: not even one sequence fits, or sums have no fixed order on this device. */
 int64_t attention_part(const struct attention_cache *c, const struct attention_key *k, int64_t most);
-/* Work memory that is not the engine's, before the engine's. */
+/* Bytes of work memory that precede the engine's own. */
 size_t attention_own_bytes(const struct attention_key *k, int64_t part);
-/* A plan without an engine: its graph is finished. The library's status, and in err what was
- * refused. */
+/* Makes a plan without an engine: only its graph is finished. Returns the library's status; err
+ * says what was refused. */
 int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
                          int64_t part, struct dt_error *err);
-/* Puts the parts of a job into the stream, by p->executable. The library's status. */
+/* Enqueues the parts of a job, by p->executable. Returns the library's status. */
 int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p,
                        struct attention_job *j);
 void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p);

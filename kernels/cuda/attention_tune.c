@@ -1,10 +1,14 @@
-/* Measuring attention by cuDNN at the start of a run: the library's proposals for a pass run in
- * turns on random numbers, and the fastest is kept in the plan file, by its engine and knobs, of
- * which it is made again: so what is measured is what later starts will have.
- *   turns 0 and 1   each result's bits are compared: a proposal whose sums have no order is left out (but where that was asked for); code is loaded
- *   turns 2 to 8    the median counts, and the first proposal stays unless another is 1 % faster
- * A plan is compiled for half a second to a second, so few are looked at, and none begun after
- * MOST_S. All is done with a handle of its own, which goes with what it took. */
+/* Measures attention by cuDNN at the start of a run. The library's proposals for a pass run in
+ * turns on random numbers. The fastest is kept in the plan file by its engine and knobs. The
+ * plan that is measured is made from these numbers, too, so later starts get the plan that was
+ * measured.
+ *   turns 0 and 1   compare the bits of each result. A proposal whose sums have no fixed order is
+ *                   left out, unless that is allowed. Code is loaded.
+ *   turns 2 to 8    are timed. The median counts. The first proposal stays unless another is 1 %
+ *                   faster.
+ * Compiling a plan takes half a second to a second, so few proposals are tried, and none is
+ * begun after MOST_S. All of this uses a separate handle, which is destroyed with its memory
+ * afterwards. */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/turns.h"
@@ -28,16 +32,17 @@ struct candidate {
     uint64_t bits;
 };
 
-/* One pass of attention with its candidates, and what they run with. */
+/* One pass of attention with its candidates and operands. */
 struct trial {
-    struct attention_cache cache; /* the device's, but for the handle */
-    struct attention_plan plan;   /* of one part; gets the executable of each candidate in turn */
+    struct attention_cache cache; /* the device's cache, but with a handle of its own */
+    struct attention_plan plan;   /* of one part; takes the executable of each candidate in turn */
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     struct attention_job job;
     struct candidate all[PROPOSALS];
     int count;
-    char *block, *window; /* operands; pinned: results on their way to be compared */
+    /* block: operands. window: pinned memory through which results are compared */
+    char *block, *window;
     size_t block_bytes;
     const char *results;
     size_t result_bytes;
@@ -45,18 +50,19 @@ struct trial {
     double until_s;
 };
 
-/* A pass that is asked for. */
+/* A pass that is to be measured. */
 struct wanted {
     struct attention_key key;
-    const struct dt_attention_args *forward; /* one of them is null */
+    const struct dt_attention_args *forward; /* one of the two is null */
     const struct dt_attention_backward_args *backward;
     bool callers;
 };
 
 /* ---- candidates ---- */
 
-/* The plan of a proposal, made of its numbers, where it fits. The library's status. */
-static int look_at(struct trial *t, void *proposal, struct candidate *x, bool *fits)
+/* Makes the plan of a proposal from its numbers. *fits: its sums have an allowed order and its work
+ * memory fits. Returns the library's status. */
+static int make_candidate(struct trial *t, void *proposal, struct candidate *x, bool *fits)
 {
     const struct dt_dnn *api = t->cache.api;
     struct dt_dnn_place place = {.handle = t->cache.handle};
@@ -82,8 +88,8 @@ static int look_at(struct trial *t, void *proposal, struct candidate *x, bool *f
     return status;
 }
 
-/* False: the library breaks down, which whoever makes the plan will say. */
-static bool look_at_part(struct trial *t, const struct attention_key *key, int64_t part)
+/* False: the library breaks down. The error comes later, when a plan is made. */
+static bool try_part(struct trial *t, const struct attention_key *key, int64_t part)
 {
     struct dt_dnn_place place = {.handle = t->cache.handle};
     void *found[DT_DNN_CANDIDATES] = {NULL};
@@ -96,10 +102,10 @@ static bool look_at_part(struct trial *t, const struct attention_key *key, int64
     for (int i = 0; i < found_count && good && t->count < PROPOSALS && (t->count == 0 || dt_now_s() < t->until_s);
          i++) {
         bool fits;
-        status = look_at(t, found[i], &t->all[t->count], &fits);
+        status = make_candidate(t, found[i], &t->all[t->count], &fits);
         t->count += fits;
-        good = t->count > 0 || !dt_dnn_broke_down(status); /* one that breaks down after a good
-                                                            * one is left out */
+        /* a proposal that breaks down after a good one is left out */
+        good = t->count > 0 || !dt_dnn_broke_down(status);
     }
     for (int i = 0; i < found_count; i++) {
         dt_dnn_drop(t->cache.api, found[i]);
@@ -122,13 +128,13 @@ static void find_candidates(struct trial *t, const struct attention_key *key)
     int64_t part = attention_part(&t->cache, key, key->batch);
     bool good = true;
     for (int tries = 0; tries < PARTS && part > 0 && good && t->count == 0; tries++) {
-        good = look_at_part(t, key, part);
+        good = try_part(t, key, part);
         if (t->count == 0 || !good) {
             drop_candidates(t);
             part = attention_part(&t->cache, key, part / 2);
         }
     }
-    t->plan.key.batch = t->plan.part; /* one part is timed */
+    t->plan.key.batch = t->plan.part; /* only one part is timed */
 }
 
 /* ---- operands ---- */
@@ -140,7 +146,8 @@ static size_t reserve(size_t *end, int64_t bytes)
     return at;
 }
 
-/* Inputs and results of one part, and work memory where the caller has it. */
+/* Allocates inputs and results of one part, and work memory if the caller provides it in the real
+ * pass. */
 static int open_operands(struct trial *t, const struct wanted *w, struct dt_error *err)
 {
     const struct attention_key *k = &t->plan.key;
@@ -198,8 +205,8 @@ static bool put(void *trial, int i)
     return attention_plan_run(&t->launch, &t->cache, &t->plan, &j) == DT_DNN_SUCCESS;
 }
 
-/* The bits of the results; -1: the device failed. */
-static int look_at_results(struct trial *t, uint64_t *bits)
+/* *bits: a hash of the results. -1: the device failed. */
+static int hash_results(struct trial *t, uint64_t *bits)
 {
     *bits = 0;
     for (size_t at = 0; at < t->result_bytes; at += WINDOW_BYTES) {
@@ -213,7 +220,7 @@ static int look_at_results(struct trial *t, uint64_t *bits)
     return dt_stream_failed(t->stream, NULL) ? -1 : 0;
 }
 
-/* Each one's results in turn, against those of the turn before. */
+/* Runs each candidate, and compares its results with those of the previous turn. */
 static int compare_results(struct trial *t, int turn)
 {
     for (int i = 0; i < t->count; i++) {
@@ -224,7 +231,7 @@ static int compare_results(struct trial *t, int turn)
         if (*out) {
             continue;
         }
-        if (look_at_results(t, &bits) != 0) {
+        if (hash_results(t, &bits) != 0) {
             return -1;
         }
         if (turn > 0 && bits != x->bits && !t->plan.key.sums) {
@@ -237,7 +244,7 @@ static int compare_results(struct trial *t, int turn)
     return 0;
 }
 
-/* All turns; *best and ms as turns_fastest has them. -1: the device failed. */
+/* All turns; *best and ms as for turns_fastest. -1: the device failed. */
 static int take_turns(struct trial *t, int *best, float ms[2])
 {
     int rc = 0, turns = 0;
@@ -279,8 +286,8 @@ static void keep(const struct trial *t, struct dt_plan_file *file, const struct 
            (double)ms[0], (double)ms[1]);
 }
 
-/* Puts the fastest engine for a pass into the file; nothing where the library has none, or
- * breaks down before it is measured. */
+/* Puts the fastest engine for a pass into the file. Puts nothing if the library has none, or breaks
+ * down before it is measured. */
 static int measure(struct attention_cache *c, struct dt_stream *s, const struct wanted *w, int *measured,
                    struct dt_error *err)
 {
@@ -320,9 +327,9 @@ static int measure(struct attention_cache *c, struct dt_stream *s, const struct 
     return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all passes ---- */
 
-/* Those of all that the library takes. The caller frees. */
+/* Lists the passes that the library takes. The caller frees the list. */
 static struct wanted *list(const struct dt_attention_list *all, bool sums, int *count)
 {
     struct wanted *out = dt_alloc((size_t)(all->forward_count + all->backward_count + 1) * sizeof *out);
@@ -370,13 +377,13 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
                                  struct dt_error *err)
 {
     struct attention_cache *c = attention_cache_enter(s->device);
-    attention_cache_leave(); /* nobody else computes attention yet */
+    attention_cache_leave(); /* no other thread computes attention yet */
     int rc = 0, count;
     struct wanted *each = list(all, sums, &count);
     *measured = 0;
     why->status = DT_OK;
     if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, each, 0, count) < count) {
-        /* what another process chose meanwhile has been read now */
+        /* taking the lock also reads the choices that other processes have made meanwhile */
         if (dt_plan_file_lock(c->file, tick, context, why) == 0) {
             rc = measure_missing(c, s, each, count, tick, context, measured, err);
             if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {

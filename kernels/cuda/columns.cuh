@@ -1,15 +1,16 @@
 /* Sums over rows, in an order that depends on the shape alone: blocks of rows give partial sums
- * in the stream's work memory, a second kernel adds these in order. A source says what is
- * summed:
- *   enum { SUMS }                                     values per column: 1, or 2 that end in two outputs
- *   load<W>(held, row, column), get(x, held, row)     W columns of one row, and their SUMS * W values */
+ * in the stream's work memory, and a second kernel adds these in order. A source is a struct
+ * that says what is summed:
+ *   enum { SUMS }                   values per column: 1, or 2 for two outputs
+ *   load<W>(held, row, column)      W columns of one row
+ *   get(x, held, row)               their SUMS * W values */
 #ifndef DT_KERNELS_CUDA_COLUMNS_CUH
 #define DT_KERNELS_CUDA_COLUMNS_CUH
 
 #include "kernels/cuda/vector.cuh"
 
-enum { COLUMNS_MOST = 1 << 22 }; /* so that one row of two partial sums fits into the work memory */
-enum { COLUMN_WARPS = 8, COLUMN_UNROLL = 4, COLUMN_BLOCKS = 528 /* four for each multiprocessor of an H100 */ };
+enum { COLUMNS_MOST = 1 << 22 }; /* then one row of two partial sums fits the work memory */
+enum { COLUMN_WARPS = 8, COLUMN_UNROLL = 4, COLUMN_BLOCKS = 528 /* four blocks for each multiprocessor of an H100 */ };
 
 /* Block (i, p): columns from i * 32 * W on, rows of part p. partial: (parts, SUMS, cols). */
 template <typename S, int W>
@@ -74,9 +75,9 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* out[j] = [out[j] +] the sum of partial[p][j] over p; 32 columns a block. Warp w adds the parts
- * w, w + 8, ..., then the eight are added in order. Block (i, v): columns from 32 i on of output
- * v; partial: (parts, outputs, cols). */
+/* out[j] = [out[j] +] the sum of partial[p][j] over p, with 32 columns a block. Warp w adds the
+ * parts w, w + 8, ...; then the eight sums are added in order. Block (i, v): columns from 32 i on
+ * of output v; partial: (parts, outputs, cols). */
 template <typename T>
 __global__ void __launch_bounds__(256)
     column_finish(T *out0, T *out1, const float *partial, int64_t cols, int parts, bool accumulate)
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* Adds up `parts` partial sums of (outputs, cols) into out0 and, where given, out1, which are of
- * type F32 or BF16. */
+/* Adds up `parts` partial sums of (outputs, cols) into out0 and, if given, out1, both of type F32
+ * or BF16. */
 static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, void *out1, const float *partial,
                                   int64_t cols, int parts, bool accumulate, enum dt_dtype type)
 {
@@ -125,8 +126,8 @@ static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, vo
     }
 }
 
-/* Both kernels. Partial sums are at most COLUMN_BLOCKS blocks' and one row's: with 2 sums of 8
- * columns a lane 1.1 MB and 2 rows. */
+/* Runs both kernels. There are at most COLUMN_BLOCKS blocks of partial sums, and one more row: with
+ * 2 sums of 8 columns a lane, 1.1 MB and 2 rows. */
 template <typename S, int W>
 static void sum_columns(const struct dt_cuda_launch *l, const S &from, void *out0, void *out1, int64_t rows,
                         int64_t cols, bool accumulate, enum dt_dtype type)

@@ -1,17 +1,22 @@
 /* One spelling of CUDA for nvcc and for the software GPU (tests/softgpu), which runs the same
- * files on a CPU. The only #ifdef between both is here.
+ * files on a CPU. The only #ifdef between the two is in this file.
  *
- *   DT_LAUNCH((k<1>), grid, block, shared_bytes, stream, args...);   the kernel in parentheses, so that template commas pass
- *   DT_SHARED(float, part, [8][64]);                                 shared memory of the block; scalars as [1]; aligned to 16
- *   DT_SHARED_DYNAMIC(dt_bf16, row);                                 dt_bf16 *row: the launch's shared_bytes; aligned to 16
+ *   DT_LAUNCH((k<1>), grid, block, shared_bytes, stream, args...);
+ *                                     the kernel in parentheses, so that template commas pass
+ *   DT_SHARED(float, part, [8][64]);  shared memory of the block; scalars as [1]; aligned to 16
+ *   DT_SHARED_DYNAMIC(dt_bf16, row);  dt_bf16 *row: the launch's shared_bytes; aligned to 16
  *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait, dt_exp2
  *
- * Rules for kernels: no thread returns before the last barrier of its block; all lanes that a
- * mask names reach the same warp operation on the same line, and the block has these lanes;
- * shuffles order no memory, __syncwarp does; dt_cp_wait<0> before the end; pointers among the
- * arguments are device or pinned memory, or null; bf16 arithmetic goes through float. No printf,
- * assert, malloc, constant symbols, cooperative groups; no __activemask. More than 48 KiB of
- * dynamic shared memory needs cudaFuncSetAttribute. */
+ * Rules for kernels:
+ * - No thread returns before the last barrier of its block.
+ * - All lanes of a mask reach the same warp operation on the same line, and the block has these
+ *   lanes.
+ * - Shuffles do not order memory accesses; __syncwarp does.
+ * - dt_cp_wait<0> comes before the end.
+ * - Pointer arguments are device memory, pinned memory, or null.
+ * - bf16 arithmetic goes through float.
+ * - No printf, assert, malloc, constant symbols, cooperative groups or __activemask.
+ * - More than 48 KiB of dynamic shared memory needs cudaFuncSetAttribute. */
 #ifndef DT_KERNELS_CUDA_COMMON_CUH
 #define DT_KERNELS_CUDA_COMMON_CUH
 
@@ -42,8 +47,8 @@ static inline dim3 dt_dim3(dim3 x)
     return x;
 }
 
-/* Each kernel that some DT_LAUNCH names is known before main, and loaded when the device is
- * opened (table.c). */
+/* Registers, before main, each kernel that a DT_LAUNCH names. Opening the device loads them all
+ * (table.c). */
 template <auto KERNEL> struct dt_known {
     static const bool yes;
 };
@@ -81,21 +86,21 @@ template <auto KERNEL> const bool dt_known<KERNEL>::yes = dt_cuda_kernel_known((
  * 2t+1 and 2t+8, 2t+9 of column g; c0, c1 row g, c2, c3 row g+8, columns 2t, 2t+1. */
 static __device__ __forceinline__ void dt_mma_bf16(float *c, const uint32_t *a, const uint32_t *b DT_PLACE);
 
-/* Four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8i..8i+7 give the rows of
- * matrix i (16 bytes, 16-byte aligned), r[i] of lane 4g+t gets its row g, elements 2t and 2t+1;
+/* Loads four 8 x 8 matrices of 16-bit elements from shared memory. Lanes 8i..8i+7 give the rows of
+ * matrix i (16 bytes, 16-byte aligned). r[i] of lane 4g+t gets its row g, elements 2t and 2t+1;
  * with TRANS elements [2t][g] and [2t+1][g]. */
 template <bool TRANS> static __device__ __forceinline__ void dt_ldmatrix_x4(uint32_t *r, const void *row DT_PLACE);
 
-/* 16 bytes from global to shared memory, both 16-byte aligned, past the registers. They are there after the dt_cp_wait that covers their
- * commit, and for other threads after a barrier. With source_bytes (0 to 16) the rest becomes
- * zero and is not read. */
+/* Copies 16 bytes from global to shared memory, both 16-byte aligned, bypassing the registers. They
+ * have arrived after the dt_cp_wait that covers their commit, and for other threads after a
+ * barrier. With source_bytes (0 to 16), the rest becomes zero and is not read. */
 static __device__ __forceinline__ void dt_cp_async16(void *shared, const void *global);
 static __device__ __forceinline__ void dt_cp_async16_zero(void *shared, const void *global, int source_bytes);
 static __device__ __forceinline__ void dt_cp_commit();
-/* Waits until at most PENDING of this thread's committed groups are not there yet. */
+/* Waits until at most PENDING of this thread's committed groups are still loading. */
 template <int PENDING> static __device__ __forceinline__ void dt_cp_wait();
 
-/* 2^x in one instruction: to 2 ulp, results below 2^-126 are 0; 2^-infinity is 0. */
+/* 2^x in one instruction, to 2 ulp. Results below 2^-126 are 0; 2^-infinity is 0. */
 static __device__ __forceinline__ float dt_exp2(float x);
 
 #ifndef DT_SOFTGPU
@@ -158,8 +163,8 @@ static __device__ __forceinline__ float dt_exp2(float x)
 
 #else
 
-/* The host's halves. A warp operation is computed by the last lane that arrives, from what all
- * lanes brought. */
+/* The host's versions. The last lane that arrives computes a warp operation, from the operands of
+ * all lanes. */
 
 struct softgpu_mma {
     uint32_t a[4], b[2];
@@ -227,12 +232,12 @@ template <bool TRANS> static void softgpu_ldmatrix_all(struct softgpu_group *g)
 template <bool TRANS> static inline void dt_ldmatrix_x4(uint32_t *r, const void *row, const char *file, int line)
 {
     softgpu_check_shared(row, 16, "dt_ldmatrix_x4");
-    uint4 own = *(const uint4 *)row; /* each lane reads its own, so that a sanitizer blames the
-                                      * right one */
+    /* each lane reads its own row, so that a sanitizer blames the right one */
+    uint4 own = *(const uint4 *)row;
     softgpu_collect(0xffffffffu, "dt_ldmatrix_x4", file, line, &own, r, softgpu_ldmatrix_all<TRANS>);
 }
 
-/* The copy comes at the wait; until then the destination is NaN. */
+/* The copy is made by the wait. Until then the destination is NaN. */
 static inline void dt_cp_async16_zero(void *shared, const void *global, int source_bytes)
 {
     softgpu_check_shared(shared, 16, "dt_cp_async16");

@@ -1,6 +1,6 @@
-/* The device "cuda": one GPU, its memory, and what the runtime's results mean. Streams are in
- * stream.c, events in event.c, graphs in graph.c, how failures travel in failure.c. The driver
- * is asked for the first time here: programs that open another device never touch it. */
+/* The device "cuda": one GPU, its memory, and the meaning of the runtime's results. Streams are in
+ * stream.c, events in event.c, graphs in graph.c, and failures in failure.c. Opening the device is
+ * the first call of the driver, so programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static __thread int current = -1; /* this thread's device */
+static __thread int current = -1; /* the calling thread's current device */
 
 void cuda_device_use(const struct cuda_device *c)
 {
@@ -40,7 +40,7 @@ static enum dt_status status_of(cudaError_t rc)
     case cudaErrorTooManyPeers:
         return DT_INVALID;
     default:
-        return DT_IO; /* the device is lost, or in use: another try may work */
+        return DT_IO; /* the device is lost or in use: a restart may work */
     }
 }
 
@@ -149,12 +149,12 @@ static int look_at_device(struct cuda_device *c, struct dt_error *err)
         return -1;
     }
     rc = cudaSetDevice(c->index);
-    if (rc == cudaErrorMemoryAllocation) { /* nothing of ours is there yet */
+    if (rc == cudaErrorMemoryAllocation) { /* nothing of ours is on the device yet */
         (void)cudaGetLastError();
         return dt_fail(err, DT_IO, "device cuda: %s: others hold so much of its memory that nothing can start there",
                        c->name);
     }
-    if (rc != cudaSuccess) { /* the first thing that needs the device for itself */
+    if (rc != cudaSuccess) { /* this is the first call that needs the device itself */
         return cuda_fail(c, err, rc, "device cuda");
     }
     current = c->index;
@@ -200,7 +200,7 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
     c->index = options->index;
     d->impl = c;
     d->options = *options;
-    d->options.streams = DT_STREAMS_THREAD; /* enqueued work runs while the host goes on */
+    d->options.streams = DT_STREAMS_THREAD; /* enqueued work runs while the host continues */
     cudaError_t rc;
     if (look_at_device(c, err) != 0 || cuda_shares_open(c, err) != 0) {
         goto failed;
@@ -236,7 +236,7 @@ static int no_memory(const struct cuda_device *c, enum dt_memory kind, size_t si
                      struct dt_error *err)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    /* what drivers also say of more than the host lets them pin */
+    /* drivers return this, too, for more memory than the host lets them pin */
     bool refused = kind == DT_MEMORY_PINNED && rc == cudaErrorInvalidValue;
     if (rc != cudaErrorMemoryAllocation && !refused) {
         return cuda_fail(c, err, rc, "memory");

@@ -1,5 +1,5 @@
-/* Finds cuDNN where the loader finds libraries, then where the toolkit and Debian's package
- * install it; and NVRTC, which it wants beside it. */
+/* Finds cuDNN where the loader finds libraries, else where the toolkit or Debian's package installs
+ * it. Also finds NVRTC, which cuDNN needs. */
 #include "kernels/cuda/dnn.h"
 
 #include "base/library.h"
@@ -20,7 +20,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct dt_dnn table;
 static bool loaded;
 static struct dt_error problem;
-static char compiler_missing[32]; /* "": it is here */
+static char compiler_missing[32]; /* "": NVRTC was found */
 
 static int take(struct dt_dnn *out, void *from, struct dt_error *err)
 {
@@ -62,7 +62,7 @@ static char *folder_of(void *library, const char *function)
     return end != NULL ? dt_format("%.*s", (int)(end - of.dli_fname), of.dli_fname) : dt_strdup(".");
 }
 
-/* NVRTC looks for its own second part by name alone, too. */
+/* NVRTC finds its second part only by name, so load that, too. */
 static void load_builtins(void *compiler, int cuda)
 {
     char *folder = folder_of(compiler, "nvrtcVersion"),
@@ -76,8 +76,8 @@ static void load_builtins(void *compiler, int cuda)
     free(folder);
 }
 
-/* What is loaded already both find by its name. NVRTC beside cuDNN, or where the packages for
- * Python have it, comes first: cuDNN would take that one. */
+/* Loads NVRTC, because cuDNN finds a loaded library by its name. The one beside cuDNN, or in the
+ * place of Python's packages, comes first: cuDNN would take that one. */
 static void load_compiler(void *library)
 {
     size_t (*made_for)(void); /* 13000: CUDA 13.0 */

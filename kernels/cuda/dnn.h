@@ -1,7 +1,7 @@
-/* cuDNN's backend interface, loaded when the first attention is asked for. The few names and
- * numbers of it that are used here stand in this file, so that a build needs no headers of the
- * library, which the toolkit does not bring; they are its ABI since 9.0. Where these headers
- * are, tests/kernels/cuda/unit_softgpu_dnn_abi.c compares all of it with them when it is compiled. */
+/* cuDNN's backend interface, loaded at the first attention. This file has the few names and numbers
+ * that we use, so a build does not need the library's headers, which are not part of the toolkit.
+ * They are its ABI since 9.0. If the headers are installed,
+ * tests/kernels/cuda/unit_softgpu_dnn_abi.c compares all of it with them at compile time. */
 #ifndef DT_KERNELS_CUDA_DNN_H
 #define DT_KERNELS_CUDA_DNN_H
 
@@ -15,11 +15,11 @@
 extern "C" {
 #endif
 
-/* 9.15 and before computed backward of lengths that are no multiple of 128 wrongly unless they
- * were padded by a mask. */
+/* 9.15 and older compute a wrong backward for lengths that are no multiple of 128, unless a mask
+ * pads them. */
 #define DT_DNN_LEAST_VERSION 91600
 
-enum { /* cudnnStatus_t; thousands are categories */
+enum { /* cudnnStatus_t; the thousands are categories */
        DT_DNN_SUCCESS = 0,
        DT_DNN_NOT_INITIALIZED = 1001,
        DT_DNN_SUBLIBRARY_LOADING_FAILED = 1008,
@@ -136,8 +136,8 @@ enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 }; /* cudnnReduceTensorOp
 enum dt_dnn_note { DT_DNN_NONDETERMINISTIC = 4 };
 enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 }; /* cudnnBackendHeurMode_t */
 
-/* The library's functions under their names; a status is cudnnStatus_t, a descriptor
- * cudnnBackendDescriptor_t, a handle cudnnHandle_t. */
+/* The library's functions under their own names. A status is a cudnnStatus_t, a descriptor a
+ * cudnnBackendDescriptor_t, a handle a cudnnHandle_t. */
 struct dt_dnn {
     size_t (*cudnnGetVersion)(void);
     const char *(*cudnnGetErrorString)(int status);
@@ -154,18 +154,19 @@ struct dt_dnn {
     int (*cudnnBackendExecute)(void *handle, void *plan, void *pack);
 };
 
-/* The same for all threads and for good; null with DT_NOT_FOUND and why when it is not here, too
- * old, or lacks a function. DTRUN_CUDNN may name its file instead. Symbols that the program has
- * already (a test's stand-in) come first. The library's parts are loaded at their first use, so
- * a part that is missing or of another version shows when a handle or a plan is made. */
+/* Returns the library, the same for all threads, valid until the process ends. Null with
+ * DT_NOT_FOUND and the reason: not installed, too old, or a function is missing. DTRUN_CUDNN may
+ * name its file. Symbols that the program already has (a test's stand-in) come first. The library
+ * loads its parts at first use, so a missing part, or one of another version, shows when a handle
+ * or a plan is made. */
 const struct dt_dnn *dt_dnn_load(struct dt_error *err);
-/* NVRTC, by which the loaded library compiles kernels of its engines: without it none is
- * proposed. The library looks for it by its name and around its own folder alone, so dt_dnn_load
- * looks where the toolkit lies, too. The name of what is not here ("libnvrtc.so.13"), or null. */
+/* NVRTC compiles kernels of cuDNN's engines; without it cuDNN proposes none of them. cuDNN finds it
+ * only by name and near its own folder, so dt_dnn_load also looks in the toolkit's folder. Returns
+ * the name of the missing library ("libnvrtc.so.13"), or null. */
 const char *dt_dnn_compiler_missing(void);
-/* Does the status say that memory, driver or the library itself broke down? That may be so here
- * and now only, while others say that something is not here or does not fit, which is so on each
- * start and for each rank with such a GPU. (What cannot be had while a handle is made is told as
+/* True if the status says that memory, the driver or the library broke down, which may be so only
+ * here and now. Other statuses say that something is not installed or does not fit, which is so on
+ * each start and for each rank with such a GPU. (A failure while a handle is made is reported as
  * "not initialized".) */
 bool dt_dnn_broke_down(int status);
 

@@ -1,5 +1,5 @@
-/* Tensors and operations as cuDNN's descriptors. Every descriptor of a graph is held by it until
- * it is cleared. */
+/* Tensors and operations as cuDNN's descriptors. The graph owns all of its descriptors until it is
+ * cleared. */
 #include "kernels/cuda/dnn_graph.h"
 
 #include <string.h>
@@ -204,7 +204,7 @@ int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *e
 {
     void *graph = make(g, DT_DNN_OPERATIONGRAPH);
     if (graph != NULL) {
-        g->held_count--; /* it refers to all others, so it goes first */
+        g->held_count--; /* the graph's descriptor refers to all others, so it is destroyed first */
         g->graph = graph;
     }
     if (handle != NULL) {

@@ -1,9 +1,9 @@
-/* Asks cuDNN's heuristics and makes plans. */
+/* Asks cuDNN's heuristics for engines, and makes plans. */
 #include "kernels/cuda/dnn_plan.h"
 
 #include <string.h>
 
-/* One question to the heuristics; configurations go to out. The library's status. */
+/* Asks one heuristic. Its configurations go to out. Returns the library's status. */
 static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
                enum dt_dnn_heuristic how, void *out[DT_DNN_CANDIDATES], int *count)
 {
@@ -23,7 +23,7 @@ static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const str
     if (status == DT_DNN_SUCCESS) {
         status = api->cudnnBackendFinalize(question);
     }
-    /* the library fills in descriptors that are there */
+    /* the library fills existing descriptors */
     while (status == DT_DNN_SUCCESS && made < DT_DNN_CANDIDATES) {
         status = dt_dnn_make(api, DT_DNN_ENGINECFG, &out[made]);
         made += status == DT_DNN_SUCCESS;
@@ -34,7 +34,8 @@ static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const str
     }
     *count = status != DT_DNN_SUCCESS ? 0
              : found < made           ? (int)found
-                                      : made; /* it may count what there was no room for */
+                                      : made; /* it may also count those for which there was no
+                                               * room */
     for (int i = *count; i < made; i++) {
         dt_dnn_drop(api, out[i]);
         out[i] = NULL;
@@ -53,7 +54,7 @@ int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, co
     return *count > 0 || dt_dnn_broke_down(status) ? status : ask(api, g, place, DT_DNN_HEUR_FALLBACK, out, count);
 }
 
-/* ---- configurations by their numbers ---- */
+/* ---- configurations as numbers ---- */
 
 static int get(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute name, enum dt_dnn_kind kind,
                int64_t room, int64_t *count, void *values)
@@ -67,7 +68,7 @@ static int read_engine(const struct dt_dnn *api, void *config, struct dt_dnn_con
     void *engine = NULL;
     int notes[16];
     int64_t count = 0;
-    int status = dt_dnn_make(api, DT_DNN_ENGINE, &engine); /* the library fills it in */
+    int status = dt_dnn_make(api, DT_DNN_ENGINE, &engine); /* the library fills it */
     if (status == DT_DNN_SUCCESS) {
         status = get(api, config, DT_DNN_ENGINECFG_ENGINE, DT_DNN_TYPE_DESCRIPTOR, 1, &count, (void *)&engine);
     }
@@ -93,8 +94,8 @@ static int read_knobs(const struct dt_dnn *api, void *config, struct dt_dnn_conf
     for (int i = 0; i <= DT_DNN_KNOBS && status == DT_DNN_SUCCESS; i++) {
         status = dt_dnn_make(api, DT_DNN_KNOB_CHOICE, &knobs[i]);
     }
-    if (status == DT_DNN_SUCCESS) { /* asked with less room than it has knobs, it says as many as
-                                     * there is room for */
+    /* asked with too little room, it counts only the knobs for which there is room */
+    if (status == DT_DNN_SUCCESS) {
         status = get(api, config, DT_DNN_ENGINECFG_KNOB_CHOICES, DT_DNN_TYPE_DESCRIPTOR, DT_DNN_KNOBS + 1, &count,
                      (void *)knobs);
     }
@@ -123,7 +124,7 @@ int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_con
     return status == DT_DNN_SUCCESS ? read_knobs(api, config, out) : status;
 }
 
-/* A descriptor that the graph holds. */
+/* Makes a descriptor that the graph owns. */
 static int make_later(struct dt_dnn_graph *g, enum dt_dnn_descriptor type, void **out)
 {
     *out = NULL;

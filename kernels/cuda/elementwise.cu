@@ -1,5 +1,5 @@
-/* fill, cast, scale, add: memory decides their speed. The bits are those of the CPU (a nan's
- * payload aside). */
+/* fill, cast, scale, add. Memory bounds their speed. The bits are those of the CPU, but for the
+ * payload of a nan. */
 #include "kernels/cuda/vector.cuh"
 
 namespace

@@ -1,5 +1,5 @@
-/* Embeddings forward, and the gradient of the position table: both read and write in order, so
- * memory decides their speed. */
+/* Embeddings forward, and the gradient of the position table. Both read and write in order, so
+ * memory bounds their speed. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -14,7 +14,7 @@ template <typename T> struct lookup {
 
 enum { UNROLL = 4 };
 
-/* A warp a row. */
+/* One warp per row. */
 template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(lookup<T> e)
 {
     int lane = threadIdx.x % 32;
@@ -62,7 +62,7 @@ template <typename T, typename G> struct positions {
     bool accumulate;
 };
 
-/* A warp W * 32 columns of one position; the batch in order. */
+/* One warp per W * 32 columns of one position. It adds the batch in order. */
 template <typename T, typename G, int W> __global__ void __launch_bounds__(256) position_sums(positions<T, G> e)
 {
     int64_t col = ((int64_t)blockIdx.x * 32 + threadIdx.x % 32) * W, step = e.position_count * e.cols;

@@ -1,9 +1,9 @@
-/* Gradient of the token table: rows with the same id are added in row order, with the CPU's bits
- * in F32, and no atomics on floats. The rows are sorted by id on the device (a stable radix sort
- * of digits up to 9 bits: counts per tile, their running sum, placing), so that each id's rows
- * lie together in order; then a warp per id adds them up. Work memory holds ids and rows twice
- * and the counts; more than CHUNK rows go in chunks, of which all but the first accumulate.
- * Letters: N rows, D digits (values of one), M tiles. */
+/* Gradient of the token table. Rows with the same id are added in row order, without atomics on
+ * floats; in F32 the bits are those of the CPU. The rows are sorted by id on the device: a stable
+ * radix sort of digits up to 9 bits (counts per tile, their prefix sums, placing). Then each id's
+ * rows lie together in order, and one warp per id adds them up. Work memory holds ids and rows
+ * twice, and the counts. More than CHUNK rows are processed in chunks, of which all but the first
+ * accumulate. Letters: N rows, D digits (number of values of one), M tiles. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -14,7 +14,7 @@ enum { CHUNK = 1 << 20, TILE = 2048, DIGIT_BITS = 9, DIGITS = 1 << DIGIT_BITS, W
 struct sorting {
     const int32_t *ids_in, *rows_in; /* N; rows_in null: 0, 1, 2, ... */
     int32_t *ids_out, *rows_out;
-    int32_t *counts; /* (D, M): how often, then where the first of them goes */
+    int32_t *counts; /* (D, M): first the counts, then the place of the first row */
     int n, tiles, shift, digits;
 };
 
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(256) count_digits(sorting s)
     }
 }
 
-/* Running sums, each without its own term, in one block. */
+/* Exclusive prefix sums, in one block. */
 __global__ void __launch_bounds__(1024) running_sums(int32_t *x, int n)
 {
     DT_SHARED(int32_t, part, [32]);
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(1024) running_sums(int32_t *x, int n)
     }
 }
 
-/* Places the rows of one tile, 256 at a time and in order: a row's rank among its equals is that
- * within its warp, behind those of the warps before and of the rows before. */
+/* Places the rows of one tile, 256 at a time and in order. A row's rank among rows with the same
+ * digit is its rank within its warp, after those of earlier warps and earlier rows. */
 __global__ void __launch_bounds__(256) place_rows(sorting s)
 {
     DT_SHARED(int32_t, next, [DIGITS]);
@@ -123,13 +123,14 @@ __global__ void __launch_bounds__(256) place_rows(sorting s)
 template <typename T, typename G> struct adding {
     G *table;
     const T *dy;
-    const int32_t *ids, *rows; /* sorted */
+    const int32_t *ids, *rows; /* sorted by id */
     int cols, n;
 };
 
 enum { UNROLL = 8 };
 
-/* A warp at each place: where an id begins, it adds up W * 32 columns of all its rows. */
+/* One warp at each place. If an id begins there, the warp adds up W * 32 columns of all its
+ * rows. */
 template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 3) add_rows(adding<T, G> a)
 {
     int at = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -150,7 +151,7 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 
         for (int i = at, found = 32; found == 32; i += 32) {
             bool same = i + lane < a.n && a.ids[i + lane] == id;
             int32_t row = same ? a.rows[i + lane] : 0;
-            found = __popc(__ballot_sync(DT_WARP, same)); /* they lie together */
+            found = __popc(__ballot_sync(DT_WARP, same)); /* they are neighbours */
             for (int k = 0; k < found; k += UNROLL) {
                 pack<T, W> p[UNROLL];
 #pragma unroll
@@ -180,12 +181,12 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 
     }
 }
 
-/* Where the parts of the work memory begin. */
+/* The beginnings of the parts of the work memory. */
 struct work {
     int32_t *ids[2], *rows[2], *counts;
 };
 
-/* Sorts n ids below `limit`; returns which half of the work memory has them. */
+/* Sorts n ids below `limit`. Returns the half of the work memory that has the result. */
 int sort_ids(const struct dt_cuda_launch *l, const struct work *w, const int32_t *ids, int n, int64_t limit)
 {
     int bits = 1;
@@ -218,7 +219,7 @@ template <typename T, typename G> void run(const struct dt_cuda_launch *l, const
         w.ids[i] = at + (2 * i) * CHUNK;
         w.rows[i] = at + (2 * i + 1) * CHUNK;
     }
-    w.counts = at + 4 * CHUNK; /* 512 digits times 512 tiles: 1 MB behind 16 */
+    w.counts = at + 4 * CHUNK; /* 512 digits times 512 tiles: 1 MB, after 16 MB */
     if (!a->accumulate) {
         (void)cudaMemsetAsync(a->dtokens, 0, (size_t)(a->vocab_count * a->col_count) * sizeof(G),
                               (cudaStream_t)l->native);

@@ -1,4 +1,4 @@
-/* What to do about an error of the runtime, where more can be said than its name. */
+/* Advice about an error of the runtime, if there is more to say than its name. */
 #include "kernels/cuda/stream.h"
 
 const char *cuda_advice(cudaError_t rc)

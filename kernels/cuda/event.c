@@ -1,5 +1,5 @@
-/* Events: the runtime's, and the number of the record that stands in its stream's lane
- * (failure.c). The host waits by asking again and again, so that it can give up at its deadline. */
+/* Events: an event of the runtime, and the number of its record in its stream's lane (failure.c).
+ * The host waits by polling, so that it can give up at its deadline. */
 #include "base/clock.h"
 #include "kernels/cuda/stream.h"
 
@@ -9,21 +9,20 @@ struct cuda_event {
     struct dt_event base;
     struct cuda_device *device;
     cudaEvent_t native;
-    int lane; /* of the last record, -1: none */
+    int lane; /* lane of the last record; -1: none */
     uint64_t life, record;
 };
 
 /* ---- how long a stream waits ---- */
 
-enum {
-    TIMES = 512
-}; /* waits of one stream that may be under way; of what is beyond nobody
-    * knows how long it takes */
+enum { TIMES = 512 }; /* waits of one stream that may be in progress; the time of further waits
+                       * is not measured */
 
 struct cuda_times {
-    pthread_mutex_t lock; /* who drives the stream, and who waits for an event of it */
+    /* against the thread that drives the stream, and threads that wait for its events */
+    pthread_mutex_t lock;
     cudaEvent_t around[TIMES][2];
-    uint64_t made, put, taken; /* made: at the first wait, all of them; 0 before */
+    uint64_t made, put, taken; /* made: pairs made, all of them at the first wait; 0 before */
     bool tried;
 };
 
@@ -51,7 +50,7 @@ void cuda_times_close(struct cuda_stream *s)
     s->times = NULL;
 }
 
-/* Counts the waits that are over. Under the lock. */
+/* Adds up the waits that are over. Call it with the lock held. */
 static void take_times(struct cuda_stream *s)
 {
     struct cuda_times *x = s->times;
@@ -66,7 +65,7 @@ static void take_times(struct cuda_stream *s)
     }
 }
 
-/* All pairs at once, so that no later step makes any; as many as the runtime gives. */
+/* Makes all pairs at once, so that no later step makes any. Makes fewer if the runtime refuses. */
 static void make_times(struct cuda_times *x)
 {
     x->tried = true;
@@ -80,7 +79,7 @@ static void make_times(struct cuda_times *x)
     (void)cudaGetLastError();
 }
 
-/* The place for one more pair; null: there is none. Under the lock. */
+/* Returns the next free pair; null: there is none. Call it with the lock held. */
 static cudaEvent_t *next_times(struct cuda_times *x)
 {
     if (!x->tried) {
@@ -89,7 +88,8 @@ static cudaEvent_t *next_times(struct cuda_times *x)
     return x->put - x->taken == x->made ? NULL : x->around[x->put % x->made];
 }
 
-/* The stream waits for an event of another stream, and the time that it waits is recorded. */
+/* The stream waits for an event of another stream. A pair of events around the wait measures its
+ * time. */
 static cudaError_t wait_timed(struct cuda_stream *s, cudaEvent_t event)
 {
     struct cuda_times *x = s->times;
@@ -103,7 +103,7 @@ static cudaError_t wait_timed(struct cuda_stream *s, cudaEvent_t event)
     return rc;
 }
 
-/* For who has waited for this record: the time of its stream. */
+/* After the host has waited for a record: adds up the waits of its stream. */
 static void settle_times(struct cuda_device *c, int lane, uint64_t life)
 {
     pthread_mutex_lock(&c->lock);
@@ -142,8 +142,8 @@ void cuda_event_close(struct dt_event *base)
 {
     struct cuda_event *e = (struct cuda_event *)base;
     cuda_device_use(e->device);
-    (void)cudaEventDestroy(e->native); /* CUDA lets go of it when its record was reached: a
-                                        * device that hangs holds nobody here */
+    /* CUDA frees it once its record was reached, so a device that hangs blocks no thread here */
+    (void)cudaEventDestroy(e->native);
     (void)cudaGetLastError();
     free(e);
 }
@@ -193,13 +193,14 @@ int cuda_sync(struct dt_event *base, double timeout_s, struct dt_error *err)
     double begin_s = dt_now_s();
     cudaError_t rc;
     while ((rc = cudaEventQuery(e->native)) == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* where this counts as an error */
+        (void)cudaGetLastError(); /* a query of unfinished work may count as an error */
         double waited_s = dt_now_s() - begin_s;
         if (timeout_s >= 0 && waited_s >= timeout_s) {
             return dt_fail(err, DT_TIMEOUT, "device: work is not done after %.3g s", timeout_s);
         }
-        if (waited_s > 50e-6) { /* short waits spin, long ones ask 20000 times a second at first,
-                                 * 2000 times in the end */
+        /* Short waits spin. Long ones poll 20000 times a second at first, and 2000 times in the
+         * end. */
+        if (waited_s > 50e-6) {
             double pause_s = waited_s * 0.02 < 50e-6 ? 50e-6 : waited_s * 0.02 > 500e-6 ? 500e-6 : waited_s * 0.02;
             dt_sleep_s(pause_s);
         }

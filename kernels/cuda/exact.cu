@@ -1,7 +1,7 @@
-/* The global norm: squares into an exact accumulator (kernels/exact.h), then root, clip factor
- * and verdict; and losses into another. Eight threads share a block of 64 elements as the eight
- * sums of the CPU do, so each block has the same fp64 sum, and integers do not mind who adds
- * them when: the accumulator has the CPU's bits. */
+/* The global norm: squares go into an exact accumulator (kernels/exact.h), then root, clip factor
+ * and verdict follow. Losses go into another accumulator. Eight threads share a block of 64
+ * elements, like the eight sums of the CPU, so each block has the same fp64 sum. Integer sums do
+ * not depend on their order, so the accumulator has the CPU's bits. */
 #include "kernels/cuda/vector.cuh"
 #include "kernels/exact.h"
 
@@ -15,11 +15,11 @@ DT_FN void add_limb(int64_t *limbs, int at, int64_t x)
     atomicAdd((unsigned long long *)&limbs[at], (unsigned long long)x);
 }
 
-/* What one thread adds up before the accumulator of its block hears of it: four neighbouring
- * limbs. A value takes three, and nearly all values begin in the same limb or, where their range
- * crosses a border, in one of two. */
+/* The sum of one thread before it is added to the accumulator: four neighbouring limbs. A value
+ * takes three limbs. Nearly all values begin in the same limb or, if their range crosses a border,
+ * in one of two. */
 struct window {
-    int limb; /* negative: nothing yet */
+    int limb; /* negative: empty */
     int64_t sum[4];
 
     DT_METHOD void clear(int at)
@@ -38,7 +38,7 @@ struct window {
         }
     }
 
-    /* As dt_exact_add. */
+    /* Like dt_exact_add. */
     DT_METHOD void add(int64_t *limbs, double v)
     {
         uint64_t bits;
@@ -70,7 +70,7 @@ struct window {
         }
         /* the low 64 bits of the shifted mantissa */
         uint64_t lower = mantissa << shift;
-        /* 53 bits shifted by at most 11 end there */
+        /* 53 bits shifted by at most 11 fit 64 bits */
         uint64_t upper = shift > 11 ? mantissa >> (64 - shift) : 0;
         bool next = at != limb;
         sum[0] += next ? 0 : (int64_t)(lower & 0xffffffffULL);
@@ -80,13 +80,10 @@ struct window {
     }
 };
 
-enum {
-    TURNS = 8
-}; /* blocks of 64 that eight threads take, so that in the end each has a sum to
-    * add */
+/* blocks of 64 that eight threads take together, so that each ends with the sum of one */
+enum { TURNS = 8 };
 
-/* A block of 64 belongs to eight neighbouring threads; thread l of them has elements l, l + 8,
- * ... */
+/* Eight neighbouring threads share a block of 64. Thread l of them has elements l, l + 8, ... */
 template <typename T> __global__ void __launch_bounds__(256) square_sums(int64_t *limbs, const T *x, int64_t count)
 {
     DT_SHARED(int64_t, own, [DT_EXACT_LIMBS]);
@@ -124,8 +121,7 @@ template <typename T> __global__ void __launch_bounds__(256) square_sums(int64_t
             }
         }
         if (has) {
-            w.add(limbs, mine); /* what does not fit the window goes to the end of the way at
-                                 * once */
+            w.add(limbs, mine); /* a value outside of the window goes to the accumulator at once */
         }
     }
     w.flush(own);
@@ -156,8 +152,8 @@ DT_FN double exact_get(const int64_t *limbs)
     if (top < 0) {
         return 0;
     }
-    /* The highest 64 bits of three digits, the last of them set when anything below is not zero:
-     * then one rounding is right. */
+    /* Take the highest 64 bits of three digits, and set the last bit if anything below is not zero.
+     * Then one rounding is exact. */
     uint32_t third = top >= 2 ? digit[top - 2] : 0;
     uint64_t head = (uint64_t)digit[top] << 32 | (top >= 1 ? digit[top - 1] : 0);
     int shift = 0;
@@ -194,7 +190,7 @@ __global__ void norm_finish(struct dt_norm_finish_args a)
     }
 }
 
-/* A handful of losses: one block. */
+/* For few losses: one block. */
 __global__ void __launch_bounds__(256) exact_sum(struct dt_exact_sum_args a)
 {
     struct window w;

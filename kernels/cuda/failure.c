@@ -1,16 +1,19 @@
-/* How a failure goes from stream to stream. The device knows nothing of it: work that is in its
- * queues runs to the end, on whatever memory holds by then. What a failure does is here, on the
- * host: nothing more is enqueued on a stream that failed, and every event that was recorded
- * behind the failure, on this stream or on one that waits for it, tells whoever asks. So no
- * result is taken for good that came after a failure.
+/* How a failure goes from stream to stream. The device does not know of it: work that is in its
+ * queues runs to the end, on whatever its memory holds by then. The host handles it here: it
+ * enqueues nothing more on a stream that failed. Every event recorded after the failure, on this
+ * stream or on one that waits for it, reports the failure to its waiters. So no result that
+ * comes after a failure is used.
  *
- *     a   | kernel | call fails | record 7 | kernel              from record 7 on a's events carry the failure;
- *     b   | kernel | wait for a's record 7 | kernel | record 3   b has seen a's record 7, so b has failed, and its record 3 tells
+ *     a   | kernel | call fails | record 7 | kernel
+ *            from record 7 on, a's events carry the failure
+ *     b   | kernel | wait for a's record 7 | kernel | record 3
+ *            b waits for a's record 7, so b has failed, and its record 3 carries the failure
  *
- * A failure whose place is not known (dt_stream_fail from outside, a fault that a kernel wrote,
- * an error that waiting finds) counts for all records that the host does not know to be through.
- * What breaks a device is first told by whatever is enqueued next, which is behind it: so a
- * later failure may reach further back than the first, whose words stay. */
+ * Some failures have no known place: dt_stream_fail from outside, a fault that a kernel wrote,
+ * an error that waiting finds. They count for all records that the host does not know to be
+ * complete. An error that breaks a device is reported by the next call that enqueues work, so
+ * after its place. So a later failure may move the first failed record back; the text of the
+ * first failure is kept. */
 #include "kernels/cuda/stream.h"
 
 #include <string.h>
@@ -29,7 +32,8 @@ static void fail_locked(struct cuda_device *c, int lane, uint64_t from, const st
     __atomic_store_n(&c->any_failed, true, __ATOMIC_RELEASE);
 }
 
-/* Takes in what kernels wrote and what other lanes hand on, until nothing changes. */
+/* Collects faults that kernels wrote, and failures that lanes pass on to others, until nothing
+ * changes. */
 static void settle(struct cuda_device *c)
 {
     for (int i = 0; i < DT_CUDA_STREAMS; i++) {
@@ -99,7 +103,7 @@ bool cuda_lane_failed(struct cuda_device *c, int lane, struct dt_error *err)
     const struct cuda_lane *x = &c->lanes[lane];
     if (!__atomic_load_n(&c->any_failed, __ATOMIC_ACQUIRE) &&
         __atomic_load_n(&x->fault->kind, __ATOMIC_ACQUIRE) == DT_CUDA_NO_FAULT) {
-        return false; /* what every kernel asks: two loads */
+        return false; /* the common case, asked by every kernel: two loads */
     }
     pthread_mutex_lock(&c->lock);
     settle(c);

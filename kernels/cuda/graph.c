@@ -1,13 +1,14 @@
-/* Graphs: a capture of the stream in the calling thread's mode, so that other threads may call
- * the runtime meanwhile. What the runtime or a library refuses while it lasts does not fail the
- * stream (stream.c keeps it in `refused`): the capture is given up, and nothing of it has run. */
+/* Graphs: a capture of the stream in thread-local mode, so that other threads may call the runtime
+ * meanwhile. If the runtime or a library refuses an operation during the capture, the stream does
+ * not fail (stream.c keeps the error in `refused`): the capture is dropped, and nothing of it has
+ * run. */
 #include "base/text.h"
 #include "kernels/cuda/stream.h"
 
 #include <stdlib.h>
 
 struct cuda_graph {
-    struct dt_graph base; /* its kernels use the work memory of its stream */
+    struct dt_graph base; /* the kernels of the graph use the work memory of its stream */
     cudaGraphExec_t native;
 };
 
@@ -28,7 +29,8 @@ static int begin(struct dt_stream *base, struct dt_error *err)
     return 0;
 }
 
-/* Whatever was refused, or failed the stream: kernels behind it were left out. */
+/* False if an operation was refused or the stream has failed: later kernels are not in the
+ * graph. */
 static bool is_whole(const struct cuda_stream *s, struct dt_error *err)
 {
     if (s->refused.status != DT_OK) {

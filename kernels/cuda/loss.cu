@@ -1,9 +1,9 @@
-/* Softmax cross entropy with its gradient in place: one block a row, which it reads once and
- * writes once. The row waits in shared memory as it came (50304 bf16 are 100 KB, so two blocks
- * share a multiprocessor); of a wider one the rest waits in registers (128256 bf16: 226 KB and
- * 25), and only what is wider still (146000 bf16, 73000 fp32) is read again. Losses are then
- * added by one block, in rows of 32, these in order: the sum does not depend on how rows were
- * cut into chunks of a multiple of 32. */
+/* Softmax cross entropy with its gradient in place. A block takes a row, reads it once and writes
+ * it once. The row is kept in shared memory in its own type (50304 bf16 are 100 KB, so two blocks
+ * share a multiprocessor). The rest of a wider row is kept in registers (128256 bf16: 226 KB and 25
+ * registers). Only what is wider still (146000 bf16, 73000 fp32) is read again. Then one block adds
+ * the losses: sums of 32 rows, then these in order. So the sum does not depend on how rows are cut
+ * into chunks of a multiple of 32. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -15,16 +15,17 @@ template <typename T> struct entropy {
     double *row_loss;
     int64_t *correct_count;
     int64_t rows;
-    int ld, cols, whole; /* whole: cols, rounded down to what a thread takes at once; what is
-                          * left of a row goes by itself */
-    int held;            /* columns that wait in shared memory, a multiple of that, too */
+    /* whole: cols, rounded down to what a thread takes at once; the rest of a row is handled
+     * separately */
+    int ld, cols, whole;
+    int held; /* columns kept in shared memory, also a multiple of that */
     double grad_scale;
     bool with_grad;
 };
 
 /* One row as its threads see it: pieces of W columns in shared memory, then REGS in registers,
- * then in global memory. Threads take pieces in turns, the same in each pass, so that nobody
- * needs another's. */
+ * then in global memory. Each thread takes the same pieces in each pass, so it needs no other
+ * thread's. */
 template <typename T, int W, int REGS, int THREADS> struct row_parts {
     T *x, *shared;
     int whole, left, held;
@@ -53,8 +54,8 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
         dt_cp_wait<0>();
     }
 
-    /* f(values of a piece, its first column); what f leaves in the values goes to global memory
-     * when it returns true. (Unrolled further, the wide form would not fit into 64 registers.) */
+    /* Calls f(values of a piece, its first column). If f returns true, the values as f leaves them
+     * go to global memory. (Unrolled further, the wide form would not fit 64 registers.) */
     template <typename F> DT_METHOD void each(F &f)
     {
 #pragma unroll(REGS > 0 ? 1 : 4)
@@ -76,8 +77,8 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
             p.load(x + c);
             piece(f, p, c);
         }
-        if (W > 1 && left > 0 && threadIdx.x == THREADS - 1) { /* what is behind the last column
-                                                                * counts as minus infinity */
+        /* elements after the last column count as minus infinity */
+        if (W > 1 && left > 0 && threadIdx.x == THREADS - 1) {
             pack<T, W> p;
             float v[W];
             p.load(x + whole);
@@ -117,7 +118,7 @@ template <int W> struct find_top {
 
 template <typename T, int W> struct add_exponentials {
     float top, sum;
-    bool asks; /* for the first column that has the top */
+    bool asks; /* looks for the first column that has the maximum */
     int first;
     DT_METHOD bool operator()(float (&v)[W], int c)
     {
@@ -158,8 +159,8 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
         x.left = e.cols - e.whole;
         x.held = e.held;
         int target = e.targets[row];
-        if (target < 0 || target >= e.cols) { /* ignored; whether it may be, entropy_sums finds
-                                               * out */
+        /* ignored; entropy_sums finds out whether that is allowed */
+        if (target < 0 || target >= e.cols) {
             for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
                 pack<T, W> p;
                 p.clear();
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
             }
             continue;
         }
-        /* before anybody writes: there are barriers in between */
+        /* read it before any thread writes: there are barriers in between */
         float at_target = threadIdx.x == 0 ? widen<T>(x.x[target]) : 0;
         x.load();
         find_top<W> top = {-INFINITY};
@@ -182,7 +183,8 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
         if (threadIdx.x == 0) {
             e.row_loss[row] = log((double)total) + ((double)sum.top - (double)at_target);
             if (sum.asks && first == target) {
-                atomicAdd((unsigned long long *)e.correct_count, 1ULL); /* an integer: any order */
+                /* an integer, so the order does not matter */
+                atomicAdd((unsigned long long *)e.correct_count, 1ULL);
             }
         }
         if (e.with_grad) {
@@ -194,8 +196,8 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
 
 enum { SUMS_THREADS = 1024, SUMS_KEPT = 4096 };
 
-/* One block: sums of 32 rows by the warps, then these in order; counts, and the first target
- * that is none. */
+/* One block. Its warps add 32 rows each, then these sums are added in order. It also counts, and
+ * finds the first invalid target. */
 __global__ void __launch_bounds__(SUMS_THREADS)
     entropy_sums(const double *row_loss, const int32_t *targets, double *loss_sum, int64_t *valid_count, int64_t rows,
                  int64_t cols, struct dt_cuda_fault *fault)

@@ -1,4 +1,4 @@
-/* Finds cublasLt where the loader finds libraries, then where the toolkit installs itself. */
+/* Finds cublasLt where the loader finds libraries, else where the toolkit is installed. */
 #include "kernels/cuda/lt.h"
 
 #include "base/library.h"

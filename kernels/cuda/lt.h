@@ -1,5 +1,5 @@
-/* cublasLt, loaded when the first product is asked for: linking it would cost every start of
- * `train` a fifth of a second. */
+/* cublasLt, loaded at the first product. Linking it would add a fifth of a second to every start of
+ * `train`. */
 #ifndef DT_KERNELS_CUDA_LT_H
 #define DT_KERNELS_CUDA_LT_H
 
@@ -24,9 +24,9 @@ struct dt_lt {
     __typeof__(&cublasLtMatmul) cublasLtMatmul;
 };
 
-/* The library's functions, the same for all threads and for good; null with DT_NOT_FOUND and
- * what was looked for when it is not here. Symbols that the program has already (a test's
- * stand-in) come first. */
+/* Returns the library's functions, the same for all threads, valid until the process ends. Null
+ * with DT_NOT_FOUND, whose text says what was looked for. Symbols that the program already has (a
+ * test's stand-in) come first. */
 const struct dt_lt *dt_lt_load(struct dt_error *err);
 
 #endif

@@ -1,7 +1,7 @@
-/* The rows `matmul` and `matmul_epilogue`: finds the plan of a shape, or makes it, and gives it
- * to cublasLt. Row-major matrices are the library's column-major ones transposed, so it is asked
- * for c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns lies along
- * its rows. */
+/* The rows `matmul` and `matmul_epilogue`. They find or make the plan of a shape, and run it with
+ * cublasLt. Our row-major matrices are the library's column-major ones transposed. So we ask for
+ * c^T = op(b)^T op(a)^T: our b is its first operand, and a bias along our columns is one along its
+ * rows. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -41,7 +41,7 @@ static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
 struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
 {
     struct dt_matmul_key key;
-    memset(&key, 0, sizeof key); /* it is compared and hashed whole */
+    memset(&key, 0, sizeof key); /* keys are compared and hashed as bytes */
     enum dt_dtype c_type = a->type == DT_BF16 ? a->c_type : a->type;
     key.m = a->m;
     key.n = a->n;
@@ -61,7 +61,7 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
     return key;
 }
 
-/* ---- finding it ---- */
+/* ---- finding a plan ---- */
 
 static struct matmul_cache *open_cache(struct dt_device *d)
 {
@@ -114,7 +114,7 @@ void matmul_cache_forget(struct matmul_cache *c)
     }
 }
 
-/* The plan for a; made if it is new. *out_cache: whose it is. */
+/* The plan for a, made if it is new. *out_cache: the cache that holds it. */
 static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmul_args *a,
                                       const struct matmul_cache **out_cache)
 {
@@ -168,8 +168,9 @@ cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan
 {
     const float one = 1, beta = a->accumulate ? 1 : 0;
     const void *bias = p->key.epilogue <= DT_MATMUL_GELU ? a->bias : a->bias_gradient;
-    bool points = p->key.epilogue != DT_MATMUL_PLAIN; /* to memory in the plan, which another
-                                                       * stream's thread may be about to use */
+    /* an epilogue sets pointers in the plan, which the thread of another stream may be about to
+     * use */
+    bool points = p->key.epilogue != DT_MATMUL_PLAIN;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     if (points) {
         (void)pthread_mutex_lock(&lock);
@@ -215,8 +216,8 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
         dt_stream_fail(s, DT_INVALID, "matmul: %s is not computed on the GPU", dt_dtype_name(a->type));
         return;
     }
-    if ((uintptr_t)a->bias % 16 != 0) { /* a plan knows nothing of it, and the library may read
-                                         * 16 bytes at once */
+    /* a plan does not know this alignment, and the library may read 16 bytes at once */
+    if ((uintptr_t)a->bias % 16 != 0) {
         dt_cuda_matmul_plain(&l, a);
         dt_cuda_end(s, "matmul");
         return;

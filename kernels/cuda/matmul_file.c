@@ -1,4 +1,4 @@
-/* The plan file of products: a line per shape, its numbers and the algorithm's. */
+/* The plan file of products: one line per shape, with the shape's numbers and the algorithm's. */
 #include "kernels/cuda/matmul.h"
 
 #include "base/text.h"

@@ -1,6 +1,6 @@
-/* The product without a library: tiles of 64 x 64 in shared memory, 4 x 4 sums per thread in
- * fp32, k in order, so an element's bits depend on its row of a, its column of b and k alone.
- * Any layout, size and alignment. Tensor cores are cublasLt's business. */
+/* The product without a library: tiles of 64 x 64 in shared memory, 4 x 4 fp32 sums per thread, k
+ * in order. So an element's bits depend only on its row of a, its column of b, and k. Any layout,
+ * size and alignment. It does not use tensor cores: cublasLt does. */
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/vector.cuh"
 
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS) matmul_plain(C *c, const T *a, const 
     float sum[PER_THREAD][PER_THREAD] = {};
     for (int64_t l0 = 0; l0 < p.k; l0 += DEPTH) {
         for (int i = thread; i < TILE * DEPTH; i += THREADS) {
-            /* neighbours in memory are neighbours among threads */
+            /* neighbours in memory go to neighbouring threads */
             int row = p.a_transposed ? i % TILE : i / DEPTH, l = p.a_transposed ? i / TILE : i % DEPTH;
             as[l][row] = element(a, row0 + row, l0 + l, p.m, p.k, p.lda, p.a_transposed);
             int col = p.b_transposed ? i / DEPTH : i % TILE, q = p.b_transposed ? i % DEPTH : i / TILE;
@@ -80,7 +80,7 @@ void launch(const struct dt_cuda_launch *l, const struct dt_matmul_args *a, cons
 
 void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul_args *a)
 {
-    const int64_t most = (int64_t)TILE * 65535; /* rows of one grid */
+    const int64_t most = (int64_t)TILE * 65535; /* most rows of one grid */
     for (int64_t row = 0; row < a->m; row += most) {
         struct dt_matmul_key key = dt_matmul_key_of(a);
         struct dt_matmul_args part = *a;

@@ -1,7 +1,6 @@
-/* Making a plan: descriptors, the library's proposals, what the plan file says. Row-major
- * matrices are the library's column-major ones transposed, so it is asked for c^T = op(b)^T
- * op(a)^T: our b is its first operand, and a bias along our columns, or its gradient, lies along
- * its rows. */
+/* Makes a plan: descriptors, the library's proposals, the choice in the plan file. Our row-major
+ * matrices are the library's column-major ones transposed. So we ask for c^T = op(b)^T op(a)^T: our
+ * b is its first operand, and a bias along our columns, or its gradient, is one along its rows. */
 #include "kernels/cuda/matmul_plan.h"
 
 #include "base/log.h"
@@ -25,11 +24,11 @@ static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMa
 static const cublasLtEpilogue_t epilogues[] = {
     [DT_MATMUL_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,        [DT_MATMUL_BIAS] = CUBLASLT_EPILOGUE_BIAS,
     [DT_MATMUL_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,   [DT_MATMUL_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
-    [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* its first operand is our b */
+    [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* the library's first operand is our b */
 };
 
-/* The library proposes for the alignment of the vectors and matrices that it is shown: ours have
- * 16 bytes (matmul.c), and are set before each run. */
+/* The library proposes by the alignment of the pointers that it is shown. Ours are aligned to 16
+ * bytes (matmul.c), and are set before each run. */
 static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
@@ -44,8 +43,8 @@ static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_
                      set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
 }
 
-/* Beside a collective: so many multiprocessors are left. One that may take them all leaves
- * nothing to plan for. */
+/* Beside a collective: tells the library how many multiprocessors are left. A collective that may
+ * take them all leaves none to plan for. */
 static bool describe_room(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     int32_t left = (int32_t)(c->sm_count - p->key.busy_sms);
@@ -71,7 +70,7 @@ static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
                CUBLAS_STATUS_SUCCESS;
 }
 
-/* Of a product cut along k the library may add the parts in fp32 only: adding in place has no
+/* If the library cuts a product along k, it may add the parts in fp32 only. Adding in place has no
  * fixed order, and adding in the type of the result would round each part. */
 int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out,
                         int most)
@@ -113,7 +112,7 @@ static bool is_separate(const struct dt_matmul_algo *a)
     return memcmp(a, &none, sizeof none) == 0;
 }
 
-/* What the file says counts when the library still takes it. */
+/* Takes the algorithm from the file, if the library still accepts it. */
 static bool remembered(const struct matmul_cache *c, struct matmul_plan *p)
 {
     const struct dt_matmul_algo *known = dt_plan_file_find(c->file, &p->key);
@@ -152,8 +151,8 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
     free(p);
 }
 
-/* Of the library's demands: gradients of biases have the type of the result, rows of aux are
- * multiples of 8 elements. */
+/* The library requires that gradients of biases have the type of the result, and that rows of aux
+ * are multiples of 8 elements. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 {
     uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
@@ -196,9 +195,9 @@ struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const str
     return p;
 }
 
-/* Tens of times slower, and with other bits: nobody should have to find out by a profiler. Of an
- * epilogue that the library has not its parts remain. */
-static void tell_plain(const struct matmul_cache *c, const struct dt_matmul_key *k)
+/* Warns, because our own kernel is tens of times slower and has other bits. If only the epilogue is
+ * unsupported, the product still runs in the library. */
+static void warn_about_plain(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
     if (c->handle != NULL && k->k > 0 && k->epilogue <= DT_MATMUL_BIAS) {
         dt_log(DT_LOG_WARN, "matmul",
@@ -223,7 +222,7 @@ struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct 
         }
     }
     if (p == NULL) {
-        tell_plain(c, key);
+        warn_about_plain(c, key);
         p = dt_alloc(sizeof *p);
         p->key = *key;
         p->plain = true;

@@ -1,4 +1,4 @@
-/* What the files of the row `matmul` share: a shape's plan, and all plans of a device. */
+/* Shared by the files of the row `matmul`: the plan of a shape, and all plans of a device. */
 #ifndef DT_KERNELS_CUDA_MATMUL_PLAN_H
 #define DT_KERNELS_CUDA_MATMUL_PLAN_H
 
@@ -6,9 +6,11 @@
 #include "kernels/cuda/matmul.h"
 
 struct matmul_plan {
-    struct matmul_plan *next; /* in its bucket */
+    struct matmul_plan *next; /* the next plan of its bucket */
     struct dt_matmul_key key;
-    bool plain; /* not by the library: by our own kernel, or product and epilogue separately */
+    /* not by one call of the library: by our own kernel, or product and epilogue one after the
+     * other */
+    bool plain;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -17,40 +19,41 @@ struct matmul_plan {
 
 #define MATMUL_BUCKETS 256
 
-/* Plans of one device; its streams may be driven by several threads. */
+/* The plans of one device. Several threads may drive its streams. */
 struct matmul_cache {
     struct matmul_cache *next;
     struct dt_device *device;
-    const struct dt_lt *lt;  /* null: not here */
-    cublasLtHandle_t handle; /* null: it could not be started, and nothing is computed: another
-                              * start would have other bits */
+    const struct dt_lt *lt; /* null: not installed */
+    /* null: cublasLt could not be started. Then nothing is computed, since another start would have
+     * other bits. */
+    cublasLtHandle_t handle;
     struct dt_plan_file *file;
-    int sm_count; /* multiprocessors; 0: the device does not say */
+    int sm_count; /* multiprocessors; 0: unknown */
     struct matmul_plan *buckets[MATMUL_BUCKETS];
 };
 
 /* matmul_plan.c */
-/* Can the library do a product with its epilogue? Otherwise it runs after the product. */
+/* True if the library can compute the product with its epilogue. Otherwise the epilogue runs after
+ * the product. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a);
-/* Can the library take it at all? */
+/* True if the library can take the shape. */
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *key);
-/* A plan with its descriptors but without an algorithm; null when the library refuses them. */
+/* Makes a plan with descriptors but without an algorithm. Null: the library refuses them. */
 struct matmul_plan *matmul_plan_describe(const struct matmul_cache *c, const struct dt_matmul_key *key);
-/* The library's proposals, the one that it takes for the best first. Returns how many, at most
- * `most`. */
+/* The library's proposals, best first by its own estimate. Returns their number, at most `most`. */
 int matmul_plan_propose(const struct matmul_cache *c, const struct matmul_plan *p, cublasLtMatmulHeuristicResult_t *out,
                         int most);
-/* The plan that a product runs with: of the file, or the first proposal, or our own kernel. With
- * an epilogue beyond the bias: of the file, or separately. */
+/* Makes the plan that a product runs with: by the file, else the first proposal, else our own
+ * kernel. With an epilogue beyond the bias: by the file, else one after the other. */
 struct matmul_plan *matmul_plan_make(const struct matmul_cache *c, const struct dt_matmul_key *key);
 void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p);
 
 /* matmul.c */
-/* The cache of a device, made when it is first asked for, with its lock held until
- * matmul_cache_leave. */
+/* Returns the cache of a device, with its lock held until matmul_cache_leave. The first call makes
+ * it. */
 struct matmul_cache *matmul_cache_enter(struct dt_device *d);
 void matmul_cache_leave(void);
-/* Forgets the plans that were made, not the file: no product may be on its way. */
+/* Frees the plans, but keeps the file. No product may be running. */
 void matmul_cache_forget(struct matmul_cache *c);
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a);

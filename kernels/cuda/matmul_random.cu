@@ -1,4 +1,5 @@
-/* Values for measuring: a hash of the element's number, so that nothing is copied. */
+/* Values for measuring: a hash of the element's number, so nothing has to be copied to the
+ * device. */
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/vector.cuh"
 

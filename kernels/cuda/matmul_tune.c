@@ -1,10 +1,12 @@
-/* Measuring products at the start of a run: the library's proposals for a shape run in turns on
- * random numbers, the fastest is kept in the plan file.
- *   turn 0          all of them, not counted: code is loaded, clocks rise
- *   turn 1          all of them; who takes a third longer than the fastest goes, and of the others all but KEPT
- *   turns 2 to 8    those that are left; their medians count
- * Of a product with an epilogue the first candidate is the two separately, the product as it was
- * chosen before; the library's proposals for both in one follow. */
+/* Measures products at the start of a run. The library's proposals for a shape run in turns on
+ * random numbers, and the fastest is kept in the plan file.
+ *   turn 0          runs all of them, not counted: code is loaded, clocks rise
+ *   turn 1          runs all of them. Candidates that take a third longer than the fastest are
+ *                   dropped, and of the others all but KEPT
+ *   turns 2 to 8    run the remaining ones; their medians count
+ * For a product with an epilogue, the first candidate is product and epilogue one after the
+ * other, with the plan chosen before for the product alone. The library's proposals for both in
+ * one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/turns.h"
@@ -17,33 +19,33 @@
 
 enum { PROPOSALS = TURNS_CANDIDATES, KEPT = 6, COUNTED = 2, COPIES = 4 };
 #define READY_S 60.0
-/* operands are used in turns up to so much: beyond what a cache holds */
+/* copies of the operands are used in turns, up to this size, which exceeds the caches */
 #define COPIES_BYTES ((size_t)256 << 20)
 
 struct candidate {
-    bool separate; /* not as found, but product and epilogue one after the other */
+    bool separate; /* not `found`, but product and epilogue one after the other */
     cublasLtMatmulHeuristicResult_t found;
 };
 
 /* One product's operands, in several copies. */
 struct operands {
     char *block;
-    size_t size_bytes, step_bytes;            /* step: from copy to copy */
-    size_t a, b, bias, aux, c, bias_gradient; /* where they begin in a copy */
+    size_t size_bytes, step_bytes;            /* step: bytes from one copy to the next */
+    size_t a, b, bias, aux, c, bias_gradient; /* offsets within a copy */
     int copies;
 };
 
-/* One product's candidates, and what they run with. */
+/* One product's candidates and operands. */
 struct trial {
     struct matmul_cache *cache;
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     const struct dt_matmul_args *product;
-    struct matmul_plan *plan; /* gets the algorithm of each candidate in turn; null: the library
-                               * takes no such product */
+    /* takes the algorithm of each candidate in turn; null: the library takes no such product */
+    struct matmul_plan *plan;
     struct operands operands;
     struct candidate all[PROPOSALS];
-    int count, runs; /* runs: so far, which says whose copy of the operands is next */
+    int count, runs; /* runs: number of runs so far, which selects the next copy of the operands */
     struct turns turns;
 };
 
@@ -52,8 +54,7 @@ static size_t round_up(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Bytes of a matrix of `rows` stored rows, and where its data begin so that it is aligned as the
- * key says. */
+/* Reserves a matrix of `rows` stored rows. *at: its offset, aligned as the key says. */
 static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint8_t alignment)
 {
     *at = *end + (alignment < 16 ? alignment : 0);
@@ -73,7 +74,7 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
                  k->n, size, 16);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
-    /* of either type */
+    /* room for either type */
     (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, sizeof(float), 16);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
@@ -120,8 +121,8 @@ static bool run(void *trial, int i)
     return matmul_run(t->cache, t->plan, &t->launch, &a) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* After turn 1. */
-static void thin_out(struct turns *t)
+/* Drops slow candidates, after turn 1. */
+static void drop_slow(struct turns *t)
 {
     float times[PROPOSALS];
     int n = 0;
@@ -134,21 +135,21 @@ static void thin_out(struct turns *t)
         return;
     }
     qsort(times, (size_t)n, sizeof *times, turns_compare);
-    for (int i = 1; i < t->count; i++) { /* the first stays in: it is what the others are
-                                          * compared with */
+    /* the first candidate stays: the others are compared with it */
+    for (int i = 1; i < t->count; i++) {
         float ms = t->each[i].ms[1];
         t->each[i].out = t->each[i].out || ms > times[0] * 4 / 3 || (n > KEPT && ms > times[KEPT - 1]);
     }
 }
 
-/* All turns; *best and ms as turns_fastest has them. -1: the device failed. */
+/* All turns; *best and ms as for turns_fastest. -1: the device failed. */
 static int take_turns(struct trial *t, int *best, float ms[2])
 {
     int rc = 0;
     for (int turn = 0; turn < TURNS_MOST && rc == 0; turn++) {
         rc = turns_take(&t->turns, turn, run, t);
         if (turn == 1 && rc == 0) {
-            thin_out(&t->turns);
+            drop_slow(&t->turns);
         }
     }
     *best = rc == 0 ? turns_fastest(&t->turns, COUNTED, TURNS_MOST, ms) : -1;
@@ -185,7 +186,8 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best, con
            (double)ms[0], (double)ms[1]);
 }
 
-/* Puts the fastest way to compute a product into the file; nothing where the library has none. */
+/* Puts the fastest way to compute a product into the file. Puts nothing if there is no
+ * candidate. */
 static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product,
                    const struct dt_matmul_key *key, int *measured, struct dt_error *err)
 {
@@ -223,7 +225,8 @@ static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_
     return rc;
 }
 
-/* The first of `each` from `from` on that nothing was chosen for; count: there is none. */
+/* Index of the first product of `each`, from `from` on, that has no choice yet; count if there is
+ * none. */
 static int next_missing(const struct matmul_cache *c, const struct dt_matmul_args *each, int from, int count)
 {
     for (int i = from; i < count; i++) {
@@ -236,12 +239,13 @@ static int next_missing(const struct matmul_cache *c, const struct dt_matmul_arg
     return count;
 }
 
-/* With the file locked. */
+/* Call it with the file locked. */
 static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *each, int count,
                            void (*tick)(void *context), void *context, int *measured, struct dt_error *err)
 {
     int rc = 0;
-    matmul_cache_forget(c); /* what was made without a choice, and might be timed as a part */
+    /* these were made without a choice, and might be timed as part of a product with an epilogue */
+    matmul_cache_forget(c);
     for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
         struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
         rc = measure(c, s, &each[i], &key, measured, err);
@@ -256,13 +260,13 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
                   void *context, int *measured, struct dt_error *why, struct dt_error *err)
 {
     struct matmul_cache *c = matmul_cache_enter(s->device);
-    matmul_cache_leave(); /* products that are measured take the lock themselves; nobody else
-                           * computes any */
+    /* measured products take the lock themselves, and no other thread computes any */
+    matmul_cache_leave();
     int rc = 0;
     *measured = 0;
     why->status = DT_OK;
     if (next_missing(c, each, 0, count) < count) {
-        /* what another process chose meanwhile has been read now */
+        /* taking the lock also reads the choices that other processes have made meanwhile */
         if (dt_plan_file_lock(c->file, tick, context, why) == 0) {
             rc = measure_missing(c, s, each, count, tick, context, measured, err);
             if (rc == 0 && *measured > 0 && dt_plan_file_save(c->file, why) != 0) {
@@ -276,7 +280,7 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
     return rc;
 }
 
-/* One product on random numbers, which makes its plan. Without the memory for it the first step
+/* Runs one product on random numbers, which makes its plan. Without memory for that, the first step
  * makes it. */
 static int touch(struct dt_stream *s, const struct dt_matmul_args *product, struct dt_error *err)
 {

@@ -1,10 +1,10 @@
-/* Products of bf16 tiles in shared memory by tensor cores, sums in fp32. A warp computes 16 MT
- * rows; a lane's part of a result c[MT][NT][4]: with lane = 4 g + t, c[m][n][0], [1] are row
- * 16m+g, columns 8n+2t and 8n+2t+1; c[m][n][2], [3] the same columns of row 16m+g+8.
+/* Products of bf16 tiles in shared memory by tensor cores, with sums in fp32. A warp computes 16 MT
+ * rows. A lane's part of a result is c[MT][NT][4]. With lane = 4 g + t: c[m][n][0] and [1] are row
+ * 16m+g, columns 8n+2t and 8n+2t+1; c[m][n][2] and [3] are the same columns of row 16m+g+8.
  *
- * A tile has COLS columns (a multiple of 32); its rows lie one after the other, their pieces of
- * 16 bytes permuted by row so that eight rows of one column, which is what ldmatrix reads at a
- * time, lie in different banks. All sums have a fixed order: k ascending. */
+ * A tile has COLS columns (a multiple of 32). Its rows are stored one after the other. The pieces
+ * of 16 bytes of a row are permuted by row, so that eight rows of one column, which ldmatrix reads
+ * at once, are in different banks. All sums have a fixed order: k ascending. */
 #ifndef DT_KERNELS_CUDA_MMA_CUH
 #define DT_KERNELS_CUDA_MMA_CUH
 
@@ -12,36 +12,37 @@
 
 template <int COLS> struct mma_tile {
     static_assert(COLS % 32 == 0, "a multiple of 32 columns");
-    /* Rows of 128 bytes begin in the same bank: 8 places for 8 rows. Of 64 or 192 bytes every
-     * second one does: 4 places. */
+    /* Rows of 128 bytes all begin in the same bank: 8 places for 8 rows. Of rows of 64 or 192 bytes
+     * every second one does: 4 places. */
     enum { PIECES = COLS / 8, SHIFT = COLS % 64 == 0 ? 0 : 1, MASK = COLS % 64 == 0 ? 7 : 3 };
 
     static DT_METHOD int turn(int row)
     {
         return (row >> SHIFT) & MASK;
     }
-    /* Element where a piece of a row begins. */
+    /* Index of the first element of a row's piece. */
     static DT_METHOD int at(int row, int piece)
     {
         return row * COLS + (piece ^ turn(row)) * 8;
     }
-    /* The same for row base + row and piece 2 pair + half, base a multiple of 8: what depends on
-     * the lane is apart from what loops count. */
+    /* The same for row base + row and piece 2 pair + half, with base a multiple of 8. The part that
+     * depends on the lane is separate from the loop counters. */
     static DT_METHOD int at(int base, int row, int pair, int half)
     {
         return (base + row) * COLS + (2 * pair & ~MASK) * 8 + ((2 * pair & MASK) ^ (half ^ turn(row))) * 8;
     }
 };
 
-/* Rows first .. first + ROWS of a matrix whose rows are `step` elements apart into a tile; those
- * from `end` on, and columns from `cols` (a multiple of 8) on, become zero. By all THREADS
- * threads of the block; there after the dt_cp_wait that covers the commit, and a barrier. The
- * matrix has fewer than 2^31 elements: offsets of 32 bits leave registers to the products. */
+/* Loads rows first .. first + ROWS of a matrix, whose rows are `step` elements apart, into a tile.
+ * Rows from `end` on, and columns from `cols` (a multiple of 8) on, become zero. All THREADS
+ * threads of the block call it. The data has arrived after the dt_cp_wait that covers the commit,
+ * and a barrier. The matrix has fewer than 2^31 elements: offsets of 32 bits leave registers for
+ * the products. */
 template <int ROWS, int COLS, int THREADS>
 DT_FN void mma_copy(bf16 *tile, const bf16 *from, int step, int first, int end, int cols)
 {
     typedef mma_tile<COLS> t;
-    /* threads per row, rows at a time */
+    /* threads per row; rows at a time */
     enum { LINE = t::PIECES <= 4 ? 4 : t::PIECES <= 8 ? 8 : 16, EACH = THREADS / LINE };
     static_assert((int)t::PIECES <= (int)LINE && ROWS % EACH == 0, "whole rows");
     int row = (int)threadIdx.x / LINE, piece = (int)threadIdx.x % LINE;
@@ -63,15 +64,16 @@ template <int COLS> DT_FN void mma_left(uint32_t *a, const bf16 *tile, int row, 
     dt_ldmatrix_x4<false>(a, tile + mma_tile<COLS>::at(row, lane & 15, k, lane >> 4));
 }
 
-/* The right operand, twice 16 x 8, of a tile that holds the columns as rows: those from `row`
- * on, columns 16 k .. */
+/* The right operand, twice 16 x 8, from a tile that holds its columns as rows: rows from `row` on,
+ * columns 16 k .. */
 template <int COLS> DT_FN void mma_right_of_rows(uint32_t *b, const bf16 *tile, int row, int k)
 {
     int lane = (int)threadIdx.x % 32;
     dt_ldmatrix_x4<false>(b, tile + mma_tile<COLS>::at(row, (lane & 7) + (lane >> 4) * 8, k, (lane >> 3) & 1));
 }
 
-/* The right operand, twice 16 x 8, as it lies: rows from `row` on, columns 16 n .. */
+/* The right operand, twice 16 x 8, from a tile that is not transposed: rows from `row` on, columns
+ * 16 n .. */
 template <int COLS> DT_FN void mma_right(uint32_t *b, const bf16 *tile, int row, int n)
 {
     int lane = (int)threadIdx.x % 32;
@@ -108,8 +110,7 @@ template <int MT, int COLS> struct mma_rows<MT, COLS, true> {
 template <int MT, int COLS> struct mma_rows<MT, COLS, false> {
     enum {
         UNROLL = COLS > 96 ? 4 : COLS / 16
-    }; /* of 8, ptxas would hold more operands ready
-        * than it has registers for */
+    }; /* unrolled by 8, ptxas would keep more operands ready than there are registers */
     const bf16 *tile;
     int row;
 
@@ -163,7 +164,7 @@ DT_FN void mma_product_of_rows(float (&c)[MT][NT][4], const L &left, const bf16 
     }
 }
 
-/* A result, rounded to bf16, as left operand of the next product. */
+/* Rounds a result to bf16, as left operand of the next product. */
 template <int MT, int NT> DT_FN void mma_round(uint32_t (&a)[NT / 2][MT][4], const float (&c)[MT][NT][4])
 {
 #pragma unroll
@@ -199,10 +200,10 @@ DT_FN void mma_add_product(float (&c)[MT][COLS / 8][4], const uint32_t (&left)[K
     }
 }
 
-/* A warp's result times factor[m][0 or 1] (row 16m+g, 16m+g+8), rounded, to rows first .. of a
- * matrix (to: its row 0; step elements apart), those below `end` and columns below `cols`. Goes
- * through rows `row` .. of a tile that nobody else uses any more, so that memory is written 16
- * bytes a lane. */
+/* Stores a warp's result times factor[m][0 or 1] (row 16m+g, 16m+g+8), rounded, to rows first .. of
+ * a matrix (to: its row 0; rows are `step` elements apart), but only rows below `end` and columns
+ * below `cols`. The data goes through rows `row` .. of a tile that no other warp uses any more, so
+ * that each lane writes 16 bytes at once. */
 template <int MT, int COLS>
 DT_FN void mma_store(bf16 *to, int64_t step, int first, int end, int cols, bf16 *tile, int row,
                      const float (&c)[MT][COLS / 8][4], const float (&factor)[MT][2])

@@ -1,7 +1,7 @@
 /* Residual sum and LayerNorm, forward. A row stays in the registers of its threads (a warp for
- * narrow rows, a block for wide ones), so every tensor is read once and written once; beyond
- * 8192 columns a block walks over its row three times. The residual sum is rounded to its type
- * before mean and variance are taken: backward and recomputing begin with the rounded one, and
+ * narrow rows, a block for wide ones), so every tensor is read once and written once. Beyond 8192
+ * columns a block walks over its row three times. The residual sum is rounded to its type before
+ * mean and variance are taken, because backward and recomputation start from the rounded sum and
  * must see the same row. */
 #include "kernels/cuda/vector.cuh"
 
@@ -34,7 +34,7 @@ DT_FN void put_normed(T *y, const float (&x)[W], float mean, float rstd, const T
     g.store(y);
 }
 
-/* LANES threads a row, PACKS times W elements each. */
+/* LANES threads per row, each with PACKS times W elements. */
 template <typename T, int W, int PACKS, int LANES>
 __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES) norm_rows(norm<T> n)
 {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES) norm_rows(norm<T> n
                 for (int k = 0; k < W; k++) {
                     x[p][k] += add[k];
                 }
-                r[p].set(x[p]); /* rounds */
+                r[p].set(x[p]); /* set() rounds */
             }
         }
 #pragma unroll
@@ -111,14 +111,14 @@ __global__ void __launch_bounds__(LANES == 32 ? 128 : LANES) norm_rows(norm<T> n
     }
 }
 
-/* Rows too wide for registers: a block each, which reads them again. */
+/* Rows too wide for registers: one block each, which reads the row again. */
 template <typename T, int W> __global__ void __launch_bounds__(512) norm_wide(norm<T> n)
 {
     DT_SHARED(float, part, [2][16]);
     for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
         const T *from = n.residual + row * (int64_t)n.cols,
                 *branch = n.branch != NULL ? n.branch + row * (int64_t)n.cols : NULL;
-        /* y lends itself where the sum is not asked for */
+        /* y holds the sum for now, if the caller does not ask for the sum */
         T *kept = n.sum != NULL ? n.sum + row * (int64_t)n.cols : n.y + row * (int64_t)n.cols;
         float total = 0, squares = 0;
         for (int col = threadIdx.x * W; col < n.cols; col += 512 * W) {
@@ -143,7 +143,7 @@ template <typename T, int W> __global__ void __launch_bounds__(512) norm_wide(no
             }
         }
         float mean = group_sum<512>(total, part[0]) / (float)n.cols;
-        /* what this thread itself has written */
+        /* each thread reads only what it has written itself */
         for (int col = threadIdx.x * W; col < n.cols; col += 512 * W) {
             pack<T, W> r;
             float x[W];

@@ -1,8 +1,8 @@
-/* LayerNorm backward: dx = rstd (g - mean(g) - h mean(g h)) + what came from above, with g = dy
- * gamma, h = (x - mean) rstd; and the sums of dy h and dy over the rows, for gamma and beta. All
- * tensors are read once: a row stays in the registers of its threads, which keep the two sums of
- * their columns over all rows they see. The number of blocks, so the order of these sums,
- * depends on the shape alone. */
+/* LayerNorm backward: dx = rstd (g - mean(g) - h mean(g h)) + dresidual, with g = dy gamma, h =
+ * (x - mean) rstd; and the sums of dy h and dy over the rows, for gamma and beta. All tensors
+ * are read once. A row stays in the registers of its threads, which keep the two sums of their
+ * columns over all their rows. The number of blocks, and so the order of these sums, depends on
+ * the shape alone. */
 #include "kernels/cuda/columns.cuh"
 
 namespace
@@ -10,16 +10,17 @@ namespace
 
 template <typename T> struct backward {
     T *dx;
-    float *partial; /* (blocks, 2, cols), or null: dgamma and dbeta are not asked for */
+    float *partial; /* (blocks, 2, cols); null: dgamma and dbeta are not wanted */
     const T *dy, *x, *gamma, *above;
     const float *mean, *rstd;
     int64_t rows;
     int cols;
 };
 
-enum { THREADS = 67584 }; /* of all blocks together: 512 for each multiprocessor of an H100 */
+/* threads of all blocks together: 512 for each multiprocessor of an H100 */
+enum { THREADS = 67584 };
 
-/* Two sums at once; `part` as group_sum's. */
+/* Two group_sums at once; `part` as there. */
 template <int LANES> DT_FN void group_sums(float *a, float *b, float (*part)[2])
 {
     *a = warp_sum(*a);
@@ -41,7 +42,7 @@ template <int LANES> DT_FN void group_sums(float *a, float *b, float (*part)[2])
     }
 }
 
-/* dx of W columns; g and h as above, m and d the two means */
+/* dx of W columns; g and h as above; m and d are the two means */
 template <typename T, int W>
 DT_FN void put_dx(T *dx, const float (&dy)[W], const float (&x)[W], const float (&gamma)[W], const pack<T, W> &above,
                   bool adds, float mean, float rstd, float m, float d)
@@ -58,7 +59,7 @@ DT_FN void put_dx(T *dx, const float (&dy)[W], const float (&x)[W], const float 
     out.store(dx);
 }
 
-/* LANES threads a row, PACKS times W elements each; several rows at once where a row takes a
+/* LANES threads per row, each with PACKS times W elements; several rows at once if a row takes a
  * warp. */
 template <typename T, int W, int PACKS, int LANES>
 __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 512 / LANES) backward_rows(backward<T> n)
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 5
     if (n.partial == NULL) {
         return;
     }
-    if (LANES == 32) { /* the warps, one after the other */
+    if (LANES == 32) { /* add the warps one after the other */
         for (int w = 0; w < ROWS; w++) {
             if (threadIdx.x / 32 == (unsigned)w) {
 #pragma unroll
@@ -169,8 +170,8 @@ __global__ void __launch_bounds__(LANES == 32 ? 256 : LANES, LANES == 32 ? 2 : 5
     }
 }
 
-/* Rows too wide for registers: dx by a block that reads its row twice, the sums by the kernels
- * of columns.cuh. */
+/* Rows too wide for registers: a block computes dx and reads its row twice; the kernels of
+ * columns.cuh compute the sums. */
 template <typename T, int W> __global__ void __launch_bounds__(512) backward_wide(backward<T> n)
 {
     DT_SHARED(float, part, [2][16][2]);
@@ -214,7 +215,7 @@ template <typename T, int W> __global__ void __launch_bounds__(512) backward_wid
     }
 }
 
-/* What is summed for gamma and beta */
+/* The values that are summed for gamma and beta */
 template <typename T> struct products {
     enum { SUMS = 2 };
     const T *dy, *x;
@@ -244,18 +245,18 @@ template <typename T, int W, int EACH, int LANES> int launch_rows(const struct d
 {
     const int threads = LANES == 32 ? 256 : LANES;
     int64_t work = parts_of(n.rows, threads / LANES);
-    /* without rows the sums are zeros */
+    /* one block even without rows: the sums are zeros then */
     unsigned grid = (unsigned)(work < 1 ? 1 : work < THREADS / threads ? work : THREADS / threads);
     DT_LAUNCH((backward_rows<T, W, EACH / W, LANES>), grid, threads, 0, (cudaStream_t)l->native, n);
     return (int)grid;
 }
 
-/* The number of partial sums: at most 264 rows of 1536 floats, 528 of 4096, 264 of 8192 or 132
- * of 16384: 8.7 MB. */
+/* Returns the number of partial sums: at most 264 rows of 1536 floats, 528 of 4096, 264 of 8192 or
+ * 132 of 16384, which is 8.7 MB. */
 template <typename T, int W> int launch(const struct dt_cuda_launch *l, const backward<T> &n)
 {
-    const int most = W == 8 ? 24 : 16; /* columns of a lane: three rows and two sums of them are
-                                        * in registers */
+    /* most columns of a lane: three rows and two sums of them are in registers */
+    const int most = W == 8 ? 24 : 16;
     if (n.cols <= 256) {
         return launch_rows<T, W, 8, 32>(l, n);
     }
@@ -289,7 +290,7 @@ void launch_all(const struct dt_cuda_launch *l, backward<T> n, const struct dt_l
         }
         return;
     }
-    if (a->dgamma != NULL) { /* first: dx may lie over dy */
+    if (a->dgamma != NULL) { /* before dx, because dx may overwrite dy */
         products<T> from = {n.dy, n.x, n.mean, n.rstd, n.cols};
         sum_columns<products<T>, W>(l, from, a->dgamma, a->dbeta, n.rows, n.cols, a->accumulate, type);
     }

@@ -1,5 +1,5 @@
-/* Plan files: text, a line per choice, the last line a checksum of all before it, so that a
- * damaged one is known. */
+/* Plan files: text, one line per choice. The last line is a checksum of all lines before it, by
+ * which damage is found. */
 #include "kernels/cuda/plan_file.h"
 
 #include "base/clock.h"
@@ -24,15 +24,16 @@ static const double LOCK_WAIT_S = 120;
 
 struct dt_plan_file {
     const struct dt_plan_kind *kind;
-    char *path, *of; /* path null: no place for it, or it is not to be read */
-    char *rows;      /* a key and its value, each */
+    char *path, *of; /* path null: there is no place for the file, or it must not be read */
+    char *rows;      /* pairs of a key and its value */
     size_t count, capacity;
-    int lock;  /* descriptor, or -1 */
-    bool said; /* that the disk has nothing to use: once is enough, though it is read again under
-                * the lock */
+    int lock; /* descriptor of the lock, or -1 */
+    /* the warning that the disk has nothing usable was written; the file is read again under the
+     * lock */
+    bool said;
 };
 
-/* The folder of plan files, from the environment; the caller frees; null: none. */
+/* The folder of plan files, by the environment. The caller frees it. Null: none. */
 static char *folder(void)
 {
     const char *own = getenv("DTRUN_CACHE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -100,7 +101,7 @@ bool dt_plan_file_number(char **at, int base, uint64_t most, uint64_t *out)
     return true;
 }
 
-/* False when the text is not what dt_plan_file_save wrote for this device. */
+/* False if the text is not one that dt_plan_file_save wrote for this device. */
 static bool parse(struct dt_plan_file *f, struct dt_text *text)
 {
     char sum[SUM_BYTES + 1];
@@ -157,7 +158,7 @@ static void say(struct dt_plan_file *f, const char *what)
     f->said = true;
 }
 
-/* What the disk has, in place of what is in memory. */
+/* Replaces the rows in memory by those on the disk. */
 static void load(struct dt_plan_file *f)
 {
     struct dt_text text;
@@ -191,8 +192,8 @@ struct dt_plan_file *dt_plan_file_open(const struct dt_plan_kind *kind, const ch
 {
     struct dt_plan_file *f = new_file(kind, of);
     char *in = folder();
-    char *key = dt_format("%s%s", kind->head, f->of); /* programs with other versions of the file
-                                                       * leave each other's alone */
+    /* `head` is part of the name, so programs with other versions of the format use other files */
+    char *key = dt_format("%s%s", kind->head, f->of);
     f->path = in != NULL
                   ? dt_format("%s/%s-%016" PRIx64 ".plans", in, kind->name, (uint64_t)XXH3_64bits(key, strlen(key)))
                   : NULL;
@@ -218,8 +219,8 @@ int dt_plan_file_lock(struct dt_plan_file *f, void (*tick)(void *context), void 
     f->lock = dt_file_mkdirs(in, err) == 0 ? dt_file_open_lock(name, err) : -1;
     double until_s = dt_now_s() + LOCK_WAIT_S;
     int rc = f->lock;
-    while (rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0) { /* who holds it measures for a
-                                                                 * second or two */
+    /* a process holds the lock while it measures, for a second or two */
+    while (rc >= 0 && flock(f->lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) {
             rc = dt_fail_errno(err, "%s", name);
         } else if (dt_now_s() > until_s) {
@@ -291,7 +292,7 @@ void dt_plan_file_tell(const struct dt_plan_file *f, const void *keys, size_t co
     end(out);
 }
 
-/* Adds the rows in memory to the file on the disk, where it has none of their keys. */
+/* Adds the rows in memory to the file on the disk, if it does not have their keys. */
 static int add(const struct dt_plan_file *f, struct dt_error *err)
 {
     struct dt_plan_file *disk = new_file(f->kind, f->of);

@@ -1,6 +1,7 @@
-/* Sharing between ranks: memory by the runtime's IPC handles (between threads of one process by
- * its address, kernels/device.c: the runtime opens no handle where it was made), words by the
- * driver's stream operations on host memory that all ranks have mapped and pinned. */
+/* Sharing between ranks. Memory is shared by the runtime's IPC handles. Between threads of one
+ * process it is shared by its address (kernels/device.c), because the runtime does not open a
+ * handle in the process that made it. Words are written and awaited by the driver's stream
+ * operations, on host memory that all ranks have mapped and pinned. */
 #include "kernels/cuda/stream.h"
 
 #include <cuda.h>
@@ -10,16 +11,19 @@
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) <= DT_DEVICE_OWN_BYTES, "a handle fits");
 
-enum { IMPORTS = 1024, PINS = 16 }; /* ranks of a host times their arenas; communicators */
+/* imports: ranks of a host times their arenas; pins: communicators */
+enum { IMPORTS = 1024, PINS = 16 };
 
-/* What one device has of others, and what it has pinned. Under the lock of the device. */
+/* The memory of other ranks that a device has opened, and the memory that it has pinned. Guarded by
+ * the device's lock. */
 struct cuda_shares {
-    void *imports[IMPORTS]; /* opened handles; the memory of a thread beside us is none */
+    /* opened handles; memory of another thread of this process is not among them */
+    void *imports[IMPORTS];
     int import_count;
     struct {
-        char *host, *device; /* where streams reach it: elsewhere under WSL, for one */
+        char *host, *device; /* the address for streams, which differs under WSL, for one */
         size_t size_bytes;
-        bool registered; /* by us */
+        bool registered; /* this rank has registered it */
     } pins[PINS];
     int pin_count;
 };
@@ -29,7 +33,7 @@ typedef CUresult word_fn(CUstream stream, CUdeviceptr at, cuuint32_t value, unsi
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static word_fn *write_value, *wait_value;
 
-/* The driver's functions; there is no other way to them without linking the driver. */
+/* Gets the driver's functions through the runtime, since we do not link the driver. */
 static void find_functions(void)
 {
     enum cudaDriverEntryPointQueryResult found;
@@ -127,7 +131,8 @@ static int pin(struct dt_device *d, void *host, size_t size_bytes, struct dt_err
     cuda_device_use(c);
     cudaError_t rc = cudaHostRegister(host, size_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     bool registered = rc == cudaSuccess;
-    if (rc == cudaErrorHostMemoryAlreadyRegistered) { /* by a rank that is a thread beside us */
+    /* another rank, a thread of this process, has registered it */
+    if (rc == cudaErrorHostMemoryAlreadyRegistered) {
         (void)cudaGetLastError();
         rc = cudaSuccess;
     }
@@ -168,7 +173,7 @@ static void unpin(struct dt_device *d, void *host)
     }
 }
 
-/* Where streams of the device find a word; 0: it is not pinned. */
+/* The address of a word for streams of the device; 0: it is not pinned. */
 static CUdeviceptr reach(struct cuda_device *c, const void *at)
 {
     const struct cuda_shares *x = c->shares;
@@ -203,7 +208,7 @@ static void enqueue(struct dt_stream *stream, word_fn *fn, uint32_t *at, uint32_
 
 static void write_word(struct dt_stream *s, uint32_t *at, uint32_t value)
 {
-    /* what came before can be seen by everybody first */
+    /* the default flag makes earlier work visible everywhere first */
     enqueue(s, write_value, at, value, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 

@@ -1,4 +1,4 @@
-/* Streams: what goes into them, and functions that the host runs in their order. */
+/* Streams: enqueueing work, and functions that the host runs in stream order. */
 #include "kernels/cuda/stream.h"
 
 #include <assert.h>
@@ -6,12 +6,12 @@
 #include <string.h>
 #include <time.h>
 
-#define CALLS 256 /* functions of one stream that wait for their turn */
+#define CALLS 256 /* functions of one stream that may be pending */
 
 struct cuda_call {
     struct cuda_stream *stream;
     dt_stream_fn *fn;
-    uint64_t record; /* the first event that is recorded after it */
+    uint64_t record; /* number of the first event recorded after it */
     _Alignas(16) unsigned char args[DT_CALL_ARGS_MAX];
 };
 
@@ -27,12 +27,14 @@ int cuda_stream_open(struct dt_device *d, int priority, struct dt_stream **out, 
     s->base.device = d;
     s->device = c;
     s->lane = -1;
-    int wanted = c->least_priority - priority; /* for the runtime the lower number runs first */
+    /* in the runtime, a lower number has a higher priority */
+    int wanted = c->least_priority - priority;
     wanted = wanted < c->greatest_priority ? c->greatest_priority
              : wanted > c->least_priority  ? c->least_priority
                                            : wanted;
     cudaError_t rc = cudaStreamCreateWithPriority(&s->native, cudaStreamNonBlocking, wanted);
-    if (rc == cudaSuccess && priority >= 0) { /* below it is for copies alone */
+    /* below 0 a stream is for copies only, and needs no work memory */
+    if (rc == cudaSuccess && priority >= 0) {
         rc = cudaMalloc(&s->work, DT_CUDA_WORK_BYTES);
     }
     if (rc == cudaSuccess) {
@@ -87,7 +89,8 @@ void *cuda_native(struct dt_stream *s)
     return ((struct cuda_stream *)s)->native;
 }
 
-/* An operation cannot be captured: the capture is given up, and the stream is as before. */
+/* Notes that an operation could not be captured. The capture will be dropped, and the stream has
+ * not failed. */
 static void refuse(struct cuda_stream *s, const struct dt_error *why)
 {
     if (s->refused.status == DT_OK) {
@@ -98,7 +101,7 @@ static void refuse(struct cuda_stream *s, const struct dt_error *why)
 void cuda_stream_fail(struct dt_stream *base, const struct dt_error *why)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    /* a kernel; others mean it */
+    /* the capturing thread means the capture; other threads mean the stream */
     if (__atomic_load_n(&s->capturing, __ATOMIC_ACQUIRE) && pthread_equal(s->capturer, pthread_self()) != 0) {
         refuse(s, why);
         return;
@@ -133,7 +136,7 @@ bool dt_cuda_begin(struct dt_stream *base, struct dt_cuda_launch *out)
     return true;
 }
 
-/* (Records are counted by the thread that drives the stream: this one.) */
+/* (The thread that drives the stream counts its records, and that is this thread.) */
 void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what)
 {
     if (rc != cudaSuccess) {
@@ -155,7 +158,7 @@ void dt_cuda_end(struct dt_stream *base, const char *kernel)
 bool dt_cuda_broken(struct dt_stream *base, const char *what, struct dt_error *err)
 {
     struct cuda_stream *s = (struct cuda_stream *)base;
-    if (s->capturing) { /* to ask would break off the capture */
+    if (s->capturing) { /* a query would break the capture */
         return false;
     }
     cuda_device_use(s->device);
@@ -188,7 +191,7 @@ void cuda_guard(struct dt_stream *base, void *p, size_t size_bytes)
 
 /* ---- functions of the host ---- */
 
-/* On a thread of the runtime, which may not call it. */
+/* Runs on a thread of the runtime, which may not call the runtime. */
 static void CUDART_CB run_call(void *argument)
 {
     struct cuda_call *x = argument;
@@ -200,12 +203,12 @@ static void CUDART_CB run_call(void *argument)
     __atomic_add_fetch(&s->called, 1, __ATOMIC_RELEASE);
 }
 
-/* Until the ring has room; false when the device has failed and runs no functions any more. */
+/* Waits until the ring has room. False: the device has failed and runs no functions any more. */
 static bool wait_for_room(struct cuda_stream *s)
 {
     while (s->call_count - __atomic_load_n(&s->called, __ATOMIC_ACQUIRE) == CALLS) {
         cudaError_t rc = cudaStreamQuery(s->native);
-        (void)cudaGetLastError(); /* that it is not ready counts as an error there */
+        (void)cudaGetLastError(); /* a query of unfinished work counts as an error */
         if (rc != cudaSuccess && rc != cudaErrorNotReady) {
             cuda_check(s, rc, "call");
             return false;

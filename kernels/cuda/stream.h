@@ -1,5 +1,5 @@
-/* What device.c and stream.c share: the device with its table of streams, and how results of the
- * runtime become errors. */
+/* Shared by device.c and stream.c: the device with its table of streams, and how the runtime's
+ * results become errors. */
 #ifndef DT_KERNELS_CUDA_STREAM_H
 #define DT_KERNELS_CUDA_STREAM_H
 
@@ -8,23 +8,24 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 
-#define DT_CUDA_STREAMS 64 /* open at a time, and those that failed */
+#define DT_CUDA_STREAMS 64 /* streams that are open or have failed */
 
-/* How a stream stands. It outlives its stream when that failed: events recorded there still
- * tell. `life` counts the streams that had this place; an event of an earlier one was recorded
- * on a stream that ended well. */
+/* The state of a stream. If a stream failed, its lane outlives it, so that events recorded on it
+ * still report the failure. `life` counts the streams that have used this lane. An event with an
+ * older life was recorded on a stream that ended well. */
 struct cuda_lane {
     uint64_t life;
     bool used, failed;
-    bool copies; /* brings and takes data: who waits for it waits for no peer */
+    bool copies; /* the stream only copies data, so waiting for it is not waiting for a peer */
     struct dt_error why;
-    struct dt_cuda_fault *fault;    /* of the open stream, or null */
-    struct cuda_stream *timed;      /* it, when its waits are timed */
-    uint64_t recorded;              /* events so far */
-    uint64_t done;                  /* of these the host knows that they came through well */
-    uint64_t fails_from;            /* failed: records from this one on carry it */
-    uint64_t seen[DT_CUDA_STREAMS]; /* of each other lane: the latest record that this stream
-                                     * waits for */
+    struct dt_cuda_fault *fault; /* that of the open stream, or null */
+    struct cuda_stream *timed;   /* the open stream, if its waits are timed */
+    uint64_t recorded;           /* number of events so far */
+    /* number of the last event that the host knows to have been reached without failure */
+    uint64_t done;
+    uint64_t fails_from; /* if failed: records from this one on carry the failure */
+    /* of each other lane: the latest record that this stream waits for */
+    uint64_t seen[DT_CUDA_STREAMS];
 };
 
 struct cuda_stream;
@@ -33,21 +34,22 @@ struct cuda_device {
     int index, sm_count, shared_bytes;
     int capability; /* 90: compute capability 9.0 */
     int least_priority, greatest_priority;
-    char name[160];       /* "GPU 0 (NVIDIA H200, bus 0000:3b:00.0)", for messages */
-    cudaStream_t own;     /* clears new memory */
-    pthread_mutex_t lock; /* of the lanes; nobody calls the runtime while he holds it: functions
-                           * of streams take it */
-    bool any_failed;      /* atomic: a look at all lanes is worth it */
+    char name[160];   /* "GPU 0 (NVIDIA H200, bus 0000:3b:00.0)", for messages */
+    cudaStream_t own; /* for clearing new memory */
+    /* guards the lanes. Do not call the runtime with it held: functions that the runtime runs take
+     * it. */
+    pthread_mutex_t lock;
+    bool any_failed; /* atomic; false: no lane needs to be looked at */
     struct cuda_lane lanes[DT_CUDA_STREAMS];
     struct cuda_shares *shares; /* share.c */
 };
 
-/* Makes the device the calling thread's. */
+/* Makes the device the calling thread's current one. */
 void cuda_device_use(const struct cuda_device *c);
-/* Sets err to "what: GPU...: cause" with a status by the kind of the error. -1. Takes the
- * runtime's last error away. */
+/* Sets err to "what: GPU...: cause", with a status by the kind of the error, and clears the
+ * runtime's last error. Returns -1. */
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what);
-/* errors.c: what to do about it, with "; " before it, or "". */
+/* errors.c: advice about the error with "; " before it, or "". */
 const char *cuda_advice(cudaError_t rc);
 
 extern const struct dt_device_sharing dt_cuda_sharing; /* share.c */
@@ -72,24 +74,25 @@ void cuda_record(struct dt_event *e, struct dt_stream *s);
 void cuda_wait(struct dt_event *e, struct dt_stream *s);
 int cuda_sync(struct dt_event *e, double timeout_s, struct dt_error *err);
 
-/* failure.c: how failures travel. All take the device's lock. */
-int cuda_lane_take(struct cuda_device *c, struct dt_cuda_fault *fault); /* a free place, or -1 */
-/* its stream is closed, its work has run */
+/* failure.c: how failures go from stream to stream. All functions take the device's lock. */
+int cuda_lane_take(struct cuda_device *c, struct dt_cuda_fault *fault); /* a free lane, or -1 */
+/* call it when the stream is closed and its work has run */
 void cuda_lane_leave(struct cuda_device *c, int lane);
-/* Fails the lane; records from `from` on carry it (0: all that are not known to be through). The
- * first failure stays. */
+/* Fails the lane. Records from `from` on carry the failure (0: all that are not known to be
+ * complete). The first failure is kept. */
 void cuda_lane_fail(struct cuda_device *c, int lane, uint64_t from, const struct dt_error *why);
-/* Has it failed, by itself, by a fault that a kernel wrote, or by a stream that it waits for? */
+/* True if the lane has failed: by itself, by a fault that a kernel wrote, or through a stream that
+ * it waits for. */
 bool cuda_lane_failed(struct cuda_device *c, int lane, struct dt_error *err);
-/* The number of the next record. */
+/* Returns the number of the next record. */
 uint64_t cuda_lane_record(struct cuda_device *c, int lane, uint64_t *life);
-/* The lane waits for another's record. */
+/* Notes that the lane waits for a record of another lane. */
 void cuda_lane_wait(struct cuda_device *c, int lane, int of, uint64_t life, uint64_t record);
-/* The record came through: 0, or -1 and why its stream had failed before. */
+/* Call it when the record was reached. 0, or -1 with the earlier failure of its stream. */
 int cuda_lane_verdict(struct cuda_device *c, int lane, uint64_t life, uint64_t record, struct dt_error *err);
 
-/* event.c: how long a stream has waited for others, from pairs of events around each wait.
- * Streams of priority 0 have it: those that compute. */
+/* event.c: the time that a stream has waited for others, by pairs of events around each wait. Only
+ * streams of priority 0, which compute, have it. */
 struct cuda_times;
 int cuda_times_open(struct cuda_stream *s);
 void cuda_times_close(struct cuda_stream *s);
@@ -101,17 +104,16 @@ struct cuda_stream {
     int lane;
     void *work;
     struct dt_cuda_fault *fault;
-    struct cuda_times *times; /* null: nobody asks how long it waits */
-    struct cuda_call *calls;  /* ring of host functions */
+    struct cuda_times *times; /* null: waits are not timed */
+    struct cuda_call *calls;  /* ring of functions for the host */
     uint64_t call_count, called;
-    bool capturing; /* graph.c; only the thread that drives the stream looks at the next three */
+    bool capturing; /* graph.c; only the thread that drives the stream uses this and the next two */
     pthread_t capturer;
     struct dt_error refused; /* the first operation that could not be captured */
 };
 
-/* stream.c: takes what the runtime returned when work was enqueued. A refusal fails the stream,
- * and everything recorded from then on carries the failure. During a capture the refusal is only
- * kept. */
+/* stream.c: handles the runtime's result of enqueuing work. An error fails the stream, and
+ * everything recorded from then on carries the failure. During a capture the error is only kept. */
 void cuda_check(struct cuda_stream *s, cudaError_t rc, const char *what);
 
 #endif

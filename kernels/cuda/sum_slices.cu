@@ -1,7 +1,8 @@
-/* Sums (maxima, minima) of several buffers in the order of the canonical tree, with the bits of
- * the CPU. The pointers travel as arguments, so that the host's array is not needed later. Up to
- * 16 buffers are joined in registers, level by level; more of them in groups of 16, which are
- * subtrees of the same tree, and the groups' results on a stack with one place per level. */
+/* Sums (maxima, minima) of several buffers in the order of the canonical tree, with the bits of the
+ * CPU. The pointers are passed as kernel arguments, so the host's array is not needed later. Up to
+ * 16 buffers are combined in registers, level by level. More buffers are combined in groups of 16,
+ * which are subtrees of the same tree; the results of the groups go on a stack with one place per
+ * level. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -12,14 +13,13 @@ enum {
     FEW = 4,
     MOST = 480,
     LEVELS = 5
-}; /* MOST: of the 4 KB of arguments that any
-    * kernel may have; 30 groups */
+}; /* MOST: by the 4 KB of arguments that any kernel may have; 30 groups */
 
 template <int N> struct sources {
     const void *in[N];
 };
 
-/* As on the CPU: a nan stays, whichever side it is on. */
+/* Like on the CPU: a nan stays, on either side. */
 template <typename T> DT_FN T join(int op, T x, T y)
 {
     if (op == DT_OP_SUM) {
@@ -43,8 +43,8 @@ template <> DT_METHOD int32_t join<int32_t>(int op, int32_t x, int32_t y)
     return (op == DT_OP_MAX ? x > y : x < y) ? x : y;
 }
 
-/* One level of the tree over the first WIDTH places, then those above it. A template, as the
- * compiler must know every place. */
+/* One level of the tree over the first WIDTH places, then the levels above it. A template, because
+ * the compiler must know every index. */
 template <typename wide, int W, int CAP, int WIDTH> struct levels {
     static DT_METHOD void run(wide (&x)[CAP][W], int count, int op)
     {
@@ -66,7 +66,7 @@ template <typename wide, int W, int CAP> struct levels<wide, W, CAP, 1> {
     }
 };
 
-/* W elements at i of `count` <= CAP buffers, joined into x[0]. */
+/* Combines W elements, from i on, of `count` <= CAP buffers into x[0]. */
 template <typename T, int W, int CAP>
 DT_FN void join_group(typename wide_of<T>::type (&x)[CAP][W], const void *const *in, int count, int op, int64_t i)
 {
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(256) join_many(T *out, sources<MOST> from, int
 {
     typedef typename wide_of<T>::type wide;
     for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < n; i += (int64_t)gridDim.x * 256) {
-        wide stack[LEVELS]; /* stack[l]: 2^l groups that are joined already, where bit l of the
-                             * number of groups is set */
+        /* stack[l] holds the result of 2^l groups, if bit l of the number of groups is set */
+        wide stack[LEVELS];
         int groups = 0;
         for (int b = 0; b < count; b += GROUP, groups++) {
             wide x[GROUP][1];

@@ -1,24 +1,24 @@
-/* The table of CUDA kernels, their loading, and the text for what a device found wrong. */
+/* The table of CUDA kernels, loading them, and the text of a fault. */
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
 enum { KERNELS = 1024 };
-static const void *kernels[KERNELS]; /* in the order in which initializers ran */
+static const void *kernels[KERNELS]; /* in the order in which the initializers ran */
 static int kernel_count;
 
 bool dt_cuda_kernel_known(const void *kernel)
 {
     if (kernel_count == KERNELS) {
-        abort(); /* before main: whoever adds kernels sees it */
+        abort(); /* runs before main, so a developer who adds too many kernels notices */
     }
     kernels[kernel_count++] = kernel;
     return true;
 }
 
-/* CUDA loads a kernel's code when something of it is first wanted: a launch, or its attributes,
- * some of which only loaded code has. */
+/* CUDA loads a kernel's code at its first launch, or when its attributes are read, some of which
+ * only loaded code has. */
 int dt_cuda_kernels_load(void)
 {
     struct cudaFuncAttributes unused;

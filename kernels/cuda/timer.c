@@ -1,4 +1,4 @@
-/* Timers: a pair of the runtime's events that keep the time. */
+/* Timers: pairs of the runtime's events that record the time. */
 #include "kernels/cuda/timer.h"
 
 #include "kernels/cuda/stream.h"

@@ -1,6 +1,6 @@
-/* What all CUDA kernels use: 16-byte accesses of any element type, conversions, sums over a warp
- * and a block, and the loop over elements. Arithmetic is fp32 (fp64 for fp64) without
- * contraction; kernels ask for fmaf where they want it, as those of the CPU do. */
+/* Used by all CUDA kernels: 16-byte accesses of any element type, conversions, sums over a warp and
+ * a block, and the loop over elements. Arithmetic is fp32 (fp64 for fp64) without contraction.
+ * Kernels call fmaf where they want it, like those of the CPU. */
 #ifndef DT_KERNELS_CUDA_VECTOR_CUH
 #define DT_KERNELS_CUDA_VECTOR_CUH
 
@@ -19,7 +19,7 @@ typedef __half f16;
 
 /* ---- one element ---- */
 
-/* What sums of a type are kept in. */
+/* The type of sums of T. */
 template <typename T> struct wide_of {
     typedef float type;
 };
@@ -59,7 +59,7 @@ template <> DT_METHOD f16 narrow<f16>(float x)
     return __float2half_rn(x);
 }
 
-/* x as the type would keep it */
+/* x, rounded to the type */
 template <typename T> DT_FN float rounded(float x)
 {
     return widen<T>(narrow<T>(x));
@@ -84,8 +84,8 @@ template <> struct chunk_of<1> {
     typedef uint8_t type;
 };
 
-/* W elements between memory and registers. BF16 goes by pairs: a shift and a mask one way, one
- * instruction the other. */
+/* W elements between memory and registers. BF16 is converted in pairs: by a shift and a mask in one
+ * direction, by one instruction in the other. */
 template <typename T, int W> DT_FN void unpack(typename wide_of<T>::type (&x)[W], const void *from)
 {
     T t[W];
@@ -142,8 +142,8 @@ template <> DT_METHOD void pack_up<bf16, 4>(void *to, const float (&x)[4])
     pairs<4>::set(to, x);
 }
 
-/* W elements as they lie in memory, read and written in pieces of up to 16 bytes; the address is
- * a multiple of a piece. */
+/* W elements in their memory type, read and written in pieces of up to 16 bytes. The address is a
+ * multiple of a piece. */
 template <typename T, int W> struct pack {
     typedef typename wide_of<T>::type wide;
     enum { BYTES = (int)sizeof(T) * W, PIECE = BYTES < 16 ? BYTES : 16, COUNT = BYTES / PIECE };
@@ -178,7 +178,7 @@ template <typename T, int W> struct pack {
     }
 };
 
-/* Can pieces of 16 bytes be read from p, and from each row that follows? */
+/* True if pieces of 16 bytes can be read from p, and from each row after it. */
 static inline bool aligned16(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
@@ -216,9 +216,9 @@ DT_FN int warp_min(int x)
     return x;
 }
 
-/* The sum over LANES threads, the same bits in each; `part` holds LANES / 32 floats of shared
- * memory, which nobody may still read when this is called: callers take turns between two of
- * them, so that one barrier is enough. */
+/* Returns the sum over LANES threads, the same bits in each. `part` is shared memory for LANES / 32
+ * floats, which no thread may still be reading. Callers alternate between two of them, so one
+ * barrier is enough. */
 template <int LANES> DT_FN float group_sum(float x, float *part)
 {
     x = warp_sum(x);
@@ -269,7 +269,7 @@ template <int LANES> DT_FN int group_min(int x, int *part)
 
 /* ---- functions ---- */
 
-/* e^x: to 2 ulp for fp32; for bf16 as exact as that needs, in two instructions */
+/* e^x: to 2 ulp for fp32; for bf16 as exact as bf16 needs, in two instructions */
 template <typename T> DT_FN float exponential(float x)
 {
     return expf(x);
@@ -281,12 +281,12 @@ template <> DT_METHOD float exponential<bf16>(float x)
 
 /* ---- the loop over elements ---- */
 
-/* F says what happens to W elements from i on, in two steps, so that all loads of a thread are
- * on their way before the first is used:
+/* F is what happens to W elements from i on. It has two steps, so that all loads of a thread are
+ * issued before the first is used:
  *   begin()               once per thread; false: nothing to do
  *   load<W>(held, i)      held: F::template held<W>
  *   finish<W>(held, i)
- * `vectors` times W elements go by vectors, what is left up to count one by one. */
+ * `vectors` times W elements go by vectors, and the rest up to count one by one. */
 template <typename F, int W, int UNROLL>
 __global__ void __launch_bounds__(256) over_elements(F f, int64_t count, int64_t vectors)
 {
@@ -321,9 +321,9 @@ static inline int64_t parts_of(int64_t count, int64_t part)
     return (count + part - 1) / part;
 }
 
-/* Blocks of a kernel that walks: as many as there is work for, at most `per_sm` for each
- * multiprocessor. Where blocks need nothing of each other this is several times what fits at
- * once: the device then evens out what a fixed share would not. */
+/* Number of blocks of a kernel that walks over its work: one per piece of work, at most `per_sm`
+ * for each multiprocessor. If blocks do not depend on each other, per_sm is several times what fits
+ * at once, and the device balances the load. */
 static inline unsigned walkers(const struct dt_cuda_launch *l, int64_t work, int per_sm)
 {
     int64_t most = (int64_t)l->sm_count * per_sm;

@@ -1,4 +1,5 @@
-/* A job on one host: its coordinator lives here, and nobody else takes part in a decision. */
+/* A job on one host. Its coordinator lives in this process, and no other host takes part in
+ * decisions. */
 #include "launcher/hosts/hosts_private.h"
 
 #include "base/clock.h"
@@ -11,11 +12,11 @@
 #include <string.h>
 
 #define SELF 0       /* this host's number at the coordinator */
-#define LOOKUP_S 5.0 /* for the name of the store's host */
+#define LOOKUP_S 5.0 /* look-up of the name of the store's host */
 
 struct alone {
     struct hosts base;
-    uv_timer_t wake; /* the coordinator has asked for it */
+    uv_timer_t wake; /* fires when the coordinator asked to be called */
     struct coordinator coordinator;
     struct actions actions;
     struct hosts_meeting meeting;
@@ -78,8 +79,8 @@ static void status(const struct hosts *h, struct dt_text *out)
 
 /* ---- begin and end ---- */
 
-/* Names the option that gave an address which no interface of this host has. Another try would
- * fail the same way. */
+/* Names the option whose address belongs to no interface of this host. Another try would fail in
+ * the same way. */
 static int explain_host(const struct options *o, struct dt_error *err)
 {
     bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
@@ -91,8 +92,8 @@ static int explain_host(const struct options *o, struct dt_error *err)
                                                 : OPTION_master_addr));
 }
 
-/* Workers of one host need no name to meet. A name that no name server knows yet, as that of a
- * pod which has just begun, delays nobody. */
+/* Whether no name server knows the host. Workers of one host can meet without a name. So an unknown
+ * name, such as that of a pod that has just started, should delay no job. */
 static bool is_unknown_name(const char *host)
 {
     struct lookup_list list;
@@ -116,7 +117,7 @@ static int open_store(struct alone *a, uv_loop_t *loop, struct dt_error *err)
     if (store_server_open(&a->base.store, loop, &s, err) == 0) {
         return 0;
     }
-    /* no other host has to know it */
+    /* no other host has to know the address */
     bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
     if ((err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) && !own_address && is_unknown_name(host)) {
         (void)snprintf(host, sizeof a->meeting.master_addr, "127.0.0.1");
@@ -131,8 +132,8 @@ static int open_store(struct alone *a, uv_loop_t *loop, struct dt_error *err)
     return range ? dt_wrap(err, "%s", options_source(o, OPTION_port_range)) : -1;
 }
 
-/* Workers that meet on a loopback interface which is down would try until their own time is
- * over. A program may do without it; `train` and the other bundled programs do not. */
+/* Workers that meet on a loopback interface that is down would try until their own timeout. A
+ * user's program may do without the interface; `train` and the other bundled programs cannot. */
 static int check_loopback(const struct options *o, struct dt_error *err)
 {
     if (strcmp(o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {

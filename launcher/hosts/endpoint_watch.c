@@ -1,5 +1,5 @@
-/* One timer. Each try checks anew whether the address is local, because a service's address may
- * move between machines. */
+/* One timer. Each try checks again whether the address is local, because the address of a service
+ * may move between machines. */
 #include "launcher/hosts/endpoint_watch.h"
 
 #include "base/log.h"

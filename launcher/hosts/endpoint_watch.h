@@ -1,13 +1,14 @@
-/* Tries to get the endpoint's port, for an agent of its host that does not hold it: the port was
- * taken when the agent came (perhaps by an outgoing connection that happened to get it), its holder
- * died, or its name was not known yet. The watch tries until it listens there. */
+/* Tries to get the endpoint's port, for an agent on the endpoint's host that does not hold it. The
+ * port may have been taken when the agent came (perhaps by an outgoing connection that happened to
+ * get it), its holder may have died, or the endpoint's name was unknown. The watch tries until it
+ * listens at the port. */
 #ifndef DT_LAUNCHER_HOSTS_ENDPOINT_WATCH_H
 #define DT_LAUNCHER_HOSTS_ENDPOINT_WATCH_H
 
 #include "launcher/net/lookup.h"
 
 struct endpoint_watch_options {
-    const char *host; /* name of the endpoint; must outlive the watch, as user */
+    const char *host; /* name of the endpoint; like `user`, it must outlive the watch */
     int port;
     double every_s; /* between two tries; 0: 1 s */
     lookup_resolver *resolver;
@@ -19,8 +20,8 @@ struct endpoint_watch_options {
 
 struct endpoint_watch;
 
-/* list: the endpoint's addresses; null: they are looked up in the background, again and again until
- * that succeeds. */
+/* list: the endpoint's addresses. Null: the watch looks them up in the background until it finds
+ * them. */
 void endpoint_watch_open(struct endpoint_watch **out, uv_loop_t *loop, const struct endpoint_watch_options *options,
                          const struct lookup_list *list);
 void endpoint_watch_close(struct endpoint_watch *c);

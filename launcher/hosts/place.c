@@ -1,5 +1,6 @@
-/* The address is the one that --local_addr names; else, where the endpoint is held, the
- * endpoint's own; else that of the interface on the way there. */
+/* The address that others are told is the value of --local_addr. Without this option, the holder of
+ * the endpoint uses the endpoint's own address, and other hosts use the address of their interface
+ * on the way to the endpoint. */
 #include "launcher/hosts/place.h"
 
 #include "base/file.h"
@@ -17,21 +18,22 @@
 #include <xxhash.h>
 
 #define JOB_BYTES ((size_t)16 << 20) /* a job file is smaller */
-#define UNNAMED_BYTES 300            /* of what a job without a name runs */
-/* of train's arguments shown where hosts differ; all of them are compared */
+#define UNNAMED_BYTES 300            /* of the line that describes a job without a name */
+/* of train's arguments, for people; the comparison covers all of them */
 #define ARGUMENTS_BYTES 1200
 
-static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up
-                                 * beside everything else */
+/* for the endpoint's name at the start; later look-ups run in the background */
+static const double name_s = 1;
 
 bool hosts_is_loopback(const char *address)
 {
     return address[0] == '\0' || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
-/* ---- what must be alike ---- */
+/* ---- settings that must be the same ---- */
 
-/* Each ends with a NUL. A line of words for people, as far as it goes, and the hash of all. */
+/* arguments: strings, each with its NUL. Appends a line with the words for people, truncated, and
+ * the hash of all. */
 static void add_arguments(const struct dt_text *arguments, struct dt_text *out)
 {
     char shown[ARGUMENTS_BYTES + 1];
@@ -45,7 +47,7 @@ static void add_arguments(const struct dt_text *arguments, struct dt_text *out)
                    (unsigned long long)XXH3_64bits(arguments->data, arguments->size));
 }
 
-/* Of train: what its job file says, wherever it lies, and the other arguments. */
+/* For train: the content of its job file, wherever the file lies, and the other arguments. */
 static void add_job(const struct options *o, struct dt_text *out)
 {
     struct dt_text arguments, file;
@@ -69,8 +71,8 @@ static void add_job(const struct options *o, struct dt_text *out)
     dt_text_clear(&file);
 }
 
-/* At an etcd all jobs meet that were not given a name: what one of them is told by is the
- * program, its arguments, the folder and the user. */
+/* All jobs without a name meet in the same place of an etcd. They are told apart by the program,
+ * its arguments, the folder and the user. */
 static void add_unnamed(const struct options *o, struct dt_text *out)
 {
     char folder[4096] = "?";
@@ -89,10 +91,10 @@ static void add_unnamed(const struct options *o, struct dt_text *out)
     dt_text_clear(&job);
 }
 
-/* Hosts may run programs of different kinds, as torchrun lets them (a parameter server and its
- * trainers); ranks of `train` train the same. --dead_after as it is used, time scale and
- * --rdzv_conf included: a host that reckons with another one lets its workers live when the
- * others begin without it. */
+/* Hosts may run programs of different kinds, as torchrun allows (a parameter server and its
+ * trainers), but all ranks of `train` train the same job. --dead_after is the effective value, with
+ * the time scale and --rdzv_conf. A host with a longer one would let its workers live when the
+ * other hosts begin without it. */
 void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
@@ -109,12 +111,13 @@ void hosts_digest(const struct options *o, char *out, size_t out_bytes)
         DT_VERSION, o->nnodes_min, o->nnodes_max, o->max_restarts, o->dead_after_s, o->rdzv->name,
         o->bundled ? o->program : "of the user", dt_text_str(&job));
     size_t used = strlen(out);
-    if (o->check_code > 0) { /* two such hosts must not begin a job together either */
+    /* random: two hosts whose checks failed must not begin a job together either */
+    if (o->check_code > 0) {
         char own[33];
         dt_text_random(own);
         (void)snprintf(out + used, out_bytes - used, "%s%d %s\n", MEMBER_FAILED_CHECK, o->check_code, own);
     }
-    dt_text_make_harmless(out, true); /* as it is sent, so that equal ones are equal */
+    dt_text_make_harmless(out, true); /* as on the wire, so that equal texts compare equal */
     dt_text_clear(&job);
 }
 
@@ -131,7 +134,7 @@ enum endpoint_choice hosts_endpoint_choice(const struct options *o)
     return o->is_host < 0 ? ENDPOINT_AUTO : o->is_host > 0 ? ENDPOINT_HOST : ENDPOINT_JOIN;
 }
 
-/* self->address; "" when only the first link will tell. */
+/* Sets self->address. It is "" if only the first link can tell it. */
 static int publish(const struct hosts_place *p, const struct options *o, struct peer_info *self, struct dt_error *err)
 {
     struct lookup_list local;
@@ -155,9 +158,9 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
             }
             console_say("dtrun: warning: %s is %s on this host; others are told the address at which they come\n",
                         o->master_addr, here);
-        } else if (warning != NULL && o->check_code == 0 &&
+        } else if (warning != NULL && o->check_code == 0 && /* not if neither option was given */
                    !(strcmp(options_source(o, OPTION_rdzv_endpoint), "default") == 0 &&
-                     strcmp(options_source(o, OPTION_master_addr), "default") == 0)) { /* said: not given */
+                     strcmp(options_source(o, OPTION_master_addr), "default") == 0)) {
             console_say("dtrun: %s\n", warning);
         }
         return 0;
@@ -172,15 +175,16 @@ static int publish(const struct hosts_place *p, const struct options *o, struct 
             break;
         }
     }
-    if (o->etcd.endpoint_count > 0) { /* an etcd, or a gateway to it, on this host: others come
-                                       * by another way */
+    /* The etcd, or a gateway to it, is on this host. Other hosts come by another way. */
+    if (o->etcd.endpoint_count > 0) {
         return endpoint_published(&(struct lookup_list){0}, self->address, sizeof self->address, NULL, err);
     }
-    self->address[0] = '\0'; /* the first link will tell */
+    self->address[0] = '\0'; /* the first link tells it */
     return 0;
 }
 
-/* On one machine only one of two hosts with node rank 0 gets the endpoint's port. */
+/* If two hosts on one machine have node rank 0, only one of them gets the endpoint's port. Explains
+ * the error of the other. */
 static int explain_taken(const struct options *o, struct dt_error *err)
 {
     char owner[128];
@@ -197,8 +201,8 @@ static int explain_taken(const struct options *o, struct dt_error *err)
                    o->master_port, atoi(owner + strlen("pid ")), given ? "" : " (the default)", o->nnodes_max - 1);
 }
 
-/* Node rank 0 leads, and the others look for it at an address that this host does not have. It
- * may still be right: an address can be translated. */
+/* Node rank 0 leads, but the others look for it at an address that this host does not have. This
+ * may still be right, because an address can be translated. */
 static void warn_elsewhere(const struct options *o)
 {
     const char *source = options_source(o, OPTION_node_rank);
@@ -220,7 +224,7 @@ int hosts_place_open(struct hosts_place *p, const struct options *o, struct peer
 {
     struct endpoint decided = {.fd = -1, .why = "an etcd"};
     enum endpoint_choice choice = hosts_endpoint_choice(o);
-    /* a name server may know it later */
+    /* a name server may learn the name later */
     if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) {
         p->endpoint.count = 0;
         (void)snprintf(trouble, trouble_bytes, "%s", err->text);
@@ -250,7 +254,7 @@ int hosts_place_open(struct hosts_place *p, const struct options *o, struct peer
     }
     int fd = decided.fd;
     self->port = decided.port;
-    /* node rank 0 may begin after us on this machine */
+    /* keep the endpoint's port free: node rank 0 may begin after us on this machine */
     const struct dt_ports range = dt_ports_but(o->port_lo, o->port_hi, o->master_port);
     if (!decided.hosts && endpoint_listen(0, &range, &fd, &self->port, err) != 0) {
         return -1;

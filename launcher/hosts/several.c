@@ -1,8 +1,8 @@
 /* A job on several hosts, as one agent sees it: the member (rounds/member.h) with its links, its
  * clock and the endpoint, and the workers' store on the same port. Hooks of the link become calls
- * of the member (several_links.c), hooks of the member become frames and actions
- * (several_member.c). The member is never called from within one of its hooks: the link queues
- * frames, the job queues actions. One timer serves the member; another says for whom we wait. */
+ * of the member (several_links.c). Hooks of the member become frames and actions
+ * (several_member.c). No hook of the member calls the member: the link queues frames, and the job
+ * queues actions. One timer serves the member; another prints a line while we wait. */
 #include "launcher/hosts/several_private.h"
 
 #include "base/clock.h"
@@ -24,7 +24,7 @@
 _Static_assert(MESSAGE_LOCAL_MAX == OPTIONS_MAX_LOCAL && COORDINATOR_MAX_NODES == OPTIONS_MAX_NODES,
                "what may be asked for may be said");
 
-static const double wait_line_s = 10; /* between two lines about a wait */
+static const double wait_line_s = 10; /* between two lines of one wait */
 
 void several_say(const char *line)
 {
@@ -55,7 +55,7 @@ static void on_tick(uv_timer_t *timer)
     s->base.hooks.settle(s->base.hooks.user);
 }
 
-/* ---- from the question what all workers do (query/gather.h) ---- */
+/* ---- gathering what all workers do (query/gather.h) ---- */
 
 static void own_rows(void *user, struct dt_text *out)
 {
@@ -86,7 +86,7 @@ static void on_etcd_trouble(void *user, const char *why)
     hosts_wait_trouble(&s->wait, why != NULL ? why : "", 0);
 }
 
-static void on_forsaken(void *user, uint64_t peer, enum port_probe_end end)
+static void on_leader_probed(void *user, uint64_t peer, enum port_probe_end end)
 {
     struct several *s = user;
     if (end == PORT_REFUSED) {
@@ -95,14 +95,14 @@ static void on_forsaken(void *user, uint64_t peer, enum port_probe_end end)
     }
 }
 
-/* Only while the address belongs to this machine: another machine that has it now proves
- * nothing. */
-static void on_etcd_knock(void *user, const struct peer_info *at)
+/* Only if the address belongs to this machine now. If another machine has it, a refused connection
+ * proves nothing. */
+static void probe_leader(void *user, const struct peer_info *at)
 {
     struct several *s = user;
     if (dt_net_is_here(at->address)) {
         port_probe_open(&s->probes, s->tick.loop, at->id, at->address, at->port, s->base.o->dead_after_s / 5,
-                        on_forsaken, s);
+                        on_leader_probed, s);
     }
 }
 
@@ -178,8 +178,8 @@ static int open_network_with(struct several *s, uv_loop_t *loop, struct member_o
         (void)close(fd);
         return -1;
     }
-    /* once per job: by the holder of the endpoint. A loopback endpoint is open to others, too
-     * (net/endpoint.c) */
+    /* Only the holder of the endpoint warns, once per job. Other hosts can reach even a loopback
+     * endpoint (net/endpoint.c). */
     if (!key->given && o->check_code == 0 && (s->place.hosts || o->etcd.endpoint_count > 0)) {
         console_say("dtrun: %s\n", secure_no_key_warning());
     }
@@ -194,7 +194,7 @@ static int open_network(struct several *s, uv_loop_t *loop, struct member_option
     return result;
 }
 
-/* ---- what the job asks ---- */
+/* ---- calls of the job ---- */
 
 static void tell(struct hosts *h, const struct event *e)
 {
@@ -202,7 +202,7 @@ static void tell(struct hosts *h, const struct event *e)
     double now_s = dt_now_s();
     if (e->kind == EVENT_JOIN && s->wait.since_s < 0) {
         s->wait.since_s = now_s;
-        if (h->o->check_code == 0) { /* else it waits for nobody */
+        if (h->o->check_code == 0) { /* after a failed check this host waits for no round */
             start_news(s);
         }
     }
@@ -213,7 +213,7 @@ static void tell(struct hosts *h, const struct event *e)
 static struct hosts_view view(const struct hosts *h)
 {
     const struct member *m = &((const struct several *)h)->member;
-    const struct coordinator *c = m->leading.coordinator; /* null: another host leads, or none */
+    const struct coordinator *c = m->leading.coordinator; /* null: another host leads, or no host */
     const char *address = m->options.self.address;
     int used = c != NULL ? c->restarts_used : m->record.restarts_used;
     return (struct hosts_view){.others = true,
@@ -344,8 +344,8 @@ static void fill_member_options(const struct options *o, struct member_options *
     dt_text_make_harmless(m->self.host, false);
 }
 
-/* The member takes part from now on: it leads where this host holds the endpoint, else it seeks a
- * leader, and the endpoint's port is taken once it is free on this host. */
+/* The member takes part from now on. If this host holds the endpoint, the member leads; otherwise
+ * it seeks a leader, and the watch takes the endpoint's port once it is free on this host. */
 static int begin(struct several *s, uv_loop_t *loop, const struct member_options *m, struct dt_error *err)
 {
     const struct options *o = s->base.o;
@@ -354,7 +354,7 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
                                    .moved = on_etcd_moved,
                                    .trouble = on_etcd_trouble,
                                    .refused = on_etcd_refused,
-                                   .knock = on_etcd_knock};
+                                   .probe_port = probe_leader};
     member_init(&s->member, m, &hooks);
     if (o->etcd.endpoint_count > 0 && etcd_witness_open(&s->etcd, loop, o, &s->member, &e, err) != 0) {
         return -1;
@@ -365,7 +365,7 @@ static int begin(struct several *s, uv_loop_t *loop, const struct member_options
                                            .port = o->master_port,
                                            .every_s = 1 / o->time_scale,
                                            .user = s,
-                                           .got = several_claimed};
+                                           .got = several_endpoint_got};
         endpoint_watch_open(&s->watch, loop, &c, s->place.endpoint.count > 0 ? &s->place.endpoint : NULL);
     }
     follow_up(s);

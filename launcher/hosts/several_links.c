@@ -1,4 +1,4 @@
-/* What comes over the links of a job on several hosts becomes calls of the member. */
+/* Events of the links of a job on several hosts become calls of the member. */
 #include "launcher/hosts/several_private.h"
 
 #include "base/clock.h"
@@ -11,13 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double skew_s = 30;     /* between two clocks; the time of a message on its way is
-                                      * no skew */
-static const double name_line_s = 5; /* an endpoint's name that means nothing is said after this */
+/* least difference between two clocks that people are told of; longer than any message takes */
+static const double skew_s = 30;
+/* people are told of an unknown endpoint name after this time */
+static const double name_line_s = 5;
 
-/* Publishes the address at which a peer came to this host, when no other is known but a loopback
- * address, or the endpoint's name as this host reads it: other hosts may read the name as another
- * address (a container's own name). */
+/* Publishes the local address to which a peer connected, in two cases: only a loopback address is
+ * known so far, or the address came from the endpoint's name. Other hosts may resolve the name to
+ * another address (a container's own name). */
 static void learn_address(struct several *s, uint64_t peer, const char *host)
 {
     struct peer_info *self = &s->member.options.self;
@@ -74,7 +75,8 @@ static void on_down(void *user, uint64_t peer, enum link_end end)
     several_moved(s);
 }
 
-/* Says once per peer that its clock differs from ours: people compare times in logs and files. */
+/* Tells people once per peer that its clock differs from ours, because people compare times in logs
+ * and files. */
 static void note_skew(struct several *s, uint64_t peer, const struct message_join *join)
 {
     double ahead_s = join->clock_s - dt_wall_s();
@@ -91,7 +93,7 @@ static void note_skew(struct several *s, uint64_t peer, const struct message_joi
                 join->info.host, fabs(ahead_s), ahead_s > 0 ? "ahead of" : "behind", s->member.options.self.host);
 }
 
-/* The peer's message makes no sense here. The peer may come again, with a new link. */
+/* Refuses a message that makes no sense here. The peer may come again with a new link. */
 static void refuse_message(struct several *s, uint64_t peer, const struct dt_error *err)
 {
     const struct member_peer *p = member_find(&s->member, peer);
@@ -145,15 +147,15 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
 {
     struct several *s = user;
     dt_log(DT_LOG_DEBUG, "nodes", "connect %016llx: %s", (unsigned long long)peer, err->text);
-    /* it has another key, or is another run or program */
+    /* the peer has another key, or is another run or program */
     bool refused = err->status == DT_INVALID || err->status == DT_IN_USE;
-    /* the endpoint that we hold is in no trouble */
+    /* if we hold the endpoint, it has no trouble */
     if (peer == 0 && (!s->place.hosts || refused)) {
         hosts_wait_trouble(&s->wait, err->text, err->digest);
         bool sure = err->status == DT_INVALID &&
                     hosts_wait_key_refused(&s->wait, err->text, err->digest, dt_now_s(), s->base.o->time_scale);
         bool denied = refused && strcmp(s->wait.trouble, s->wait.denied) != 0;
-        if (denied) { /* waiting will hardly help */
+        if (denied) { /* waiting will hardly help, so people are told now */
             memcpy(s->wait.denied, s->wait.trouble, sizeof s->wait.denied);
             s->wait.denied_digest = err->digest;
             several_say(s->wait.trouble);
@@ -178,15 +180,14 @@ struct link_hooks several_link_hooks(struct several *s)
                                .other_version = on_other_version};
 }
 
-/* This host listens at the endpoint's port from now on, so that hosts which come late find the
- * job there. */
-void several_claimed(void *user, int fd, const struct lookup_list *list)
+/* This host listens at the endpoint's port from now on, so that late hosts find the job there. */
+void several_endpoint_got(void *user, int fd, const struct lookup_list *list)
 {
     struct several *s = user;
     struct dt_error err;
     endpoint_watch_close(s->watch);
     s->watch = NULL;
-    if (s->member.role == MEMBER_OVER) { /* its holder just ended the job */
+    if (s->member.role == MEMBER_OVER) { /* the former holder just ended the job */
         (void)close(fd);
         return;
     }
@@ -200,7 +201,7 @@ void several_claimed(void *user, int fd, const struct lookup_list *list)
     struct peer_info *self = &s->member.options.self;
     s->place.endpoint = *list;
     s->place.hosts = true;
-    hosts_wait_trouble(&s->wait, "", 0); /* was with the endpoint of somebody else */
+    hosts_wait_trouble(&s->wait, "", 0); /* the trouble was with the endpoint of another host */
     self->port = s->base.o->master_port;
     link_set_port(s->link, self->port);
     if (self->address[0] == '\0') {

@@ -1,4 +1,4 @@
-/* What the member of a job on several hosts wants becomes frames, connections and actions. */
+/* Hooks of the member of a job on several hosts become frames, connections and actions. */
 #include "launcher/hosts/several_private.h"
 
 #include "base/clock.h"
@@ -41,8 +41,8 @@ static const struct peer_info *leader_of(const struct several *s, const struct r
     return r->leader == s->member.options.self.id ? &s->member.options.self : NULL;
 }
 
-/* Another host's address, as this host uses it: the scope of a link-local address is an interface
- * of that host, and has to be one of ours here. */
+/* Another host's address, in the form in which this host can use it. The scope of a link-local
+ * address names an interface of that host, so it is replaced by one of ours. */
 static const char *from_here(const struct several *s, const char *address, char *out, size_t out_bytes)
 {
     const char *theirs = strchr(address, '%'), *ours = strchr(s->member.options.self.address, '%');
@@ -53,8 +53,8 @@ static const char *from_here(const struct several *s, const char *address, char 
     return out;
 }
 
-/* An address of this host that leads here from this host, too: a translated one, which leads
- * other hosts here, may not. */
+/* An address of this host that also works from this host itself. A translated address, by which
+ * other hosts reach us, may not. */
 static const char *own_way(const struct several *s, const char *address, bool endpoint, char *out, size_t out_bytes)
 {
     struct lookup_list list;
@@ -62,7 +62,7 @@ static const char *own_way(const struct several *s, const char *address, bool en
     if (endpoint ? !s->place.translated : dt_net_is_here(address)) {
         return address;
     }
-    /* a number: nobody is asked */
+    /* numeric, so no name server is asked */
     bool known = endpoint || lookup_now(address, s->base.o->master_port, &list, &ignored) == 0;
     const struct lookup_list *to = endpoint ? &s->place.endpoint : &list;
     bool routed = known && to->count > 0 &&
@@ -70,8 +70,9 @@ static const char *own_way(const struct several *s, const char *address, bool en
     return routed ? out : address;
 }
 
-/* MASTER_ADDR of the workers here. While node rank 0 leads at a static endpoint, it is what this
- * host was told, as with torchrun; else the address at which others reach the leader. */
+/* MASTER_ADDR of the workers here. While node rank 0 leads at a static endpoint, it is the address
+ * that this host was given, as with torchrun. Otherwise it is the address at which others reach the
+ * leader. */
 static const char *address_of_store(const struct several *s, const struct peer_info *leader, char *out,
                                     size_t out_bytes)
 {
@@ -94,8 +95,8 @@ void several_find_holder(struct several *s)
     s->wait.holder[0] = (char)(found ? s->wait.holder[0] : '\0');
 }
 
-/* Where the workers of the round that starts meet. */
-static void meet(struct several *s, const struct record *record, const char *sizes)
+/* Notes where the workers of the next round meet. */
+static void fill_meeting(struct several *s, const struct record *record, const char *sizes)
 {
     char store[LOOKUP_NAME_BYTES];
     const struct peer_info *leader = leader_of(s, record);
@@ -130,12 +131,12 @@ static void act(void *user, const struct action *a, const struct record *record,
         several_say(why);
     }
     if (a->kind == ACTION_START) {
-        meet(s, record, why != NULL ? why : "");
+        fill_meeting(s, record, why != NULL ? why : "");
     }
     s->base.hooks.act(s->base.hooks.user, a, a->kind == ACTION_START ? &s->meeting : NULL);
 }
 
-/* Each round begins with an empty store, whether this agent's own host is in it or not. */
+/* Each round begins with an empty store, whether the leader's own host is in the round or not. */
 static void serve(void *user, int world_size)
 {
     struct several *s = user;
@@ -184,7 +185,7 @@ static void on_probed(void *user, uint64_t peer, enum port_probe_end end)
     bool open = end == PORT_OPEN;
     dt_log(DT_LOG_INFO, "nodes", "%016llx %s", (unsigned long long)peer,
            open ? "takes connections" : "takes no connections");
-    member_knocked(&s->member, peer, open, dt_now_s());
+    member_port_probed(&s->member, peer, open, dt_now_s());
     several_moved(s);
 }
 
@@ -211,5 +212,5 @@ struct member_hooks several_member_hooks(struct several *s)
                                  .serve = serve,
                                  .drop = drop,
                                  .say = member_line,
-                                 .knock = probe_peer};
+                                 .probe_port = probe_peer};
 }

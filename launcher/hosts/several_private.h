@@ -1,4 +1,4 @@
-/* Between the files several*.c only: one agent of a job on several hosts. */
+/* Interfaces between the files several*.c: one agent of a job on several hosts. */
 #ifndef DT_LAUNCHER_HOSTS_SEVERAL_PRIVATE_H
 #define DT_LAUNCHER_HOSTS_SEVERAL_PRIVATE_H
 
@@ -12,8 +12,8 @@
 #include "launcher/query/gather.h"
 #include "launcher/rounds/member.h"
 
-#define SEVERAL_SKEWED 16          /* so many clocks that differ are said */
-#define SEVERAL_REFUSED_LINE_S 5.0 /* between two lines about messages that were refused */
+#define SEVERAL_SKEWED 16          /* most peers whose clock differs that people are told of */
+#define SEVERAL_REFUSED_LINE_S 5.0 /* time between two lines about refused messages */
 
 struct several {
     struct hosts base;
@@ -21,44 +21,44 @@ struct several {
     struct link *link;
     struct gather *gather;
     struct port_probe *probes;
-    struct endpoint_watch *watch; /* on the endpoint's port, while another process has it; or null */
-    struct etcd_witness *etcd;    /* in place of the endpoint; or null */
+    struct endpoint_watch *watch; /* on the endpoint's port, if another process has it; or null */
+    struct etcd_witness *etcd;    /* used instead of an endpoint; or null */
     uv_timer_t tick, news;
     struct hosts_place place;
     struct hosts_wait wait;
     struct hosts_meeting meeting; /* of the newest START */
     double open_s;
-    double refused_s;  /* when a refused message was last said */
-    bool told_name;    /* people know that the endpoint's name means nothing */
-    bool store_used;   /* by workers of a round */
-    struct message in; /* decoded */
+    double refused_s;  /* when people were last told of a refused message */
+    bool told_name;    /* people were told that the endpoint's name is unknown */
+    bool store_used;   /* workers of a round have used it */
+    struct message in; /* the decoded message */
     struct message out_join;
-    uint64_t skewed[SEVERAL_SKEWED]; /* peers whose clock was said to be off */
+    uint64_t skewed[SEVERAL_SKEWED]; /* peers for which people were told that the clock differs */
     int skewed_count;
-    struct dt_text out; /* encoded */
+    struct dt_text out; /* the encoded message */
 };
 
 /* ---- several.c ---- */
 
 void several_say(const char *line);
-/* The member was called: follows its deadlines, which may be others now, then lets the job carry
- * out what the member said. The deadline of our workers comes first, before a worker starts. */
+/* Call it after each call of the member. It follows the member's deadlines, which may have changed,
+ * and lets the job act. */
 void several_moved(struct several *s);
 
 /* ---- several_links.c ---- */
 
 struct link_hooks several_link_hooks(struct several *s);
-/* The watch has got the endpoint's port. */
-void several_claimed(void *user, int fd, const struct lookup_list *list);
+/* The watch got the endpoint's port. */
+void several_endpoint_got(void *user, int fd, const struct lookup_list *list);
 
 /* ---- several_member.c ---- */
 
 struct member_hooks several_member_hooks(struct several *s);
 void several_send(void *user, uint64_t peer, const struct message *m);
-/* Ends a job that has not begun a round, for nothing is lost by it; else nothing happens. */
+/* Ends a job that has not begun a round, because nothing is lost then. Otherwise does nothing. */
 void several_end_at_once(struct several *s, int code, const char *why);
-/* Fills in s->wait.holder: the process of this host that has the endpoint's port and is no agent
- * that answers; "" if there is none. */
+/* Sets s->wait.holder: the process of this host that holds the endpoint's port and does not answer
+ * as an agent; "" if there is none. */
 void several_find_holder(struct several *s);
 
 #endif

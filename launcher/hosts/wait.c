@@ -36,14 +36,14 @@ bool hosts_wait_is_key(const struct hosts_wait *w, const struct member *m)
     return w->key_refusals >= HOSTS_WAIT_REFUSALS && m->record.round == 0;
 }
 
-/* Why nobody answers: the newest trouble, unless that is what an endpoint does who heard our
- * wrong key too often. */
+/* Why no agent answers: the newest trouble. But an endpoint that got our wrong key too often stops
+ * answering; then the reason is the key. */
 static const char *why_of(const struct hosts_wait *w, const struct member *m)
 {
     return hosts_wait_is_key(w, m) ? w->key : w->trouble;
 }
 
-/* The same, without the endpoint's address where that has been said just before. */
+/* The same, without the endpoint's address if the line begins with it already. */
 static const char *why_at_endpoint(const struct hosts_wait *w, const struct member *m, const struct options *o)
 {
     const char *why = why_of(w, m);
@@ -55,7 +55,7 @@ static const char *why_at_endpoint(const struct hosts_wait *w, const struct memb
     return why + (same ? n : 0);
 }
 
-/* It may be no agent. */
+/* The holder may not be an agent. */
 static void add_holder(const struct hosts_wait *w, const struct member *m, struct dt_text *out)
 {
     if (w->holder[0] != '\0' && !hosts_wait_is_key(w, m)) {
@@ -67,8 +67,7 @@ void hosts_wait_endpoint(const struct hosts_wait *w, const struct member *m, con
                          struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
-    bool is_static = o->rdzv->by_rank; /* then the host that was to listen
-                                                              * has a number */
+    bool is_static = o->rdzv->by_rank; /* the host that should listen has node rank 0 */
     dt_text_printf(out, "endpoint %s port %d%s: %s", o->master_addr, o->master_port,
                    is_static && o->node_rank != 0 ? ", of node rank 0" : "", why[0] != '\0' ? why : "no answer");
     add_holder(w, m, out);
@@ -78,14 +77,14 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
-    uint32_t said = 0; /* the digest of what is in `out` */
+    uint32_t said = 0; /* digest of the reason that `out` holds */
     if (m->leading.coordinator != NULL) {
         const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->leading.coordinator->node_count,
                        o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
         said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
-        if (lost == NULL) { /* else that one is named */
+        if (lost == NULL) { /* otherwise the cause names the missing host */
             member_missing(m, out);
         }
     } else if (m->node.wait_text[0] != '\0') {
@@ -98,13 +97,13 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
         dt_text_printf(out, "; first cause: round %d ended: ", lost->round);
-        cause_add_line(&lost->cause, out); /* what was to come next is past */
+        cause_add_line(&lost->cause, out); /* without the consequences, which are past */
     } else if (lost != NULL) {
         dt_text_printf(out, "; cause: %s", lost->text);
     }
 }
 
-/* Hosts that may know a coordinator, when the endpoint does not. */
+/* Appends the hosts that may know a coordinator when the endpoint does not. */
 static void add_council(const struct member *m, struct dt_text *line)
 {
     const struct record *r = &m->record;

@@ -1,6 +1,6 @@
-/* The table is at the end; read it first. Each action changes the state and lists what is to be
- * done. Empty cells are events that come too late to matter (a worker that ends while all are
- * being ended, a grace time that ran out when nobody was left). */
+/* The table is at the end; read it first. Each action changes the state and lists what to do. Empty
+ * cells are events that come too late to matter (a worker that ends while all are being ended, a
+ * grace time that expires when no worker is left). */
 #include "launcher/job/agent.h"
 
 #include "base/error.h"
@@ -18,8 +18,8 @@ static void to_do(struct agent *a, enum agent_do what)
     a->todo[a->do_count++] = what;
 }
 
-/* Ends the workers without asking them to save: those with a page leave their waits at once, all
- * get TERM, and KILL after the grace. */
+/* Ends the workers without asking them to save. Workers with a page leave their waits at once. All
+ * get TERM, and KILL after the grace time. */
 static void wind_down(struct agent *a)
 {
     a->state = AGENT_STOPPING;
@@ -58,7 +58,8 @@ static void count_saved(struct agent *a, int value)
     a->saved = true;
 }
 
-/* While saving: the others would wait for it, and nothing can be saved without it. */
+/* A worker failed during a save. The others would wait for it, and nothing can be saved without
+ * it. */
 static void bad_stopping(struct agent *a, int value)
 {
     (void)value;
@@ -80,7 +81,7 @@ static bool is_permanent(const struct agent *a, int code)
     return a->options.bundled && (code == DT_EXIT_PERMANENT || code == DT_EXIT_USAGE);
 }
 
-/* What the job ends with if this failure is the last one. */
+/* The exit code of the job if no restart follows this failure. */
 static int code_of_failure(const struct agent *a, int value)
 {
     if (is_permanent(a, value)) {
@@ -114,8 +115,8 @@ static void end_round(struct agent *a, int value)
     wind_down(a);
 }
 
-/* A host was lost meanwhile: nothing can be saved without it. A stop is not given up; the round
- * that it ends is over only when its coordinator is lost. */
+/* A host was lost during the stop, so nothing can be saved. A pause is given up. A stop is not; it
+ * gets END only when its coordinator is lost. */
 static void end_stopping(struct agent *a, int value)
 {
     (void)value;
@@ -165,7 +166,7 @@ static void stop_again(struct agent *a, int value)
 {
     if (value == COORDINATOR_KILL) {
         to_do(a, AGENT_DO_KILL);
-    } else if (a->pausing) { /* the whole job after all */
+    } else if (a->pausing) { /* now the whole job stops */
         a->pausing = false;
         a->code = value;
     }
@@ -188,14 +189,14 @@ static void rejoin(struct agent *a, int value)
     (void)value;
     a->state = AGENT_JOINING;
     to_do(a, AGENT_DO_TELL_JOIN);
-    if (a->stop_wanted && !a->pausing) { /* the coordinator that let it go round is gone, and the
-                                          * next one knows nothing of it */
+    /* the coordinator that ordered the stop is gone, and the next one does not know of it */
+    if (a->stop_wanted && !a->pausing) {
         to_do(a, AGENT_DO_TELL_STOP);
     }
 }
 
-/* The coordinator answers with a stop or, when a round is being ended anyway, by sending us home
- * when we come to join the next. */
+/* The coordinator answers with a stop. If a round is being ended anyway, it sends LEAVE or the
+ * verdict when we join the next round. */
 static void wish(struct agent *a, int value)
 {
     (void)value;
@@ -211,21 +212,23 @@ static void now(struct agent *a, int value)
     to_do(a, AGENT_DO_KILL);
 }
 
-/* Nothing runs here that would have to be ended first. */
+/* No workers run here, so there is nothing to end first. */
 static void now_idle(struct agent *a, int value)
 {
     exit_now(a, 128 + value);
 }
 
-/* The workers of all hosts are killed. What comes of that is for the coordinator to say, so that
- * it is the same for all. Who leaves alone, can tell nobody or insists once more ends at once. */
+/* Kills the workers of all hosts. The coordinator decides the exit code, so that it is the same on
+ * all hosts. A node that leaves alone, that has no coordinator, or that is asked once more ends at
+ * once. */
 static void insist(struct agent *a, int value)
 {
     if (a->verdict || a->pausing || a->orphaned || a->insisted) {
         now(a, value);
         return;
     }
-    if (a->state == AGENT_RUNNING) { /* the coordinator's answer to the wish is on its way */
+    /* the coordinator's answer to the first request is on its way */
+    if (a->state == AGENT_RUNNING) {
         a->state = AGENT_STOPPING;
         a->stop_wanted = true;
         a->code = 128 + value;
@@ -252,8 +255,8 @@ static void grace_over(struct agent *a, int value)
     to_do(a, AGENT_DO_KILL);
 }
 
-/* All ended by themselves: with 0, or after a stop that nobody told us of (a scheduler that
- * signals each process). */
+/* All workers ended by themselves: with 0, or after a stop that the agent was not told of (a
+ * scheduler that signals each process). */
 static void gone_running(struct agent *a, int value)
 {
     (void)value;

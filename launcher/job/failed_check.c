@@ -1,8 +1,8 @@
-/* A host that cannot take part: the check of the job failed here (another file lies at that
- * path, a folder may not be written). It has said why; the others would wait for it until
- * --join_timeout. So it comes to the endpoint like a host that wants in, with a digest that fits
- * nobody's and says what happened, and goes when that is known there, or nobody came for some
- * seconds. */
+/* A host that cannot take part, because the check of the job failed here (another file lies at
+ * that path, a folder is not writable). The reason was printed. The other hosts would wait for
+ * this one until --join_timeout. So it asks for a place like any host, with a digest that
+ * matches no other and describes the failure. It ends when the others know, or when no host came
+ * for some seconds. */
 #include "base/clock.h"
 #include "launcher/output/console.h"
 #include "launcher/job/job.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define TELL_S 10.0
-#define SAY_S 2.0 /* a person waits for the prompt */
+#define SAY_S 2.0 /* short, because a person waits for the prompt */
 
 struct check {
     uv_loop_t loop;
@@ -23,7 +23,8 @@ struct check {
     struct hosts *hosts;
 };
 
-/* A refusal. Nothing else comes with such a digest, but an end counts, too. */
+/* The answer is a refusal. No other answer comes to such a digest, but an end of the job counts,
+ * too. */
 static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {
     struct check *c = user;
@@ -73,8 +74,8 @@ void job_tell_failed_check(const struct options *o, int code, int signal_fd)
 {
     struct check c = {.signal_fd = signal_fd};
     struct options told = *o;
-    struct dt_error hidden; /* whatever keeps us from the others, they will find out by
-                             * themselves */
+    /* errors about reaching the others are hidden; they will find out by themselves */
+    struct dt_error hidden;
     if (o->nnodes_max <= 1 || code <= 0 || code > 128 || uv_loop_init(&c.loop) != 0) {
         return;
     }

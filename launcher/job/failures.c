@@ -1,6 +1,6 @@
-/* Order of exits says little about causes: a crashing worker may take seconds to write its
- * traceback while its peers, which only lost the connection, are gone at once. So nothing is
- * decided before all have ended. */
+/* The order of exits tells little about causes. A crashing worker may take seconds to write its
+ * traceback, while its peers, which only lost the connection, end at once. So nothing is decided
+ * before all workers have ended. */
 #include "launcher/job/failures.h"
 
 #include "base/cgroup.h"
@@ -89,8 +89,8 @@ static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t s
     return true;
 }
 
-/* Words that say more than the exit code does, or nothing; and whether it was for memory. note:
- * of whoever ended it; own: its own, on its page. */
+/* Writes a note if it can say more than the exit code, and whether the cause was memory. note: from
+ * the part of dtrun that ended the worker. own: the worker's own error, on its page. */
 static void write_note(const struct failures *f, const struct worker *one, const char *note, const struct dt_error *own,
                        struct report_failure *x)
 {
@@ -161,15 +161,15 @@ static bool is_named(const struct report_failure *x)
     return x->blame.fault == DT_FAULT_FAILED;
 }
 
-/* It says by itself why it ended, and not only that it was told to. */
+/* Whether the worker gave its own reason, and not only that it was told to end. */
 static bool has_own_words(const struct report_failure *x)
 {
     return x->note[0] != '\0' && x->blame.told == DT_TOLD_NOT && x->status != DT_STOPPED;
 }
 
-/* All ranks end with the error of one, in the same words. When that one is here it is the cause,
- * and the others merely followed: also when it was the last to end, and was told to by then. Of
- * one on another host we know what its followers say. */
+/* All ranks may end with the error of one rank, in the same words. If that rank is here, it is the
+ * cause and the others only followed, even if it ended last and was told to end by then. If it is
+ * on another host, its followers' error is all that is known here. */
 static void follow(struct failures *f, struct report_failure *x)
 {
     int named = x->exit_code != DT_EXIT_TEMPORARY && is_named(x) && x->blame.rank != x->rank ? x->blame.rank : -1;
@@ -196,8 +196,8 @@ static void follow(struct failures *f, struct report_failure *x)
     x->follows = named;
 }
 
-/* A rank that merely lost another one is not the cause when that one is here, too, and has words of
- * its own: that its GPU failed, say. It may take longer to end. */
+/* A rank that only lost another rank is not the cause if that rank is here, too, and gives its own
+ * reason, for example that its GPU failed. That rank may take longer to end. */
 static void yield(struct failures *f, struct report_failure *x)
 {
     int lost = x->exit_code == DT_EXIT_TEMPORARY && x->blame.fault == DT_FAULT_LOST && x->blame.rank != x->rank
@@ -213,7 +213,7 @@ static void yield(struct failures *f, struct report_failure *x)
     }
 }
 
-/* A rank of ours told others what is in `heard`: it failed by itself. */
+/* Whether a rank of ours told others the error in `heard`. Then it failed by itself. */
 static bool own_up(struct failures *f, const struct dt_blame *heard)
 {
     for (int i = 0; heard->told != DT_TOLD_NOT && i < f->count; i++) {
@@ -231,7 +231,7 @@ bool failures_own_up(struct failures *f, const struct cause *cause)
     return cause != NULL && own_up(f, &cause->blame);
 }
 
-/* A rank that was told by one that is here, too, is not the cause. */
+/* A rank that was told of the error by another rank of ours is not the cause. */
 static void give_back(struct failures *f, struct report_failure *x)
 {
     x->stopped_by_us = own_up(f, &x->blame) || x->stopped_by_us;

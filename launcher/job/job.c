@@ -1,12 +1,11 @@
-/* Everything happens on one loop in one thread. Signals come through a descriptor, with the
- * sender's pid, so a signal that a scheduler sends to each of our processes is not mistaken for
- * an insisting user. Child exits are a signal too: nothing polls.
+/* All events are handled on one loop in one thread. Signals come through a descriptor with the
+ * sender's pid. So a signal that a scheduler sends to each of our processes is not mistaken for a
+ * user's second request. Exits of children are a signal, too: nothing polls.
  *
- *     SIGCHLD ─▶ reap ─▶ agent_step ─▶ todo: order, signal, kill, spawn, exit
- *                            │  ▲
- *                 hosts_tell ▼  │ start, end, stop, verdict: hooks.act
- *                             hosts
- */
+ *   SIGCHLD ─▶ reap ─▶ agent_step ─▶ todo: order, signal, kill, spawn, exit
+ *                        │  ▲
+ *             hosts_tell ▼  │ start, end, stop, verdict: hooks.act
+ *                        hosts */
 #include "launcher/job/job.h"
 
 #include "base/clock.h"
@@ -17,7 +16,8 @@
 #include <signal.h>
 #include <stdlib.h>
 
-/* The first news of a failure waits so long for the round to be over and its cause known. */
+/* The first line about a failure waits so long, because by then the round may be over and its cause
+ * known. */
 #define SETTLE_S 0.1
 
 void job_post(struct job *job, enum agent_event event, int value)
@@ -27,15 +27,16 @@ void job_post(struct job *job, enum agent_event event, int value)
     job->queue.list[job->queue.posted++ % QUEUE].value = value;
 }
 
-/* ---- events out of processes ---- */
+/* ---- events from processes ---- */
 
 static void worker_ended(struct job *job, int i, bool ended_by_us)
 {
     const struct worker *one = &job->workers.list[i];
     int code = workers_code(one->status);
     if (code == -SIGKILL && !job->round.killed && !guard_workers_overdue()) {
-        ended_by_us = false; /* we sent none: somebody else did while the round was being ended,
-                              * perhaps because of just that */
+        /* not our signal: another sender ended it while the round was being ended, perhaps for the
+         * same reason */
+        ended_by_us = false;
     }
     logs_finish(job->logs, i);
     dt_log(DT_LOG_INFO, "agent", "round %d local %d pid %d ended with %d", job->round.place.round, i, (int)one->pid,
@@ -49,7 +50,7 @@ static void worker_ended(struct job *job, int i, bool ended_by_us)
     } else if (job->agent.options.bundled && code == DT_EXIT_STOPPED) {
         job_post(job, AGENT_ON_WORKER_75, 0);
     } else {
-        if (!one->blamed) { /* a silent one has been recorded when it was named */
+        if (!one->blamed) { /* a silent worker was recorded when it was named */
             failures_add(&job->failures, one, i, job->round.place.rank + i, ended_by_us,
                          code < 0 && one->note[0] != 0 ? one->note : NULL);
         }
@@ -61,8 +62,8 @@ static void worker_ended(struct job *job, int i, bool ended_by_us)
     job_drain(job);
 }
 
-/* Takes all exits before the first is handled: what ended before we said anything did so on its
- * own. */
+/* Reaps all exits before it handles the first one: a worker that ended before we sent any signal
+ * ended by itself. */
 void job_reap(struct job *job)
 {
     bool was_ending = job->round.ending || guard_workers_overdue();
@@ -86,7 +87,7 @@ void job_reap(struct job *job)
     job_drain(job);
 }
 
-/* The round has ended when no worker runs and nothing that they started is left. */
+/* The round has ended when no worker runs and none of the processes that they started is left. */
 static void check_gone(struct job *job)
 {
     bool over = job->agent.state == AGENT_RUNNING || job->agent.state == AGENT_STOPPING;
@@ -107,9 +108,9 @@ static void check_gone(struct job *job)
     job_post(job, AGENT_ON_GONE, 0);
 }
 
-/* ---- what the agent wants ---- */
+/* ---- actions of the agent ---- */
 
-/* From now on workers end because they were told to; what they save from now on is new. */
+/* From now on workers end because they were told to, and what they save is new. */
 static void begin_ending(struct job *job)
 {
     if (!job->round.ending) {
@@ -123,7 +124,7 @@ static void end_workers(struct job *job, int n)
 {
     begin_ending(job);
     workers_signal(&job->workers, n);
-    workers_signal(&job->workers, SIGCONT); /* a stopped one takes no TERM */
+    workers_signal(&job->workers, SIGCONT); /* a stopped process does not handle TERM */
 }
 
 static void kill_all(struct job *job)
@@ -142,8 +143,8 @@ static void order_stop(struct job *job)
     if (job->is_train) {
         begin_ending(job);
         workers_order(&job->workers, DT_ORDER_STOP);
-        workers_signal(&job->workers, SIGCONT); /* a stopped one could not save, and the others
-                                               * would wait for it */
+        /* a stopped worker could not save, and the others would wait for it */
+        workers_signal(&job->workers, SIGCONT);
     } else {
         end_workers(job, job->agent.signal);
     }
@@ -223,7 +224,7 @@ static void do_one(struct job *job, enum agent_do what)
         break;
     }
     hosts_tell(job->hosts, &e);
-    /* whoever was told may be gone, and a round would begin without it */
+    /* the leader that was told may be gone, and a round would begin without the stop */
     if (what == AGENT_DO_TELL_JOIN && job->stop.wish != 0 && !job->exiting) {
         e.kind = EVENT_STOP;
         e.code = 128 + job->stop.wish;
@@ -232,8 +233,8 @@ static void do_one(struct job *job, enum agent_do what)
     }
 }
 
-/* A worker failed by itself while the round was being ended because of others: they may only
- * have lost it, or end with its words, so its cause counts more. */
+/* A worker failed by itself while the round was being ended because of other hosts. Those may only
+ * have lost it, or have ended with its error, so its cause counts more. */
 static void tell_late_failure(struct job *job)
 {
     struct event e = {
@@ -275,7 +276,7 @@ void job_drain(struct job *job)
     job->queue.draining = false;
 }
 
-/* ---- what hosts answer ---- */
+/* ---- actions of the hosts ---- */
 
 static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {

@@ -1,7 +1,7 @@
-/* What workers have started and left behind when the last of them has ended: filters of their
- * output, programs under a wrapper that took TERM first, background work. A round is over, and
- * the job ends, when nothing of it runs any more; until then it may end by itself. How long, and
- * when it is told, depends on how the workers ended. */
+/* Processes that workers started and left when the last of them ended: filters of their output,
+ * programs under a wrapper that took TERM first, background work. A round is over, and the job
+ * ends, only when none of them runs any more. Until then they may end by themselves. How long they
+ * have, and when they are told to end, depends on how the workers ended. */
 #include "base/clock.h"
 #include "launcher/workers/guard.h"
 #include "launcher/job/job.h"
@@ -43,13 +43,13 @@ void job_add_left(struct dt_text *out)
     add_names(list, count, out);
 }
 
-/* All workers of the round have ended with 0, and nobody wants it to end otherwise. */
+/* Whether all workers of the round ended with 0 and no stop was requested. */
 static bool ended_well(const struct job *job)
 {
     return job->agent.state == AGENT_RUNNING;
 }
 
-/* Has a signal to its worker's group been for it, too? */
+/* Whether a signal to its worker's group reached the process, too. */
 static bool was_told(const struct job *job, pid_t pid)
 {
     pid_t group = getpgid(pid);
@@ -60,8 +60,9 @@ static bool was_told(const struct job *job, pid_t pid)
     return told;
 }
 
-/* Those that were told already are not told again, since a second signal means "at once" to many
- * programs, unless they did not hear it: what a script has put into the background ignores INT. */
+/* Processes that were told to end are not told again, because many programs take a second signal
+ * for "at once". The exception are processes that did not get it: a script's background processes
+ * ignore INT. */
 static void tell(const struct job *job, const pid_t *list, int count)
 {
     int n = ended_well(job) || job->agent.signal == 0 ? SIGTERM : job->agent.signal;

@@ -1,5 +1,5 @@
-/* --numa_binding: a mask for each worker, found once before the first round, so that a machine
- * where it cannot be done starts nothing. Without GPUs, and for bundled programs that use none,
+/* --numa_binding: finds a CPU mask for each worker once before the first round, so that a machine
+ * where binding is impossible starts nothing. Without GPUs, and for bundled programs that use none,
  * workers are spread evenly over the NUMA nodes; torchrun refuses there. */
 #include "base/log.h"
 #include "launcher/output/console.h"
@@ -13,7 +13,7 @@
 #define SYS "/sys"
 #define DRIVER_S 60.0 /* without persistence mode each GPU takes a second or two to wake up */
 
-/* Node of each GPU; nodes: (gpus->count). */
+/* The node of each GPU; nodes: (gpus->count). */
 static int nodes_of_gpus(const struct gpus *gpus, int *nodes, struct dt_error *err)
 {
     for (int i = 0; i < gpus->count; i++) {
@@ -24,7 +24,8 @@ static int nodes_of_gpus(const struct gpus *gpus, int *nodes, struct dt_error *e
     return 0;
 }
 
-/* A line per worker, and how many workers here may run on a CPU of each one's. */
+/* Logs a line per worker, and counts how many workers here may run on a CPU of each worker's
+ * mask. */
 static void look_at_masks(struct job *job, const struct numa *n, const struct gpus *gpus, int first)
 {
     for (int i = 0; i < job->o->nproc; i++) {
@@ -42,7 +43,7 @@ static void look_at_masks(struct job *job, const struct numa *n, const struct gp
     }
 }
 
-/* The masks of our workers, whose devices are numbered from `first` on. */
+/* Finds the masks of our workers, whose devices are numbered from `first` on. */
 static int fill_masks(struct job *job, const struct gpus *gpus, int *nodes, struct dt_error *err)
 {
     const struct options *o = job->o;

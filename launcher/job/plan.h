@@ -1,5 +1,5 @@
-/* Before the first round of the bundled `train`: one `train --plan --json` on this host. A job
- * that cannot run ends here, before anything was started, and we learn where the run keeps its
+/* Runs `train --plan --json` once on this host before the first round of the bundled `train`. A job
+ * that cannot run ends here, before anything is started, and dtrun learns where the run keeps its
  * files. No training key is read. */
 #ifndef DT_LAUNCHER_JOB_PLAN_H
 #define DT_LAUNCHER_JOB_PLAN_H
@@ -7,9 +7,9 @@
 #include "launcher/options/options.h"
 #include "launcher/workers/workers.h"
 
-/* For --dry_run: `train --print-config` reads the job as the plan would, without a look at this
- * host; its output is dropped, what is wrong it says itself. Returns its exit code, 0 also where
- * the arguments ask for something else than training; DT_EXIT_TEMPORARY when it cannot be
+/* For --dry_run: `train --print-config` reads the job like the plan, but does not look at this
+ * host. Its output is dropped; it prints errors itself. Returns its exit code, which is 0 also
+ * if the arguments ask for something else than training, or DT_EXIT_TEMPORARY if it cannot be
  * started. */
 int plan_check_job(const struct options *o, char *const *env);
 /* Runs it and waits; signals arrive on signal_fd (a signalfd). Returns -1 to go on, with

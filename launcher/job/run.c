@@ -1,5 +1,5 @@
-/* A job on this host from its options to its exit code: opens what it needs, runs the loop (job.c),
- * closes everything, and asks the scheduler to run the job again. */
+/* A job on this host from its options to its exit code: opens everything it needs, runs the loop
+ * (job.c), closes everything, and asks the scheduler to run the job again. */
 #include "launcher/job/run.h"
 
 #include "base/clock.h"
@@ -21,10 +21,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* a stopped worker that may be silent for ever, as in a save, is lost after this */
+/* a stopped worker without a limit of its own, as during a save, counts as lost after this time */
 #define STOPPED_S 60.0
 
-static struct job the_job; /* one per process; tables of a thousand nodes are no guest of the stack */
+/* one per process; static because the tables of a thousand nodes do not belong on the stack */
+static struct job the_job;
 
 static double output_of(void *user, int local_rank)
 {
@@ -32,7 +33,8 @@ static double output_of(void *user, int local_rank)
     return logs_last_output_s(job->logs, local_rank);
 }
 
-/* --metrics_endpoint. What only looks on costs no job: without it a line, and the job goes on. */
+/* --metrics_endpoint. An observer must not stop a job: if the endpoint fails, a line says so and
+ * the job goes on. */
 static void open_metrics(struct job *job)
 {
     const struct options *o = job->o;

@@ -1,4 +1,4 @@
-/* What a job says about its rounds: cause lines, the report, the last word after a stop,
+/* What a job prints about its rounds: cause lines, the report, the last line after a stop,
  * events.jsonl. */
 #include "launcher/job/job.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LATE_MS 1000 /* for the host of the first cause to be heard of */
+#define LATE_MS 1000 /* how long to wait for the host of the first cause */
 
 void job_event(struct job *job, const char *what, const char *fmt, ...)
 {
@@ -39,29 +39,30 @@ static const char *error_file_of(void *user, int local_rank)
     return logs_error_file(job->logs, local_rank);
 }
 
-/* The verdict is there, or on its way from the host that leads. */
+/* Whether the verdict is there, or on its way from the leader's host. */
 static bool is_end(const struct job *job)
 {
     return job->agent.verdict || job->oom.again || job->agent.failure != FAILURE_PLAIN ||
            job->cause.used > job->o->max_restarts;
 }
 
-/* As far as is known: the verdict may be on its way. */
+/* Whether no restart will follow, as far as is known: the verdict may be on its way. */
 static bool is_permanent(const struct job *job)
 {
     return job->oom.again || job->agent.failure != FAILURE_PLAIN ||
            (job->agent.verdict && job->agent.code == DT_EXIT_PERMANENT);
 }
 
-/* A worker that only says what happened to others: it lost its peers, or ended with the words of
- * one on another host, or with what it was told. */
+/* Whether a worker only reports the failure of others: it lost its peers, or ended with the error
+ * of a worker on another host, or with an error that others told it. */
 static bool is_weak(const struct job *job, const struct report_failure *root)
 {
     return job->agent.options.bundled &&
            (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || root->blame.told != DT_TOLD_NOT);
 }
 
-/* A rank of ours that has not ended yet is the cause of this failure, in whose words it ended. */
+/* If a rank of ours that has not ended yet is the cause of this failure, which ended with that
+ * rank's error, names that rank. */
 static void name_the_cause(const struct job *job, struct report_failure *x)
 {
     int local_rank = x->follows - job->round.place.rank;
@@ -73,8 +74,8 @@ static void name_the_cause(const struct job *job, struct report_failure *x)
     }
 }
 
-/* The coordinator counts for all hosts; this is for our own words, which may be said before its
- * verdict is here. */
+/* The coordinator counts for all hosts. This count is for our own text, which may be printed before
+ * the coordinator's verdict is here. */
 static void note_memory(struct job *job, const struct report_failure *root)
 {
     job->oom.again = root->out_of_memory && job->oom.seen && job->oom.step == root->step && job->is_train;
@@ -84,8 +85,7 @@ static void note_memory(struct job *job, const struct report_failure *root)
     }
 }
 
-/* The option that keeps the job from another try after this failure, or null where it has none
- * left anyway. */
+/* The option that prevents a restart after this failure; null: no restart is left anyway. */
 static const char *forbids_restart(const struct job *job, const struct report_failure *root)
 {
     for (int i = 0;
@@ -112,7 +112,7 @@ void job_first_failure(struct job *job, struct event *e, struct cause *out)
         return;
     }
     failures_settle(f, error_file_of, job, job->agent.options.bundled);
-    struct report_failure root = f->list[f->root]; /* borrows its texts */
+    struct report_failure root = f->list[f->root]; /* borrows its strings */
     name_the_cause(job, &root);
     e->weak = is_weak(job, &root);
     e->out_of_memory = root.out_of_memory;
@@ -123,7 +123,7 @@ void job_first_failure(struct job *job, struct event *e, struct cause *out)
     report_to_cause(&root, e->weak ? CAUSE_PEER : CAUSE_FAILED, out);
 }
 
-/* The same words for whoever reads events.jsonl. */
+/* Writes the same text to events.jsonl. */
 static void note_elsewhere(struct job *job, int round, const char *cause)
 {
     struct dt_text text;
@@ -134,8 +134,8 @@ static void note_elsewhere(struct job *job, int round, const char *cause)
     job->said.elsewhere_round = round;
 }
 
-/* Why a round ended that did so because of others; what it meant for the workers here, when none
- * of them failed or was killed, the caller knows. */
+/* Prints why a round ended because of other hosts. here: what it meant for the workers here, if
+ * none of them failed or was killed; the caller knows. */
 static void write_elsewhere(struct job *job, const char *cause, const char *here, bool failed)
 {
     int used = hosts_view(job->hosts).restarts_used;
@@ -153,17 +153,17 @@ static void write_elsewhere(struct job *job, const char *cause, const char *here
     note_elsewhere(job, job->cause.round, cause);
 }
 
-/* A round that did not end because of a worker of this host: the first cause is elsewhere.
- * False: it is not. A worker here that merely lost its peers is the cause only when nobody else
- * says more for a while. */
+/* Handles a round that did not end because of a worker of this host: the first cause is elsewhere.
+ * Returns false if it is here. A worker here that only lost its peers counts as the cause only if
+ * no other host reports more for a while. */
 static bool say_cause_elsewhere(struct job *job)
 {
     const struct failures *f = &job->failures;
-    /* null: all ended with 0 when they were told to end */
+    /* null: all ended with 0 after they were told to end */
     const struct report_failure *root = f->count > 0 ? &f->list[f->root] : NULL;
     bool own_weak = root != NULL && is_weak(job, root), told = root == NULL || root->stopped_by_us;
     if (!hosts_view(job->hosts).others) {
-        return root == NULL; /* nobody failed */
+        return root == NULL; /* no worker failed */
     }
     if (!told && !own_weak) {
         return false;
@@ -178,7 +178,8 @@ static bool say_cause_elsewhere(struct job *job)
     if (told && cause.text == NULL && job->agent.stop_wanted) {
         return true;
     }
-    if ((cause.text == NULL || weak) && !job->cause.due) { /* whoever knows more speaks up soon */
+    /* a host that knows more will report soon */
+    if ((cause.text == NULL || weak) && !job->cause.due) {
         job->cause.late = true;
         job->cause.seen = false;
         (void)uv_timer_start(&job->timer.late, job->timer.late.timer_cb, LATE_MS, 0);
@@ -214,7 +215,7 @@ void job_say_elsewhere(struct job *job)
     }
 }
 
-/* Of failures that another try might have survived. */
+/* For failures that another try might have survived. */
 static void say_why_permanent(const struct job *job, struct dt_text *out)
 {
     const struct report_failure *root = &job->failures.list[job->failures.root];
@@ -234,7 +235,7 @@ static void say_why_permanent(const struct job *job, struct dt_text *out)
     }
 }
 
-/* What a failed round ends with: one cause line, and what happens next. */
+/* Prints the end of a failed round: one cause line, and what happens next. */
 void job_say_cause(struct job *job)
 {
     struct failures *f = &job->failures;
@@ -253,7 +254,7 @@ void job_say_cause(struct job *job)
         if (job->round.no_start[0] != '\0') {
             failures_keep_own(f);
             if (f->count == 0) {
-                return; /* job_spawn has said why */
+                return; /* job_spawn printed the reason */
             }
         }
     }
@@ -310,7 +311,7 @@ void job_say_lost(struct job *job)
     if (cause.text == NULL || cause.failed || job->stop.wish != 0 || job->said.lost_round == job->round.place.round) {
         return;
     }
-    /* a worker failed, and what it had started is still ending */
+    /* a worker failed, and processes that it started are still ending */
     if (count == 0 && job->round.left_since_s > 0 && job->failures.count > 0) {
         console_say("dtrun: %s\n", cause.text);
     }
@@ -411,7 +412,7 @@ void job_say_pause(struct job *job)
     }
 }
 
-/* The number is the leader's; other hosts may have heard of it. */
+/* The leader counts this number; other hosts may have received it. */
 static void say_no_progress(const struct job *job)
 {
     struct hosts_view view = hosts_view(job->hosts);
@@ -427,8 +428,8 @@ static void say_no_progress(const struct job *job)
                 where);
 }
 
-/* The job was stopped by a signal that came to another host, which is told by its end alone
- * where nothing ran. 0: it was not. */
+/* The signal to another host that stopped the job; 0: none. A host without workers only sees it in
+ * the job's exit code. */
 static int stopped_elsewhere(const struct job *job)
 {
     /* what a failed job's exit code is */
@@ -444,9 +445,9 @@ static int stopped_elsewhere(const struct job *job)
     return number > 0 && number < 65 && !(after_failure && others_choose) ? number : 0;
 }
 
-/* What a stop leaves that does not end with "state saved": a worker may have been killed after
- * the save, or in it. All ranks save together, so what one of them knows to be complete is, and
- * before all are in it nothing is. */
+/* Describes what a stop leaves that did not end with "state saved": a worker may have been killed
+ * after the save, or during it. All ranks save together. So a checkpoint that one of them knows to
+ * be complete is complete, and there is none before all ranks have begun to save. */
 static const char *what_stays(const struct job *job, char *out, size_t out_bytes)
 {
     long long saving = -1;
@@ -466,8 +467,9 @@ static const char *what_stays(const struct job *job, char *out, size_t out_bytes
     return out;
 }
 
-/* Workers of two hosts failed at about the same time, and ours was said: the job ends because of
- * the first one, by whoever leads. The same words about another rank would explain nothing. */
+/* Workers of two hosts failed at about the same time, and our failure was printed. But the job ends
+ * because of the first failure, as the leader decides. The same error with another rank would
+ * explain nothing. */
 static void say_first(const struct job *job)
 {
     const struct failures *f = &job->failures;

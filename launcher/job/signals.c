@@ -1,6 +1,6 @@
-/* Who may ask the agent for something: signals, through a descriptor, with the sender's pid; and
- * the launching host of --hostfile. What comes of it is the agent's business (agent.h); a
- * child's end is a signal, too. */
+/* Requests to the agent: signals, which come through a descriptor with the sender's pid, and the
+ * launching host of --hostfile. The agent's table decides what follows (agent.h). The end of a
+ * child is a signal, too. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/output/console.h"
@@ -11,8 +11,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* Ctrl-Z: the workers' sessions do not hear of it, so we stop them, then ourselves; the guard
- * follows. Nobody's time runs meanwhile. */
+/* Ctrl-Z. The workers' sessions do not get it, so we stop them, then ourselves; the guard follows.
+ * The stopped time counts against nobody. */
 static void suspend(struct job *job)
 {
     double start_s = dt_now_s();
@@ -36,7 +36,7 @@ static void take_signal(struct job *job, const struct signalfd_siginfo *info)
         job_reap(job);
         return;
     }
-    if (!guard_alive()) { /* our parent-death signal: no time for anything */
+    if (!guard_alive()) { /* our parent-death signal: there is no time for anything */
         job->stop.wish = SIGTERM;
         job->stop.guard_gone = true;
         job_post(job, AGENT_ON_NOW, SIGTERM);
@@ -48,7 +48,7 @@ static void take_signal(struct job *job, const struct signalfd_siginfo *info)
         suspend(job);
     } else if ((n == SIGUSR1 || n == SIGUSR2) && !job->is_train && !job->o->signals[n] &&
                (job->workers.running_count > 0 || job->round.place.round > 0)) {
-        workers_signal(&job->workers, n); /* the program's own business */
+        workers_signal(&job->workers, n); /* meant for the program */
         if (job->workers.running_count > 0) {
             console_say("dtrun: host %s: %s: passed on to %d worker%s\n", job->failures.host,
                         n == SIGUSR1 ? "USR1" : "USR2", job->workers.running_count,
@@ -103,7 +103,7 @@ static void on_leash_signal(void *user, int number)
     }
 }
 
-/* Nobody waits for this host any more: for the others it is lost. */
+/* No launching host waits for this host any more. For the other hosts it is lost. */
 static void on_leash_gone(void *user, const char *cause)
 {
     struct job *job = user;

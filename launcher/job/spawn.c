@@ -1,5 +1,4 @@
-/* A round's workers are started: with what surroundings, and what of the agent is made ready
- * before. */
+/* Starts the workers of a round: their environment, and what the agent prepares before. */
 #include "launcher/output/console.h"
 #include "launcher/options/env.h"
 #include "launcher/workers/guard.h"
@@ -14,10 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BACKLOG 4096 /* what the store asks the kernel for */
+#define BACKLOG 4096 /* the queue length that the store requests from the kernel */
 
-/* Whether what is typed at this terminal is for another job of the shell, as after `dtrun ...
- * &`. The kernel stops no worker that reads it: they have sessions of their own. */
+/* Whether the terminal's input belongs to another job of the shell, as after `dtrun ... &`. The
+ * kernel would not stop a worker that reads it, because workers have other sessions. */
 static bool is_for_another_job(int terminal)
 {
     pid_t reader = tcgetpgrp(terminal);
@@ -78,8 +77,8 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
     return result;
 }
 
-/* The kernel lets fewer connections wait at the worker store than will come at once: the others
- * try again a second later, or are refused. */
+/* Warns that the kernel queues fewer connections at the worker store than will come at once. The
+ * other connections try again a second later, or are refused. */
 static void say_short_backlog(struct job *job)
 {
     char text[32];
@@ -98,8 +97,8 @@ static void say_short_backlog(struct job *job)
     }
 }
 
-/* Those that were started meanwhile end for it. Where there are none, nothing has happened that
- * a record would be kept for. */
+/* Workers that were started already end because of this failure. If there are none, there is no
+ * event worth a record. */
 static void say_no_start(struct job *job, const char *cause)
 {
     struct dt_text fields;

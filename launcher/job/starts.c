@@ -1,8 +1,8 @@
-/* How long each worker takes from its start until it is ready for the others: most of a slow
- * launch is what the program loads before (interpreter, libraries on a shared file system), and
- * one rank's is everybody's. Ours say it on their page when all communicators are open; of any
- * other program the first word to the store counts (init_process_group), where it comes from
- * this machine. */
+/* Measures how long each worker takes from its start until it is ready for the others. Most of a
+ * slow launch is the loading of the program (interpreter, libraries on a shared file system), and
+ * all ranks wait for the slowest one. Our programs report on their page when all communicators are
+ * open. For any other program its first message to the store counts (init_process_group), if that
+ * comes from this machine. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "launcher/job/job.h"
@@ -22,7 +22,7 @@ void job_starts_open(struct job *job)
     store_server_on_ping(hosts_store(job->hosts), on_ping, job);
 }
 
-/* Negative: it never was. */
+/* Negative: the worker was never ready. */
 static double ready_after_s(const struct worker *one)
 {
     struct dt_page_look page;

@@ -1,5 +1,5 @@
-/* Snapshots of the agent's process, for `dtrun --status` and the metrics endpoint (numbers.h).
- * Reads the pages and /proc; changes nothing. */
+/* Snapshots of the agent process for `dtrun --status` and the metrics endpoint (numbers.h). Reads
+ * the pages and /proc, and changes nothing. */
 #include "base/clock.h"
 #include "base/gpu/nvml.h"
 #include "launcher/job/job.h"
@@ -18,7 +18,7 @@ bool job_is_spare(const struct job *job)
     return job->agent.state == AGENT_JOINING && hosts_view(job->hosts).spare;
 }
 
-/* While it waits for one, what is known of the last round says nothing any more. */
+/* While this host waits for a round, the numbers of its last round mean nothing. */
 static bool is_in_round(const struct job *job)
 {
     return job->round.place.round > 0 && job->agent.state != AGENT_JOINING;
@@ -57,7 +57,7 @@ static struct job_numbers look_at_job(const struct job *job, double now_s)
     return n;
 }
 
-/* What the worker itself says; a program that knows no page says nothing. */
+/* Reads the worker's page. A program without support for the page writes nothing there. */
 static void look_at_page(struct rank_numbers *n, const struct dt_page *page, double now_s)
 {
     struct dt_page_look *p = &n->page;
@@ -135,7 +135,7 @@ void job_status_gathered(void *user)
     }
 }
 
-/* Lines as the elements of an array. */
+/* Turns lines into the elements of an array. */
 static void add_elements(const struct dt_text *lines, struct dt_text *out)
 {
     const char *p = dt_text_str(lines);
@@ -146,8 +146,8 @@ static void add_elements(const struct dt_text *lines, struct dt_text *out)
     }
 }
 
-/* Appends an array of the signals that ask for nothing here, because dtrun was started with them
- * ignored; nothing where there are none, as mostly. */
+/* Appends an array of the stop signals that have no effect, because dtrun was started with them
+ * ignored. Usually there are none, and nothing is appended. */
 static void add_ignored(const struct options *o, struct dt_text *out)
 {
     static const int usual[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
@@ -201,7 +201,7 @@ static void add_labels(const struct job *job, struct dt_text *out)
     exporter_label(out, job->failures.host);
     dt_text_puts(out, ",role=");
     exporter_label(out, job->o->role);
-    dt_text_puts(out, ",program="); /* without its arguments, which may hold secrets */
+    dt_text_puts(out, ",program="); /* without the arguments, which may hold secrets */
     exporter_label(out, job->o->program);
     dt_text_puts(out, "} 1\n");
     exporter_head(out, "dtrun_state", "gauge", "1 for the state that the agent is in.");

@@ -1,5 +1,4 @@
-/* What happens because time has passed: a worker's grace is over, a rank is silent, a round
- * takes its time to end. */
+/* Events of time: a worker's grace is over, a rank is silent, a round takes long to end. */
 #include "base/clock.h"
 #include "launcher/job/job.h"
 #include "launcher/output/console.h"
@@ -7,13 +6,13 @@
 #include <signal.h>
 #include <stdio.h>
 
-#define NEWS_S 2.0 /* so long nothing is said of what workers have left behind */
+#define NEWS_S 2.0 /* processes that workers left are not mentioned before this time */
 /* a bundled worker that was told to leave its waits has nothing to save */
 #define ABORT_GRACE_S 5.0
-/* a save must be done so long before the KILL: hosts have yet to agree */
+/* time between the end of a save and KILL, in which hosts must agree */
 #define SAVED_BEFORE_S 5.0
-#define WAIT_LINE_S 10.0  /* between two lines about a wait */
-#define WISHED_LINE_S 2.0 /* to the first one after a signal to us */
+#define WAIT_LINE_S 10.0  /* between two lines of one wait */
+#define WISHED_LINE_S 2.0 /* until the first line after a signal to dtrun */
 
 void job_start_patience(struct job *job)
 {
@@ -45,8 +44,8 @@ double job_grace_s(const struct job *job)
     return nothing_to_save ? ABORT_GRACE_S : saves ? grace_s - (rest_s < grace_s / 4 ? rest_s : grace_s / 4) : grace_s;
 }
 
-/* Ranks of train that are still in the save that a stop asked for: said once, with what a save
- * takes here. */
+/* Ranks of train are still in the save that a stop requested. Prints that once, with the time that
+ * a save takes here. */
 static bool say_save_dropped(const struct job *job)
 {
     struct dt_page_look slow = {.step = 0}, page;
@@ -133,7 +132,7 @@ static void on_sweep(uv_timer_t *timer)
     job_drain(timer->data);
 }
 
-/* The round takes its time to end: say at least what was seen first. */
+/* The round takes long to end, so prints the local observation. */
 static void on_news(uv_timer_t *timer)
 {
     struct job *job = timer->data;
@@ -194,9 +193,9 @@ static void on_watch(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
-/* Any program may let some of its workers end before others, as under torchrun: it is said once.
- * Ranks of train end together, but for files that rank 0 writes last; so whoever waits for a
- * rank that has ended waits for ever. */
+/* Any program may let some workers end before others, as under torchrun; that is printed once.
+ * Ranks of train end together, except that rank 0 writes files last. So a rank that waits for an
+ * ended rank waits for ever. */
 static void on_barrier(uv_timer_t *timer)
 {
     struct job *job = timer->data;
@@ -220,8 +219,8 @@ static void on_barrier(uv_timer_t *timer)
     dt_text_clear(&words);
 }
 
-/* The host of the first cause may be slow to say so, or lost, which shows after dead_after_s:
- * meanwhile what was seen here. */
+/* The host of the first cause may be slow to report it, or lost, which is known after dead_after_s.
+ * Meanwhile the local observation is printed. */
 static void on_late(uv_timer_t *timer)
 {
     struct job *job = timer->data;

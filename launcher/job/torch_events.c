@@ -1,5 +1,6 @@
-/* --event_log_handler=console: torchrun's events, one JSON object per line on stderr, in its
- * spelling: some sites parse them. Ours are in events.jsonl, whatever this option says. */
+/* --event_log_handler=console: prints torchrun's events, one JSON object per line on stderr, in
+ * torchrun's spelling, because some sites parse them. Our own events are in events.jsonl, whatever
+ * this option is. */
 #include "base/clock.h"
 #include "launcher/job/job.h"
 #include "launcher/options/rendezvous.h"
@@ -11,11 +12,11 @@
 
 struct torch_event {
     const char *state;
-    const struct worker *worker; /* null: of the agent */
+    const struct worker *worker; /* null: an event of the agent */
     int local_rank;
-    bool joined;        /* the agent knows its place */
+    bool joined;        /* the agent knows its ranks */
     double duration_ms; /* negative: none */
-    bool failed;        /* exit_code, worker_pid and raw_error are given */
+    bool failed;        /* exit_code, worker_pid and raw_error are set */
     int exit_code;
     const char *raw_error; /* JSON, or null */
 };
@@ -35,7 +36,7 @@ static void add_number(struct dt_text *out, const char *name, bool known, int va
     dt_text_printf(out, known ? ", \"%s\": %d" : ", \"%s\": null", name, value);
 }
 
-/* The member "metadata" inside the metadata is JSON as text. */
+/* The member "metadata" inside of metadata is JSON in a string. */
 static void add_inside(const struct job *job, const struct torch_event *e, struct dt_text *out)
 {
     struct dt_text inside;
@@ -98,8 +99,8 @@ void job_torch_round(struct job *job)
     if (!job->o->torch_events) {
         return;
     }
-    bool again = job->torch_rounds++ > 0; /* until the first round is there torchrun does not know
-                                         * its place */
+    /* torchrun does not know the agent's ranks before the first round */
+    bool again = job->torch_rounds++ > 0;
     say(job, &(struct torch_event){
                  .state = "RENDEZVOUS", .joined = again, .duration_ms = fmax(0, (dt_now_s() - job->join_s) * 1e3)});
     say(job, &(struct torch_event){.state = "ASSIGN_WORKER_RANKS", .joined = again, .duration_ms = 0});
@@ -110,7 +111,7 @@ void job_torch_round(struct job *job)
     }
 }
 
-/* The failure of this local rank, or null. */
+/* The failure of this local rank; null: none. */
 static const struct report_failure *failure_of(const struct job *job, int local_rank)
 {
     for (int i = 0; i < job->failures.count; i++) {
@@ -142,6 +143,6 @@ void job_torch_end(const struct job *job)
         }
         say(job, &e);
     }
-    /* that the agent has come to its end */
+    /* the end of the agent */
     say(job, &(struct torch_event){.state = "SUCCEEDED", .joined = true, .duration_ms = -1});
 }

@@ -1,5 +1,5 @@
-/* What torchrun watches when its variables ask for it: timers that workers set themselves, and
- * the variables that have no effect here. And what NCCL says of workers that hang. */
+/* What torchrun's variables ask to watch: timers that workers set themselves, and variables that
+ * have no effect here. Also NCCL's report about workers that hang. */
 #include "launcher/job/job.h"
 #include "launcher/output/console.h"
 
@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* a worker that hangs lives so much longer, at most, while NCCL is asked; ranks that do not
- * answer it take some of that */
+/* a hanging worker lives at most so much longer while NCCL is asked; ranks that do not answer NCCL
+ * use up some of that */
 #define RAS_S 4.0
 
 struct worker *job_worker_of(struct job *job, pid_t pid)
@@ -39,7 +39,7 @@ static void on_expired(void *user, pid_t pid, int signal, const char *scope)
     (void)snprintf(words, sizeof words, "watchdog timer %.100s is over: %s", scope, after);
     dt_text_make_harmless(words, false);
     if (one->pid == pid && signal > 0) {
-        /* the cause line, should it end of it */
+        /* the cause line if the worker ends of it */
         (void)snprintf(one->note, sizeof one->note, "%s", words);
         return;
     }
@@ -55,7 +55,7 @@ static void on_nccl(void *user)
 
 bool job_ask_nccl(struct job *job)
 {
-    /* ranks of other hosts lose patience, too */
+    /* ranks of other hosts have time limits, too */
     double share_s = job->watching.options.limit_s > 0 ? fmax(job->watching.options.limit_s / 8, 1) : RAS_S;
     job->watching.ras = ras_open(&job->loop, &(struct ras_options){.address = options_getenv(job->env, "NCCL_RAS_ADDR"),
                                                                    .limit_s = fmin(share_s, RAS_S),

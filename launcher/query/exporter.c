@@ -1,7 +1,7 @@
-/* One request per connection, as HTTP allows (RFC 9112, "Connection: close"): what reads metrics
- * asks once in many seconds. No body of a request and no other method than GET and HEAD is
- * looked at, so there is nothing that a library of HTTP would spare; one would cost each start
- * of dtrun its loading. */
+/* One request per connection, as HTTP allows (RFC 9112, "Connection: close"), because a reader of
+ * metrics asks only every few seconds. Bodies of requests, and methods other than GET and HEAD, are
+ * not read. So an HTTP library would save nothing, but would cost each start of dtrun its loading
+ * time. */
 #include "launcher/query/exporter.h"
 
 #include "base/clock.h"
@@ -21,15 +21,15 @@
 #include <unistd.h>
 
 enum { PLACES = 128, REQUEST_BYTES = 8192, METHOD_BYTES = 16 };
-#define FRESH_S 0.25 /* a text is given to all who ask so soon after it was made */
+#define FRESH_S 0.25 /* requests within this time get the same text */
 #define GIVES_WAY_S 0.25
 #define SLOW_S 5.0
-#define LOOKUP_S 2.0 /* for the name of the host */
+#define LOOKUP_S 2.0 /* look-up of the host's name */
 
 struct exporter {
     struct exporter_options options;
     struct request_server *server;
-    struct request_answer *answer; /* the newest, or null */
+    struct request_answer *answer; /* the newest answer, or null */
     double answer_s;
     struct strangers strangers;
     char url[320];
@@ -56,7 +56,7 @@ static struct request_answer *refuse(const char *status, const char *more, const
     return a;
 }
 
-/* The caller's to let go. */
+/* The caller must release the answer. */
 static struct request_answer *describe(struct exporter *m)
 {
     static const char type[] = "text/plain; version=0.0.4; charset=utf-8";
@@ -66,14 +66,14 @@ static struct request_answer *describe(struct exporter *m)
         m->options.describe(m->options.user, &body);
         request_answer_release(m->answer);
         m->answer = make("200 OK", type, "", &body);
-        m->answer_s = dt_now_s(); /* from now on, however long it took */
+        m->answer_s = dt_now_s(); /* the time after `describe`, however long that took */
         dt_text_clear(&body);
     }
     m->answer->users++;
     return m->answer;
 }
 
-/* What HEAD is given of it. */
+/* Returns the answer to HEAD: the headers of `whole`, which is released. */
 static struct request_answer *head_of(struct request_answer *whole)
 {
     struct request_answer *head = request_answer_make();
@@ -85,7 +85,7 @@ static struct request_answer *head_of(struct request_answer *whole)
 
 /* ---- the request ---- */
 
-/* The line about one that speaks something else: of each host one a minute. */
+/* Drops a connection that does not speak HTTP. Logs at most one line per host and minute. */
 static enum request_verdict drop(struct exporter *m, int fd, const char *what)
 {
     struct sockaddr_storage from = {0};
@@ -99,7 +99,7 @@ static enum request_verdict drop(struct exporter *m, int fd, const char *what)
     return REQUEST_DROP;
 }
 
-/* Bytes of the request up to the empty line after its headers; 0: it has not come yet. */
+/* Size of the request up to the empty line after its headers; 0: that line has not arrived. */
 static size_t head_size(const char *request, size_t size)
 {
     for (const char *p = request; (p = memchr(p, '\n', size - (size_t)(p - request))) != NULL; p++) {
@@ -128,7 +128,7 @@ static bool starts(struct word w, const char *text)
     return w.size >= n && memcmp(w.text, text, n) == 0;
 }
 
-/* Up to `end` or the end of *rest, which then begins behind it. */
+/* Returns the text up to `end`, or to the end of *rest. *rest then begins behind it. */
 static struct word take_word(struct word *rest, char end)
 {
     const char *found = memchr(rest->text, end, rest->size);
@@ -138,7 +138,7 @@ static struct word take_word(struct word *rest, char end)
     return w;
 }
 
-/* Capitals, then a blank, as far as it has come. */
+/* Whether the request begins with capital letters and a space, as far as it has arrived. */
 static bool may_be_http(struct word request)
 {
     size_t n = 0;
@@ -151,8 +151,8 @@ static bool may_be_http(struct word request)
 enum exporter_request exporter_read(const char *request, size_t size)
 {
     struct word rest = {request, size};
-    while (starts(rest, "\r\n")) { /* as some clients put behind their last request (RFC 9112,
-                                    * 2.2) */
+    /* some clients send an empty line after their last request (RFC 9112, 2.2) */
+    while (starts(rest, "\r\n")) {
         rest = (struct word){rest.text + 2, rest.size - 2};
     }
     if (!may_be_http(rest) && !is_word(rest, "\r")) {
@@ -166,7 +166,7 @@ enum exporter_request exporter_read(const char *request, size_t size)
     if (!starts(line, "HTTP/1.")) {
         return EXPORTER_GARBAGE;
     }
-    if (starts(path, "http://")) { /* as a proxy is asked */
+    if (starts(path, "http://")) { /* the form of a request to a proxy */
         path = (struct word){path.text + 7, path.size - 7};
         const char *slash = memchr(path.text, '/', path.size);
         path = slash != NULL ? (struct word){slash, path.size - (size_t)(slash - path.text)} : (struct word){"/", 1};
@@ -206,8 +206,8 @@ static enum request_verdict take(void *user, int fd, const char *request, size_t
 
 /* ---- open, close ---- */
 
-/* A socket on the host's address, at the port or one of the range. A name server that is silent
- * must not hold up the job. */
+/* Opens a socket on the host's address, at the port or one of the range. The look-up has a time
+ * limit, so that a silent name server does not delay the job. */
 static int listen_at(const struct exporter_options *o, int *fd, int *port, struct dt_error *err)
 {
     struct lookup_list list;
@@ -215,7 +215,7 @@ static int listen_at(const struct exporter_options *o, int *fd, int *port, struc
     if (lookup_within(o->host, 0, LOOKUP_S, NULL, &list, err) != 0) {
         return -1;
     }
-    int best = 0; /* of a name such as localhost IPv4, as that is what others mean by it */
+    int best = 0; /* prefer IPv4 for a name such as localhost, because others expect it there */
     for (int i = list.count - 1; i >= 0; i--) {
         best = list.addresses[i].ss_family == AF_INET ? i : best;
     }
@@ -274,7 +274,8 @@ void exporter_head(struct dt_text *out, const char *name, const char *type, cons
     dt_text_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* As JSON has it, which knows more escapes: what needs those is shown as '?'. */
+/* Writes the value like JSON. JSON knows more escapes than the format; characters that need those
+ * become '?'. */
 void exporter_label(struct dt_text *out, const char *value)
 {
     char *plain = dt_strdup(value);

@@ -1,6 +1,6 @@
-/* The metrics endpoint: who sends GET /metrics over HTTP is given the job's numbers as text of
- * Prometheus' exposition format. It shows, it takes nothing, and it never holds up the job: what
- * request_server.h bounds, and the text is made at most four times a second, however many ask. */
+/* The metrics endpoint: GET /metrics over HTTP returns the job's numbers in Prometheus' exposition
+ * format. The endpoint is read-only and never delays the job: request_server.h limits its clients,
+ * and the text is made at most four times a second, however many clients ask. */
 #ifndef DT_LAUNCHER_QUERY_EXPORTER_H
 #define DT_LAUNCHER_QUERY_EXPORTER_H
 
@@ -15,26 +15,26 @@ struct exporter;
 struct exporter_options {
     const char *host;
     int port;
-    struct dt_ports range; /* port 0: the first free one of it, or any */
+    struct dt_ports range; /* used when port is 0: the first free port of the range, or any port */
     /* Appends the text. Called from the loop. */
     void (*describe)(void *user, struct dt_text *out);
     void *user;
 };
 
-/* On failure the text names who has the port. */
+/* If the port is taken, the error names its owner. */
 int exporter_open(struct exporter **out, uv_loop_t *loop, const struct exporter_options *options, struct dt_error *err);
-/* "http://127.0.0.1:9400/metrics", which lives as long as m. */
+/* "http://127.0.0.1:9400/metrics". The string lives as long as m. */
 const char *exporter_url(const struct exporter *m);
 /* Frees m; run the loop until its handles are closed. */
 void exporter_close(struct exporter *m);
 
-/* What has come of a request means; pure. */
+/* Classifies the part of a request that has arrived; pure. */
 enum exporter_request {
-    EXPORTER_MORE,    /* not its whole head yet */
-    EXPORTER_GARBAGE, /* no HTTP/1.x */
+    EXPORTER_MORE,    /* its headers are not complete yet */
+    EXPORTER_GARBAGE, /* not HTTP/1.x */
     EXPORTER_OTHER_METHOD,
     EXPORTER_GET,
-    EXPORTER_GET_NOTHING, /* of another path */
+    EXPORTER_GET_NOTHING, /* another path than /metrics */
     EXPORTER_HEAD,
     EXPORTER_HEAD_NOTHING
 };
@@ -42,11 +42,13 @@ enum exporter_request exporter_read(const char *request, size_t size);
 
 /* ---- text of the exposition format, version 0.0.4 ---- */
 
-/* "# HELP" and "# TYPE" of a metric, before its first value; type: gauge or counter. */
+/* Appends "# HELP" and "# TYPE" of a metric; call it before the metric's first value. type: gauge
+ * or counter. */
 void exporter_head(struct dt_text *out, const char *name, const char *type, const char *help);
-/* A label's value with quotes: backslash, quote and line end escaped, what is no UTF-8 replaced. */
+/* Appends a label's value in quotes. Escapes backslash, quote and newline; replaces invalid
+ * UTF-8. */
 void exporter_label(struct dt_text *out, const char *value);
-/* The value as the format spells it (NaN, +Inf), and the end of the line. */
+/* Appends the value as the format writes it (NaN, +Inf), and a newline. */
 void exporter_value(struct dt_text *out, double value);
 
 #endif

@@ -1,6 +1,6 @@
-/* A question has a number, so that late answers to an older one are told apart. Answers come in
- * parts of whole lines; what other agents send is read as strict JSON, harmless for a terminal,
- * before a byte of it is shown. */
+/* Each question has a number, so that late answers to an older question are recognized. Answers
+ * come in parts of whole lines. Text from other agents must be strict JSON and harmless for a
+ * terminal before any byte of it is shown. */
 #include "launcher/query/gather.h"
 
 #include "base/clock.h"
@@ -17,15 +17,16 @@ struct gather {
     uv_timer_t timer;
     const struct member *member;
     struct gather_hooks hooks;
-    uint64_t number; /* of the newest question */
+    uint64_t number; /* number of the newest question */
     bool asking;
-    bool knows_members;           /* the leader's list is whole */
-    struct dt_text rows, members; /* of others: lines */
-    uint64_t *answered;           /* whose answer is whole */
+    bool knows_members;           /* all parts of the leader's list have arrived */
+    struct dt_text rows, members; /* lines from other hosts */
+    uint64_t *answered;           /* agents that have answered completely */
     int answered_count, answered_capacity;
-    size_t counted_size; /* of members, when its lines were counted */
+    size_t counted_size; /* size of `members` when its lines were counted */
     int member_count;
-    double passed_since_s; /* a leader's help for others: so many messages in this second */
+    /* limits what a leader passes on for others: messages in the second that began then */
+    double passed_since_s;
     int passed_count;
 };
 
@@ -50,7 +51,7 @@ static void add_answered(struct gather *g, uint64_t id)
     }
 }
 
-/* The id of a line of members; 0: it is none. */
+/* The id in a line of members; 0: the line has none. */
 static uint64_t id_of(const char *line, size_t size)
 {
     static const char before[] = "{\"id\":\"";
@@ -59,7 +60,8 @@ static uint64_t id_of(const char *line, size_t size)
                : 0;
 }
 
-/* Looks closely only when so many have answered as there are: each of thousands of answers asks. */
+/* Compares the ids only when enough agents have answered, because each of thousands of answers
+ * calls this function. */
 static bool all_answered(struct gather *g)
 {
     const char *line = dt_text_str(&g->members);
@@ -143,7 +145,7 @@ bool gather_begin(struct gather *g)
 
 /* ---- answers ---- */
 
-/* Lines in as few messages as they fit. */
+/* Sends lines in as few messages as possible. */
 static void send_lines(struct gather *g, uint64_t to, const struct message_status_ask *ask, bool members,
                        const struct dt_text *lines)
 {
@@ -157,7 +159,8 @@ static void send_lines(struct gather *g, uint64_t to, const struct message_statu
                 break;
             }
         }
-        if (size == 0 && *p != '\0') { /* no line is that long; what cannot be sent is left out */
+        /* no line is so long; a line that does not fit is left out */
+        if (size == 0 && *p != '\0') {
             p += strcspn(p, "\n") + 1;
             continue;
         }
@@ -190,7 +193,7 @@ static void answer(struct gather *g, uint64_t to, const struct message_status_as
     dt_text_clear(&lines);
 }
 
-/* Whether so many more messages may be passed on for others in this second. */
+/* Whether so many more messages may be passed on in this second. */
 static bool may_pass(struct gather *g, int count)
 {
     double now_s = dt_now_s();
@@ -221,7 +224,7 @@ static void on_ask(struct gather *g, uint64_t peer, const struct message *in)
     }
 }
 
-/* Appends the lines that are JSON objects. Ours have escapes in place of control characters. */
+/* Appends the lines that are JSON objects. Lines of our own agents escape control characters. */
 static void take_lines(struct dt_text *to, const char *body, size_t size)
 {
     for (const char *p = body, *stop = body + size, *next; p < stop; p = next) {
@@ -247,7 +250,7 @@ static void on_answer(struct gather *g, uint64_t peer, const struct message *in)
     if (status->asker != m->options.self.id) {
         if (is_joined(m, peer) && is_joined(m, status->asker) && may_pass(g, 1)) {
             struct message out = *in;
-            out.status.info = member_find(m, peer)->info; /* nobody answers for others */
+            out.status.info = member_find(m, peer)->info; /* an agent may answer only for itself */
             out.status.of_hosts = false;
             g->hooks.send(g->hooks.user, status->asker, &out);
         }
@@ -282,13 +285,14 @@ bool gather_message(struct gather *g, uint64_t peer, const struct message *in)
     return in->kind == MESSAGE_STATUS_ASK || in->kind == MESSAGE_STATUS;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 void gather_members(const struct gather *g, double now_s, struct dt_text *out)
 {
     struct dt_text own;
     dt_text_init(&own);
-    if (!g->knows_members) { /* no leader, or it did not answer: what this one knows by itself */
+    /* there is no leader, or it did not answer: show what this agent knows */
+    if (!g->knows_members) {
         member_hosts(g->member, now_s, &own);
     }
     const char *line = g->knows_members ? dt_text_str(&g->members) : dt_text_str(&own), *comma = "";
@@ -296,7 +300,7 @@ void gather_members(const struct gather *g, double now_s, struct dt_text *out)
         n = strcspn(line, "\n");
         uint64_t id = id_of(line, n);
         dt_text_puts(out, comma);
-        dt_text_add(out, line, n - 1); /* before its closing brace */
+        dt_text_add(out, line, n - 1); /* without the closing brace */
         dt_text_printf(out, ",\"answered\":%s}", id == 0 ? "null" : has_answered(g, id) ? "true" : "false");
         comma = ",";
     }

@@ -1,8 +1,7 @@
-/* What the workers of all hosts do, for `dtrun --status`: asked over the links when somebody
- * wants to know, so that nothing travels while nobody does. Followers are linked with their
- * leader only, so it passes questions and answers on. A question is over when all hosts have
- * answered, or after a second: whoever was silent until then is shown so. Nothing here decides
- * anything about the job. */
+/* Gathers what the workers of all hosts do, for `dtrun --status`. Hosts are asked over the links,
+ * only when a user asks. Followers have a link with their leader only, so the leader passes
+ * questions and answers on. A question ends when all hosts have answered, or after a second; hosts
+ * that were silent until then are shown as such. Nothing here takes decisions about the job. */
 #ifndef DT_LAUNCHER_QUERY_GATHER_H
 #define DT_LAUNCHER_QUERY_GATHER_H
 
@@ -15,24 +14,25 @@ struct gather;
 struct gather_hooks {
     void *user;
     void (*send)(void *user, uint64_t peer, const struct message *m);
-    /* Appends what this host's workers do: a JSON object per worker, each with a newline behind
-     * it. May be null: there are none. */
+    /* Appends what this host's workers do: one JSON object per worker and line. May be null: no
+     * workers. */
     void (*rows)(void *user, struct dt_text *out);
-    void (*done)(void *user); /* a question is over; may be null */
+    void (*done)(void *user); /* a question has ended; may be null */
 };
 
-/* The member is borrowed, and only read. */
+/* The member is borrowed and only read. */
 void gather_open(struct gather **out, uv_loop_t *loop, const struct member *member, const struct gather_hooks *hooks);
-/* Asks all hosts, unless a question is under way. False: there is nobody to ask; else hooks.done
- * will be called. */
+/* Asks all hosts unless a question is under way. Returns false if there is no host to ask.
+ * Otherwise hooks.done will be called. */
 bool gather_begin(struct gather *g);
-/* A message that came; false: it is none of ours. */
+/* Handles a message from a peer. Returns false for other kinds of messages. */
 bool gather_message(struct gather *g, uint64_t peer, const struct message *in);
-/* The hosts as JSON objects separated by commas, with "answered" as far as they were asked. */
+/* Appends the hosts as JSON objects, separated by commas. "answered" tells whether a host that was
+ * asked has answered. */
 void gather_members(const struct gather *g, double now_s, struct dt_text *out);
-/* The rows of the other hosts, as they came: a JSON object per line. */
+/* Appends the rows of the other hosts, one JSON object per line. */
 void gather_rows(const struct gather *g, struct dt_text *out);
-/* Run the loop until its handle is closed, which frees g. */
+/* Frees g when its handle is closed; run the loop until then. */
 void gather_close(struct gather *g);
 
 #endif

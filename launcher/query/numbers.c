@@ -1,6 +1,6 @@
-/* Rows stand in the order in which JSON, metrics and columns show them. A number whose places in
- * JSON and among the metrics differ has a row for each, as has one that is not the same while
- * this host is in no round. */
+/* The order of the rows is the order in JSON, metrics and columns. A number has two rows if its
+ * places in JSON and among the metrics differ, or if its value differs while this host is in no
+ * round. */
 #include "launcher/query/numbers.h"
 
 #include "launcher/query/exporter.h"
@@ -172,7 +172,7 @@ const struct number *numbers_rows(enum numbers_table table, size_t *count)
 
 /* ---- values ---- */
 
-/* Null: it is no text, or there is none. `one` holds a text of one character. */
+/* Null: the value is not text, or absent. `one` is the buffer for a single character. */
 static const char *text_at(const void *snapshot, const struct number *n, char one[2])
 {
     const char *at = (const char *)snapshot + n->at;

@@ -1,9 +1,8 @@
-/* The numbers that a job shows of itself. There is one table of them: each row has the number's
- * key in the JSON, its metric, its column in the text, and its place in one of the snapshots
- * below. `dtrun --status --json`, the metrics endpoint and `dtrun --status` walk that table.
- *
- * To add a number: a row in numbers.c, and a member of the snapshot unless what it holds has the
- * number already. */
+/* The numbers that a job publishes about itself. One table holds them all: each row has the
+ * number's key in the JSON, its metric, its column in the text, and its place in one of the
+ * snapshots below. `dtrun --status --json`, the metrics endpoint and `dtrun --status` walk that
+ * table. To add a number, add a row in numbers.c, and a member of a snapshot if none holds the
+ * number yet. */
 #ifndef DT_LAUNCHER_QUERY_NUMBERS_H
 #define DT_LAUNCHER_QUERY_NUMBERS_H
 
@@ -14,17 +13,17 @@
 
 #include <stddef.h>
 
-/* ---- snapshots, which the agent fills in ---- */
+/* ---- snapshots, filled in by the agent ---- */
 
-/* The job as this host sees it. Texts are borrowed; a null one is not shown. */
+/* The job as this host sees it. Strings are borrowed; null strings are not shown. */
 struct job_numbers {
-    int format; /* of the JSON */
+    int format; /* version of the JSON format */
     const char *state;
     int round, restarts, max_restarts, pid, guard_pid;
     double up_s;
     const char *run_id, *host, *command, *log_dir, *output_dir;
     const char *ignored_signals;              /* JSON: an array of names */
-    int hosts, group_rank, world_size;        /* of the newest round */
+    int hosts, group_rank, world_size;        /* in the newest round */
     int hosts_now, group_rank_now, ranks_now; /* 0, -1, 0 while this host is in no round */
     int min_hosts, max_hosts, local_world_size;
     struct store_server_counts store;
@@ -32,21 +31,21 @@ struct job_numbers {
     double agent_cpu_s;
 };
 
-/* What is known of a rank: bits. A row that needs bits which are not set is not shown. */
+/* What is known about a rank, as bits. A row is shown only if all the bits it needs are set. */
 enum rank_known {
-    RANK_ENDED = 1, /* it was started, and does not run any more */
+    RANK_ENDED = 1, /* it was started and does not run any more */
     RANK_RUNS = 2,
-    RANK_PROCESS = 4,  /* it runs, and /proc tells of it */
-    RANK_OUTPUT = 8,   /* it has written something that came through the launcher */
-    RANK_PAGE = 16,    /* it runs a program that writes its page, and has begun to */
-    RANK_LEARNED = 32, /* a step is complete */
-    RANK_PACE = 64,    /* ten are */
+    RANK_PROCESS = 4,  /* it runs, and /proc describes it */
+    RANK_OUTPUT = 8,   /* it has written something through the launcher */
+    RANK_PAGE = 16,    /* it runs a program that writes its page, and has begun to write */
+    RANK_LEARNED = 32, /* one step is complete */
+    RANK_PACE = 64,    /* ten steps are complete */
     RANK_COLLECTIVE = 128,
     RANK_GPU = 256
 };
 
 struct rank_numbers {
-    unsigned known; /* of enum rank_known */
+    unsigned known; /* bits of enum rank_known */
     int rank, local_rank, pid, exit_code;
     const char *host; /* borrowed */
     bool running;
@@ -54,12 +53,12 @@ struct rank_numbers {
     struct process_look process;
     struct dt_page_look page;
     const char *phase;
-    char slowed_by[160]; /* why its GPU's clock is not higher; "": nothing does */
+    char slowed_by[160]; /* what keeps its GPU's clock low; "": nothing */
 };
 
 /* ---- rows ---- */
 
-enum numbers_table { /* one for each object of the JSON, and one of metrics alone */
+enum numbers_table { /* one for each object of the JSON, and one for values that are metrics only */
                      NUMBERS_JOB,
                      NUMBERS_STORE,
                      NUMBERS_AGENT,
@@ -67,7 +66,7 @@ enum numbers_table { /* one for each object of the JSON, and one of metrics alon
                      NUMBERS_GPU
 };
 
-enum number_type { /* of the member that a row points to */
+enum number_type { /* type of the snapshot's member */
                    NUMBER_BOOL,
                    NUMBER_CHAR,
                    NUMBER_INT,
@@ -82,53 +81,54 @@ enum number_type { /* of the member that a row points to */
 
 enum number_view { VIEW_ONE_HOST, VIEW_HOSTS, VIEW_GPUS, VIEW_COUNT };
 
-enum number_cell { /* how a column shows the value */
+enum number_cell { /* how a column shows its value */
                    CELL_NUMBER,
-                   CELL_COUNT, /* nothing where it is not known */
+                   CELL_COUNT, /* empty if unknown */
                    CELL_OR_DASH,
-                   CELL_PERCENT, /* or a dash */
+                   CELL_PERCENT, /* a dash if unknown */
                    CELL_TEXT,
                    CELL_BYTES,
                    CELL_OF_BYTES, /* "of 80.0 GiB" */
                    CELL_AGE,
-                   CELL_BUSY /* the share of a step in which the rank does not wait for others */
+                   CELL_BUSY /* share of a step in which the rank does not wait for others */
 };
 
 struct number {
-    const char *key; /* in the JSON object; null: it is in no JSON */
-    size_t at;       /* of the member in the snapshot */
+    const char *key; /* in the JSON object; null: not in the JSON */
+    size_t at;       /* offset of the member in the snapshot */
     enum number_type type;
-    unsigned needs;            /* of enum rank_known */
-    int decimals;              /* in JSON; NUMBER_SHORTEST: up to 10 digits, as many as it has */
-    bool optional;             /* a negative value is not known */
-    bool not_zero;             /* JSON leaves a 0 out */
+    unsigned needs; /* bits of enum rank_known */
+    /* in JSON; NUMBER_SHORTEST: as many as the value has, up to 10 digits */
+    int decimals;
+    bool optional;             /* a negative value means unknown */
+    bool not_zero;             /* JSON leaves out a 0 */
     bool raw;                  /* the text is JSON already */
-    const char *metric, *help; /* null: it is no metric */
-    bool counter;              /* it only grows; else it is a gauge */
-    double metric_scale;       /* the metric in terms of the member; 0: 1 */
+    const char *metric, *help; /* null: not a metric */
+    bool counter;              /* the metric only grows; otherwise it is a gauge */
+    double metric_scale;       /* factor from the member to the metric; 0: 1 */
     struct {
-        const char *heading;   /* null: it has no column */
-        int width[VIEW_COUNT]; /* in characters, negative: to the left; 0: not in that view */
+        const char *heading;   /* null: no column */
+        int width[VIEW_COUNT]; /* in characters; negative: left-aligned; 0: not in that view */
         enum number_cell cell;
-        int decimals; /* of CELL_NUMBER */
+        int decimals; /* for CELL_NUMBER */
     } column;
 };
 
-/* The rows of a table, and how many there are. */
+/* The rows of a table and their number. */
 const struct number *numbers_rows(enum numbers_table table, size_t *count);
 
-/* ---- JSON: members of an object, with a comma before each but the object's first ---- */
+/* ---- JSON: members of an object, with a comma before all but the object's first member ---- */
 
 void numbers_json(enum numbers_table table, const void *snapshot, unsigned known, struct dt_text *out);
-/* The whole object of a store: its numbers, and what store_server_details tells. */
+/* The whole object of a store: its numbers and the text of store_server_details. */
 void numbers_store_json(const struct store_server *store, struct dt_text *out);
-/* The whole object of a rank. Of one that has ended its end alone is told. */
+/* The whole object of a rank. For a rank that has ended, only its end is shown. */
 void numbers_rank_json(const struct rank_numbers *rank, struct dt_text *out);
 
 /* ---- metrics ---- */
 
 void numbers_job_metrics(const struct job_numbers *job, struct dt_text *out);
-/* All values of a metric stand together, as the format wants it. */
+/* The format requires that all values of a metric stand together. */
 void numbers_rank_metrics(const struct rank_numbers *ranks, int count, struct dt_text *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* The socket is made under a passing name and renamed when it listens, so whoever finds
- * PID-RANDOM.sock and is refused knows that its agent is gone: the file may be removed. */
+/* The socket is created under a temporary name and renamed when it listens. So if PID-RANDOM.sock
+ * refuses a connection, its agent is gone, and the file may be removed. */
 #include "launcher/query/status.h"
 
 #include "base/file.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { ASKERS = 8, SWEEP_FILES = 64 };
-/* for one who asks, from the connection to its end */
+/* limit of one client's connection from beginning to end */
 #define SLOW_S 5.0
 
 struct status {
@@ -75,8 +75,8 @@ static bool program_of(const char *pid, char *out, size_t out_bytes)
     return size > 0;
 }
 
-/* The number in a socket's name is of a process that runs our program, and not ours. In another
- * PID namespace an agent may be there without being seen. Opens nothing. */
+/* Whether the number in a socket's name is the pid of another process that runs our program. In
+ * another PID namespace an agent may run unseen. Opens no connection. */
 static bool is_there(const char *name)
 {
     char own[512], theirs[512], number[16];
@@ -85,8 +85,8 @@ static bool is_there(const char *name)
            program_of(number, theirs, sizeof theirs) && strcmp(own, theirs) == 0;
 }
 
-/* Removes what killed agents have left; a few per start are enough. Agents that live are not
- * woken: a host may have many. */
+/* Removes sockets that killed agents have left; a few per start are enough. Does not wake living
+ * agents, because a host may have many. */
 static void sweep(const char *folder)
 {
     DIR *d = opendir(folder);
@@ -111,7 +111,7 @@ static void sweep(const char *folder)
     }
 }
 
-/* A listening socket in the folder; *path is the caller's. */
+/* Creates a listening socket in the folder. The caller frees *path. */
 static int listen_in(const char *folder, char **path, struct dt_error *err)
 {
     unsigned char random[6] = {0};
@@ -142,10 +142,10 @@ static int listen_in(const char *folder, char **path, struct dt_error *err)
     return fd;
 }
 
-/* ---- those who ask ---- */
+/* ---- clients ---- */
 
-/* Our user's processes and root's come this far, by the folder's mode; this is for a folder
- * whose mode was changed. */
+/* The folder's mode admits only processes of our user and root. This check is for a folder whose
+ * mode was changed. */
 static bool may_ask(int fd)
 {
     struct ucred who;
@@ -170,7 +170,7 @@ static struct request_answer *name_run(const struct status *s)
     return answer;
 }
 
-/* "status" or "status RUN_ID", and the end of a line. */
+/* Reads "status" or "status RUN_ID", and the end of the line. */
 static enum request_verdict take(void *user, int fd, const char *request, size_t size, struct request_answer **answer)
 {
     const struct status *s = user;
@@ -217,7 +217,7 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
     for (int i = 0; fd < 0; i++) {
         char *folder = runtime_folder(i);
         if (folder == NULL) {
-            return -1; /* err says why not the last one */
+            return -1; /* err holds the error of the last folder */
         }
         if (runtime_folder_check(folder, true, err) == 0) {
             sweep(folder);

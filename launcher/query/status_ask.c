@@ -1,5 +1,5 @@
-/* The other end of status.c: finds the sockets and reads the answers. A socket without a listener
- * is removed; an agent that does not answer (stopped, or hanging) is named. */
+/* The client of status.c: finds the sockets and reads the answers. Removes sockets without a
+ * listener, and names agents that do not answer (stopped or hanging). */
 #include "launcher/query/status.h"
 
 #include "base/clock.h"
@@ -22,22 +22,24 @@
 enum { ANSWER_BYTES = 8 << 20, AT_ONCE = 128 };
 #define PATIENCE_S 5.0
 
-/* A line without an end never is one: a longer id than any run has is cut, and fits none either. */
+/* A request must end with a newline, or it never counts as complete. A run id longer than any run's
+ * is truncated; it matches no run anyway. */
 static bool send_request(int fd, const char *run_id)
 {
     char line[STATUS_REQUEST_BYTES];
     int n = snprintf(line, sizeof line - 1, run_id != NULL ? "status %s" : "status", run_id);
     size_t size = n < (int)sizeof line - 1 ? (size_t)n : sizeof line - 2;
     line[size++] = '\n';
-    return send(fd, line, size, MSG_NOSIGNAL) == (ssize_t)size; /* an empty buffer takes it whole */
+    /* the send buffer is empty, so the line fits */
+    return send(fd, line, size, MSG_NOSIGNAL) == (ssize_t)size;
 }
 
-/* Reads until the end. False: not in time, or too much. */
+/* Reads to the end. Returns false if that takes too long, or the answer is too large. */
 static bool read_answer(int fd, double until_s, struct dt_text *out)
 {
     char buffer[65536];
     for (;;) {
-        double left_s = fmax(until_s - dt_now_s(), 0); /* what has come by then counts */
+        double left_s = fmax(until_s - dt_now_s(), 0); /* 0: still read what has arrived */
         struct pollfd p = {.fd = fd, .events = POLLIN};
         int ready = poll(&p, 1, (int)(left_s * 1e3));
         if (ready == 0 || (ready < 0 && errno != EINTR)) {
@@ -59,15 +61,15 @@ static bool read_answer(int fd, double until_s, struct dt_text *out)
 }
 
 struct asking {
-    const char *run_id; /* null: all */
+    const char *run_id; /* null: all runs */
     bool json;
     int found, silent;
-    bool hidden; /* agents cannot make a socket either where we look: whether there are any is
-                  * not known */
+    /* the folder cannot be used, by agents either, so we do not know whether there are any */
+    bool hidden;
     struct dt_text out, ids;
 };
 
-/* Each once, however many agents of a job run here; "first, second". */
+/* Adds the id once, however many agents of a job run here: "first, second". */
 static void add_id(struct dt_text *ids, const char *id)
 {
     size_t n = strlen(id);
@@ -81,20 +83,21 @@ static void add_id(struct dt_text *ids, const char *id)
     }
 }
 
-/* A connection with the question on its way; -1: it is said why there is none. */
+/* Returns a connection with the question on its way. -1: none; the user was told why. */
 static int begin_asking(struct asking *a, const char *path, const char *name)
 {
     bool stale;
     int fd = status_connect(path, &stale);
     if (fd < 0 && stale) {
         (void)unlink(path);
-    } else if (fd < 0 && errno != ENOENT) { /* EAGAIN: many ask at once, or it does not accept */
+    } else if (fd < 0 && errno != ENOENT) { /* EAGAIN: the agent has many clients at once, or
+                                             * does not accept them */
         (void)fprintf(stderr, "dtrun: --status: the agent with pid %d does not answer: %s\n", atoi(name),
                       strerror(errno));
         a->silent++;
     }
     if (fd >= 0) {
-        (void)send_request(fd, a->run_id); /* one that does not take it does not answer */
+        (void)send_request(fd, a->run_id); /* an agent that does not take it will not answer */
     }
     return fd;
 }
@@ -131,7 +134,7 @@ static void take_answer(struct asking *a, int fd, const char *name, double until
     dt_text_clear(&answer);
 }
 
-/* Of agents that do not answer all have the same time, not one after the other. */
+/* Agents that do not answer all have the same time limit; their waits do not add up. */
 static void ask_some(struct asking *a, const char *folder, struct dirent *const *list, int count)
 {
     int fds[AT_ONCE];
@@ -165,8 +168,8 @@ static void ask_folder(struct asking *a, const char *folder)
     struct dt_error err;
     a->hidden = false;
     if (runtime_folder_check(folder, false, &err) != 0) {
-        a->hidden = err.status != DT_NOT_FOUND; /* of the last folder, which is used when those
-                                                 * before it cannot be */
+        /* only the last folder counts; it is used when the folders before it cannot be */
+        a->hidden = err.status != DT_NOT_FOUND;
         if (a->hidden) {
             (void)fprintf(stderr, "dtrun: --status: %s\n", err.text);
         }

@@ -1,5 +1,5 @@
-/* The text of an answer for people. What an answer holds comes from workers and peers: the text is
- * bounded, and harmless for a terminal. */
+/* The text of an answer for people. An answer holds text from workers and peers, so the output is
+ * bounded and made harmless for a terminal. */
 #include "launcher/query/status.h"
 
 #include "base/scan.h"
@@ -26,7 +26,8 @@ static double number_of(const cJSON *object, const char *key, double otherwise)
     return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
 }
 
-/* A line of at most COLUMNS characters, the rest as "..."; `whole`: never cut. */
+/* Appends a line of at most COLUMNS characters. A longer line is cut and ends in "..." unless
+ * `whole` is set. */
 static void add_line(struct dt_text *out, const struct dt_text *line, bool whole)
 {
     struct dt_text safe;
@@ -64,7 +65,7 @@ static const char *span(double seconds, char *out, size_t out_bytes)
     return out;
 }
 
-/* The job runs without the host that answers: what the answer says of hosts and ranks is of
+/* Whether the job runs without the host that answers. Then the answer describes hosts and ranks of
  * others. */
 static bool is_spare(const cJSON *job)
 {
@@ -89,8 +90,7 @@ static void add_members(struct dt_text *out, const cJSON *job)
         dt_text_reset(&line);
         bool witness = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(m, "witness"));
         dt_text_printf(&line, "  %s %s", witness ? "witness" : "host", text_of(m, "host"));
-        if (!witness && number_of(m, "pid", 0) > 0) { /* several agents of one machine have its
-                                                       * name */
+        if (!witness && number_of(m, "pid", 0) > 0) { /* the agents of one machine share its name */
             dt_text_printf(&line, " pid %.0f", number_of(m, "pid", 0));
         }
         if (number_of(m, "order", -1) >= 0) {
@@ -112,7 +112,7 @@ static void add_members(struct dt_text *out, const cJSON *job)
     dt_text_clear(&line);
 }
 
-/* Who is behind comes first: the lowest step, then the oldest sign of life. */
+/* Slow ranks come first: the lowest step, then the oldest sign of life. */
 static int by_suspicion(const void *a, const void *b)
 {
     const cJSON *x = *(const cJSON *const *)a, *y = *(const cJSON *const *)b;
@@ -132,8 +132,8 @@ static int by_rank(const void *a, const void *b)
 
 /* ---- ranks and GPUs: the columns of numbers.c ---- */
 
-/* The share of a step in which a rank does not wait for the others, "60%": the rank with the
- * largest one is the slowest. "": not known. */
+/* The share of a step in which a rank does not wait for the others, "60%". The rank with the
+ * largest share is the slowest. "": unknown. */
 static void busy(const cJSON *r, char *out, size_t out_bytes)
 {
     double own_s = number_of(r, "data_s", 0) + number_of(r, "compute_s", 0),
@@ -143,7 +143,7 @@ static void busy(const cJSON *r, char *out, size_t out_bytes)
     }
 }
 
-/* "12.3 s", "250 s", "21 min": narrower than a span. */
+/* "12.3 s", "250 s", "21 min": shorter than span(). */
 static void age_of(double seconds, char *out, size_t out_bytes)
 {
     bool minutes = seconds >= 1000;
@@ -151,7 +151,7 @@ static void age_of(double seconds, char *out, size_t out_bytes)
                    minutes ? "min" : "s");
 }
 
-/* What a column shows of an object that may have the row's key. */
+/* The text of a column for an object, which may have the row's key. */
 static const char *cell_of(const struct number *n, const cJSON *object, char *out, size_t out_bytes)
 {
     double value = number_of(object, n->key != NULL ? n->key : "", -1), at_least_0 = value > 0 ? value : 0;
@@ -187,9 +187,8 @@ static const char *cell_of(const struct number *n, const cJSON *object, char *ou
     return out;
 }
 
-/* Appends the columns of a table that the view has and whose needs are known, with a blank between
- * them: their headings where object is null, otherwise what they show of it. Too long a text is
- * cut. */
+/* Appends the columns of a table that the view has and whose needs are known, separated by spaces.
+ * Without an object it appends the headings. Long texts are cut. */
 static void add_cells(struct dt_text *line, enum numbers_table table, enum number_view view, unsigned known,
                       const cJSON *object)
 {
@@ -207,7 +206,7 @@ static void add_cells(struct dt_text *line, enum numbers_table table, enum numbe
     }
 }
 
-/* ", in all_reduce", ", last all_reduce"; nothing where none is known. */
+/* ", in all_reduce", ", last all_reduce"; nothing if no collective is known. */
 static void add_collective(struct dt_text *line, const cJSON *r)
 {
     if (text_of(r, "collective")[0] != '\0') {
@@ -216,8 +215,8 @@ static void add_collective(struct dt_text *line, const cJSON *r)
     }
 }
 
-/* A line of a rank. Of several hosts it has no column for what a rank costs in time and memory
- * (the JSON tells it), but one for the age of its pulse. */
+/* Appends the line of a rank. With several hosts, the columns for time and memory are left out
+ * (they are in the JSON), and one for the pulse's age is added. */
 static void add_rank(struct dt_text *out, const cJSON *r, enum number_view view)
 {
     struct dt_text line;
@@ -254,7 +253,7 @@ static void add_headings(struct dt_text *out, enum number_view view, const char 
     dt_text_clear(&line);
 }
 
-/* Of ranks whose worker looks at its GPU. The memory is the whole GPU's. */
+/* Appends the GPUs of ranks whose worker reports its GPU. The memory is that of the whole GPU. */
 static void add_gpus(struct dt_text *out, const cJSON *const *list, int count)
 {
     bool heading = false;
@@ -385,7 +384,7 @@ int status_show(const char *answer, size_t size, struct dt_text *out, struct dt_
         if (text_of(job, folders[i])[0] != '\0') {
             dt_text_reset(&line);
             dt_text_printf(&line, "  %s %s", words[i], text_of(job, folders[i]));
-            add_line(out, &line, true); /* of use only when it is whole */
+            add_line(out, &line, true); /* a path is useful only as a whole */
         }
     }
     add_ignored(out, job);

@@ -1,5 +1,5 @@
-/* One function per kind of event; then two questions that any event can decide: can a round begin,
- * is the job over? Events of older rounds come late and change nothing: those rounds have been
+/* One function per kind of event. After every event two questions follow: can a round begin, and is
+ * the job over? Events of older rounds come late and change nothing, because those rounds were
  * ended already. */
 #include "launcher/rounds/coordinator.h"
 
@@ -13,8 +13,8 @@
 
 void coordinator_init(struct coordinator *c, const struct coordinator_options *options)
 {
-    memset(c, 0, offsetof(struct coordinator, nodes)); /* the tables are a megabyte, most of it
-                                                        * never touched */
+    /* the tables behind take a megabyte, most of which is never touched */
+    memset(c, 0, offsetof(struct coordinator, nodes));
     memset(c->place_of, 0, sizeof c->place_of);
     c->options = *options;
     c->waiting_since_s = c->complete_since_s = -1;
@@ -54,7 +54,7 @@ static struct action *add(struct actions *out, enum action_kind kind, int node, 
     return a;
 }
 
-/* The job is over: every node that is here hears it once. */
+/* The job is over. Every node that is here is told once. */
 static void finish(struct coordinator *c, int code, struct actions *out)
 {
     if (c->finished) {
@@ -68,14 +68,14 @@ static void finish(struct coordinator *c, int code, struct actions *out)
     }
 }
 
-/* Ends the round for all nodes that still run; `except` knows it already (-1: none does). They join
- * again when their workers are gone. */
+/* Ends the round on all nodes that still run it. Node `except` knows already (-1: no node does).
+ * The nodes join again when their workers are gone. */
 static void end_round(struct coordinator *c, int except, struct actions *out)
 {
     c->running = c->pausing = false;
     for (int i = 0; i < c->node_count; i++) {
         struct coordinator_node *n = &c->nodes[i];
-        /* stopped: in a pause */
+        /* NODE_STOPPED: during a pause */
         if (n->state != NODE_IN && n->state != NODE_DONE && n->state != NODE_STOPPED) {
             continue;
         }
@@ -92,25 +92,26 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     bool full =
              n == NULL && (c->node_count == COORDINATOR_MAX_NODES || e->node < 0 || e->node >= COORDINATOR_MAX_NODES),
          over = c->finished || (n == NULL && c->stopping);
-    if (c->finished && n != NULL) { /* it hears the end, or has heard it */
+    if (c->finished && n != NULL) { /* the node is told of the end, or was told */
         return;
     }
     if (full || over) {
         (void)add(out, ACTION_REFUSE, e->node, over ? c->code : DT_EXIT_TEMPORARY);
         return;
     }
-    if (c->stopping) { /* its workers were being ended when the stop came: they count as stopped */
+    /* the node's workers were being ended when the stop came, so they count as stopped */
+    if (c->stopping) {
         set_state(c, n, NODE_STOPPED);
         return;
     }
-    if (n != NULL && n->leaving) { /* its workers are gone */
+    if (n != NULL && n->leaving) { /* the node's workers are gone */
         set_state(c, n, NODE_LEFT);
         (void)add(out, ACTION_LEAVE, n->node, 128 + SIGTERM);
         return;
     }
     if (n == NULL) {
         n = &c->nodes[c->node_count++];
-        memset(n, 0, sizeof *n); /* NODE_WAITING */
+        memset(n, 0, sizeof *n); /* state: NODE_WAITING */
         c->state_counts[NODE_WAITING]++;
         c->place_of[e->node] = c->node_count;
     }
@@ -128,11 +129,11 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
     }
     if (c->running && !c->pausing && !n->member && count_of(c, NODE_IN) < c->options.nodes_max &&
         count_of(c, NODE_DONE) == 0) {
-        end_round(c, -1, out); /* there is room for the newcomer: costs no restart */
+        end_round(c, -1, out); /* there is room for the new node; this costs no restart */
     }
 }
 
-static bool got_further(struct coordinator *c, const struct event *e)
+static bool made_progress(struct coordinator *c, const struct event *e)
 {
     bool further = e->step > c->best_step || e->saved_step > c->best_saved;
     c->best_step = e->step > c->best_step ? e->step : c->best_step;
@@ -140,7 +141,8 @@ static bool got_further(struct coordinator *c, const struct event *e)
     return further;
 }
 
-/* Two workers in a row were killed for memory in the same step: the next one would be, too. */
+/* Two workers in a row were killed for lack of memory in the same step. The next worker would be
+ * killed there, too. */
 static bool out_of_memory_again(struct coordinator *c, const struct event *e)
 {
     bool again = e->out_of_memory && c->oom_seen && c->oom_step == e->at_step;
@@ -151,9 +153,9 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
     return again;
 }
 
-/* The hosts lost each other, so the failure of the workers costs nothing: gives back what was
- * counted. */
-static void forgive(struct coordinator *c)
+/* The hosts lost each other, so the failure of the workers costs nothing. Gives back the counted
+ * restart. */
+static void refund_restart(struct coordinator *c)
 {
     c->restarts_used -= c->doubt_counted;
     c->no_progress = c->doubt_no_progress;
@@ -166,17 +168,17 @@ bool coordinator_doubts(const struct coordinator *c, int node)
     return c->doubtful && n != NULL && n->doubted;
 }
 
-bool coordinator_apart(struct coordinator *c, int node, int other)
+bool coordinator_note_unreachable(struct coordinator *c, int node, int other)
 {
-    /* only nodes of that round can have ended it */
+    /* only nodes that were in that round can have ended it */
     bool both = coordinator_doubts(c, node) && coordinator_doubts(c, other);
     if (both) {
-        forgive(c);
+        refund_restart(c);
     }
     return both;
 }
 
-/* No host was lost, or a worker failed by itself: what was counted stays. */
+/* No host was lost, or a worker failed by itself. The counted restart stays counted. */
 static void end_doubt(struct coordinator *c, struct actions *out)
 {
     bool ends = c->doubtful && !c->doubt_counted;
@@ -192,7 +194,7 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         end_doubt(c, out);
     }
     if (c->finished || !c->running || e->round != c->round) {
-        return; /* the first failure of a round has been counted; this one follows from it */
+        return; /* the first failure of a round was counted; this failure follows from it */
     }
     if (c->stopping) {
         return; /* EVENT_STOPPED will come */
@@ -201,12 +203,12 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         finish(c, e->code, out);
         return;
     }
-    bool further = got_further(c, e), again = out_of_memory_again(c, e);
+    bool further = made_progress(c, e), again = out_of_memory_again(c, e);
     c->doubt_no_progress = c->no_progress;
     c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
     bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
          ends = permanent || c->restarts_used >= c->options.restarts_max;
-    /* the host of the lost peers may be gone, unnoticed so far */
+    /* the host of the lost peers may be gone without our knowledge */
     c->doubtful = e->weak && count_of(c, NODE_IN) > 1;
     c->doubt_counted = !ends;
     c->doubt_code = permanent ? DT_EXIT_PERMANENT : e->code;
@@ -221,14 +223,14 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
     end_round(c, e->node, out);
 }
 
-/* Whether a node that is asked to stop leaves alone, and the job goes on: enough other nodes are
- * here and stay. A node that came back to a new leader may leave, too: the others of its round are
- * on their way. */
+/* Whether a node that is asked to stop leaves alone while the job goes on. Enough other nodes must
+ * be here and stay. A node that came back to a new leader may also leave, because the other nodes
+ * of its round are on their way. */
 static bool may_leave(const struct coordinator *c, const struct coordinator_node *n, int code)
 {
     int others = 0;
     if (c->options.save && code != 128 + SIGTERM) {
-        /* a person's INT, or a scheduler's warning that its time is over, means the whole job */
+        /* INT from a person, or a scheduler's warning that time is up, concerns the whole job */
         return false;
     }
     for (int i = 0; i < c->node_count; i++) {
@@ -240,7 +242,7 @@ static bool may_leave(const struct coordinator *c, const struct coordinator_node
            (n->returns || others >= c->options.nodes_min);
 }
 
-/* All nodes save before one leaves: each holds a part of the state. The job goes on. */
+/* All nodes save before one leaves, because each holds a part of the state. The job goes on. */
 static void pause_round(struct coordinator *c, struct actions *out)
 {
     for (int i = 0; i < c->node_count && !c->pausing; i++) {
@@ -251,8 +253,8 @@ static void pause_round(struct coordinator *c, struct actions *out)
     c->pausing = true;
 }
 
-/* A second request to stop: no worker is waited for any more. A node that leaves alone ends alone.
- * The exit code stays that of the stop. */
+/* A second request to stop: workers are killed at once. A leaving node ends alone. The exit code
+ * stays that of the first request. */
 static void on_kill(struct coordinator *c, const struct coordinator_node *n, struct actions *out)
 {
     for (int i = 0; i < c->node_count && c->stopping && !c->finished && n != NULL && !n->leaving; i++) {
@@ -283,12 +285,12 @@ static void on_stop(struct coordinator *c, const struct event *e, struct actions
         if (n->state == NODE_WAITING) {
             set_state(c, n, NODE_LEFT);
         } else if (n->state == NODE_IN && c->running) {
-            /* costs no restart; the next round waits until we have lost the node */
+            /* costs no restart; the next round waits until the leaving node is lost */
             end_round(c, n->node, out);
         }
         return;
     }
-    if (count_of(c, NODE_IN) == 0) { /* nothing runs */
+    if (count_of(c, NODE_IN) == 0) { /* no workers run */
         finish(c, code, out);
         return;
     }
@@ -310,7 +312,7 @@ static void on_gone(struct coordinator *c, const struct event *e, struct actions
     }
     bool was_in = n->state == NODE_IN;
     if (coordinator_doubts(c, e->node)) {
-        forgive(c);
+        refund_restart(c);
     }
     c->state_counts[n->state]--;
     c->place_of[e->node] = 0;
@@ -352,9 +354,9 @@ static int by_preference(const void *a, const void *b)
     return by_name != 0 ? by_name : by_order(a, b);
 }
 
-/* Gives places to new nodes. The first `count` of c->order are sorted by order; those among them
- * that never were in a round change places, and orders, with each other. A node that was in a round
- * keeps its rank before all that came later. */
+/* Gives places to new nodes. The first `count` entries of c->order are sorted by order. The nodes
+ * among them that were never in a round exchange places and orders with each other. A node that was
+ * in a round keeps its rank ahead of all nodes that came later. */
 static void place_fresh(struct coordinator *c, int count)
 {
     int fresh = 0;
@@ -373,8 +375,8 @@ static void place_fresh(struct coordinator *c, int count)
     }
 }
 
-/* Ranks are contiguous per node, in group-rank order, and so are role ranks within a role. Only the
- * first nodes_max nodes get a place. */
+/* Ranks are contiguous per node and follow the group ranks. Role ranks do the same within a role.
+ * Only the first nodes_max nodes get a place. */
 static void start_round(struct coordinator *c, struct actions *out)
 {
     struct coordinator_node **in = c->order;
@@ -419,7 +421,7 @@ static void start_round(struct coordinator *c, struct actions *out)
     }
 }
 
-/* Begins the round if it may begin; otherwise asks for a tick then. */
+/* Begins the round if it may begin now; otherwise asks for a tick at that time. */
 static void start_from(struct coordinator *c, double from_s, double now_s, struct actions *out)
 {
     from_s = from_s > c->hold_until_s ? from_s : c->hold_until_s;
@@ -436,8 +438,8 @@ double coordinator_last_call_end(const struct coordinator *c)
     return end_s > c->alone_from_s ? end_s : c->alone_from_s;
 }
 
-/* A round begins with all nodes at once; with the minimum after the last call, or when no other
- * node of the round before can still come. */
+/* A round begins at once when all nodes are here. With fewer nodes, but at least the minimum, it
+ * begins after the last call, or when no other node of the previous round can still come. */
 static void maybe_start(struct coordinator *c, double now_s, struct actions *out)
 {
     int waiting = count_of(c, NODE_WAITING), in = count_of(c, NODE_IN) + count_of(c, NODE_LEFT);
@@ -461,30 +463,31 @@ static void maybe_start(struct coordinator *c, double now_s, struct actions *out
         c->complete_since_s = now_s;
     }
     if (in > 0) {
-        /* Workers of the round before may still run at that node: it joins again, leaves, or is
-         * lost. */
+        /* Workers of the previous round may still run on that node. The node will join again,
+         * leave, or be lost. */
         return;
     }
     bool all_back = c->round > 0;
     for (int i = 0; i < c->node_count && all_back; i++) {
-        /* after a newcomer the whole last call is left for more newcomers */
+        /* after a new node came, the whole last call is left for more new nodes */
         all_back = c->nodes[i].state != NODE_WAITING || c->nodes[i].member || c->nodes[i].returns;
     }
     start_from(c, all_back ? now_s : coordinator_last_call_end(c), now_s, out);
 }
 
-/* All nodes have saved: a node that was asked to leave does so when it joins again, the others
- * begin the next round. Costs no restart. */
+/* After all nodes have saved, a node that was asked to leave does so when it joins again. The other
+ * nodes begin the next round. This costs no restart. */
 static void maybe_go_on(struct coordinator *c, struct actions *out)
 {
-    /* it was the last step */
+    /* the workers finished: this was the last step */
     bool done = count_of(c, NODE_DONE) > 0 && count_of(c, NODE_STOPPED) == 0;
     if (c->pausing && !c->stopping && !c->finished && count_of(c, NODE_IN) == 0 && !done) {
         end_round(c, -1, out);
     }
 }
 
-/* The job is done when every node of the round is; a stop is done when no node runs any more. */
+/* The job is done when every node of the round is done. A stop is done when no node runs any
+ * more. */
 static void maybe_finish(struct coordinator *c, struct actions *out)
 {
     if (c->finished || count_of(c, NODE_IN) > 0) {
@@ -519,7 +522,7 @@ void coordinator_step(struct coordinator *c, const struct event *e, double now_s
         if (current) {
             set_state(c, n, NODE_STOPPED);
             if (count_of(c, NODE_STOPPED) == 1 || e->code != DT_EXIT_STOPPED) {
-                c->code = e->code; /* "saved" only when all nodes say so */
+                c->code = e->code; /* the exit code says "saved" only if all nodes say so */
             }
             c->stopping = !c->pausing || c->stopping;
         }

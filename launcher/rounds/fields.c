@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STRING_MAX = 2048 }; /* room of the longest string of any list */
+enum { STRING_MAX = 2048 }; /* size of the longest string in any list */
 
 struct reading {
     const uint8_t *p, *end;
@@ -185,8 +185,8 @@ static bool read_seconds(struct reading *r, const struct field *f, void *at)
     return (s >= 0 && s <= FIELDS_SECONDS_MAX && !signbit(s)) || refuse(r, "%s %g: no time of a clock", f->name, s);
 }
 
-/* What peers write reaches terminals, files and the workers' environment: harmless characters
- * only. */
+/* Text from peers reaches terminals, files and the workers' environment, so only harmless
+ * characters pass. */
 static bool read_string(struct reading *r, const struct field *f, char *s)
 {
     size_t left = (size_t)(r->end - r->p), size = left < 2 ? 0 : (size_t)r->p[0] | (size_t)r->p[1] << 8;
@@ -222,7 +222,7 @@ static bool read_body(struct reading *r, const struct field *f, struct field_bod
 
 static bool read_list(struct reading *r, const struct field *f, void *value);
 
-/* index: of an element of a list; -1: no list. */
+/* index: position in a list; -1: not in a list. */
 static bool read_struct(struct reading *r, const struct field *f, int index, void *at)
 {
     size_t used = strlen(r->path);

@@ -1,5 +1,6 @@
-/* A struct as bytes, by a list of its fields. One list writes it, reads it, and refuses every value
- * that no agent sends, so the three cannot disagree. Tests and the fuzzer walk the same lists. */
+/* Encodes a struct as bytes by a list of its fields. The same list writes the struct, reads it, and
+ * refuses every value that no agent sends, so the three cannot disagree. Tests and the fuzzer use
+ * the same lists. */
 #ifndef DT_LAUNCHER_ROUNDS_FIELDS_H
 #define DT_LAUNCHER_ROUNDS_FIELDS_H
 
@@ -9,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FIELDS_TERM_MAX ((uint64_t)1 << 63) /* there is always a later term */
+#define FIELDS_TERM_MAX ((uint64_t)1 << 63) /* leaves room for a later term */
 #define FIELDS_SECONDS_MAX 1e12
 
-/* Numbers travel as 8 bytes, little-endian; a string as 2 bytes of length and its characters. */
+/* Numbers take 8 bytes, little-endian. A string takes 2 bytes of length and its characters. */
 enum field_type {
     FIELD_END,     /* the last row of a list */
     FIELD_U64,     /* any uint64_t */
@@ -20,32 +21,34 @@ enum field_type {
     FIELD_I64,     /* int64_t from low to high */
     FIELD_INT,     /* int or enum from low to high */
     FIELD_BOOL,    /* bool */
-    FIELD_SECONDS, /* double, of a clock */
-    FIELD_NAME,    /* a string without control characters; whoever sends it has checked it */
-    FIELD_LINE,    /* the same, and made harmless before it is sent: a worker may have written it */
-    FIELD_LINES,   /* the same, with newlines */
-    FIELD_CHARS,   /* a string of `characters` only */
-    FIELD_BODY,    /* struct field_body of at most `high` bytes */
-    FIELD_STRUCT,  /* a struct with the fields `of` */
-    FIELD_LIST,    /* an array of structs with the fields `of`; the int at `count_at` counts them */
-    FIELD_CHECK    /* no bytes: `check` looks at the value at `at`, whose fields were all read */
+    FIELD_SECONDS, /* double: a clock's time */
+    FIELD_NAME,    /* a string without control characters; the sender has checked it */
+    /* like NAME, but made harmless before it is sent, because a worker may have written it */
+    FIELD_LINE,
+    FIELD_LINES,  /* like LINE, with newlines */
+    FIELD_CHARS,  /* a string of `characters` only */
+    FIELD_BODY,   /* struct field_body of at most `high` bytes */
+    FIELD_STRUCT, /* a struct with the fields `of` */
+    /* an array of structs with the fields `of`; the int at `count_at` is its length */
+    FIELD_LIST,
+    FIELD_CHECK /* no bytes: `check` judges the value at `at`, whose fields were read before */
 };
 
-struct field_body { /* while reading, `bytes` points into what is read; nothing is copied */
+struct field_body { /* after reading, `bytes` points into the input; nothing is copied */
     const char *bytes;
     size_t size;
 };
 
-/* False: no agent sends this value; `why` says so. */
+/* Returns false for a value that no agent sends, with the reason in `why`. */
 typedef bool field_check(const void *value, char *why, size_t why_bytes);
 
 struct field {
     enum field_type type;
-    const char *name; /* in errors */
+    const char *name; /* the name in errors */
     size_t at;        /* offset in the struct */
-    size_t bytes;     /* room of a string with its NUL; size of an element of a list */
+    size_t bytes;     /* size of a string's buffer; size of a list's element */
     size_t count_at;
-    int64_t low, high; /* LIST: high is the most elements there may be */
+    int64_t low, high; /* LIST: high is the largest length */
     const struct field *of;
     const char *characters;
     field_check *check;
@@ -53,13 +56,13 @@ struct field {
 
 /* Appends the encoding of *value. */
 void fields_write(const struct field *list, const void *value, struct dt_text *out);
-/* Fills *value, which is zero before, from exactly `size` bytes. False: they are refused. Then
- * `why` names the first field that was refused and says what it must be; it is empty where the
- * bytes merely end too early or too late. */
+/* Fills *value, which must be zero, from exactly `size` bytes. If it returns false, `why` names the
+ * first refused field and what that field must be. `why` is empty if the bytes end too early or too
+ * late. */
 bool fields_read(const struct field *list, void *value, const void *bytes, size_t size, char *why, size_t why_bytes);
 
-/* Rows of a list. BASE is the struct that holds the member: define it before the list. A member of
- * another type than the row's does not compile. */
+/* Rows of a list. BASE is the struct that holds the member; define it before the list. A member
+ * whose type differs from the row's does not compile. */
 #define FIELDS(...)                                                                                                    \
     (const struct field[])                                                                                             \
     {                                                                                                                  \
@@ -120,7 +123,7 @@ bool fields_read(const struct field *list, void *value, const void *bytes, size_
     {                                                                                                                  \
         .type = FIELD_BODY, .name = name_, FIELD_OF_TYPE(member, struct field_body), .high = most                      \
     }
-/* name: before the names of its fields in errors; "": nothing is */
+/* name: precedes the names of the inner fields in errors; "": nothing does */
 #define STRUCT(member, struct_, name_, fields)                                                                         \
     {                                                                                                                  \
         .type = FIELD_STRUCT, .name = name_, FIELD_OF_TYPE(member, struct struct_), .of = fields                       \

@@ -59,8 +59,8 @@ struct member_past *member_find_past(struct member *m, const uint64_t *nonce)
     return NULL;
 }
 
-/* What this agent promised and kept in the run before is not forgotten: it counts again if the
- * agent comes back to that run. */
+/* The promises and the record of the previous run are not forgotten. They count again if the agent
+ * comes back to that run. */
 void member_change_run(struct member *m, const uint64_t *nonce)
 {
     struct member_past was = {m->record, m->kept.promised}, *back = member_find_past(m, nonce);
@@ -74,7 +74,7 @@ void member_change_run(struct member *m, const uint64_t *nonce)
     }
     m->kept.campaigned = m->kept.promised;
     m->node.last_round = 0;
-    m->cause.past = true; /* people have not heard it yet */
+    m->cause.past = true; /* people were not told yet */
     m->options.self.order = m->node.firm_order ? m->options.self.order : -1;
     for (int i = 0; i < m->peer_count; i++) {
         m->peers[i].told = false;
@@ -113,14 +113,14 @@ const struct peer_info *member_leader(const struct member *m)
 
 /* ---- messages ---- */
 
-/* Whether a run ever had a round. A first round that was only prepared may come to nothing, and
- * another host may still come to be in it. */
+/* Whether a run ever had a round. A first round that was only prepared may fail to begin, and
+ * another host may still join it. */
 bool member_has_begun(int round, bool committed)
 {
     return round > 1 || (round == 1 && committed);
 }
 
-/* Another run's leader is followed by an agent that never began a round; by others only as
+/* An agent that never began a round follows the leader of another run. All others do so only as
  * member_rival.c says. */
 static void on_beat(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
@@ -129,7 +129,7 @@ static void on_beat(struct member *m, struct member_peer *p, const struct messag
     bool same = memcmp(beat->nonce, m->record.nonce, sizeof beat->nonce) == 0;
     if (!same && m->record.round > 0 && !member_leaves_run(m, p, beat, now_s)) {
         if (m->role == MEMBER_FOLLOWING && peer == m->following.leader) {
-            /* the leader gave our run up: what it says next is of its new run */
+            /* the leader gave our run up; its next messages are about its new run */
             member_lose_leader(m, true, now_s);
         }
         return;
@@ -150,7 +150,7 @@ static void on_beat(struct member *m, struct member_peer *p, const struct messag
     struct member_following *f = &m->following;
     m->leader_info = beat->info;
     p = member_find(m, peer); /* links may have been closed, and peers moved */
-    /* the link knew the address of the host only */
+    /* the link knew only the address of the host */
     memcpy(p->info.host, beat->info.host, sizeof p->info.host);
     m->node.spare = beat->spare;
     (void)snprintf(m->node.wait_text, sizeof m->node.wait_text, "%.255s", beat->wait_text);
@@ -173,8 +173,8 @@ static void on_beat_ack(struct member *m, struct member_peer *p, const struct me
     }
 }
 
-/* Notes why our round is over without its leader. When there are workers, the job says it with their
- * end. */
+/* Notes why our round ended without its leader. If there are workers, the job prints the reason
+ * when they end. */
 static void tell_loss(struct member *m, const char *text)
 {
     bool set = member_set_host_cause(m, text, "");
@@ -195,22 +195,22 @@ static void give_up_leader(struct member *m, double now_s)
     member_down(m, leader, MEMBER_LOST, now_s);
 }
 
-/* True: our node begins the round of a START. */
+/* Returns true if our node begins the round of a START. */
 static bool takes_start(struct member *m, uint64_t leader, const struct message_action *start, double now_s)
 {
     if (!m->node.waiting) {
         return false;
     }
     if (now_s - m->following.echo_s >= m->options.lease_s) {
-        /* too late: the leader has given us up meanwhile, or will hear that we begin anew */
+        /* too late: the leader has given us up meanwhile, or will hear that we start over */
         give_up_leader(m, now_s);
         return false;
     }
-    /* not the time when we began to follow: what we read may be old */
+    /* not the time when we began to follow, because this message may be old */
     m->following.lease_s = m->following.echo_s;
     member_keep(m, &start->record, leader);
     member_forget_past_cause(m);
-    member_let_others_go(m);
+    member_drop_other_links(m);
     m->node.last_round = start->record.round;
     m->options.self.order = start->order;
     m->node.waiting = false;
@@ -231,7 +231,7 @@ static void on_action(struct member *m, struct member_peer *p, const struct mess
         m->record.code = a->code;
     }
     if ((a->kind == ACTION_END || a->kind == ACTION_PAUSE) && m->node.waiting) {
-        return; /* we had not begun that round */
+        return; /* our node had not begun that round */
     }
     m->hooks.act(m->hooks.user, a, &m->record, starts ? in->action.sizes : NULL);
 }
@@ -250,7 +250,8 @@ void member_tell_end(struct member *m, const struct member_peer *p, bool of_this
     member_send(m, p->id, &out);
 }
 
-/* While we do not lead. An agent that ended without a verdict knows nothing of the others. */
+/* Answers a JOIN while we do not lead. An agent that ended without a verdict does not know how the
+ * others fare. */
 static void on_join(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     const struct peer_info *leader = member_leader(m);
@@ -271,17 +272,17 @@ static void on_redirect(struct member *m, struct member_peer *p, const struct me
     if (to->id == m->options.self.id || member_is_dead(m, to->id)) {
         return;
     }
-    if (!linked) { /* for a leader that has a round: this one leads another run */
+    if (!linked) { /* if we lead a round already, that agent leads another run */
         m->hooks.connect(m->hooks.user, to);
     } else if (!has_round) {
         member_send_join(m, to->id);
     }
 }
 
-/* The verdict stands, whoever tells it: a quorum kept it. */
+/* A quorum kept the verdict, so it stands whichever agent sends it. */
 static void take_verdict(struct member *m, const struct message_refuse *in, double now_s)
 {
-    /* otherwise our leader says so now */
+    /* otherwise our leader tells people now */
     if (m->role != MEMBER_FOLLOWING || m->node.waiting || now_s - m->following.lease_s >= m->options.lease_s) {
         member_say(m, "the other hosts ended the job, with exit code %d", in->code);
     }
@@ -291,8 +292,8 @@ static void take_verdict(struct member *m, const struct message_refuse *in, doub
     member_act(m, ACTION_REFUSE, in->code, in->text);
 }
 
-/* Refused. A witness that names another run, which goes on, knows for certain that our run is over:
- * a node that never was in a round of ours may join that run. */
+/* We are refused. A witness that names another run, which goes on, knows for certain that our run
+ * is over. A node that was never in a round of our run may join that other run. */
 static void on_refuse(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     const struct message_refuse *no = &in->refuse;
@@ -305,7 +306,7 @@ static void on_refuse(struct member *m, struct member_peer *p, const struct mess
         return;
     }
     if (by_witness && named && !other) {
-        return; /* it was asked before we came over to the run that it keeps */
+        return; /* the witness answered a message from before we joined the run that it keeps */
     }
     if (led && by_witness) {
         member_stand_down(m, "another run of this name began while etcd was away from this host for more than %.0f s",
@@ -338,7 +339,7 @@ static void note_time(struct member *m, double now_s)
     m->now_s = now_s;
     if (m->sleep.due_s > 0 && now_s - m->sleep.due_s > m->options.beat_s &&
         now_s - m->sleep.awake_s > 10 * m->options.beat_s) {
-        m->sleep.awake_s = now_s; /* the messages that came meanwhile are not read yet */
+        m->sleep.awake_s = now_s; /* the messages of the time between are not read yet */
         m->sleep.slept_s = now_s - m->sleep.due_s;
         m->sleep.told = false;
     }
@@ -369,8 +370,8 @@ int member_check(const struct member *m, const struct message *in, double now_s,
 #define ALIVE(h) [MEMBER_SEEKING] = h, [MEMBER_FOLLOWING] = h, [MEMBER_LEADING] = h
 #define ALWAYS(h) ALIVE(h), [MEMBER_OVER] = h
 
-/* The handler of a message in each role; the message is ignored in a role without one.
- * of_leader: it is taken only from the leader that we follow. */
+/* The handler of a message in each role. A role without a handler ignores the message. of_leader:
+ * only our leader may send the message. */
 static const struct {
     bool of_leader;
     member_handler *in[MEMBER_ROLE_COUNT];
@@ -395,7 +396,7 @@ static const struct {
     [MESSAGE_REACH] = {.in = {[MEMBER_LEADING] = member_on_reach}},
     [MESSAGE_CAUSE] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = on_cause}},
     [MESSAGE_YIELD] = {.of_leader = true, .in = {[MEMBER_FOLLOWING] = member_on_yield}},
-    /* STATUS_ASK and STATUS: gather.c */
+    /* gather.c handles STATUS_ASK and STATUS */
 };
 
 void member_message(struct member *m, uint64_t peer, const struct message *in, double now_s)
@@ -426,7 +427,8 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     p->info = *who;
     struct message keep = {.kind = MESSAGE_KEEP, .keep = {.info = m->options.self, .record = m->record}};
     if (m->role == MEMBER_LEADING) {
-        /* before the record: an agent that comes to our run by this beat keeps the record */
+        /* the beat goes before the record: an agent that joins our run by this beat then keeps the
+         * record */
         member_beat(m, peer);
     }
     member_send(m, peer, &keep);
@@ -437,8 +439,9 @@ void member_up(struct member *m, const struct peer_info *who, double now_s)
     }
 }
 
-/* Whether we know all records that the peer kept. Not after a reset, when the newest may be lost;
- * but while beats went to and fro between a leader and its follower, both had one round. */
+/* Whether we know all records that the peer kept. After a reset its newest record may be lost.
+ * But while beats passed in both directions between a leader and its follower, both had the same
+ * round. */
 static bool knew_all(const struct member *m, const struct member_peer *p, enum member_end end, double now_s)
 {
     bool led = m->role == MEMBER_LEADING ? p->joined : m->role == MEMBER_FOLLOWING && p->id == m->following.leader;
@@ -453,12 +456,12 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         return;
     }
     if (end == MEMBER_RESET && !member_same_machine(&p->info, &m->options.self)) {
-        /* A packet filter, or an address translator that forgot the link, also resets the link of a
-         * host whose workers run on. */
+        /* A packet filter, or an address translator that forgot the link, can also reset the link
+         * of a host whose workers go on. */
         end = MEMBER_LOST;
     }
     if (end != MEMBER_LOST) {
-        member_bury(m, peer, knew_all(m, p, end, now_s));
+        member_mark_dead(m, peer, knew_all(m, p, end, now_s));
     }
     struct member_peer gone = *p;
     member_remove_peer(m, p);
@@ -476,7 +479,7 @@ void member_down(struct member *m, uint64_t peer, enum member_end end, double no
         tell_loss(m, text);
         member_lose_leader(m, end != MEMBER_LOST, now_s);
     } else if (m->role == MEMBER_SEEKING) {
-        member_count_votes(m, now_s); /* one voter less to ask */
+        member_count_votes(m, now_s); /* there is one voter less to wait for */
     }
 }
 
@@ -519,7 +522,7 @@ void member_event(struct member *m, const struct event *e, double now_s)
 {
     note_time(m, now_s);
     take_event(m, e, now_s);
-    /* a leader hears of the stop with our JOIN */
+    /* a leader that we follow learns of the stop with our JOIN */
     bool again = e->kind == EVENT_JOIN && m->node.stop_code != 0 && m->role != MEMBER_FOLLOWING;
     if (again) {
         struct event stop = {
@@ -538,7 +541,8 @@ static double tick(struct member *m, double now_s)
         return member_tick_leading(m, now_s);
     case MEMBER_FOLLOWING:
         if (now_s - m->following.lease_s >= m->options.lease_s) {
-            /* the last words of the leader may not be read yet; the guard does not wait for them */
+            /* The last messages of the leader may not be read yet. The guard does not wait for
+             * them. */
             if (m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.beat_s) {
                 return m->sleep.awake_s + m->options.beat_s;
             }
@@ -571,7 +575,7 @@ void member_leave(struct member *m)
     struct message out = {.kind = MESSAGE_BYE};
     for (int i = 0; i < m->peer_count; i++) {
         if (m->kept.verdict && m->peers[i].same_run) {
-            /* a host that sleeps now hears the verdict even when no agent is left to ask */
+            /* a host that sleeps now gets the verdict even if no agent is left to ask */
             member_tell_end(m, &m->peers[i], true);
         }
         member_send(m, m->peers[i].id, &out);

@@ -1,11 +1,11 @@
-/* Elections, and the records that decide them. A member gives its vote once per term, to an agent
- * that knows no less than itself. A quorum keeps a leader's newest record before anything follows
- * from it. */
+/* Elections, and the records that decide them. A member votes once per term, for an agent that
+ * knows no less than the member itself. A quorum keeps a leader's newest record before the leader
+ * acts on it. */
 #include "launcher/rounds/member_parts.h"
 
 #include <string.h>
 
-/* The agent is in one of the councils whose quorums the record needs. */
+/* Whether the agent is in one of the councils whose quorums the record needs. */
 static bool is_in(const struct record *r, uint64_t id)
 {
     return member_place_of(r->council, r->council_count, id) >= 0 ||
@@ -30,7 +30,8 @@ static bool has_vote_or_is_witness(const struct member *m, uint64_t id, const vo
     return (m->witness.info.id != 0 && id == m->witness.info.id) || has_vote(m, id, arg);
 }
 
-/* A witness gives its vote only where it decides: its vote counts as a sign of life of the run. */
+/* A witness is asked to vote only where its vote decides, because its vote counts as a sign of life
+ * of the run. */
 static void ask_for_vote(struct member *m, uint64_t peer)
 {
     struct message out = {
@@ -49,9 +50,10 @@ void member_count_votes(struct member *m, double now_s)
     }
 }
 
-/* A term later than `term` that no other agent asks for: a count, and the id of this agent. Two
- * leaders of one term could take followers from each other for ever. Quorums do not keep them
- * apart: when a voter dies in between, the others know all its records, but not its vote. */
+/* Returns a term later than `term` that no other agent asks for: a count, and bits of this agent's
+ * id. Two leaders of one term could take followers from each other for ever. Quorums do not prevent
+ * that: if a voter dies between the elections, the other agents know all its records, but not its
+ * vote. */
 static uint64_t next_term(const struct member *m, uint64_t term)
 {
     return ((term >> MEMBER_TERM_BITS) + 1) << MEMBER_TERM_BITS |
@@ -62,10 +64,10 @@ void member_campaign(struct member *m, double now_s)
 {
     const struct record *r = &m->record;
     int place = member_place_of(r->council, r->council_count, m->options.self.id);
-    member_bury_all_predecessors(m);
+    member_mark_all_predecessors_dead(m);
     m->seeking.campaign_at_s = now_s + m->options.beat_s * (1 + 0.2 * (place > 0 ? place : 0));
     if (place < 0 || r->nonce[0] == 0) {
-        return; /* we do not keep the record */
+        return; /* our agent does not keep the record */
     }
     uint64_t newest = m->kept.promised > r->term ? m->kept.promised : r->term;
     m->kept.campaigned = m->seeking.term = next_term(m, newest > m->kept.campaigned ? newest : m->kept.campaigned);
@@ -85,14 +87,14 @@ void member_on_vote_ask(struct member *m, struct member_peer *p, const struct me
     const struct record *theirs = &in->vote_ask.record;
     uint64_t peer = p->id;
     if (m->role == MEMBER_SEEKING && m->record.round == 0 && member_find_past(m, theirs->nonce) != NULL) {
-        /* nothing came of the new run, and the old one is not lost */
+        /* the new run never began a round, and we still have the old run's record */
         member_change_run(m, theirs->nonce);
     }
     struct message out = {.kind = MESSAGE_VOTE, .term = in->term, .vote = {.record = m->record}};
     if (memcmp(theirs->nonce, m->record.nonce, sizeof theirs->nonce) != 0) {
         return;
     }
-    /* our leader does not lead any more */
+    /* our leader asks for votes, so it does not lead any more */
     if (m->role == MEMBER_FOLLOWING && m->following.leader == peer && in->term > m->following.term) {
         member_lose_leader(m, true, now_s);
     }
@@ -132,7 +134,7 @@ void member_on_vote(struct member *m, struct member_peer *p, const struct messag
     if (memcmp(vote->record.nonce, m->record.nonce, sizeof vote->record.nonce) != 0) {
         return;
     }
-    /* its vote went to another agent meanwhile: we need a newer term */
+    /* the voter voted for another agent meanwhile, so we need a newer term */
     if (m->role == MEMBER_LEADING && !vote->yes && in->term > m->record.term) {
         m->kept.promised = in->term > m->kept.promised ? in->term : m->kept.promised;
         member_stop_leading(m);
@@ -142,7 +144,7 @@ void member_on_vote(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     if (record_newer(&vote->record, &m->record)) {
-        member_keep(m, &vote->record, p->id); /* the voter knows more: ask again with that */
+        member_keep(m, &vote->record, p->id); /* the voter knows more: ask again with its record */
         m->seeking.term = 0;
     } else if (vote->yes && in->term == m->seeking.term) {
         count_vote(m, p->id, vote, now_s);
@@ -173,8 +175,9 @@ void member_tell_others(struct member *m, const struct record *was)
     }
 }
 
-/* Sends *r to every linked agent that keeps records with us: by *r, by our own record or by its own
- * record. Also to the leader of the round in *r, which need not be the leader that sent *r. */
+/* Sends *r to every linked agent that keeps records with us: by *r, by our own record, or by its
+ * own record. That includes the leader of the round in *r, which need not be the agent that sent
+ * *r. */
 static void tell(struct member *m, const struct record *r, uint64_t from)
 {
     m->kept.told.term = r->term;
@@ -202,33 +205,33 @@ void member_on_keep(struct member *m, struct member_peer *p, const struct messag
 {
     const struct record *theirs = &in->keep.record;
     bool same = memcmp(theirs->nonce, m->record.nonce, sizeof theirs->nonce) == 0;
-    p->info.machine = in->keep.info.machine; /* the link does not know it */
-    member_bury_predecessors(m, &p->info);
+    p->info.machine = in->keep.info.machine; /* the link does not know the machine */
+    member_mark_predecessors_dead(m, &p->info);
     p->same_run = same;
     p->counts_us = same && member_place_of(theirs->council, theirs->council_count, p->id) >= 0 &&
                    is_in(theirs, m->options.self.id);
-    p->elsewhere = !same && member_has_begun(theirs->round, theirs->committed) && !theirs->finished;
-    m->strays = m->strays || (!same && theirs->nonce[0] != 0);
-    if (m->role == MEMBER_LEADING && (p->elsewhere || m->strays)) {
+    p->in_other_run = !same && member_has_begun(theirs->round, theirs->committed) && !theirs->finished;
+    m->other_run_seen = m->other_run_seen || (!same && theirs->nonce[0] != 0);
+    if (m->role == MEMBER_LEADING && (p->in_other_run || m->other_run_seen)) {
         member_hold_for_others(m, now_s);
     }
-    /* when we began to keep our record, we did not know that it counts us */
+    /* when we began to keep our record, we did not know that this agent counts our vote */
     if (p->counts_us && record_newer(&m->record, theirs)) {
         struct message out = {.kind = MESSAGE_KEEP, .keep = {.info = m->options.self, .record = m->record}};
         member_send(m, p->id, &out);
     }
-    /* of an agent of another run we cannot know what it kept of ours before */
+    /* we cannot know which records of our run an agent of another run kept before */
     p->told = same || (theirs->nonce[0] == 0 && theirs->nonce[1] == 0);
     if (!same || m->role == MEMBER_OVER || theirs->round == 0 || !record_newer(theirs, &m->record)) {
         return;
     }
     if (m->role == MEMBER_LEADING && theirs->term == m->record.term) {
-        return; /* our own record, on its way back */
+        return; /* our own record came back */
     }
     member_keep(m, theirs, p->id);
     m->kept.promised = theirs->term > m->kept.promised ? theirs->term : m->kept.promised;
     m->seeking.term = 0;
-    if (m->role == MEMBER_LEADING) { /* another agent leads since */
+    if (m->role == MEMBER_LEADING) { /* another agent has become the leader */
         m->following.heard_s = now_s;
         member_stop_leading(m);
         member_lose_leader(m, true, now_s);
@@ -244,7 +247,7 @@ void member_on_prepare(struct member *m, struct member_peer *p, const struct mes
         return;
     }
     member_keep(m, r, peer);
-    p->told = true; /* it keeps what we keep */
+    p->told = true; /* the sender keeps the same record as we do */
     if (m->role != MEMBER_LEADING && m->role != MEMBER_OVER) {
         member_follow(m, peer, in->term, now_s);
     }

@@ -1,5 +1,5 @@
-/* How the leader answers a JOIN: it refuses the host, tells it to stay first, or makes it a node of
- * the next round. */
+/* How the leader answers a JOIN: it refuses the host, makes it wait, or makes it a node of the next
+ * round. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -20,11 +20,11 @@ static int new_node(struct member *m, uint64_t id)
 }
 
 enum {
-    ALIKE_BYTES = 60,
-    SHOWN_BYTES = 150
-}; /* of two lines: this much may be alike before the difference; this much is shown */
+    ALIKE_BYTES = 60, /* a longer common start of two lines is not shown */
+    SHOWN_BYTES = 150 /* of the rest, so much is shown */
+};
 
-/* One side of a difference: of a long line its name, and what stands at `from` and behind it. */
+/* One side of a difference. Of a long line: its name, and the text from `from` on. */
 static void show_line(char *out, size_t out_bytes, const char *line, int size, int from)
 {
     int name = (int)strcspn(line, " \n"), rest = size - from;
@@ -45,7 +45,7 @@ static void compare_digests(const char *ours, const char *theirs, char *out, siz
     while (*ours != 0 || *theirs != 0) {
         int a = (int)strcspn(ours, "\n"), b = (int)strcspn(theirs, "\n"), alike = 0, from = 0;
         for (; alike < a && alike < b && ours[alike] == theirs[alike]; alike++) {
-            from = ours[alike] == ' ' ? alike : from; /* a whole word */
+            from = ours[alike] == ' ' ? alike : from; /* the start of a word */
         }
         if ((alike < a || alike < b) && used < out_bytes) {
             from = alike > ALIKE_BYTES ? from : 0;
@@ -59,7 +59,7 @@ static void compare_digests(const char *ours, const char *theirs, char *out, siz
     }
 }
 
-/* The agent that already has this node rank, or null. */
+/* The agent that has this node rank already; null: none. */
 static const struct peer_info *same_order(const struct member *m, const struct member_peer *p, int64_t order)
 {
     if (order == m->options.self.order) {
@@ -77,7 +77,7 @@ static const struct peer_info *same_order(const struct member *m, const struct m
     return NULL;
 }
 
-/* Ends the job: it cannot begin with this host, and not without it. */
+/* Ends the job, which can begin neither with this host nor without it. */
 static void end_all(struct member *m, int code, const char *text)
 {
     for (int i = 0; i < m->peer_count; i++) {
@@ -88,7 +88,7 @@ static void end_all(struct member *m, int code, const char *text)
     member_act(m, ACTION_REFUSE, code, text);
 }
 
-/* The exit code with which a host's check of the job failed, by its digest; 0: it did not. */
+/* The exit code of a host's failed check of the job, from its digest; 0: the check did not fail. */
 static int failed_check(const char *digest)
 {
     const char *line = strstr(digest, MEMBER_FAILED_CHECK);
@@ -101,7 +101,8 @@ static bool can_never_begin(const struct member *m)
     return m->record.round == 0 && m->options.rounds.nodes_min == m->options.rounds.nodes_max;
 }
 
-/* One of the two hosts cannot take part; its own output says why. */
+/* Refuses a host because its check of the job failed, or ours did. The output of the failed host
+ * gives the reason. */
 static void refuse_failed(struct member *m, struct member_peer *p, const struct message_join *in, int ours, int theirs)
 {
     char text[MESSAGE_TEXT_BYTES];
@@ -110,7 +111,7 @@ static void refuse_failed(struct member *m, struct member_peer *p, const struct 
                    theirs > 0 ? in->info.host : m->options.self.host, code);
     member_refuse(m, p, code, text);
     m->node.told_count += p->seek_count != in->seek_count;
-    if (ours > 0) { /* we stay to tell the other hosts */
+    if (ours > 0) { /* our agent stays, to tell the other hosts */
         p->seek_count = in->seek_count;
         if (m->node.told_count >= m->options.rounds.nodes_max - 1) {
             member_act(m, ACTION_REFUSE, ours, text);
@@ -125,7 +126,7 @@ static void refuse_failed(struct member *m, struct member_peer *p, const struct 
     p->seek_count = in->seek_count;
 }
 
-/* Neither job has a run id, and they run different things. */
+/* Whether neither job has a run id and the two run different things. */
 static bool is_another_job(const char *ours, const char *theirs)
 {
     const char *a = strstr(ours, MEMBER_UNNAMED), *b = strstr(theirs, MEMBER_UNNAMED);
@@ -133,7 +134,7 @@ static bool is_another_job(const char *ours, const char *theirs)
     return a != NULL && b != NULL && (strcspn(b, "\n") != n || strncmp(a, b, n) != 0);
 }
 
-/* In the text for the other host "here" is that host; in our own text "here" is ours. */
+/* In the text for the other host, "here" means that host. In our own text, "here" means ours. */
 static void refuse_different(struct member *m, struct member_peer *p, const struct message_join *in)
 {
     char text[MESSAGE_TEXT_BYTES], told[MESSAGE_TEXT_BYTES];
@@ -152,16 +153,16 @@ static void refuse_different(struct member *m, struct member_peer *p, const stru
         (void)snprintf(told, sizeof told, "host %s was started differently: %.1800s", in->info.host, text);
         end_all(m, DT_EXIT_USAGE, told);
     } else if (p->seek_count != in->seek_count) {
-        /* once: it asks several times before it hears us */
+        /* only once: the host asks several times before it gets our answer */
         member_say(m, "host %s: refused: %.400s", in->info.host, text);
     }
     p->seek_count = in->seek_count;
 }
 
 /* A job without a run id refuses hosts that would only wait beside a round without a place for
- * them: such a host may belong to another job, and would end having run nothing. But it may also
- * take the place of a host whose death is not noticed yet. A host that was silent when the newcomer
- * came counts as lost dead_s later, so the newcomer is refused after that. */
+ * them. Such a host may belong to another job, which would end without having run anything. But the
+ * host may also replace a host whose death was not noticed yet. A host that is silent when the
+ * newcomer comes counts as lost dead_s later, so the newcomer is refused only after that. */
 void member_refuse_spares(struct member *m, double now_s)
 {
     bool unnamed = strstr(m->options.digest, MEMBER_UNNAMED) != NULL, suspect = false;
@@ -179,7 +180,7 @@ void member_refuse_spares(struct member *m, double now_s)
             member_refuse(m, p, DT_EXIT_TEMPORARY,
                           "a job without --rdzv_id runs at this etcd, and has as many hosts as may be: give another "
                           "job, or spare hosts, an --rdzv_id");
-            member_put_out(m, p, now_s);
+            member_exclude(m, p, now_s);
         }
     }
 }
@@ -211,7 +212,7 @@ void member_note_loss(struct member *m, const struct peer_info *info)
 }
 
 /* A host that came back three times within ten minutes must stay for a minute before it gets a
- * place, because each coming and going ends a round. It asks again. */
+ * place, because each loss and each return ends a round. The host asks again. */
 static bool must_stay_first(struct member *m, struct member_peer *p, const struct peer_info *info, double now_s)
 {
     struct member_return *r = return_of(m, info);
@@ -227,7 +228,7 @@ static bool must_stay_first(struct member *m, struct member_peer *p, const struc
                        info->host);
         }
     }
-    /* a host that is needed gets its place at once */
+    /* a host without which there are too few gets its place at once */
     bool held = now_s < r->held_until_s && m->leading.coordinator->node_count >= m->options.rounds.nodes_min;
     p->held_until_s = held ? r->held_until_s : 0;
     return held;
@@ -249,7 +250,8 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     bool placed, returns = in->nonce[0] != 0 || in->nonce[1] != 0;
     if (returns && memcmp(in->nonce, m->record.nonce, sizeof in->nonce) != 0) {
         if (!member_has_begun(m->record.round, m->record.committed)) {
-            /* The run of the host is older than ours: its survivors will tell us their leader. */
+            /* The host's run is older than ours. The surviving hosts of that run will send us to
+             * their leader. */
             member_beat(m, p->id);
             return;
         }
@@ -260,7 +262,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         member_tell_end(m, p, returns);
     }
     if (m->record.finished) {
-        /* it follows us, and hears the verdict as soon as a quorum keeps it */
+        /* the host follows us, and gets the verdict when a quorum keeps it */
         return;
     }
     if (strcmp(in->digest, m->options.digest) != 0) {
@@ -269,12 +271,12 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
     }
     const struct peer_info *other = order >= 0 ? same_order(m, p, order) : NULL;
     if (other != NULL && !in->order_binds) {
-        order = -1; /* a leader of which we know nothing gave this order */
+        order = -1; /* a leader unknown to us gave this order */
     } else if (other != NULL) {
         const struct member_peer *holder = member_find(m, other->id);
         if (holder != NULL && now_s - holder->heard_s > 3 * m->options.beat_s) {
-            /* The holder may be the predecessor of this agent, whose end we have not seen; the
-             * agent asks again. */
+            /* The holder may be this agent's predecessor on the host, whose end we have not seen.
+             * The agent asks again. */
             return;
         }
         (void)snprintf(text, sizeof text,
@@ -284,9 +286,9 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     if (p->joined && in->seek_count == p->seek_count) {
-        return; /* it asked several times before it heard us */
+        return; /* a repeated JOIN, sent before our answer arrived */
     }
-    if (p->joined) { /* it was without a leader meanwhile, and has ended its workers */
+    if (p->joined) { /* the host had no leader meanwhile, and has ended its workers */
         (void)member_drop_start(m, p->node);
         struct event lost = {.kind = EVENT_LOST, .node = p->node};
         member_lead_step(m, &lost, now_s);
@@ -295,7 +297,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         }
     }
     member_unfence(m, p->id); /* a node that waits for a round has no workers */
-    if (member_stays_apart(m, p) || must_stay_first(m, p, &in->info, now_s)) {
+    if (member_stays_excluded(m, p) || must_stay_first(m, p, &in->info, now_s)) {
         member_beat(m, p->id);
         return;
     }
@@ -317,7 +319,7 @@ void member_on_join(struct member *m, struct member_peer *p, const struct messag
         return;
     }
     p->joined = true;
-    p->elsewhere = false;
+    p->in_other_run = false;
     p->stamp = in->stamp > p->stamp ? in->stamp : p->stamp;
     p->lease_s = p->lease_s > 0 ? p->lease_s : now_s;
     if (returns && in->last_round == m->record.round) {

@@ -1,5 +1,5 @@
-/* Leading: the coordinator's events come as messages, its actions leave as messages.
- * member_prepare.c says when a round begins, member_term.c how long a term lasts. */
+/* Leading: events for the coordinator arrive as messages, and its actions leave as messages.
+ * member_prepare.c decides when a round begins, member_term.c how long a term lasts. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -78,14 +78,14 @@ bool member_drop_start(struct member *m, int node)
     if (at >= m->leading.start_count || m->leading.starts[at].node != node) {
         return false;
     }
-    /* the order in the list does not matter any more: all others are dropped as well */
+    /* changing the order of the list does no harm: the caller drops all other STARTs as well */
     struct action last = m->leading.starts[--m->leading.start_count];
     m->leading.starts[at] = last;
     m->leading.nodes->start_of[last.node] = at;
     return true;
 }
 
-/* A node whose START was held back still waits: it joins again at the coordinator. */
+/* A node whose START was held back still waits, so it joins the coordinator again. */
 static void join_again(struct member *m, int node, double now_s)
 {
     const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
@@ -103,7 +103,8 @@ static void join_again(struct member *m, int node, double now_s)
     }
 }
 
-/* Tells all hosts why a round ends or pauses when a host leaves it, before their workers end. */
+/* Tells all hosts that a round ends or pauses because a host leaves it, before their workers
+ * end. */
 static void tell_leaving(struct member *m, int node, const struct actions *list, bool was_running)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -132,7 +133,7 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
     }
 }
 
-/* The same for a round that ends so that another host can take part in the next one. */
+/* Tells all hosts that a round ends so that another host can take part in the next one. */
 static void tell_joining(struct member *m, int node)
 {
     char text[128];
@@ -141,7 +142,7 @@ static void tell_joining(struct member *m, int node)
     (void)member_set_host_cause(m, text, "");
 }
 
-/* In a new round a node that never was in one may have another order. */
+/* In a new round, a node that was never in a round may get another order. */
 static void note_orders(struct member *m)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -179,7 +180,7 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
             again = dt_realloc(again, (size_t)(again_count + 1) * sizeof *again);
             again[again_count++] = a->node;
         } else if (a->kind == ACTION_STOP && member_drop_start(m, a->node)) {
-            /* the node had not begun the round: it has nothing to stop */
+            /* the node had not begun the round, so it has nothing to stop */
             stop = dt_realloc(stop, (size_t)(stop_count + 1) * sizeof *stop);
             stop[stop_count++] = a->node;
             stop_code = a->code;
@@ -232,7 +233,8 @@ void member_own_event(struct member *m, const struct event *e, double now_s)
     note_failure(m, &own);
     if (e->kind == EVENT_JOIN) {
         own.placed = m->options.self.order >= 0;
-        own.preference = -1; /* first of the new nodes: the workers' store is here */
+        /* our own node comes first of the new nodes, because the workers' store is here */
+        own.preference = -1;
         if (m->options.self.order < 0) {
             m->options.self.order = m->record.next_order++;
         }
@@ -249,30 +251,30 @@ void member_on_ack(struct member *m, struct member_peer *p, const struct message
     p->acked_term = in->term;
     p->acked_round = in->ack.round;
     p->acked_finished = in->ack.finished;
-    p->told = p->told || in->term == m->record.term; /* it keeps the record that we keep */
+    p->told = p->told || in->term == m->record.term; /* the sender keeps the same record as we do */
     member_check_prepared(m);
 }
 
 void member_on_event(struct member *m, struct member_peer *p, const struct message *in, double now_s)
 {
     struct event e = message_event_of(in);
-    bool stop = e.kind == EVENT_STOP; /* a stop belongs to no round */
-    if (stop && p->apart != 0) {      /* the job runs without that host */
+    bool stop = e.kind == EVENT_STOP;   /* a stop does not belong to a round */
+    if (stop && p->cannot_reach != 0) { /* the job runs without the excluded host */
         struct action leave = {.kind = ACTION_LEAVE, .code = e.code};
         member_send_action(m, p, &leave);
     }
     if (!p->joined || (in->term != m->record.term && !stop)) {
-        return; /* what ended in a round of another leader does not count */
+        return; /* an end in a round under another leader does not count */
     }
     e.node = p->node;
     e.order = p->info.order;
-    e.placed = true; /* a JOIN that comes as an event is of a node that was in a round */
+    e.placed = true; /* a node that sends its JOIN as an event was in a round before */
     note_failure(m, &e);
     member_lead_step(m, &e, now_s);
 }
 
-/* Links that ended while this process slept say more about this host than about the others. Whether
- * the others are lost is known when we have a leader again, or lead on. */
+/* Links ended while this process slept, so the sleep of this host is the likely cause. Whether the
+ * other hosts are lost is known only when we have a leader again, or lead on. */
 static void tell_sleep(struct member *m, bool ends, double slept_s)
 {
     static const char next[] = "the other hosts may have gone on without it";
@@ -286,8 +288,8 @@ static void tell_sleep(struct member *m, bool ends, double slept_s)
     }
 }
 
-/* Tells people of a lost host, and what happens next. When there are workers, the job says it with
- * their end. */
+/* Tells people of a lost host and of the consequences. If there are workers, the job prints the
+ * text when they end. */
 static void tell_loss(struct member *m, const struct member_peer *gone, bool was_in, double now_s)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -323,8 +325,8 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     }
 }
 
-/* Takes a node out of the round that is to begin. Its agent lives and stays linked. */
-void member_put_out(struct member *m, struct member_peer *p, double now_s)
+/* Removes a node from the next round. Its agent lives and keeps its link. */
+void member_exclude(struct member *m, struct member_peer *p, double now_s)
 {
     struct event e = {.kind = EVENT_LOST, .node = p->node};
     p->joined = false;

@@ -1,5 +1,5 @@
-/* News for people: silent hosts, what a round waits for, why a round ended. Also how long our
- * workers may live, for the guard. */
+/* News for people: silent hosts, what the next round waits for, and why a round ended. Also how
+ * long our workers may live, for the guard. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/text.h"
@@ -10,10 +10,11 @@
 
 /* ---- silence ---- */
 
-/* Says once that a peer on whom a round depends is silent. Returns when to look again. */
+/* Tells people once that a peer on which a round depends is silent. Returns the time of the next
+ * look. */
 static double look_at(struct member *m, struct member_peer *p, double now_s)
 {
-    /* a process that sleeps hears nothing */
+    /* a sleeping process receives nothing */
     double since_s = fmax(p->heard_s, m->sleep.awake_s), silent_s = now_s - since_s, suspect_s = m->options.dead_s / 3;
     if (!p->suspect && silent_s >= suspect_s) {
         p->suspect = true;
@@ -26,7 +27,7 @@ static double look_at(struct member *m, struct member_peer *p, double now_s)
 double member_slept_s(const struct member *m, double now_s)
 {
     bool lately = m->sleep.awake_s > 0 && now_s < m->sleep.awake_s + m->options.lease_s;
-    /* the last beat was sent up to beat_s before it slept */
+    /* the last beat was sent up to beat_s before the sleep */
     return lately && m->sleep.slept_s + m->options.beat_s >= m->options.lease_s ? m->sleep.slept_s : 0;
 }
 
@@ -58,7 +59,7 @@ struct since {
     double s;
 };
 
-/* Whether a peer answered us since then, by our clock; its link may have ended since. */
+/* Whether a peer answered us since then, by our clock. Its link may have ended meanwhile. */
 static bool answered_since(const struct member *m, uint64_t id, const void *arg)
 {
     const struct since *since = arg;
@@ -97,7 +98,7 @@ static double led_until(const struct member *m, double now_s)
 {
     double newest_s = now_s - m->options.lease_s;
     if (member_heard_quorum(m, now_s)) {
-        return now_s; /* we are a quorum by ourselves */
+        return now_s; /* our agent alone is a quorum */
     }
     for (int i = 0; i < m->record.council_count + m->record.before_count; i++) {
         uint64_t id =
@@ -115,12 +116,12 @@ double member_workers_s(const struct member *m)
     return m->options.lease_s + 0.6 * (m->options.dead_s - m->options.lease_s);
 }
 
-/* The other hosts may begin a round without us dead_s after they heard us last. The time until then
- * is left for workers that do not end when told to. */
+/* The other hosts may begin a round without us dead_s after they last heard us. Workers must stop a
+ * while before that, so that the rest of the time is left to kill those that do not stop. */
 double member_workers_until(struct member *m, double now_s)
 {
     if (m->role == MEMBER_OVER && m->record.finished) {
-        m->node.workers_until_s = 0; /* no other round can be disturbed */
+        m->node.workers_until_s = 0; /* no other round can begin */
     } else if (m->role == MEMBER_FOLLOWING && !m->node.workers_left) {
         m->node.workers_until_s = m->following.lease_s + member_workers_s(m);
     } else if (m->role == MEMBER_LEADING && !m->node.workers_left) {
@@ -142,7 +143,7 @@ bool member_set_cause(struct member *m, int round, const struct cause *cause)
 {
     struct member_cause *known = &m->cause;
     member_forget_past_cause(m);
-    /* the cause so far came only from ranks that were told of the loss */
+    /* the known cause came only from ranks that learned of the loss from others */
     bool heard = cause->kind == CAUSE_PEER && cause_is_heard(&known->cause) && !cause_is_heard(cause);
     bool weaker = known->round == round && known->cause.kind != CAUSE_NONE &&
                   (known->cause.kind != CAUSE_PEER || (cause->kind == CAUSE_PEER && !heard));
@@ -156,8 +157,8 @@ bool member_set_cause(struct member *m, int round, const struct cause *cause)
     dt_text_printf(&line, "%s%s", cause->next[0] != '\0' ? "; " : "", cause->next);
     *known = (struct member_cause){.round = round, .cause = *cause};
     (void)snprintf(known->text, sizeof known->text, "%s", dt_text_str(&line));
-    dt_text_make_harmless(known->text, false); /* a worker may have said it, and it goes to a
-                                                * terminal */
+    /* a worker may have written the text, which goes to a terminal */
+    dt_text_make_harmless(known->text, false);
     dt_text_clear(&line);
     for (int i = 0; i < m->peer_count && m->role == MEMBER_LEADING; i++) {
         if (m->peers[i].joined) {
@@ -194,7 +195,7 @@ static const char *host_of_node(const struct member *m, int node)
     return p != NULL && p->joined && p->node == node ? p->info.host : m->options.self.host;
 }
 
-/* The hosts that still have workers, or all hosts. */
+/* Appends the hosts that still have workers (`ending`), or all hosts. */
 static void add_hosts(const struct member *m, const char *before, bool ending, struct dt_text *out)
 {
     const struct coordinator *c = m->leading.coordinator;
@@ -245,9 +246,9 @@ void member_wait_text(struct member *m, char *text, size_t size)
     dt_text_printf(&out, o->nodes_min != o->nodes_max ? "%d to %d here" : "%d here", o->nodes_min, o->nodes_max);
     add_hosts(m, " (", false, &out);
     dt_text_puts(&out, c->node_count > 0 ? ")" : "");
-    char apart[256];
-    if (member_apart_text(m, apart, sizeof apart) != NULL) {
-        dt_text_printf(&out, "; %s, %.0f s left", apart, left(m->leading.reach_since_s + o->join_timeout_s, m->now_s));
+    char pair[256];
+    if (member_unreachable_text(m, pair, sizeof pair) != NULL) {
+        dt_text_printf(&out, "; %s, %.0f s left", pair, left(m->leading.reach_since_s + o->join_timeout_s, m->now_s));
     } else if (m->leading.fenced) {
         dt_text_printf(&out, "; %.0f s left until the workers of lost hosts are gone for certain",
                        left(member_fenced_until(m), m->now_s));

@@ -1,5 +1,4 @@
-/* The linked agents, the agents that are gone for certain, and the quorum of those that may
- * live. */
+/* Linked agents, agents that are gone for certain, and quorums of agents that may live. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/text.h"
@@ -12,7 +11,7 @@ static int slot_after(const struct member *m, uint64_t id, int slot)
     return slot < 0 ? first : (slot + 1) & (m->slot_count - 1);
 }
 
-/* The slot of the id, or the free slot where it belongs. */
+/* The slot of the id, or the free slot where the id belongs. */
 static int slot_of(const struct member *m, uint64_t id)
 {
     int slot = slot_after(m, id, -1);
@@ -60,7 +59,7 @@ void member_remove_peer(struct member *m, struct member_peer *p)
     m->slots[free_slot] = 0;
     *p = m->peers[last];
     m->peer_count--;
-    /* every entry must be found from its first slot */
+    /* linear probing: every entry must be reachable from its first slot */
     for (int slot = (free_slot + 1) & mask; m->slots[slot] != 0; slot = (slot + 1) & mask) {
         int first = slot_after(m, m->peers[m->slots[slot] - 1].id, -1);
         if (((slot - first) & mask) >= ((slot - free_slot) & mask)) {
@@ -87,7 +86,7 @@ bool member_is_dead(const struct member *m, uint64_t id)
     return find_dead(m, id) != NULL;
 }
 
-void member_bury(struct member *m, uint64_t id, bool told)
+void member_mark_dead(struct member *m, uint64_t id, bool told)
 {
     struct member_dead *d = find_dead(m, id);
     if (d == NULL) {
@@ -102,33 +101,34 @@ bool member_same_machine(const struct peer_info *a, const struct peer_info *b)
     return a->machine != 0 && a->machine == b->machine;
 }
 
-/* The process `here` listens where an agent of the council listened: that agent is gone. The two
- * must be on the same machine: containers of two hosts may have one address. */
-void member_bury_predecessors(struct member *m, const struct peer_info *here)
+/* The process `here` listens where an agent of the council listened, so that agent is gone. Both
+ * must be on the same machine, because containers of two hosts may have the same address. */
+void member_mark_predecessors_dead(struct member *m, const struct peer_info *here)
 {
     const struct record *r = &m->record;
     for (int k = 0; k < r->council_count + r->before_count; k++) {
         const struct peer_info *p = k < r->council_count ? &r->council[k] : &r->before[k - r->council_count];
         if (p->id != here->id && p->address[0] != 0 && p->port == here->port && member_same_machine(p, here) &&
             strcmp(p->address, here->address) == 0) {
-            member_bury(m, p->id, false);
+            member_mark_dead(m, p->id, false);
         }
     }
 }
 
-/* The same for all linked agents, after the council has changed. An agent that was silent for two
- * beats may be the predecessor itself, whose end we did not see. */
-void member_bury_all_predecessors(struct member *m)
+/* Does this for all linked agents, after the council has changed. An agent that was silent for two
+ * beats may itself be the predecessor, whose end we did not see. */
+void member_mark_all_predecessors_dead(struct member *m)
 {
-    member_bury_predecessors(m, &m->options.self);
+    member_mark_predecessors_dead(m, &m->options.self);
     for (int i = 0; i < m->peer_count; i++) {
         if (m->now_s - m->peers[i].heard_s < 2 * m->options.beat_s) {
-            member_bury_predecessors(m, &m->peers[i].info);
+            member_mark_predecessors_dead(m, &m->peers[i].info);
         }
     }
 }
 
-/* More than half of the agents that may live, or half of them with the leader of that council. */
+/* Whether more than half of the agents that may live are there, or half of them with the leader of
+ * that council. */
 static bool quorum_of(const struct member *m, const struct peer_info *council, int count, uint64_t leader,
                       member_has *has, const void *arg)
 {

@@ -1,6 +1,6 @@
-/* What must be kept before it happens. A round begins, and the job ends, only when the council
- * keeps the record of it; and a round does not begin before the workers of lost hosts are gone for
- * certain (fences). */
+/* Records that must be kept before they take effect. A round begins, and the job ends, only when
+ * the council keeps the record of it. Also, a round does not begin before the workers of lost hosts
+ * are gone for certain (fences). */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ void member_finish_now(struct member *m)
     m->leading.preparing = false;
     m->kept.verdict = true;
     for (int i = 0; i < m->peer_count; i++) {
-        /* also to agents that follow us but have no place yet */
+        /* agents that follow us but have no place yet are told, too */
         member_send_action(m, &m->peers[i], &a);
     }
     m->role = MEMBER_OVER;
@@ -68,8 +68,8 @@ bool member_end_run(struct member *m, double now_s)
     return true;
 }
 
-/* Agents that ask the witness hear at once how the job ended. So the witness hears it only when a
- * quorum keeps it, at least with the witness. */
+/* The witness tells the end of the job at once to agents that ask. So it gets the record only when
+ * a quorum keeps the end, at least together with the witness. */
 static void tell_witness(struct member *m)
 {
     const struct record *r = &m->record;
@@ -81,8 +81,8 @@ static void tell_witness(struct member *m)
     }
 }
 
-/* A quorum keeps the end. A leader that was elected when the job was over stays a while for the
- * hosts outside the council: they come looking for it. */
+/* A quorum keeps the end of the job. A leader that was elected when the job was over stays a while
+ * for the hosts outside the council, which will ask for the verdict. */
 static void tell_verdict(struct member *m)
 {
     const struct record *r = &m->record;
@@ -128,12 +128,14 @@ static bool has_returned(const struct member *m, uint64_t id)
     return p != NULL && p->joined && p->returned;
 }
 
-/* When the workers of all lost nodes are gone for certain; a time in the past means now. */
+/* When the workers of all lost nodes are gone for certain. A time in the past means that they are
+ * gone. */
 double member_fenced_until(struct member *m)
 {
     const struct record *r = &m->record;
     double until_s = m->leading.fence_until_s;
-    if (until_s > m->now_s && r->committed) { /* all hosts of the last round may be accounted for */
+    /* maybe all hosts of the last round are accounted for */
+    if (until_s > m->now_s && r->committed) {
         int known = m->node.last_round == r->round && m->node.waiting;
         for (int i = 0; i < m->peer_count; i++) {
             known += m->peers[i].joined && m->peers[i].returned;
@@ -154,8 +156,8 @@ double member_fenced_until(struct member *m)
     return until_s;
 }
 
-/* Goes on when all of the new council keep the record (a quorum is enough when the job ends), and a
- * quorum of the council before. */
+/* Goes on when all members of the new council and a quorum of the previous council keep the record.
+ * When the job ends, a quorum of the new council is enough. */
 void member_check_prepared(struct member *m)
 {
     const struct record *r = &m->record;
@@ -185,7 +187,7 @@ void member_check_prepared(struct member *m)
         return;
     }
     if (!member_heard_quorum(m, m->now_s - m->options.lease_s)) {
-        /* This process slept, and what it reads now is old: others may have begun a round. */
+        /* This process slept and now reads old messages. Others may have begun a round. */
         return;
     }
     m->leading.preparing = false;
@@ -205,8 +207,8 @@ void member_check_prepared(struct member *m)
     }
 }
 
-/* Asks the agents that have not answered, again with each beat: they may have a new link by now.
- * The witness is not asked to keep the job's end here (tell_witness). */
+/* Asks the agents that have not answered. Every beat repeats this, because an agent may have a new
+ * link by now. This function does not ask the witness to keep the job's end; tell_witness does. */
 void member_send_prepare(struct member *m)
 {
     struct message out = {.kind = MESSAGE_PREPARE, .prepare = {.record = m->record}};
@@ -227,8 +229,8 @@ void member_prepare(struct member *m)
     member_check_prepared(m);
 }
 
-/* Notes the workers of the round's hosts, in the order of their ranks; nothing when the text does
- * not fit. */
+/* Notes how many workers the hosts of the round have, by group rank. The text stays empty if it
+ * does not fit. */
 static void note_sizes(struct member *m)
 {
     int *by_group = dt_alloc(((size_t)m->leading.start_count + 1) * sizeof *by_group);
@@ -263,14 +265,14 @@ void member_add_witness(const struct member *m, struct record *r)
     }
 }
 
-/* Prepares the record of the round that the held-back STARTs begin. Its council are its first
- * nodes, and in any case the leader. */
+/* Prepares the record of the round that the held-back STARTs begin. The council consists of the
+ * round's first nodes, and always includes the leader. */
 static void prepare_round(struct member *m)
 {
     struct record *r = &m->record, was = *r;
     const struct coordinator *c = m->leading.coordinator;
     if (r->committed) {
-        /* a round that is not committed did not begin: the council before it stays */
+        /* a round that is not committed did not begin, so the council before it stays */
         memcpy(r->before, r->council, sizeof r->before);
         r->before_count = r->council_count;
         r->before_leader = r->leader;
@@ -313,8 +315,8 @@ static void prepare_round(struct member *m)
     member_prepare(m);
 }
 
-/* Begins the round unless workers of lost nodes may still run, or hosts in it have not reached each
- * other. */
+/* Begins the round unless workers of lost nodes may still run, or hosts of the round have not
+ * reached each other. */
 void member_begin_when_free(struct member *m)
 {
     if (m->leading.fenced && m->leading.start_count == 0) {
@@ -323,7 +325,7 @@ void member_begin_when_free(struct member *m)
     if (m->leading.fenced && !m->leading.inherited && member_fenced_until(m) <= m->now_s && member_all_reached(m)) {
         m->leading.fenced = m->leading.reaching = false;
         if (m->leading.coordinator->doubtful) {
-            /* no host was lost, and all reach each other: that may be the end of the job */
+            /* no host was lost, and all hosts reach each other, so the job may end here */
             struct event met = {.kind = EVENT_MET, .node = -1};
             member_lead_step(m, &met, m->now_s);
         }

@@ -1,9 +1,10 @@
-/* Workers of any two hosts talk to each other, agents of two followers need not. So before a round
- * begins its leader lets the followers connect to each other. A host that another one cannot reach
- * is left out when the job may go on without it; otherwise the round waits. A host that takes no
- * connections from any host (its ports are closed; it called its leader) is an exception: agents
- * need no more than its link to the leader, and only the program knows what its workers need.
- * Rounds of more than MEMBER_REACH hosts begin without this: their workers find out. */
+/* Workers of any two hosts talk to each other, but agents of two followers need not. So before a
+ * round begins, its leader makes the followers connect to each other. If two hosts cannot connect,
+ * one of them is excluded if the job may go on without it; otherwise the round waits. A host that
+ * takes connections from no host (its ports are closed, and it opened the link to its leader) is an
+ * exception. Agents need only its link to the leader, and only the program knows which connections
+ * its workers need. Rounds of more than MEMBER_REACH hosts begin without these attempts; their
+ * workers will find such pairs. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -18,7 +19,7 @@ static const struct peer_info *info_of(const struct member *m, uint64_t id)
     return p != NULL && p->joined ? &p->info : NULL;
 }
 
-/* The later node of a pair connects to the earlier one, as its workers will. */
+/* The later node of a pair connects to the earlier node, as its workers will. */
 static void ask(struct member *m)
 {
     for (int i = 0; i < m->leading.pair_count; i++) {
@@ -61,7 +62,8 @@ bool member_all_reached(struct member *m)
     }
     if (!m->leading.reaching) {
         for (int i = 0; i < m->peer_count; i++) {
-            m->peers[i].door = m->peers[i].door == DOOR_ASKED ? DOOR_ASKED : DOOR_UNKNOWN;
+            m->peers[i].port_state =
+                m->peers[i].port_state == MEMBER_PORT_PROBING ? MEMBER_PORT_PROBING : MEMBER_PORT_UNKNOWN;
         }
         m->leading.reaching = true;
         m->leading.reach_since_s = m->now_s;
@@ -71,7 +73,7 @@ bool member_all_reached(struct member *m)
     return unreached(m) == NULL;
 }
 
-const char *member_apart_text(const struct member *m, char *text, size_t size)
+const char *member_unreachable_text(const struct member *m, char *text, size_t size)
 {
     const struct member_pair *pair = m->leading.reaching && m->leading.fenced ? unreached(m) : NULL;
     const struct peer_info *a = pair != NULL ? info_of(m, pair->low) : NULL,
@@ -83,25 +85,26 @@ const char *member_apart_text(const struct member *m, char *text, size_t size)
     return text;
 }
 
-/* Counts pairs as reached of which one host takes no connections from any host. True: we are still
- * asking. */
-static bool excuse_closed(struct member *m)
+/* Counts a pair as reached if one of its hosts takes connections from no host. Returns true while a
+ * host is being tried. */
+static bool skip_closed_ports(struct member *m)
 {
     bool asking = false;
-    for (int i = 0; i < m->leading.pair_count && m->options.closed_ok && m->hooks.knock != NULL; i++) {
+    for (int i = 0; i < m->leading.pair_count && m->options.closed_ok && m->hooks.probe_port != NULL; i++) {
         struct member_pair *pair = &m->leading.pairs[i];
-        struct member_peer *p = member_find(m, pair->low); /* the host that is connected to */
+        /* the other host of the pair connects to this one */
+        struct member_peer *p = member_find(m, pair->low);
         if (pair->reached || p == NULL || !p->joined) {
             continue;
         }
-        if (p->door == DOOR_UNKNOWN) {
-            p->door = DOOR_ASKED;
-            m->hooks.knock(m->hooks.user, &p->info);
+        if (p->port_state == MEMBER_PORT_UNKNOWN) {
+            p->port_state = MEMBER_PORT_PROBING;
+            m->hooks.probe_port(m->hooks.user, &p->info);
         }
-        asking = asking || p->door == DOOR_ASKED;
-        pair->reached = p->door == DOOR_CLOSED;
-        if (pair->reached && !p->door_told) {
-            p->door_told = true;
+        asking = asking || p->port_state == MEMBER_PORT_PROBING;
+        pair->reached = p->port_state == MEMBER_PORT_CLOSED;
+        if (pair->reached && !p->port_told) {
+            p->port_told = true;
             member_say(m,
                        "host %s: takes no connections from other hosts; going on, but this job would not survive the "
                        "loss of host %s, which all are "
@@ -112,22 +115,23 @@ static bool excuse_closed(struct member *m)
     return asking;
 }
 
-void member_knocked(struct member *m, uint64_t peer, bool open, double now_s)
+void member_port_probed(struct member *m, uint64_t peer, bool open, double now_s)
 {
     struct member_peer *p = member_find(m, peer);
     m->now_s = now_s;
-    if (p == NULL || p->door != DOOR_ASKED) {
+    if (p == NULL || p->port_state != MEMBER_PORT_PROBING) {
         return;
     }
-    p->door = open ? DOOR_OPEN : DOOR_CLOSED;
+    p->port_state = open ? MEMBER_PORT_OPEN : MEMBER_PORT_CLOSED;
     if (m->role == MEMBER_LEADING && m->leading.reaching && m->leading.fenced) {
-        (void)excuse_closed(m);
+        (void)skip_closed_ports(m);
         member_begin_when_free(m);
     }
 }
 
-/* The host that misses most other hosts; of several the last one. */
-static struct member_peer *loneliest(const struct member *m, uint64_t *other)
+/* The host with the most unreached hosts; of several the last one. *other: one of its unreached
+ * hosts. */
+static struct member_peer *worst_connected(const struct member *m, uint64_t *other)
 {
     struct member_peer *worst = NULL;
     int most = 0;
@@ -151,13 +155,14 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
     return worst;
 }
 
-/* The two were in the round before, and its workers lost their peers: this is why, and it costs no
- * restart. All hosts hear it before the next round begins. */
+/* Notes that the two hosts cannot reach each other. If both were in the previous round, and that
+ * round ended because workers lost their peers, this is the cause, and it costs no restart. All
+ * hosts are told before the next round begins. */
 static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *words,
                           const char *next)
 {
     const struct member_peer *o = member_find(m, other);
-    if (o == NULL || !coordinator_apart(m->leading.coordinator, p->node, o->node)) {
+    if (o == NULL || !coordinator_note_unreachable(m->leading.coordinator, p->node, o->node)) {
         return false;
     }
     (void)member_set_host_cause(m, words, next);
@@ -173,14 +178,14 @@ void member_tick_reach(struct member *m, double now_s)
     ask(m);
     const struct coordinator *c = m->leading.coordinator;
     uint64_t other = 0;
-    bool asking = now_s - m->leading.reach_since_s >= m->options.beat_s && excuse_closed(m);
+    bool asking = now_s - m->leading.reach_since_s >= m->options.beat_s && skip_closed_ports(m);
     if (unreached(m) == NULL) {
         member_begin_when_free(m);
         return;
     }
     struct member_peer *p =
-        !asking && now_s - m->leading.reach_since_s >= m->options.dead_s / 3 ? loneliest(m, &other) : NULL;
-    if (p == NULL || member_apart_text(m, text, sizeof text) == NULL) {
+        !asking && now_s - m->leading.reach_since_s >= m->options.dead_s / 3 ? worst_connected(m, &other) : NULL;
+    if (p == NULL || member_unreachable_text(m, text, sizeof text) == NULL) {
         return;
     }
     if (c->node_count - 1 >= c->options.nodes_min) {
@@ -191,8 +196,8 @@ void member_tick_reach(struct member *m, double now_s)
             member_note_loss(m, &p->info);
         }
         member_say_cause(m, text, next, ended);
-        p->apart = other;
-        member_put_out(m, p, now_s);
+        p->cannot_reach = other;
+        member_exclude(m, p, now_s);
         return;
     }
     (void)ended_a_round(m, p, other, text, "");
@@ -204,11 +209,11 @@ void member_tick_reach(struct member *m, double now_s)
     }
 }
 
-bool member_stays_apart(struct member *m, struct member_peer *p)
+bool member_stays_excluded(struct member *m, struct member_peer *p)
 {
-    const struct peer_info *other = p->apart != 0 ? info_of(m, p->apart) : NULL;
+    const struct peer_info *other = p->cannot_reach != 0 ? info_of(m, p->cannot_reach) : NULL;
     if (other == NULL) {
-        p->apart = 0;
+        p->cannot_reach = 0;
         return false;
     }
     struct message out = {.kind = MESSAGE_PROBE, .probe = *other};
@@ -220,8 +225,8 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
 {
     uint64_t other = in->reach.id;
     (void)now_s;
-    if (p->apart == other) {
-        p->apart = 0; /* it asks again soon */
+    if (p->cannot_reach == other) {
+        p->cannot_reach = 0; /* the host sends another JOIN soon */
     }
     for (int i = 0; i < m->leading.pair_count; i++) {
         struct member_pair *pair = &m->leading.pairs[i];
@@ -231,7 +236,7 @@ void member_on_reach(struct member *m, struct member_peer *p, const struct messa
     member_begin_when_free(m);
 }
 
-/* From a follower to its leader. */
+/* A follower reports to its leader that it has a link with the peer. */
 void member_say_reached(struct member *m, uint64_t peer)
 {
     struct message out = {.kind = MESSAGE_REACH, .reach = {.id = peer}};

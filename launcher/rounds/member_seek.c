@@ -1,4 +1,4 @@
-/* Seeking a leader, asking for a place in a round, and following the leader that was found. */
+/* Seeking a leader, asking for a place in a round, and following the leader. */
 #include "launcher/rounds/member_parts.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ void member_send_join(struct member *m, uint64_t peer)
     }
     memcpy(out.join.role, m->node.join_role, sizeof out.join.role);
     memcpy(out.join.digest, m->options.digest, sizeof out.join.digest);
-    if (m->record.round > 0) { /* before that, nothing binds us to a run */
+    if (m->record.round > 0) { /* before the first round our node is not bound to a run */
         memcpy(out.join.nonce, m->record.nonce, sizeof out.join.nonce);
     }
     member_send(m, peer, &out);
@@ -51,7 +51,7 @@ static void seek(struct member *m, double vote_after_s, bool silent, double now_
     m->node.retry_at_s = now_s;
 }
 
-/* Nobody leads us any more: our workers may not go on. */
+/* No agent leads us any more, so our workers may not go on. */
 void member_lose_leader(struct member *m, bool dead, double now_s)
 {
     seek(m, dead ? now_s : m->following.heard_s + m->options.dead_s, !dead, now_s);
@@ -59,7 +59,7 @@ void member_lose_leader(struct member *m, bool dead, double now_s)
         m->node.workers_left = true;
         member_act(m, ACTION_END, 0, NULL);
     } else if (m->node.stop_code != 0) {
-        /* The leader knew that we were asked to stop, and is gone; our workers are gone, too. */
+        /* The leader knew that we were asked to stop, and is gone. Our workers are gone, too. */
         member_act(m, ACTION_FINISH, m->node.stop_saved ? DT_EXIT_STOPPED : m->node.stop_code, NULL);
     }
 }
@@ -70,7 +70,7 @@ void member_seek(struct member *m, double now_s)
     seek(m, now_s, false, now_s); /* there never was a leader */
 }
 
-/* Whether this agent keeps the record. Agents that do are linked with each other. */
+/* Whether this agent keeps the record. Such agents have links with each other. */
 static bool is_keeper(const struct member *m)
 {
     const struct record *r = &m->record;
@@ -78,9 +78,9 @@ static bool is_keeper(const struct member *m)
            member_place_of(r->before, r->before_count, m->options.self.id) >= 0;
 }
 
-/* All other agents need their leader only. The links that they opened to find it are closed again:
- * ten thousand links to each keeper would serve nothing. */
-void member_let_others_go(struct member *m)
+/* Agents that keep no record need only their leader. They close the links that they opened to find
+ * it, because ten thousand links to each keeper would have no use. */
+void member_drop_other_links(struct member *m)
 {
     for (int i = m->peer_count - 1; i >= 0 && !is_keeper(m); i--) {
         if (m->peers[i].id != m->following.leader) {
@@ -100,20 +100,20 @@ void member_hold(struct member *m, double now_s)
 
 void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_s)
 {
-    /* The same agent may lead again in a later term, without our noticing the time between. */
+    /* The same agent may lead again in a later term, without our noticing the gap. */
     bool other = m->following.leader != leader || m->role != MEMBER_FOLLOWING || m->following.term != term;
     if (m->role == MEMBER_LEADING) {
         member_stop_leading(m);
     }
     m->role = MEMBER_FOLLOWING;
     m->seeking.term = 0;
-    if (other) { /* no worker of ours runs under it yet */
+    if (other) { /* no worker of ours runs under this leader yet */
         m->following = (struct member_following){.leader = leader, .term = term, .lease_s = now_s};
     }
     m->following.heard_s = now_s;
     if (other && !m->node.waiting && m->following.joined != leader) {
         m->node.workers_left = true;
-        /* the workers are of a round that this leader did not begin */
+        /* the workers belong to a round that this leader did not begin */
         member_act(m, ACTION_END, 0, NULL);
     }
     if (m->node.waiting && m->following.joined != leader) {
@@ -121,13 +121,13 @@ void member_follow(struct member *m, uint64_t leader, uint64_t term, double now_
         member_send_join(m, leader);
     }
     if (other) {
-        member_let_others_go(m);
+        member_drop_other_links(m);
     }
 }
 
-/* Connects to agents that may know a leader, and asks the linked ones for a place. Keepers look for
- * all other keepers, as they elect. All other agents may be thousands: each looks for two more
- * keepers at each try. */
+/* Connects to agents that may know a leader, and asks the linked agents for a place. A keeper looks
+ * for all other keepers, because keepers elect. The other agents may be thousands, so each of them
+ * looks for only two more keepers per attempt. */
 static void look_around(struct member *m)
 {
     const struct record *r = &m->record;
@@ -145,17 +145,17 @@ static void look_around(struct member *m)
     }
 }
 
-/* How long until we look around again. All hosts of a job begin at about the same time, and the
- * holder of the endpoint may listen a moment after we asked. So before the first round we ask again
- * soon, then less and less often. */
+/* The time until the next attempt. All hosts of a job begin at about the same time, and the holder
+ * of the endpoint may begin to listen just after our attempt. So before the first round the next
+ * attempt comes soon, and later attempts come less and less often. */
 static double pause_of(const struct member *m, double now_s)
 {
     double most_s = m->options.retry_s, pause_s = fmax((now_s - m->seeking.since_s) / 2, most_s / 50);
     return m->record.round == 0 ? fmin(pause_s, most_s) : most_s;
 }
 
-/* Whether we may begin anew with other hosts: no agent of our run could be reached for long, and
- * our run cannot go on anywhere beside a new one. A host that never was in a round has nothing to
+/* Whether we may begin a new run with other hosts. No agent of our run was reachable for long, and
+ * our run cannot go on elsewhere beside a new one. A host that was never in a round has nothing to
  * wait for. */
 bool member_hopeless(const struct member *m, double now_s)
 {
@@ -166,7 +166,7 @@ bool member_hopeless(const struct member *m, double now_s)
 
 double member_tick_seeking(struct member *m, double now_s)
 {
-    /* where there is a witness, no run begins without it */
+    /* if there is a witness, no run begins without it */
     if (m->holds_endpoint && m->witness.info.id == 0 && member_hopeless(m, now_s)) {
         member_lead(m, now_s);
         return now_s;

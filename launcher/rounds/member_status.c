@@ -1,5 +1,5 @@
-/* The hosts of a job as one agent knows them: all when it leads, its leader and the council
- * otherwise. For `dtrun --status`. */
+/* For `dtrun --status`: the hosts of a job that one agent knows. A leader knows all hosts; a
+ * follower knows its leader and the council. */
 #include "launcher/rounds/member_parts.h"
 
 #include <string.h>
@@ -99,6 +99,6 @@ static const char *name_of_role(enum member_role role)
 void member_status(const struct member *m, struct dt_text *out)
 {
     dt_text_printf(out, "\"role\":\"%s\",\"term\":%llu", name_of_role(m->role),
-                   /* the first term has no high bits */
+                   /* the high bits count from 0 */
                    (unsigned long long)(m->record.term >> MEMBER_TERM_BITS) + 1);
 }

@@ -1,5 +1,4 @@
-/* A term as the leader: how it begins, what happens with time, and when the leader must stand
- * down. */
+/* A term as the leader: how it begins, what time brings, and when the leader must stand down. */
 #include "launcher/rounds/member_parts.h"
 
 #include "base/error.h"
@@ -9,17 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long workers of unknown nodes may live on. If all our voters say that they heard nothing of
- * the leader before for dead_s, that leader stood down lease_s after it heard one of them, and its
- * last answer gave its nodes time from then on. Otherwise it may have led until now. */
+/* How long workers of unknown nodes may still live. If all our voters say that they heard nothing
+ * of the previous leader for dead_s, that leader stood down lease_s after it last heard one of
+ * them. Its last answer gave its nodes time from then on. Otherwise the leader may have led until
+ * now. */
 static double unknown_workers_s(const struct member *m)
 {
     const struct member_options *o = &m->options;
     return m->seeking.votes_silent ? o->lease_s + member_workers_s(m) - o->dead_s + o->beat_s : o->dead_s;
 }
 
-/* The coordinator goes on where the record ends. */
-static void take_up_rounds(struct member *m)
+/* The coordinator continues from the record. */
+static void restore_coordinator(struct member *m)
 {
     struct coordinator *c = m->leading.coordinator;
     const struct record *r = &m->record;
@@ -44,7 +44,7 @@ static void free_leading(struct member *m)
 void member_begin_leading(struct member *m, double now_s)
 {
     struct record *r = &m->record;
-    member_bury_all_predecessors(m);
+    member_mark_all_predecessors_dead(m);
     free_leading(m);
     m->leading = (struct member_leading){
         .coordinator = dt_alloc(sizeof *m->leading.coordinator),
@@ -56,7 +56,7 @@ void member_begin_leading(struct member *m, double now_s)
         .fence_until_s = r->round > 0 ? now_s + unknown_workers_s(m) : 0,
     };
     m->leading.nodes->next = MEMBER_OWN_NODE + 1;
-    take_up_rounds(m);
+    restore_coordinator(m);
     m->role = MEMBER_LEADING;
     m->following = (struct member_following){0};
     m->kept.promised = r->term;
@@ -71,18 +71,18 @@ void member_begin_leading(struct member *m, double now_s)
     m->witness.heard_s = now_s; /* the next round waits for the witness anyway */
     for (int i = 0; i < r->council_count; i++) {
         if (peer_is_witness(&r->council[i])) {
-            /* our witness may be that of a run before, if the store was not asked since */
+            /* our witness may be that of an earlier run, if the store was not asked since */
             m->witness.info = r->council[i];
         }
     }
     if (r->round == 0 && m->witness.info.id == 0) { /* a witness knows every run */
         m->leading.coordinator->alone_from_s = now_s + MEMBER_ALONE * m->options.beat_s;
-        m->leading.coordinator->hold_until_s = m->strays ? m->leading.coordinator->alone_from_s : 0;
+        m->leading.coordinator->hold_until_s = m->other_run_seen ? m->leading.coordinator->alone_from_s : 0;
     }
     for (int i = 0; i < m->peer_count; i++) {
         member_beat(m, m->peers[i].id);
     }
-    if (r->finished) { /* the leader before decided the end, and may not have told it to any host */
+    if (r->finished) { /* the previous leader decided the end, and may not have told any host */
         member_prepare(m);
         return;
     }
@@ -105,7 +105,7 @@ void member_lead(struct member *m, double now_s)
     m->holds_endpoint = true;
     member_first_record(m, &first);
     m->kept.run_count++;
-    m->strays = m->strays || m->record.nonce[0] != 0;
+    m->other_run_seen = m->other_run_seen || m->record.nonce[0] != 0;
     member_change_run(m, first.nonce);
     m->record = first;
     member_begin_leading(m, now_s);
@@ -121,7 +121,7 @@ void member_first_record(const struct member *m, struct record *out)
                            .committed = true,
                            .council_count = 1,
                            .council = {m->options.self}};
-    /* an order that a leader gave belongs to another run */
+    /* an order from a leader belongs to another run */
     out->council[0].order = m->node.firm_order ? m->options.self.order : -1;
     out->next_order = out->council[0].order + 1;
     member_add_witness(m, out);
@@ -142,7 +142,7 @@ void member_stop_leading(struct member *m)
     }
 }
 
-/* The node waits beside a round that runs without it. */
+/* Whether the node waits beside a round that runs without it. */
 static bool is_spare(const struct member *m, int node)
 {
     const struct coordinator_node *n = coordinator_find(m->leading.coordinator, node);
@@ -158,12 +158,12 @@ void member_beat(struct member *m, uint64_t peer)
                                    .round = m->record.round,
                                    .committed = m->record.committed,
                                    .spare = p != NULL && p->joined && is_spare(m, p->node),
-                                   .hosts = member_claim(m),
+                                   .hosts = member_hosts_led(m),
                                    .stamp = m->now_s,
                                    .echo = p != NULL ? p->stamp : 0}};
     char *text = out.beat.wait_text;
     size_t text_bytes = sizeof out.beat.wait_text;
-    if (p != NULL && p->apart != 0) {
+    if (p != NULL && p->cannot_reach != 0) {
         (void)snprintf(text, text_bytes,
                        "this one and another host of the round cannot reach each other; it runs without this one");
     } else if (p != NULL && p->held_until_s > m->now_s) {
@@ -176,7 +176,6 @@ void member_beat(struct member *m, uint64_t peer)
     member_send(m, peer, &out);
 }
 
-/* We may not be the leader any more. */
 void member_stand_down(struct member *m, const char *why, double seconds, double now_s)
 {
     char text[128];
@@ -235,7 +234,8 @@ double member_tick_leading(struct member *m, double now_s)
         }
         if (m->leading.preparing || m->leading.inherited) {
             member_send_prepare(m);
-            member_check_prepared(m); /* all may have answered while we heard too few */
+            /* all agents may have answered while we heard too few of them */
+            member_check_prepared(m);
             if (m->role != MEMBER_LEADING) {
                 return now_s;
             }
@@ -265,6 +265,6 @@ double member_tick_leading(struct member *m, double now_s)
     wake_s = fmax(m->leading.wake_s, wake_s);
     double next_s = m->leading.wake_s > 0 && wake_s < m->leading.beat_at_s ? wake_s : m->leading.beat_at_s,
            free_s = m->leading.fenced ? member_fenced_until(m) : next_s;
-    /* what else a round waits for comes as an event, or is looked at with each beat */
+    /* other reasons to wait end with an event, or are checked with each beat */
     return free_s > now_s && free_s < next_s ? free_s : next_s;
 }

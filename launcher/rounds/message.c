@@ -1,7 +1,7 @@
 /* One table of messages: a row per kind with its name and its fields. Decoding refuses every value
- * that no agent sends; member_check looks at the few values that only the receiver can judge.
- * Encoding: one byte version, one byte kind, then the fields (fields.h), of which the term is the
- * first. */
+ * that no agent sends. member_check judges the few values that only the receiver can judge.
+ * Encoding: one byte of version, one byte of kind, then the fields (fields.h), beginning with the
+ * term. */
 #include "launcher/rounds/message.h"
 
 #include "launcher/rounds/protocol.h"
@@ -21,10 +21,10 @@
 
 enum { HEAD_BYTES = 2 }; /* version and kind */
 
-/* ---- what several messages hold ---- */
+/* ---- structs of several messages ---- */
 
 #define BASE struct peer_info
-/* what MASTER_ADDR may hold */
+/* characters that MASTER_ADDR may have */
 #define ADDRESS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.:%_-"
 static const struct field info_fields[] = {
     U64(id),      STEP(order, "order"), INT(port, "port", 0, 65535),        INT(pid, "pid", 0, INT32_MAX),
@@ -78,7 +78,7 @@ static const struct field record_fields[] = {
 #undef BASE
 
 #define BASE struct event
-/* An agent says these of its own node; its leader sees all other events itself. */
+/* An agent sends these events about its own node. Its leader observes all other events itself. */
 static const struct field event_fields[] = {
     ENUM(kind, event_kind, "event", 0, EVENT_STOP),
     ENUM(failure, failure_kind, "failure", 0, FAILURE_START),
@@ -142,8 +142,8 @@ static bool is_a_cause(const void *value, char *why, size_t why_bytes)
 
 /* ---- START ---- */
 
-/* Ranks and sizes of a node in a round must fit each other: they become the sizes of tables, and
- * the variables of workers. */
+/* The ranks and sizes of a node's place must fit each other, because they become the sizes of
+ * tables and the variables of workers. */
 static bool place_fits(const struct place *p, char *why, size_t why_bytes)
 {
     (void)snprintf(why, why_bytes,
@@ -158,8 +158,8 @@ static bool place_fits(const struct place *p, char *why, size_t why_bytes)
            p->role_world_size <= p->world_size && p->role_rank <= p->role_world_size - p->local_world_size;
 }
 
-/* The record of a START is that of its round. It names the leader, at whose host the workers find
- * their store. */
+/* The record of a START belongs to its round and names the leader. The workers find their store on
+ * the leader's host. */
 static bool start_fits(const void *value, char *why, size_t why_bytes)
 {
     const struct message_action *a = &((const struct message *)value)->action;
@@ -221,8 +221,7 @@ static const struct row {
     [MESSAGE_BYE] = {.name = "bye", .fields = FIELDS(TERM(term, "term"))},
     [MESSAGE_PROBE] = ROW("probe", OTHER(probe)),
     [MESSAGE_REACH] = ROW("reach", U64(reach.id)),
-    [MESSAGE_CAUSE] =
-        ROW("cause", COUNT(cause.round, "round"), CAUSE(cause.cause), CHECK(cause.cause, is_a_cause)),
+    [MESSAGE_CAUSE] = ROW("cause", COUNT(cause.round, "round"), CAUSE(cause.cause), CHECK(cause.cause, is_a_cause)),
     [MESSAGE_YIELD] = ROW("yield", OTHER(yield)),
     [MESSAGE_STATUS_ASK] = ROW("status_ask", U64(status_ask.number), U64(status_ask.asker)),
     [MESSAGE_STATUS] =
@@ -276,7 +275,7 @@ const struct field *message_fields(enum message_kind kind)
     return rows[kind].fields;
 }
 
-/* ---- what they mean ---- */
+/* ---- meaning ---- */
 
 static void copy_string(char *out, size_t out_bytes, const char *s)
 {

@@ -1,5 +1,5 @@
-/* The messages between agents, as structs and as bytes. No I/O. Decoding has limits: a stranger's
- * bytes give DT_INVALID, and never take more memory than a message may have.
+/* The messages between agents, as structs and as bytes. No I/O. Decoding has limits: bytes from a
+ * stranger give DT_INVALID, and never take more memory than a message may have.
  *
  * A new kind of message is a struct here, a row in message.c, and a handler in member.c. */
 #ifndef DT_LAUNCHER_ROUNDS_MESSAGE_H
@@ -16,89 +16,96 @@
 #include <stdint.h>
 
 enum {
-    MESSAGE_COUNCIL = 7,        /* agents that hold the state; elections and quorums are theirs */
+    /* most agents in a council, which keeps the record and elects leaders */
+    MESSAGE_COUNCIL = 7,
     MESSAGE_TEXT_BYTES = 2048,  /* refusal texts, digests */
     MESSAGE_BODY_BYTES = 12288, /* the lines of one MESSAGE_STATUS */
     MESSAGE_MAX_BYTES = 16384,  /* an encoded message */
     MESSAGE_LOCAL_MAX = 4096,   /* workers of one host */
-    /* rounds, restarts and the like: no job gets that far, and one more still fits an int */
+    /* limit of rounds, restarts and other counts: no job gets that far, and one more still fits an
+     * int */
     MESSAGE_COUNT_MAX = 1000000000
 };
-#define MESSAGE_STEP_MAX                                                                                               \
-    ((int64_t)1 << 53) /* steps and orders: JSON holds them as whole
-                                             * numbers, too */
+/* limit of steps and orders: JSON holds them as whole numbers, too */
+#define MESSAGE_STEP_MAX ((int64_t)1 << 53)
 
-/* one agent */
+/* one agent, for others */
 struct peer_info {
-    uint64_t id;      /* random, per process; 0: nobody */
+    uint64_t id;      /* random, per process; 0: no agent */
     int64_t order;    /* decides group ranks; -1: no leader has given one yet */
-    int port;         /* it listens here; 0: it listens nowhere (the witness, witness.h) */
+    int port;         /* where it listens; 0: nowhere (the witness, witness.h) */
     char host[64];    /* the host's name, for people */
     char address[64]; /* other agents connect to this address; numeric */
     int pid;
-    uint64_t machine; /* the machine it runs on (machine.h); 0: unknown */
+    uint64_t machine; /* identifies its machine (machine.h); 0: unknown */
 };
 
-/* The state that a new leader needs to go on. The council keeps it; all members know it. */
+/* The state that a new leader needs to continue the run. The council keeps it; all members know
+ * it. */
 struct record {
     uint64_t nonce[2]; /* names this run: another run may have the same --rdzv_id */
     uint64_t term;     /* grows with each leader */
-    uint64_t leader;   /* id */
+    uint64_t leader;   /* id of the leader */
     int round, restarts_used, no_progress;
     int64_t best_step, best_saved, next_order, oom_step;
     bool oom_seen;
-    bool finished;  /* the run is over, with exit code `code` */
-    bool committed; /* a quorum keeps this record; until then elections need a quorum of the
-                     * council before, too */
+    bool finished; /* the run is over, with exit code `code` */
+    /* a quorum keeps this record. Until then elections also need a quorum of the previous
+     * council. */
+    bool committed;
     int code;
-    int members;    /* nodes of the round */
-    bool leader_in; /* the leader's node is one of them */
+    int members;    /* number of nodes in the round */
+    bool leader_in; /* the leader's node is in the round */
     int council_count, before_count;
     struct peer_info council[MESSAGE_COUNCIL];
-    struct peer_info before[MESSAGE_COUNCIL]; /* the council of the round before, and its leader */
+    struct peer_info before[MESSAGE_COUNCIL]; /* council and leader of the previous round */
     uint64_t before_leader;
 };
 
-/* Each kind but the last has a struct of its name in struct message. */
+/* Each kind but BYE has a member of its name in struct message. */
 enum message_kind {
-    MESSAGE_JOIN = 1,   /* to anybody: my node wants to be in a round */
-    MESSAGE_REFUSE,     /* you cannot be in a round */
-    MESSAGE_REDIRECT,   /* ask this agent */
-    MESSAGE_PREPARE,    /* from the leader, or who was elected: keep this record */
-    MESSAGE_ACK,        /* I keep that record */
-    MESSAGE_EVENT,      /* to the leader: something happened at my node */
-    MESSAGE_ACTION,     /* from the leader: do this at your node */
-    MESSAGE_BEAT,       /* from the leader, every beat_s: I lead */
-    MESSAGE_BEAT_ACK,   /* its answer */
-    MESSAGE_VOTE_ASK,   /* may I lead in this term? */
-    MESSAGE_VOTE,       /* the answer */
-    MESSAGE_KEEP,       /* the newest record that I know, to agents that keep records too: so no
-                         * record is lost with an agent that dies */
-    MESSAGE_BYE,        /* I leave in order: do not count me any more */
-    MESSAGE_PROBE,      /* from the leader: connect to this agent */
-    MESSAGE_REACH,      /* to the leader: I have a link with that agent */
-    MESSAGE_CAUSE,      /* from the leader: why a round ended */
-    MESSAGE_YIELD,      /* from the leader: our run ends for another run of the same name; join the
-                         * leader of that one */
-    MESSAGE_STATUS_ASK, /* what do your workers do? The leader passes the question on */
-    MESSAGE_STATUS,     /* an answer, in parts */
-    MESSAGE_WITNESS,    /* never sent: a store keeps this for the witness (witness.h) */
+    MESSAGE_JOIN = 1, /* to any agent: the sender's node wants to be in a round */
+    MESSAGE_REFUSE,   /* the receiver cannot be in a round */
+    MESSAGE_REDIRECT, /* ask this agent instead */
+    MESSAGE_PREPARE,  /* from the leader, or an elected agent: keep this record */
+    MESSAGE_ACK,      /* the sender keeps the record of a PREPARE */
+    MESSAGE_EVENT,    /* to the leader: an event of the sender's node */
+    MESSAGE_ACTION,   /* from the leader: an action for the receiver's node */
+    MESSAGE_BEAT,     /* from the leader, every beat_s: the sender leads */
+    MESSAGE_BEAT_ACK, /* answer to a BEAT */
+    MESSAGE_VOTE_ASK, /* asks for a vote in the message's term */
+    MESSAGE_VOTE,     /* answer to a VOTE_ASK */
+    /* the sender's newest record, to other agents that keep records, so that no record is lost with
+     * an agent that dies */
+    MESSAGE_KEEP,
+    MESSAGE_BYE,   /* the sender ends in good order: do not count it any more */
+    MESSAGE_PROBE, /* from the leader: connect to this agent */
+    MESSAGE_REACH, /* to the leader: the sender has a link with that agent */
+    MESSAGE_CAUSE, /* from the leader: why a round ended */
+    /* from the leader: our run ends in favour of another run of the same name; join the leader of
+     * that run */
+    MESSAGE_YIELD,
+    /* asks for the state of the receiver's workers; the leader passes the question on */
+    MESSAGE_STATUS_ASK,
+    MESSAGE_STATUS,  /* answer to a STATUS_ASK, in parts */
+    MESSAGE_WITNESS, /* never sent; a store keeps it for the witness (witness.h) */
     MESSAGE_KIND_COUNT
 };
 
 struct message_join {
     struct peer_info info; /* the sender */
-    bool order_binds;      /* info.order is a node rank that somebody chose */
+    bool order_binds;      /* info.order is a node rank from the user or a scheduler */
     int local_world_size;
     char role[COORDINATOR_ROLE_BYTES];
-    uint64_t nonce[2];               /* the run that the sender was in; 0 0: none */
-    int last_round;                  /* the last round that its node was in */
-    char digest[MESSAGE_TEXT_BYTES]; /* what must be the same on all hosts: lines of "name value" */
-    double stamp;                    /* the sender's clock, as in a beat */
-    int seek_count;                  /* how often the sender was without a leader */
-    int preference;                  /* node rank that the host would like where the leader gives
-                                      * ranks; -1: none */
-    double clock_s;                  /* the sender's time of day, for people */
+    uint64_t nonce[2]; /* the sender's run; 0 0: none yet */
+    int last_round;    /* the last round that the sender's node was in */
+    /* settings that must be the same on all hosts: lines of "name value" */
+    char digest[MESSAGE_TEXT_BYTES];
+    double stamp;   /* the sender's clock, as in a beat */
+    int seek_count; /* how many times the sender has looked for a leader */
+    /* node rank that the host prefers if the leader gives ranks; -1: none */
+    int preference;
+    double clock_s; /* the sender's time of day, for people */
 };
 
 struct message_refuse {
@@ -110,38 +117,38 @@ struct message_refuse {
 
 struct message_prepare {
     struct record record;
-    bool clear; /* to a witness: the run is over, and none of its workers runs any more */
+    bool clear; /* to a witness: the run is over, and none of its workers is left */
 };
 
-struct message_ack { /* with the record's term */
+struct message_ack { /* its message has the record's term */
     int round;
     bool finished;
 };
 
 struct message_event {
-    struct event event; /* without its pointers: message_event_of gives it with them */
+    struct event event; /* without its pointers; message_event_of restores them */
     char role[COORDINATOR_ROLE_BYTES];
-    struct cause cause; /* CAUSE_NONE: the event has none */
+    struct cause cause; /* CAUSE_NONE: the event has no cause */
 };
 
 struct message_action {
     struct action action;           /* node is not sent */
-    struct record record;           /* START: of the round */
-    int64_t order;                  /* START: the receiver's, from now on */
-    char sizes[MESSAGE_TEXT_BYTES]; /* START: workers of each host, "8(x3),4"; "": too long */
+    struct record record;           /* START: the record of the round */
+    int64_t order;                  /* START: the receiver's order from now on */
+    char sizes[MESSAGE_TEXT_BYTES]; /* START: workers per host, "8(x3),4"; "": too long */
 };
 
-/* stamp: the sender's clock now. echo: the newest stamp that the sender has of the receiver. So a
- * lease needs no common clock: it runs from a stamp that came back. */
+/* stamp: the sender's clock now. echo: the newest stamp that the sender got from the receiver. A
+ * lease runs from a stamp that came back, so it needs no common clock. */
 struct message_beat {
-    struct peer_info info;              /* the leader */
-    uint64_t nonce[2];                  /* its run */
-    int round;                          /* its newest round, */
-    bool committed;                     /* which a quorum keeps */
-    bool spare;                         /* the round has no place for the receiver */
-    int hosts;                          /* hosts that the sender leads for certain; 0: its run ends, or it may
-                            * not lead */
-    char wait_text[MESSAGE_TEXT_BYTES]; /* what the next round waits for, for people */
+    struct peer_info info; /* the leader */
+    uint64_t nonce[2];     /* the leader's run */
+    int round;             /* the leader's newest round */
+    bool committed;        /* a quorum keeps the record of that round */
+    bool spare;            /* the round has no place for the receiver */
+    /* hosts that the sender leads for certain; 0: its run ends, or it may not lead */
+    int hosts;
+    char wait_text[MESSAGE_TEXT_BYTES]; /* for people: what the next round waits for */
     double stamp, echo;
 };
 
@@ -149,15 +156,15 @@ struct message_beat_ack {
     double stamp, echo;
 };
 
-struct message_vote_ask { /* for the message's term */
-    struct record record; /* the sender's newest */
-    bool decisive;        /* with this one vote the sender is elected */
+struct message_vote_ask { /* the message's term is the term to lead in */
+    struct record record; /* the sender's newest record */
+    bool decisive;        /* this one vote elects the sender */
 };
 
 struct message_vote {
     bool yes;
-    bool silent;          /* the voter heard nothing of the leader before for dead_s */
-    struct record record; /* the voter's newest */
+    bool silent;          /* the voter heard nothing of the previous leader for dead_s */
+    struct record record; /* the voter's newest record */
 };
 
 struct message_keep {
@@ -175,11 +182,11 @@ struct message_cause {
 };
 
 struct message_status_ask {
-    uint64_t number, asker; /* of the question; the agent that wants to know */
+    uint64_t number, asker; /* number of the question; the agent that asks */
 };
 
 struct message_status {
-    uint64_t number, asker; /* of the question */
+    uint64_t number, asker; /* as in the question */
     struct peer_info info;  /* the agent that answers */
     bool of_hosts;          /* lines about the leader's hosts; else about the sender's workers */
     int part;               /* 0, 1, ... */
@@ -188,15 +195,15 @@ struct message_status {
 };
 
 struct message_witness {
-    uint64_t id, promised; /* promised: the newest term that it gave its vote for */
-    struct record record;  /* its leader's pid in the council is 0: that agent is gone for
-                            * certain */
-    bool clear;            /* the run is over, and none of its workers runs any more */
+    uint64_t id, promised; /* promised: the newest term in which the witness gave its vote */
+    /* pid 0 in the council entry of its leader: that agent is gone for certain */
+    struct record record;
+    bool clear; /* the run is over, and none of its workers is left */
 };
 
 struct message {
     enum message_kind kind;
-    uint64_t term; /* of the sender's record, or as the kind says */
+    uint64_t term; /* term of the sender's record, unless the kind says otherwise */
     union {
         struct message_join join;
         struct message_refuse refuse;
@@ -220,29 +227,29 @@ struct message {
     };
 };
 
-/* What all agents that keep records decide alike: a is newer than b. */
+/* Whether a is newer than b. All agents that keep records must decide this alike. */
 bool record_newer(const struct record *a, const struct record *b);
-/* Whether an agent gives its vote: it keeps `own`, has promised its vote for the term `promised`,
- * and follows nobody. ask: a MESSAGE_VOTE_ASK. */
+/* Whether an agent votes for the sender of `ask`, a MESSAGE_VOTE_ASK. The agent keeps the record
+ * `own`, has promised its vote for the term `promised`, and follows no leader. */
 bool record_grants(uint64_t promised, const struct record *own, const struct message *ask);
-/* The agent listens nowhere: it is the witness of a council (witness.h). */
+/* Whether the agent is the witness of a council (witness.h): it listens at no port. */
 bool peer_is_witness(const struct peer_info *p);
 
-/* A MESSAGE_EVENT of *e. Strings are copied as far as they fit, and the cause is copied. */
+/* Fills *m with a MESSAGE_EVENT of *e. Strings are truncated to fit, and the cause is copied. */
 void message_set_event(struct message *m, const struct event *e);
-/* The event of a MESSAGE_EVENT; its role and its cause are those of *m. */
+/* Returns the event of a MESSAGE_EVENT. Its role and its cause point into *m. */
 struct event message_event_of(const struct message *m);
 
 /* Appends the encoding to out. */
 void message_encode(const struct message *m, struct dt_text *out);
-/* Reads exactly one message of `size` bytes. Then its strings are terminated and harmless for a
- * terminal, and its values are such as some agent may send: the place and the record of a START fit
- * each other and name a leader; an agent to connect to listens somewhere. A body of *m points into
- * bytes. The error names the field. */
+/* Decodes exactly one message of `size` bytes. Its strings are then terminated and harmless for a
+ * terminal. Its values are such as an agent may send: the place and the record of a START fit each
+ * other and name a leader; an agent to connect to has a port. A body in *m points into `bytes`. The
+ * error names the field. */
 int message_decode(struct message *m, const void *bytes, size_t size, struct dt_error *err);
-/* "unknown" for what is no kind. */
+/* "unknown" for a number that is no kind. */
 const char *message_name(enum message_kind kind);
-/* The fields of a kind, of struct message. */
+/* The fields of a kind, with offsets in struct message. */
 const struct field *message_fields(enum message_kind kind);
 
 #endif

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* survivors that can elect another leader have done so within 25/15 of dead_s */
+/* in units of dead_s; survivors that can elect another leader have done so within 25/15 of
+ * dead_s */
 #define LEADERLESS_DEAD 2
 
 void witness_open(struct witness_end *e, struct member *member, const struct witness_options *options)
@@ -106,18 +107,18 @@ void witness_tick(struct witness_end *e, double now_s)
     }
 }
 
-/* Whether our member would begin a run here, if it may. It has room for what it promised in a few
- * runs before. */
+/* Whether our member would begin a run here, if allowed. It has room for its promises in only a few
+ * earlier runs. */
 static bool wants_a_run(const struct witness_end *e)
 {
     const struct member *m = e->member;
     return m->role == MEMBER_SEEKING && m->node.waiting && (m->record.round == 0 || m->kept.past_count < MEMBER_PAST);
 }
 
-/* ---- the leader of a run before ---- */
+/* ---- the leader of an earlier run ---- */
 
-/* The agent that began the round in the store; null: this agent did, or the council does not name
- * it. */
+/* The agent that began the round in the store; null: this agent began it, or the council does not
+ * name the leader. */
 static const struct peer_info *leader_before(const struct witness_end *e)
 {
     const struct record *r = &e->now.record;
@@ -136,8 +137,8 @@ void witness_refused(struct witness_end *e, uint64_t agent, double now_s)
     }
 }
 
-/* Looks for that leader, if it ran on our machine. An agent that listens at its port is its
- * successor. */
+/* Looks for that leader, if it ran on our machine. If our own agent listens at the leader's port,
+ * it is the leader's successor. */
 static void look_for_leader(struct witness_end *e, double now_s)
 {
     const struct peer_info *self = &e->member->options.self, *p = leader_before(e);
@@ -146,13 +147,13 @@ static void look_for_leader(struct witness_end *e, double now_s)
     }
     if (p->port == self->port && p->address[0] != '\0' && strcmp(p->address, self->address) == 0) {
         witness_refused(e, p->id, now_s);
-    } else if (e->options.knock != NULL) {
-        e->options.knock(e->options.user, p);
+    } else if (e->options.probe_port != NULL) {
+        e->options.probe_port(e->options.user, p);
     }
 }
 
-/* Since when that leader is gone for certain; infinity: unknown, or others of its run are here and
- * may go on. */
+/* Since when that leader is gone for certain; infinity: unknown, or other hosts of its run are here
+ * and may go on. */
 static double leaderless_since(const struct witness_end *e)
 {
     const struct record *r = &e->now.record;
@@ -165,8 +166,8 @@ static double leaderless_since(const struct witness_end *e)
     return p == NULL ? INFINITY : p->pid == 0 ? 0 : p->id == e->gone ? e->gone_since_s : INFINITY;
 }
 
-/* Marks that leader as gone, for agents of other machines that would begin a run. True: a call is
- * under way. */
+/* Marks that leader as gone, for agents on other machines that would begin a run. Returns true if a
+ * call is under way. */
 static bool mark_gone(struct witness_end *e, double now_s)
 {
     const struct peer_info *p = leader_before(e);
@@ -189,7 +190,7 @@ static bool mark_gone(struct witness_end *e, double now_s)
 
 /* ---- another run ---- */
 
-static double forsaken_at(const struct witness_end *e)
+static double abandoned_at(const struct witness_end *e)
 {
     double since_s = e->state_since_s > e->beat_since_s ? e->state_since_s : e->beat_since_s;
     const struct record *r = &e->now.record;
@@ -199,8 +200,8 @@ static double forsaken_at(const struct witness_end *e)
     bool nothing = e->state_revision == 0, fresh = e->member->record.round == 0;
     if (nothing) {
         /* A host that was in a round of the vanished run may be the only one that does not know how
-         * it ended. */
-        return fresh ? 0 : since_s + e->options.forsaken_s;
+         * the run ended. */
+        return fresh ? 0 : since_s + e->options.abandoned_s;
     }
     if (r->finished && e->now.clear) {
         return 0;
@@ -208,13 +209,13 @@ static double forsaken_at(const struct witness_end *e)
     if (r->round == 0 || r->finished) {
         return since_s + e->options.dead_s + (r->finished ? e->options.linger_s : 0);
     }
-    return fmin(since_s + e->options.forsaken_s,
+    return fmin(since_s + e->options.abandoned_s,
                 fmax(e->beat_since_s, leaderless_since(e)) + LEADERLESS_DEAD * e->options.dead_s);
 }
 
 double witness_free_at(const struct witness_end *e)
 {
-    return wants_a_run(e) && e->stored ? forsaken_at(e) : 0;
+    return wants_a_run(e) && e->stored ? abandoned_at(e) : 0;
 }
 
 static void put_beat_text(struct witness_end *e)
@@ -223,10 +224,10 @@ static void put_beat_text(struct witness_end *e)
     dt_text_printf(&e->beat, "%016llx", (unsigned long long)e->member->options.self.id);
 }
 
-/* True: a call is under way. */
+/* Returns true if a call is under way. */
 static bool begin_a_run(struct witness_end *e, double now_s)
 {
-    if (!wants_a_run(e) || now_s < forsaken_at(e)) {
+    if (!wants_a_run(e) || now_s < abandoned_at(e)) {
         return false;
     }
     struct message_witness *next = &e->answer->next;
@@ -244,14 +245,14 @@ static bool begin_a_run(struct witness_end *e, double now_s)
     return true;
 }
 
-/* Whether the store has less than it had: its data were wiped, or replaced by an older copy.
- * Another run in the store does not count while it has no round. */
+/* Whether the store has less than it had: its data were deleted, or replaced by an older copy.
+ * Another run in the store counts only if it has a round. */
 static bool is_lost(const struct witness_end *e, const struct witness_result *r, const struct message_witness *w)
 {
     const struct message_witness *had = &e->now;
-    /* a member that leads was elected by agents that did not hear the verdict */
+    /* agents that did not know the verdict elected a member that leads */
     bool over = had->record.finished && e->member->role != MEMBER_LEADING;
-    /* a finished run vanishes from the store */
+    /* the store drops a finished run after some time */
     if (!e->stored || had->id == 0 || over) {
         return false;
     }
@@ -259,8 +260,8 @@ static bool is_lost(const struct witness_end *e, const struct witness_result *r,
     return r->state_revision == 0 || (w->id == had->id ? older : had->record.round > 0 && w->record.round == 0);
 }
 
-/* The store has another run without a round, and our member's run is further. An agent that found
- * the store empty began that one. */
+/* Whether the store has another run without a round, while our member's run has one. An agent that
+ * found the store empty began the other run. */
 static bool is_only_begun(const struct witness_end *e, const struct message_witness *w)
 {
     const struct record *own = &e->member->record;
@@ -279,12 +280,12 @@ static uint64_t witness_of(const struct record *r)
     return 0;
 }
 
-/* Writes the witness anew, as a follower of our member, which leads for certain. Such a leader
- * knows all that matters of what the witness knew: no agent was elected against it, with the vote
- * of the witness or without. It also writes over a run without a round, whose leader then finds
- * that no witness keeps its first round. No other agent can write the witness anew; until then it
- * has no vote. True: a call is under way. */
-static bool mend(struct witness_end *e, bool only_begun, double now_s)
+/* Rewrites the witness as a follower of our member, which leads for certain. Such a leader knows
+ * everything that matters of the lost state, because no agent was elected against it, with the vote
+ * of the witness or without. This may replace a run without a round; the leader of that run then
+ * finds that no witness keeps its first round. No other agent can rewrite the witness, which has no
+ * vote until then. Returns true if a call is under way. */
+static bool rewrite(struct witness_end *e, bool only_begun, double now_s)
 {
     const struct member *m = e->member;
     uint64_t id = only_begun ? witness_of(&m->record) : e->now.id;
@@ -295,16 +296,16 @@ static bool mend(struct witness_end *e, bool only_begun, double now_s)
     dt_text_reset(&e->state);
     witness_encode(&e->answer->next, &e->state);
     put_beat_text(e);
-    e->mending = true;
+    e->rewriting = true;
     call(e, true, true);
     return true;
 }
 
-/* The store lost what it had. True: there is nothing to decide now. */
-static bool bear_loss(struct witness_end *e, double now_s)
+/* Handles a store that lost its data. Returns true if there is nothing to decide now. */
+static bool handle_loss(struct witness_end *e, double now_s)
 {
     bool seeks = e->member->role == MEMBER_SEEKING;
-    if (mend(e, false, now_s)) {
+    if (rewrite(e, false, now_s)) {
         return true;
     }
     if (seeks && !e->loss_told && e->member->record.round > 0) {
@@ -317,7 +318,7 @@ static bool bear_loss(struct witness_end *e, double now_s)
     return !seeks;
 }
 
-/* From now on the store has this witness. */
+/* Notes that the store has this witness from now on. */
 static void meet(struct witness_end *e, const struct message_witness *w, double now_s)
 {
     if (e->up && w->id != e->now.id) {
@@ -335,7 +336,7 @@ static void meet(struct witness_end *e, const struct message_witness *w, double 
     member_witness(e->member, &info);
 }
 
-static void come_up(struct witness_end *e, double now_s)
+static void link_up(struct witness_end *e, double now_s)
 {
     if (!e->up && e->now.id != 0) {
         struct peer_info info = witness_info(e->now.id);
@@ -344,7 +345,7 @@ static void come_up(struct witness_end *e, double now_s)
     }
 }
 
-/* Takes messages and replies until something must be put. */
+/* Handles messages and replies until something must be put. */
 static void serve(struct witness_end *e, double now_s)
 {
     if (begin_a_run(e, now_s) || mark_gone(e, now_s)) {
@@ -352,7 +353,7 @@ static void serve(struct witness_end *e, double now_s)
     }
     if (e->asked) {
         e->asked = false;
-        come_up(e, now_s);
+        link_up(e, now_s);
     }
     for (int k = 0; k < MESSAGE_KIND_COUNT; k++) {
         if (!e->waits[k] || !e->up || e->state_revision == 0) {
@@ -361,9 +362,9 @@ static void serve(struct witness_end *e, double now_s)
         }
         uint64_t self = e->member->options.self.id;
         bool silent = now_s - e->beat_since_s >= e->options.dead_s;
-        bool unled = silent || e->leader == self || member_is_dead(e->member, e->leader);
+        bool leaderless = silent || e->leader == self || member_is_dead(e->member, e->leader);
         struct witness_answer *a = e->answer;
-        witness_step(&e->now, unled, self, &e->messages[k], a);
+        witness_step(&e->now, leaderless, self, &e->messages[k], a);
         if (a->reply_count > 0 && a->replies[0].kind == MESSAGE_VOTE) {
             a->replies[0].vote.silent = silent;
         }
@@ -398,21 +399,21 @@ static void on_put(struct witness_end *e, bool state, bool beat, int64_t revisio
     }
     e->loss_told = false;
     meet(e, &a->next, now_s);
-    if (e->mending) {
-        e->mending = false;
+    if (e->rewriting) {
+        e->rewriting = false;
         e->options.say(e->options.user, "etcd had lost what it kept of this run: written anew, the job goes on");
-        come_up(e, now_s);
+        link_up(e, now_s);
         serve(e, now_s);
         return;
     }
     if (e->beginning) {
         e->beginning = e->asked = false;
         if (wants_a_run(e)) {
-            /* Otherwise it found a leader while the answer was on its way: of the two runs the
-             * further one takes the place of the other. */
+            /* Otherwise the member found a leader while the answer was on its way. Of the two runs,
+             * the one that got further will replace the other. */
             member_lead(e->member, now_s);
         }
-        come_up(e, now_s);
+        link_up(e, now_s);
         serve(e, now_s);
         return;
     }
@@ -456,7 +457,8 @@ static void on_read(struct witness_end *e, const struct witness_result *r, doubl
     e->state_revision = r->state_revision;
     e->beat_revision = r->beat_revision;
     e->leader = r->beat_revision != 0 ? strtoull(dt_text_str(r->beat), NULL, 16) : 0;
-    if ((lost && bear_loss(e, now_s)) || (r->state_revision != 0 && is_only_begun(e, &w) && mend(e, true, now_s))) {
+    if ((lost && handle_loss(e, now_s)) ||
+        (r->state_revision != 0 && is_only_begun(e, &w) && rewrite(e, true, now_s))) {
         return;
     }
     meet(e, r->state_revision != 0 ? &w : &e->now, now_s);
@@ -470,25 +472,25 @@ void witness_answered(struct witness_end *e, const struct witness_result *r, dou
 {
     e->busy = false;
     e->deciding = true;
-    if (r->failed) { /* the member says again what matters */
+    if (r->failed) { /* the member sends again what matters */
         e->served->kind = 0;
-        e->beginning = e->mending = e->asked = false;
+        e->beginning = e->rewriting = e->asked = false;
         memset(e->waits, 0, sizeof e->waits);
     } else if (r->put) {
         e->answered_s = now_s;
-        bool both = e->beginning || e->mending;
+        bool both = e->beginning || e->rewriting;
         on_put(e, both || e->answer->put_state, both || e->answer->put_beat, r->revision, now_s);
     } else {
         enum message_kind k = e->served->kind;
-        if (k != 0 && !e->waits[k]) { /* the store changed meanwhile: once more */
+        if (k != 0 && !e->waits[k]) { /* the store changed meanwhile: try again */
             e->messages[k] = *e->served;
             e->waits[k] = true;
         }
         e->served->kind = 0;
-        e->beginning = e->mending = false;
+        e->beginning = e->rewriting = false;
         e->answered_s = now_s;
         on_read(e, r, now_s);
     }
     e->deciding = false;
-    go_on(e); /* the member may have said more meanwhile */
+    go_on(e); /* the member may have sent more meanwhile */
 }

@@ -1,4 +1,4 @@
-/* The decisions of the witness, without its store: those that a follower would make. */
+/* The decisions of the witness, without its store. A follower would decide the same. */
 #include "launcher/rounds/witness.h"
 
 #include "base/error.h"
@@ -20,7 +20,7 @@ static uint64_t newest_term(const struct message_witness *w)
     return w->promised > w->record.term ? w->promised : w->record.term;
 }
 
-/* Another agent was elected: refuses as member.c refuses an old term. */
+/* Another agent was elected. Refuses an old term as member.c does. */
 static void refuse(const struct message_witness *w, struct witness_answer *out)
 {
     reply(out, MESSAGE_VOTE, newest_term(w))->vote.record = w->record;
@@ -48,7 +48,7 @@ static void on_beat(const struct message_witness *w, const struct message *in, s
         return;
     }
     out->put_beat = true;
-    if (in->term > w->promised) { /* the leader that it follows has its vote, too */
+    if (in->term > w->promised) { /* the witness votes for the leader that it follows, too */
         out->next.promised = in->term;
         out->put_state = true;
     }
@@ -56,14 +56,14 @@ static void on_beat(const struct message_witness *w, const struct message *in, s
         out->next.record.committed = true;
         out->put_state = true;
     }
-    /* it has no clock of its own */
+    /* the witness has no clock, so it echoes the leader's stamp */
     reply(out, MESSAGE_BEAT_ACK, in->term)->beat_ack = (struct message_beat_ack){beat->stamp, beat->stamp};
 }
 
-static void on_vote_ask(const struct message_witness *w, bool unled, const struct message *in,
+static void on_vote_ask(const struct message_witness *w, bool leaderless, const struct message *in,
                         struct witness_answer *out)
 {
-    bool yes = in->vote_ask.decisive && unled && record_grants(w->promised, &w->record, in);
+    bool yes = in->vote_ask.decisive && leaderless && record_grants(w->promised, &w->record, in);
     if (yes) {
         out->next.promised = in->term;
         out->put_state = true;
@@ -83,7 +83,7 @@ static void refuse_run(const struct message_witness *w, struct witness_answer *o
     (void)snprintf(no->text, sizeof no->text, "this run ended; another one of the same name has begun");
 }
 
-/* A newcomer is told to ask the leader, or the agents that know the next one. */
+/* Tells a newcomer to ask the leader, or the agents that know the next leader. */
 static void redirect(const struct record *r, uint64_t from, struct witness_answer *out)
 {
     for (int leaders = 1; leaders >= 0; leaders--) {
@@ -102,8 +102,8 @@ static void on_join(const struct message_witness *w, uint64_t from, const struct
     const struct record *r = &w->record;
     bool returns = in->nonce[0] != 0 || in->nonce[1] != 0, same = memcmp(in->nonce, r->nonce, sizeof r->nonce) == 0;
     if (returns && !same) {
-        if (r->round > 0 || in->last_round == 0) { /* a host that never was in a round may come over
-                                                    * before this run has begun */
+        /* a host that was never in a round may join before this run has begun */
+        if (r->round > 0 || in->last_round == 0) {
             refuse_run(w, out);
         }
     } else if (!r->finished) {
@@ -116,7 +116,7 @@ static void on_join(const struct message_witness *w, uint64_t from, const struct
     }
 }
 
-void witness_step(const struct message_witness *w, bool unled, uint64_t from, const struct message *in,
+void witness_step(const struct message_witness *w, bool leaderless, uint64_t from, const struct message *in,
                   struct witness_answer *out)
 {
     const uint64_t *nonce = in->kind == MESSAGE_BEAT      ? in->beat.nonce
@@ -135,7 +135,7 @@ void witness_step(const struct message_witness *w, bool unled, uint64_t from, co
     } else if (in->kind == MESSAGE_BEAT && same) {
         on_beat(w, in, out);
     } else if (in->kind == MESSAGE_VOTE_ASK && same) {
-        on_vote_ask(w, unled, in, out);
+        on_vote_ask(w, leaderless, in, out);
     } else if (in->kind == MESSAGE_BEAT || in->kind == MESSAGE_PREPARE) {
         /* every run begins at the witness, so the run that it keeps is the newest */
         refuse_run(w, out);

@@ -1,5 +1,5 @@
-/* The affinity calls are made directly: glibc's want a set of 1024 CPUs, or one that is
- * allocated. */
+/* Calls the affinity system calls directly, because those of glibc need a set of 1024 CPUs or an
+ * allocated one. */
 #include "launcher/workers/cpus.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ void cpus_unite(struct cpus *out, const struct cpus *other)
     }
 }
 
-/* A number below CPUS_MAX at *p, which moves behind it; -1 for anything else. */
+/* Reads a number below CPUS_MAX at *p, which moves behind it. Returns -1 for anything else. */
 static int number(const char **p)
 {
     int value = 0;

@@ -1,6 +1,6 @@
-/* The child writes a line per GPU, or `!` and what the trouble is. The four calls of the driver's
- * interface below have been the same since CUDA 4, and make no context on a device:
- * cudaGetDeviceProperties, which torchrun asks, reads the same attributes. */
+/* The child writes one line per GPU, or `!` and an error. The four driver calls below have not
+ * changed since CUDA 4, and create no context on a device. torchrun reads the same attributes with
+ * cudaGetDeviceProperties. */
 #include "launcher/workers/gpus.h"
 
 #include "base/text.h"
@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* cuda.h; the stub library is the one that programs are linked with where there is no driver */
+/* from cuda.h; CUDA_STUB_LIBRARY comes from the stub that hosts without a driver may have */
 enum { CUDA_NO_DEVICE = 100, CUDA_STUB_LIBRARY = 34, PCI_BUS = 33, PCI_DEVICE = 34, PCI_DOMAIN = 50 };
 typedef int cuda_init(unsigned flags);
 typedef int cuda_count(int *count);
@@ -87,7 +87,7 @@ static int read_lines(struct gpus *out, char *text, struct dt_error *err)
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         if (line[0] == '!') {
             (void)snprintf(out->trouble, sizeof out->trouble, "%s", line + 1);
-            out->count = 0; /* those before it work, and nobody knows which worker gets them */
+            out->count = 0; /* the GPUs before it work, but it is unknown which worker gets them */
             return 0;
         }
         if (out->count == GPUS_MAX) {

@@ -1,9 +1,9 @@
-/* Two processes watch each other, and a third one both. The guard waits for signals and for the
- * agent; the agent asks for TERM when the guard dies and then sees that its parent is another
- * one. Both are child subreapers, so a worker's child that went into a session of its own comes
- * back to one of them and can be found among its descendants. The sweeper, a child of the guard,
- * sleeps until both are gone: then they were killed, and it ends what they cannot end any more.
- * Otherwise it ends with the guard's other descendants. */
+/* Guard and agent watch each other, and a third process watches both. The guard waits for signals
+ * and for the agent. The agent gets TERM when the guard dies, and then sees that it has another
+ * parent. Both are child subreapers. So a worker's child that left for a session of its own returns
+ * to one of them, and is found among its descendants. The sweeper, a child of the guard, sleeps
+ * until both have been killed, and then ends the processes that they left. If they end normally,
+ * the sweeper ends with the guard's other descendants. */
 #include "launcher/workers/guard.h"
 
 #include "base/clock.h"
@@ -32,22 +32,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CONSOLE_S 0.2 /* a console that does not read is tried again */
-/* the guard looks for what an earlier job has left, and the job is under way by then */
+#define CONSOLE_S 0.2 /* time until the next try when a console does not read */
+/* when the guard looks for remains of an earlier job; the job is under way by then */
 #define LOOK_S 0.2
 
 static pid_t guard_pid; /* written once, before the agent does anything */
 static struct lifetime {
     _Atomic int64_t until_ns; /* 0: no limit */
-} * lifetime;                 /* shared by the two */
+} * lifetime;                 /* in memory that guard and agent share */
 
 struct family {
     pid_t *list;
     size_t count, capacity;
 };
 
-/* Children that the guard was born with: of a shell that became dtrun by exec, as one that had
- * its output go through tee. They are not the job's. */
+/* Children that the guard has from its start: those of a shell that became dtrun by exec, for
+ * example with output through tee. They do not belong to the job. */
 static struct family inherited;
 
 static bool is_inherited(pid_t pid)
@@ -59,7 +59,7 @@ static bool is_inherited(pid_t pid)
     return found;
 }
 
-/* Its number may be another process's from now on. */
+/* From now on another process may get the pid. */
 static void forget_inherited(pid_t pid)
 {
     for (size_t i = 0; i < inherited.count; i++) {
@@ -72,8 +72,9 @@ static void forget_inherited(pid_t pid)
 
 static pid_t agent_group, sweeper;
 
-/* What these start comes to the guard when they end. Workers have sessions of their own, out of
- * which nobody comes back into ours; what else the agent starts is in its group. */
+/* Whether the process belongs to the shell: children of inherited processes come to the guard when
+ * their parents end. Workers are in other sessions, from which no process returns to ours. All
+ * other processes that the agent starts are in the agent's group. */
 static bool is_of_the_shell(pid_t pid)
 {
     return agent_group > 0 && pid != sweeper && getsid(pid) == getsid(0) && getpgid(pid) != agent_group;
@@ -91,8 +92,8 @@ static void family_add(struct family *f, pid_t pid)
     f->list[f->count++] = pid;
 }
 
-/* Adds the children that one thread of pid has made. False: the kernel does not tell (no /proc,
- * or built without these files). */
+/* Adds the children that one thread of pid has created. Returns false if the kernel does not list
+ * them (no /proc, or a kernel without these files). */
 static bool add_children_of_thread(struct family *f, pid_t pid, const char *thread)
 {
     char path[128], text[4096];
@@ -114,7 +115,7 @@ static void add_children(struct family *f, pid_t pid)
     (void)snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
     DIR *tasks = opendir(path);
     if (tasks == NULL) {
-        return; /* it is gone */
+        return; /* the process is gone */
     }
     for (struct dirent *e = readdir(tasks); e != NULL; e = readdir(tasks)) {
         if (isdigit((unsigned char)e->d_name[0])) {
@@ -131,7 +132,8 @@ static bool kernel_lists_children(void)
     return access(path, R_OK) == 0;
 }
 
-/* The slow way: parents of all processes, again and again until no more belong to us. */
+/* The slow way: reads the parents of all processes, repeatedly, until no more of them belong to
+ * us. */
 static void scan_all(struct family *f, pid_t root)
 {
     size_t before;
@@ -170,8 +172,8 @@ static void scan_all(struct family *f, pid_t root)
     } while (f->count > before);
 }
 
-/* Without a /proc of our own nobody is found, rather than somebody else's processes of these
- * numbers. */
+/* Without a /proc of our own PID namespace nothing is added, because the numbers there are those of
+ * other processes. */
 static void add_descendants(struct family *f, pid_t root)
 {
     if (!process_numbers_are_ours()) {
@@ -265,8 +267,8 @@ bool guard_end_descendants(double timeout_s)
             return false;
         }
         (void)guard_kill_descendants();
-        struct timespec wait = {.tv_nsec = 20 * 1000 * 1000}; /* a child of a killed child may
-                                                               * come to us without a signal */
+        /* a child of a killed child may come to us without a signal */
+        struct timespec wait = {.tv_nsec = 20 * 1000 * 1000};
         (void)sigtimedwait(&child, NULL, &wait);
     }
 }
@@ -284,7 +286,8 @@ pid_t guard_group(void)
 void guard_workers_until(double until_s)
 {
     if (lifetime != NULL && atomic_exchange(&lifetime->until_ns, (int64_t)(until_s * 1e9)) == 0 && until_s > 0) {
-        (void)kill(guard_pid, SIGCHLD); /* it sleeps without end while there is no limit */
+        /* the guard sleeps without a time limit while there is no limit for workers */
+        (void)kill(guard_pid, SIGCHLD);
     }
 }
 
@@ -299,19 +302,18 @@ bool guard_workers_overdue(void)
     return lifetime != NULL && lifetime_left_s() <= 0;
 }
 
-/* Ends what the agent has started when its time is over. Returns for how long to wait for
- * signals now. */
+/* Kills the processes of the agent after the limit. Returns how long to wait for signals now. */
 static double end_overdue(pid_t agent)
 {
-    static bool apart;
-    static int64_t said_ns; /* for this time it has been said; dead ones stay until the agent
-                             * takes their status */
+    static bool has_own_files;
+    /* the limit for which people were told; zombies remain until the agent reaps them */
+    static int64_t said_ns;
     double left_s = lifetime_left_s();
     if (left_s > 0) {
         return isinf(left_s) ? 3600 : fmin(left_s, 1);
     }
-    if (!apart) { /* the agent may have taken every descriptor, and we need some */
-        apart = true;
+    if (!has_own_files) { /* the agent may have taken every descriptor, and we need some */
+        has_own_files = true;
         shared_files_part();
     }
     int killed = kill_descendants(agent);
@@ -321,11 +323,11 @@ static double end_overdue(pid_t agent)
                     "one: %d process%s killed\n",
                     (int)agent, killed, killed == 1 ? "" : "es");
     }
-    return killed > 0 ? 0.05 : 1; /* some may just have forked */
+    return killed > 0 ? 0.05 : 1; /* some may have forked just before */
 }
 
-/* Reaps; true when the agent is gone, with its status. An agent that stopped after Ctrl-Z stops
- * us too, so that the shell sees it. */
+/* Reaps. Returns true, with the status, when the agent is gone. If the agent stopped after Ctrl-Z,
+ * the guard stops itself too, so that the shell notices. */
 static bool reap(pid_t agent, bool *suspending, int *status)
 {
     int s;
@@ -368,8 +370,9 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals, void (*ending)(
     }
     shared_files_trim();
     bool all_gone = guard_end_descendants(5);
-    shared_files_end(1); /* not before: for the other hosts it means that nothing of ours runs
-                          * any more */
+    /* only now, because for other hosts the end of connections means that nothing of ours runs any
+     * more */
+    shared_files_end(1);
     bool stopped = WIFSIGNALED(status) && (WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGTERM);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : stopped ? 128 + WTERMSIG(status) : DT_EXIT_TEMPORARY;
     if (WIFSIGNALED(status)) {
@@ -394,10 +397,11 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals, void (*ending)(
 
 /* ---- the sweeper ---- */
 
-#define SWEEP_S 5.0 /* what takes no KILL for so long hangs in the kernel, or is another user's */
+/* a process that survives KILL for so long hangs in the kernel, or belongs to another user */
+#define SWEEP_S 5.0
 
-/* A descriptor that is readable when the process has ended; -1: it is gone already, or the
- * kernel cannot. */
+/* Returns a descriptor that becomes readable when the process ends; -1: the process is gone, or the
+ * kernel has no such descriptors. */
 static int watch(pid_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0);
@@ -416,19 +420,19 @@ static _Noreturn void sweep(pid_t agent)
     (void)prctl(PR_SET_NAME, LEFTOVERS_SWEEPER);
     (void)close(0);
     (void)close(1);
-    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) { /* what the agent has opened by now would
-                                                       * live on with us */
+    /* descriptors that the agent has opened by now would live on with us */
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0) {
         _exit(0);
     }
     int fds[2] = {watch(guard_pid), watch(agent)};
-    if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) { /* gone before we looked: their
-                                                               * numbers prove nothing any more */
+    /* gone already: their pids prove nothing any more */
+    if (fds[0] < 0 || fds[1] < 0 || getppid() != guard_pid) {
         _exit(0);
     }
     await_end(fds[0]);
     await_end(fds[1]);
     double end_s = dt_now_s() + SWEEP_S;
-    /* our parent now is who gets all whose parents are gone */
+    /* our new parent is the process that adopts all orphans */
     while (leftovers_kill(agent, getppid(), &killed) > 0 && dt_now_s() < end_s) {
         dt_sleep_s(0.02);
     }
@@ -440,8 +444,8 @@ static _Noreturn void sweep(pid_t agent)
     _exit(0);
 }
 
-/* Without one (no process to be had, a kernel before 5.9, no /proc by which to find anything)
- * the job is as good as others. */
+/* A job works as well without a sweeper (no process to be had, a kernel before 5.9, or no usable
+ * /proc). */
 static void start_sweeper(pid_t agent)
 {
     sweeper = process_numbers_are_ours() ? fork() : -1;
@@ -456,8 +460,8 @@ int guard_open(const bool handled[65], void (*ending)(int code), struct dt_error
     process_wishes(handled, &signals);
     (void)sigaddset(&signals, SIGCONT);
     (void)sigaddset(&signals, SIGCHLD);
-    struct sigaction plain = {.sa_handler = SIG_DFL}; /* an ignored CHLD, inherited, would hide
-                                                       * exit codes */
+    /* an inherited SIG_IGN for CHLD would hide exit codes */
+    struct sigaction plain = {.sa_handler = SIG_DFL};
     (void)sigaction(SIGCHLD, &plain, NULL);
     (void)sigprocmask(SIG_BLOCK, &signals, &before);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -468,7 +472,7 @@ int guard_open(const bool handled[65], void (*ending)(int code), struct dt_error
         return dt_fail_errno(err, "a page of memory for the guard");
     }
     siginfo_t any;
-    /* else there are no children, mostly */
+    /* usually it fails, because there are no children */
     if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) == 0) {
         struct family born = {0};
         add_descendants(&born, getpid());
@@ -483,18 +487,19 @@ int guard_open(const bool handled[65], void (*ending)(int code), struct dt_error
     if (agent > 0) {
         (void)setpgid(agent, agent);
         start_sweeper(agent);
-        (void)dt_file_raise_limit();    /* as the agent does: its descriptors are ours */
-        (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody
-                                         * reads what we say */
-        console_open_alone();           /* a thread would keep the agent's descriptors open */
+        /* as in the agent, because the agent's descriptors are also ours */
+        (void)dt_file_raise_limit();
+        /* our exit code must arrive even if no process reads our output */
+        (void)signal(SIGPIPE, SIG_IGN);
+        console_open_alone(); /* a thread would keep the agent's descriptors open */
         keep(agent, &signals, ending);
     }
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_NAME, "dtrun-agent");
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-    inherited.count = 0; /* ours are others */
-    /* The mask stays until the agent's handlers are there: a signal sent in between must not
+    inherited.count = 0; /* the guard's children are not the agent's */
+    /* The signals stay blocked until the agent's handlers are set: a signal before that must not
      * kill it. */
     return guard_alive() ? 0 : dt_fail(err, DT_STOPPED, "the guard was killed at once");
 }

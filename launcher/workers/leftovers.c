@@ -23,7 +23,7 @@ enum { RUNS = 8, NAMED = 8, NUMBERED = 1024, ENVIRON_BYTES = 4 << 20, DEPTH = 64
 
 static const double again_s = 1, soon_s = 0.2;
 
-/* The value of a variable in what /proc/PID/environ holds, or null. */
+/* The value of a variable in the text of /proc/PID/environ; null: not set. */
 static const char *value_of(const struct dt_text *environ_text, const char *name)
 {
     size_t size = strlen(name);
@@ -61,7 +61,7 @@ static bool has_lost_its_agent(const char *page)
     return strcmp(name, "dtrun-agent") != 0;
 }
 
-/* Its numbers are ours: the same user's, in the same namespace. */
+/* Whether the process is the same user's, in the same PID namespace. */
 static bool is_of_ours(const char *pid)
 {
     char path[300];
@@ -83,9 +83,9 @@ static bool read_environ(const char *pid, struct dt_text *out)
     return dt_file_read(path, ENVIRON_BYTES, out, NULL) == 0 && out->size > 0;
 }
 
-/* What is left of one run id. */
+/* The remains of one run. */
 struct remains {
-    char run_id[160]; /* as it is said; "" where it cannot be */
+    char run_id[160]; /* text about the run id; "" if it cannot be shown */
     int count;
     struct dt_text who, numbers;
 };
@@ -103,7 +103,7 @@ static void tell(const struct remains *m, struct dt_text *out)
                    m->count > NUMBERED ? " ..." : "");
 }
 
-/* The remains of that run id; the last place takes what has none. */
+/* The remains of that run id. The last entry takes all that find no place. */
 static struct remains *remains_of(struct remains *list, int *used, const char *id)
 {
     char run_id[160] = "";
@@ -138,9 +138,9 @@ static void add_process(struct remains *m, pid_t pid)
     }
 }
 
-/* The next process in /proc of this user and this pid namespace that is a worker of a job, or
- * comes from one, by its environment, which is read into env; its DTRUN_PAGE, or null at the
- * end. */
+/* Finds the next process in /proc that comes from a worker of a job, by its environment, among
+ * processes of this user and PID namespace. Reads its environment into env. Returns its DTRUN_PAGE,
+ * or null at the end. */
 static const char *next_of_a_job(DIR *all, struct dt_text *env, pid_t *pid)
 {
     for (const struct dirent *e; all != NULL && (e = readdir(all)) != NULL;) {
@@ -167,22 +167,22 @@ static void close_proc(DIR *all)
     }
 }
 
-/* Those whose agent is gone; `agent` and the caller do not count. Returns how many (-1: /proc
- * cannot be read), and appends a line for each run id that names up to 8 of them, and how to end
- * them; nothing for none. */
+/* Finds processes whose agent is gone, other than `agent` and the caller. Returns their number (-1:
+ * /proc cannot be read). Appends a line for each run id that names up to 8 processes and the
+ * command to end them. */
 static int find(pid_t agent, struct dt_text *out)
 {
     pid_t pid;
-    const char *page, *own = getenv("DTRUN_PAGE"); /* a worker submitted this job with its
-                                                    * environment: then whoever started us has
-                                                    * it, too */
+    /* set if a worker submitted this job with its environment; the process that started us has it,
+     * too */
+    const char *page, *own = getenv("DTRUN_PAGE");
     struct remains list[RUNS] = {0};
     struct dt_text env;
     dt_text_init(&env);
     DIR *all = open_proc();
     int used = 0, count = all != NULL ? 0 : -1;
     while ((page = next_of_a_job(all, &env, &pid)) != NULL) {
-        /* each worker has one: without it somebody else made the page */
+        /* every worker has a run id; without one DTRUN_PAGE was set by something else */
         const char *run_id = value_of(&env, "TORCHELASTIC_RUN_ID");
         if (pid != agent && run_id != NULL && (own == NULL || strcmp(page, own) != 0) && has_lost_its_agent(page)) {
             add_process(remains_of(list, &used, run_id), pid);
@@ -201,7 +201,7 @@ static int find(pid_t agent, struct dt_text *out)
     return count;
 }
 
-/* Whether a process comes from a worker of the agent whose pages have this prefix. */
+/* Whether the process comes from a worker of the agent whose pages have this prefix. */
 static bool comes_from(pid_t pid, const char *prefix, struct dt_text *env)
 {
     char number[16];
@@ -210,8 +210,8 @@ static bool comes_from(pid_t pid, const char *prefix, struct dt_text *env)
     return page != NULL && strncmp(page, prefix, strlen(prefix)) == 0;
 }
 
-/* Its parent, or the parent's and so on, is one of those that a reaper got: only such lie
- * between. What has another parent belongs to somebody. */
+/* Whether all ancestors of the process up to the reaper come from the same agent. A process with
+ * another parent belongs to that parent. */
 static bool is_below(pid_t parent, pid_t reaper, const char *prefix, struct dt_text *env)
 {
     struct process_look look;
@@ -251,10 +251,10 @@ int leftovers_kill(pid_t agent, pid_t reaper, int *killed)
     return count;
 }
 
-/* ---- the look of all jobs of this user ---- */
+/* ---- one look for all jobs of this user ---- */
 
-/* The file in the folder of their sockets that says when the newest look began that found
- * nothing. -1: there is none. */
+/* Opens the file in the folder of status sockets with the time when the newest look began that
+ * found nothing. -1: none. */
 static int open_looked(void)
 {
     int fd = -1;
@@ -271,7 +271,7 @@ static int open_looked(void)
     return fd;
 }
 
-/* Another PID namespace may have the same folder. */
+/* Another PID namespace may share the folder. */
 static unsigned long long namespace_number(void)
 {
     struct stat st;
@@ -283,21 +283,22 @@ static bool has_looked_since(int fd, double since_s)
     char text[64] = "";
     unsigned long long where = 0;
     double at_s = 0;
+    /* a later time comes from another boot */
     return pread(fd, text, sizeof text - 1, 0) > 0 && sscanf(text, "%llu %lf", &where, &at_s) == 2 &&
-           where == namespace_number() && at_s >= since_s && at_s <= dt_now_s(); /* later: of another boot */
+           where == namespace_number() && at_s >= since_s && at_s <= dt_now_s();
 }
 
 static void note_looked(int fd, double at_s)
 {
     char text[64];
     int size = snprintf(text, sizeof text, "%llu %.6f\n", namespace_number(), at_s);
-    /* else others look themselves */
+    /* if it fails, other jobs look themselves */
     (void)!(ftruncate(fd, 0) == 0 && pwrite(fd, text, (size_t)size, 0) == size);
 }
 
 /* ---- looks ---- */
 
-/* As find; what there is is said if so wished. */
+/* Calls find. say: print the result. */
 static int look(pid_t agent, bool say)
 {
     struct dt_text line;
@@ -319,14 +320,15 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
         return l->look_at_s - now_s;
     }
     int fd = l->seen ? -1 : open_looked();
-    bool waits = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; /* one looks; it may save us ours */
+    /* another job is looking, which may save us our look */
+    bool waits = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
     l->look_at_s = now_s + again_s;
     if (!waits) {
         bool known = fd >= 0 && has_looked_since(fd, l->begun_s);
         int count = known ? 0 : look(agent, l->seen);
         l->done = l->seen || count <= 0;
         l->seen = true;
-        /* else something may not have counted */
+        /* without these conditions the look may have missed something */
         if (fd >= 0 && !known && count == 0 && getenv("DTRUN_PAGE") == NULL) {
             note_looked(fd, now_s);
         }

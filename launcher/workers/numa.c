@@ -1,8 +1,8 @@
 /* Files of sysfs that are read, below the root:
- *     bus/pci/devices/ADDRESS/numa_node                               -1 or a number
- *     devices/system/node/possible, nodeN/cpulist                     lists; a node without CPUs has an empty one
- *     devices/system/cpu/cpuN/topology/physical_package_id            the socket
- *     devices/system/cpu/cpuN/topology/thread_siblings_list           logical CPUs of one physical core
+ *     bus/pci/devices/ADDRESS/numa_node                      -1 or a number
+ *     devices/system/node/possible, nodeN/cpulist            lists; empty for a node without CPUs
+ *     devices/system/cpu/cpuN/topology/physical_package_id   the socket
+ *     devices/system/cpu/cpuN/topology/thread_siblings_list  logical CPUs of one physical core
  *     devices/system/cpu/cpuN/cache/indexN/{type,level,shared_cpu_list} */
 #include "launcher/workers/numa.h"
 
@@ -87,7 +87,7 @@ int numa_node_of(const char *sys, const char *address, int *out, struct dt_error
 
 /* ---- nodes and sockets ---- */
 
-/* The node's CPUs that we may use. */
+/* The CPUs of the node that we may use. */
 static int node_cpus(const char *sys, const struct cpus *allowed, int node, struct cpus *out, struct dt_error *err)
 {
     char path[512];
@@ -111,7 +111,7 @@ static int node_cpus(const char *sys, const struct cpus *allowed, int node, stru
     return 0;
 }
 
-/* Numbers of the nodes that may be there, as a set. */
+/* The numbers of all possible nodes. */
 static int possible_nodes(const char *sys, struct cpus *out, struct dt_error *err)
 {
     char path[512];
@@ -146,7 +146,7 @@ int numa_spread(const char *sys, const struct cpus *allowed, int count, int *out
     return 0;
 }
 
-/* Its lowest CPU speaks for a node: no node spans two sockets. */
+/* The lowest CPU tells the node's socket, because no node spans two sockets. */
 static int socket_of(const struct numa *n, const struct cpus *node, long long *out, struct dt_error *err)
 {
     char path[512];
@@ -180,7 +180,7 @@ static int by_socket(const struct numa *n, const struct cpus *own, struct cpus *
 
 /* ---- shares of a node ---- */
 
-/* The logical CPUs that share a core, or a cache, with one. */
+/* The logical CPUs that share a core, or a cache, with a CPU. */
 typedef int sharers_of(const struct numa *n, int cpu, struct cpus *out, struct dt_error *err);
 
 static int core_of(const struct numa *n, int cpu, struct cpus *out, struct dt_error *err)
@@ -202,7 +202,7 @@ static bool is_for_data(const char *folder, int index)
     return is;
 }
 
-/* Takes one of a CPU's caches for the last one, if it is of a higher level than those before. */
+/* Keeps one of a CPU's caches as the last one if its level is higher than the levels before. */
 static int look_at_cache(const char *folder, int index, long long *highest, struct cpus *out, struct dt_error *err)
 {
     char path[512];
@@ -222,7 +222,7 @@ static int look_at_cache(const char *folder, int index, long long *highest, stru
     return 0;
 }
 
-/* The highest level that holds data. */
+/* Finds the highest cache level that holds data. */
 static int last_cache_of(const struct numa *n, int cpu, struct cpus *out, struct dt_error *err)
 {
     char folder[400];
@@ -243,9 +243,9 @@ static int last_cache_of(const struct numa *n, int cpu, struct cpus *out, struct
                : dt_fail(err, DT_NOT_FOUND, "%s: the kernel knows no cache of CPU %d", folder, cpu);
 }
 
-/* A core, or the sharers of a cache. */
+/* A core, or the CPUs that share a cache. */
 struct group {
-    int name; /* the lowest CPU that shares it, whether we may use that one or not */
+    int name; /* the lowest CPU of the group, even if we may not use it */
     struct cpus cpus;
 };
 
@@ -255,14 +255,14 @@ static int by_name(const void *a, const void *b)
     return (x->name > y->name) - (x->name < y->name);
 }
 
-/* Those with more CPUs first. */
+/* Larger groups come first. */
 static int by_size(const void *a, const void *b)
 {
     int x = cpus_count(&((const struct group *)a)->cpus), y = cpus_count(&((const struct group *)b)->cpus);
     return x != y ? (x < y) - (x > y) : by_name(a, b);
 }
 
-/* `own` in groups, in no order; how many, or -1. The caller frees *out. */
+/* Splits `own` into groups, in no order. Returns their number, or -1. The caller frees *out. */
 static int group_by(const struct numa *n, const struct cpus *own, sharers_of *sharers, struct group **out,
                     struct dt_error *err)
 {
@@ -287,7 +287,7 @@ static int group_by(const struct numa *n, const struct cpus *own, sharers_of *sh
     return count;
 }
 
-/* Which of its node's devices this one is, and how many those are. */
+/* The position of the device among its node's devices, and their number. */
 static int place_of(const struct numa *n, int device, int *count)
 {
     int place = 0;
@@ -300,7 +300,7 @@ static int place_of(const struct numa *n, int device, int *count)
     return place;
 }
 
-/* Of 7 cores for 3 devices the first gets 3, the others 2. */
+/* With 7 cores for 3 devices the first gets 3, the others get 2. */
 static int exclusive(const struct numa *n, int device, const struct cpus *own, struct cpus *out, struct dt_error *err)
 {
     int sharing, place = place_of(n, device, &sharing);

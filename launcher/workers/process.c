@@ -82,8 +82,8 @@ bool process_ignores(pid_t pid, int n)
            (mask >> (n - 1) & 1) != 0;
 }
 
-/* The clock of a process counts nanoseconds where /proc/PID/stat has ticks of 10 ms: a program
- * that writes a line now and then uses much less. */
+/* The clock of a process counts nanoseconds, but /proc/PID/stat counts ticks of 10 ms. A program
+ * that writes a line now and then uses much less than a tick. */
 void process_add_use(pid_t pid, struct process_use *out)
 {
     struct process_look look;
@@ -112,8 +112,8 @@ void process_add_use(pid_t pid, struct process_use *out)
     out->written_bytes += written_bytes;
 }
 
-/* Appends the name of a kernel function at `text`, without what follows it; false when there is
- * none, or one that says nothing. */
+/* Appends the name of the kernel function at `text`, without its offset. Returns false if there is
+ * none, or only one without meaning. */
 static bool add_function(const char *before, const char *text, struct dt_text *out)
 {
     static const char *const entries[] = {"__switch_to_asm", "do_syscall_64", "entry_SYSCALL_64_after_hwframe",
@@ -150,7 +150,7 @@ size_t process_where_text(const char *wchan, const char *stack, const char *call
         }
         line = end + (*end != '\0');
     }
-    /* "202 0x7f... ": its number; "running" while it computes */
+    /* "202 0x7f... ": the number of the system call; "running" while the process computes */
     if (!known && count == 0 && isdigit((unsigned char)call[0])) {
         dt_text_printf(out, "system call %.*s", (int)strspn(call, "0123456789"), call);
         place = out->size - before;

@@ -22,33 +22,35 @@ struct process_look {
 
 /* sums over processes */
 struct process_use {
-    double cpu_s;           /* of all threads, those that have ended too, and of children that
-                             * were waited for (these in ticks of the kernel) */
-    double waited_s;        /* of their main threads: ready to compute, but others had the CPU; 0
-                             * where the kernel does not say */
-    uint64_t written_bytes; /* to files, pipes and terminals, by write and its kin: Linux's wchar */
-    bool hides_writes;      /* of one of them at least we may not read what it has written, or
-                             * the kernel does not count it */
+    /* of all threads, including ended ones, and of children that were waited for (those in ticks of
+     * the kernel) */
+    double cpu_s;
+    /* time in which their main threads were ready but had no CPU; 0 if the kernel does not tell */
+    double waited_s;
+    /* written to files, pipes and terminals, by write and similar calls (wchar in Linux) */
+    uint64_t written_bytes;
+    /* for at least one process we may not read the count, or the kernel does not count */
+    bool hides_writes;
 };
 
-/* The signals by which others may ask for something: INT, TERM, HUP, QUIT, USR1, USR2, TSTP and
- * handled[n], without those that are not ours (base/signals.h). */
+/* The signals with which others may request something: INT, TERM, HUP, QUIT, USR1, USR2, TSTP and
+ * handled[n], without those reserved for others (base/signals.h). */
 void process_wishes(const bool handled[65], sigset_t *out);
-/* Whether /proc numbers processes as we do: not where it is missing (a chroot), or still that of
- * the PID namespace around ours. */
+/* Whether /proc uses our process numbers. It does not if it is missing (a chroot), or still belongs
+ * to the PID namespace around ours. */
 bool process_numbers_are_ours(void);
 /* False (out zeroed) when there is no such process. */
 bool process_look(pid_t pid, struct process_look *out);
 /* The process ignores signal n. */
 bool process_ignores(pid_t pid, int n);
-/* Adds what a process has used; nothing when there is none. */
+/* Adds what a process has used; nothing if the process is gone. */
 void process_add_use(pid_t pid, struct process_use *out);
-/* Appends where its main thread is in the kernel, as far as we may read it: "futex_wait_queue",
- * "; kernel stack: futex_wait_queue < futex_wait < do_futex", or "system call 202". Nothing when
- * the kernel does not say, or the process computes. Returns the bytes of the place alone, which go
- * before the kernel's stack; 0: only that is known. */
+/* Appends where the main thread waits in the kernel, as far as we may read it: "futex_wait_queue",
+ * "; kernel stack: futex_wait_queue < futex_wait < do_futex", or "system call 202". Appends nothing
+ * if the kernel does not tell, or the process computes. Returns the size of the first part, the
+ * place before the kernel stack; 0: only the rest is known. */
 size_t process_where(pid_t pid, struct dt_text *out);
-/* The same of what the three files of /proc hold. */
+/* The same for the content of the three files in /proc. */
 size_t process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out);
 /* Reads a small file whole, as text; empty when it cannot be read. */
 void process_read(const char *path, char *out, size_t out_bytes);

@@ -21,7 +21,7 @@ struct attempt { /* one connection */
 struct ras {
     struct ras_options options;
     struct attempt attempts[TRIES];
-    struct attempt *chosen; /* whose other side greeted first */
+    struct attempt *chosen; /* the first attempt that received a greeting */
     uv_timer_t timer;
     int handles;
     bool over, whole;
@@ -48,7 +48,7 @@ static void on_timer_closed(uv_handle_t *handle)
     release(handle->data);
 }
 
-/* Nothing is touched after `done`, which may close r. */
+/* r must not be used after `done`, which may close it. */
 static void end(struct ras *r, bool whole)
 {
     if (r->over) {
@@ -123,7 +123,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
     } else if (n > 0 && r->chosen == a) {
         dt_text_add(&r->answer, buffer->base, (size_t)n);
         if (r->answer.size > ANSWER_BYTES) {
-            end(r, true); /* what is there will do */
+            end(r, true); /* the part that has arrived is the answer */
         }
     }
 }
@@ -153,7 +153,7 @@ struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options)
     r->options = *options;
     r->handles = 1 + TRIES;
     dt_text_init(&r->answer);
-    /* of RAS with ranks that do not answer it */
+    /* the time that RAS gives ranks to answer it */
     (void)snprintf(r->question, sizeof r->question, "timeout %d\nverbose status\n", patience_s);
     uv_update_time(loop);
     (void)uv_timer_init(loop, &r->timer);
@@ -171,7 +171,7 @@ struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options)
     return r;
 }
 
-/* Not worth a line: blank ones, rulers, and the reply to `timeout`. */
+/* Whether the line is blank, a ruler, or the reply to `timeout`. */
 static bool is_empty(const char *line, size_t size)
 {
     size_t words = 0;
@@ -181,7 +181,7 @@ static bool is_empty(const char *line, size_t size)
     return words == 0 || (size == 2 && memcmp(line, "OK", 2) == 0);
 }
 
-/* The next line with words in it from *at on; false: there is none. */
+/* Finds the next line with words from *at on. Returns false if there is none. */
 static bool next_line(const struct ras *r, size_t *at, const char **line, size_t *size)
 {
     while (*at < r->answer.size) {

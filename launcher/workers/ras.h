@@ -1,10 +1,10 @@
-/* What NCCL's ranks say of themselves when a worker hangs. Since 2.24 a thread in each process
- * of NCCL (RAS) listens on the loopback, all of them at one port, 28028 or as NCCL_RAS_ADDR has
- * it; the one that takes the connection asks all ranks, and tells in words which communicators
- * stand still and whose ranks are behind. Lines of text (NCCL user guide, "RAS"): CLIENT
- * PROTOCOL n, TIMEOUT seconds, VERBOSE STATUS. The port is the same for all jobs, so nobody is
- * asked where a process listens that is not of this one; and as one of those that listen may be
- * the one that hangs, several connections are tried at once. */
+/* Asks NCCL's ranks for their state when a worker hangs. Since NCCL 2.24 each process has a thread
+ * (RAS) that listens on the loopback interface, all at the same port, 28028 or the one in
+ * NCCL_RAS_ADDR. The thread that takes a connection asks all ranks, and reports which communicators
+ * stand still and which ranks are behind. The protocol is lines of text (NCCL user guide, "RAS"):
+ * CLIENT PROTOCOL n, TIMEOUT seconds, VERBOSE STATUS. All jobs use the same port, so nothing is
+ * asked if a process of another job listens there. The thread that takes a connection may be in the
+ * process that hangs, so several connections are tried at once. */
 #ifndef DT_LAUNCHER_WORKERS_RAS_H
 #define DT_LAUNCHER_WORKERS_RAS_H
 
@@ -17,22 +17,23 @@
 struct ras;
 
 struct ras_options {
-    const char *address; /* NCCL_RAS_ADDR; null or "": as NCCL has it */
-    double limit_s;      /* for the whole answer */
+    const char *address; /* NCCL_RAS_ADDR; null or "": NCCL's default */
+    double limit_s;      /* limit of the whole answer */
     void *user;
     bool (*is_ours)(void *user, pid_t pid);
-    void (*done)(void *user); /* once, from the loop: there is an answer, or there will be none;
-                               * it may close r */
+    /* called once, from the loop: the answer is there, or none will come; it may close r */
+    void (*done)(void *user);
 };
 
-/* Begins; null when no process of ours listens there, or also others do: then `done` is not
- * called. */
+/* Begins to ask. Returns null, without a call of `done`, if no process of ours listens there, or
+ * others listen, too. */
 struct ras *ras_open(uv_loop_t *loop, const struct ras_options *options);
-/* Appends the answer's lines, as far as they came; nothing where none did, or it is none of RAS.
- * indent: before each line, which then is at most 200 characters long, without blank ones; of
- * many, as errors and warnings come last, the first few and the last ones. Null: all of it. */
+/* Appends the answer's lines that have arrived; nothing if none has, or they are not from RAS.
+ * indent: precedes each line. Then lines are cut at 200 characters, blank lines are left out, and
+ * of many lines only the first few and the last ones are kept, because errors and warnings come
+ * last. indent null: appends everything. */
 void ras_text(const struct ras *r, const char *indent, struct dt_text *out);
-/* Null is harmless. Run the loop until its handles are closed, which frees it. */
+/* r may be null. Run the loop until the handles are closed; then r is freed. */
 void ras_close(struct ras *r);
 
 #endif

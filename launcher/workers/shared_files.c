@@ -20,11 +20,11 @@
 
 enum { LOOK_NS = 1000 * 1000 };
 
-static int spare = -1; /* given back when the parent needs one: the child may have taken all
-                        * others */
+/* freed when the parent needs a descriptor, because the child may have taken all others */
+static int spare = -1;
 
-/* glibc's fork() cannot do it. Of what it does besides, a process with one thread that has just
- * begun needs only that the thread knows its number. */
+/* glibc's fork() cannot share the table. Of its other work, a process with one thread that has just
+ * begun only needs that the thread knows its id. */
 pid_t shared_files_fork(void)
 {
     int *number = NULL;
@@ -48,8 +48,8 @@ static bool is_connection(int fd)
            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens;
 }
 
-/* Descriptors above 2, closed unless they are connections; those into *out, which the caller
- * frees. */
+/* Closes descriptors above 2 that are not connections. Writes the connections to *out, which the
+ * caller frees. */
 static int take_connections(int **out)
 {
     int count = 0, capacity = 0;
@@ -98,7 +98,7 @@ void shared_files_trim(void)
     free(list);
 }
 
-/* What is not read makes of the end of a connection a reset, and of what comes after it. */
+/* Unread input would turn the end of a connection into a reset, as would later input. */
 static void read_away(int fd, double end_s)
 {
     char bytes[16384];
@@ -106,7 +106,7 @@ static void read_away(int fd, double end_s)
     }
 }
 
-/* The other side's kernel has not said yet that it knows of our end. */
+/* Whether the other side's kernel has not yet confirmed our end. */
 static bool is_ending(int fd)
 {
     struct tcp_info info = {0};

@@ -1,21 +1,22 @@
-/* One table of descriptors for guard and agent: what the agent has open lives on for a moment
- * when the agent is killed. Its kernel would reset each connection that had words unread, and a
- * reset from another machine proves nothing (member.h); the guard ends them in order. */
+/* One table of descriptors for guard and agent. So the agent's descriptors survive for a moment
+ * when the agent is killed. Without this the kernel would reset each connection with unread data,
+ * and a reset from another machine proves nothing (member.h). The guard ends the connections in
+ * order. */
 #ifndef DT_LAUNCHER_WORKERS_SHARED_FILES_H
 #define DT_LAUNCHER_WORKERS_SHARED_FILES_H
 
 #include <sys/types.h>
 
-/* fork(), of a process with one thread; with one table of descriptors for both, where the kernel
- * can (what either closes is closed for both). */
+/* fork() for a process with one thread. If the kernel allows, both processes share one table of
+ * descriptors: a close in either counts for both. */
 pid_t shared_files_fork(void);
-/* In the parent: has a table of its own from now on, with 0, 1 and 2 only. Needs no free
- * descriptor, and leaves room for some. */
+/* In the parent: takes a table of its own, with only 0, 1 and 2. It needs no free descriptor, and
+ * leaves room for some. */
 void shared_files_part(void);
-/* In the parent, when the child is gone: closes all but 0, 1, 2 and connections. */
+/* In the parent, when the child is gone: closes all descriptors but 0, 1, 2 and connections. */
 void shared_files_trim(void);
-/* The same, later: ends all connections in order, reads away what came for them, and waits until
- * the other sides know (timeout_s at most). */
+/* In the parent, after the trim: ends all connections in order, reads their remaining input, and
+ * waits until the other sides have confirmed (at most timeout_s). */
 void shared_files_end(double timeout_s);
 
 #endif

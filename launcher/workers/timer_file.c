@@ -1,6 +1,6 @@
-/* The FIFO is open for reading and writing, so there is no end of it when the last worker
- * closes, and workers never find it without a reader. A line is at most PIPE_BUF bytes, which
- * the kernel writes whole. Times are wall clock times: the workers' library gives them so. */
+/* The FIFO is open for reading and writing. So there is no end of file when the last worker closes
+ * it, and workers always find a reader. A line has at most PIPE_BUF bytes, which the kernel writes
+ * as a whole. Times are wall clock times, because the workers' library sends those. */
 #include "launcher/workers/timer_file.h"
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* READS: of PIPE_BUF bytes, in one turn of the loop */
+/* READS: of PIPE_BUF bytes, per wake-up of the loop */
 enum { TIMERS = 4096, SCOPE_BYTES = 128, LOOK_MS = 100, FIRST_TIMERS = 16, READS = 4 };
 
 struct timer {
@@ -38,7 +38,7 @@ struct timer_file {
     char *path;
     struct timer *timers;
     int count, capacity;
-    size_t held; /* of an unfinished line */
+    size_t held; /* bytes of an unfinished line */
     bool skipping;
     char line[PIPE_BUF + 1];
 };
@@ -56,7 +56,7 @@ static int find(const struct timer_file *t, pid_t pid, const char *scope)
 static void take_request(struct timer_file *t, const struct timer *request)
 {
     int i = find(t, request->pid, request->scope);
-    if (request->wall_s < 0) { /* released */
+    if (request->wall_s < 0) { /* the worker released the timer */
         if (i >= 0) {
             t->timers[i] = t->timers[--t->count];
         }
@@ -102,8 +102,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     ssize_t n;
     (void)status;
     (void)events;
-    /* the rest after everything else */
-    for (int turn = 0; turn < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; turn++) {
+    /* the rest after other handles of the loop */
+    for (int reads = 0; reads < READS && (n = read(t->fd, buffer, sizeof buffer)) > 0; reads++) {
         for (ssize_t i = 0; i < n; i++) {
             if (buffer[i] != '\n' && t->held < PIPE_BUF) {
                 t->line[t->held++] = buffer[i];
@@ -120,7 +120,8 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     }
 }
 
-/* The timer of pid that was over first and wants a signal; otherwise any that is over; -1: none. */
+/* The timer of pid that expired first and requests a signal; otherwise any expired timer; -1:
+ * none. */
 static int first_over(const struct timer_file *t, pid_t pid, double now_s)
 {
     int best = -1;
@@ -164,7 +165,7 @@ static void on_look(uv_timer_t *timer)
                 (void)kill(over.pid, over.signal);
             }
         }
-        i = -1; /* the list is another one */
+        i = -1; /* the list has changed, so start again */
     }
     if (t->count == 0) {
         (void)uv_timer_stop(timer);
@@ -181,7 +182,8 @@ static char *random_path(void)
                      b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* In a folder that others may write to the name could stand for something else by now. */
+/* Whether fd is our FIFO: in a folder that others may write to, the name could belong to another
+ * file by now. */
 static bool is_our_fifo(int fd)
 {
     struct stat st;
@@ -200,7 +202,7 @@ int timer_file_open(struct timer_file **out, uv_loop_t *loop, const char *path, 
     } else if ((unlink(own) != 0 && errno != ENOENT) || mkfifo(own, 0600) != 0 ||
                (fd = open(own, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW)) < 0) {
         (void)dt_fail_errno(err, "TORCHELASTIC_TIMER_FILE: %s", own);
-        err->status = DT_INVALID; /* for another try, too */
+        err->status = DT_INVALID; /* another try would fail in the same way */
     } else if (!is_our_fifo(fd)) {
         (void)dt_fail(err, DT_INVALID,
                       "TORCHELASTIC_TIMER_FILE: %s: was exchanged by somebody else; name one in a folder of your own",
@@ -234,8 +236,8 @@ const char *timer_file_path(const struct timer_file *t)
 void timer_file_reset(struct timer_file *t)
 {
     char old[PIPE_BUF];
-    while (read(t->fd, old, sizeof old) > 0) { /* what the old workers have written; they are
-                                                * gone */
+    /* written by the workers of the old round, which are gone */
+    while (read(t->fd, old, sizeof old) > 0) {
     }
     t->count = 0;
     t->held = 0;

@@ -1,6 +1,6 @@
-/* A sign of life is a change: of the pulse count; of CPU time, of the bytes written, of the time
- * of the last output. So neither the wall clock nor a pause of the whole machine can make a
- * worker look silent that is not. */
+/* A sign of life is a change of the pulse count, the CPU time, the bytes written or the time of the
+ * last output. So neither the wall clock nor a pause of the whole machine can make a living worker
+ * look silent. */
 #include "launcher/workers/watch.h"
 
 #include "launcher/workers/guard.h"
@@ -12,16 +12,16 @@
 #include <string.h>
 
 #define SLOW_PHASE 10
-/* for one that waits for peers: the agent that has the silent one, maybe of another host, is
- * first to name it */
+/* factor for a worker that waits for peers: the agent of the silent peer, maybe on another host,
+ * should report first */
 #define WAITING 1.25
 #define MARK_S 5.0
-/* CPU time between two looks that is no sign of life: what a signal costs; and, of a core, what
- * threads of libraries use that look around now and then. Gloo's looks a hundred times a second,
- * for 0.4 % (measured), and a rank may have several. */
+/* CPU time between two looks that is no sign of life: the cost of a signal, and a share of a core
+ * for threads of libraries that poll. Gloo's thread polls a hundred times a second for 0.4 %
+ * (measured), and a rank may have several. */
 #define COMPUTED_S 1e-3
 #define COMPUTED_SHARE 2e-2
-#define STALL_S 5.0 /* a look that is so much late */
+#define STALL_S 5.0 /* a look that is late by so much */
 
 static struct dt_page_look page_of(const struct worker *one)
 {
@@ -46,11 +46,11 @@ static double limit_of(const struct worker *one, const struct watch_options *o)
                        : 1; /* files, devices, first calls */
         limit_s *= waits_for_peers(one) ? WAITING : 1;
     }
-    /* A worker that saves may take as long as its disk does, but not while it is stopped. */
+    /* Saving may take as long as the disk needs, but not while the worker is stopped. */
     return one->is_stopped && o->stopped_s > 0 && limit_s > o->stopped_s ? o->stopped_s : limit_s;
 }
 
-/* before_s: the look before this one. */
+/* before_s: time of the previous look. */
 static void notice(struct worker *one, int local_rank, const struct watch_options *o, double before_s, double now_s)
 {
     double pulse = 0;
@@ -62,9 +62,9 @@ static void notice(struct worker *one, int local_rank, const struct watch_option
         pulse = o->output_s != NULL ? o->output_s(o->user, local_rank) : 0;
     }
     double span_s = fmax(0, now_s - fmax(before_s, one->start_s));
-    /* one that is kept from the CPU would compute */
+    /* a worker that waits for a CPU would compute */
     double active_s = use->cpu_s - before.cpu_s + fmax(0, use->waited_s - before.waited_s);
-    /* less than before: a child has ended */
+    /* it is less than before when a child has ended */
     bool computed = active_s > COMPUTED_S + COMPUTED_SHARE * span_s || use->cpu_s < before.cpu_s;
     bool wrote = use->written_bytes != seen->written_bytes;
     if (pulse > one->seen_sign || pulse < one->seen_sign || computed || wrote) {
@@ -78,7 +78,7 @@ static void describe(const struct worker *one, const struct watch_options *o, do
 {
     if (!o->pages || one->page == NULL) {
         double used_ms = (one->use.cpu_s - one->seen_use.cpu_s) * 1e3;
-        /* it writes to what it was given, past us */
+        /* its output does not pass through us */
         bool unseen = one->use.hides_writes && one->seen_sign <= 0;
         dt_text_puts(out, unseen ? "" : "no output and ");
         dt_text_printf(out, used_ms < 0.01 ? "no CPU time" : "%.2f ms of CPU time", used_ms);
@@ -95,8 +95,8 @@ static void describe(const struct worker *one, const struct watch_options *o, do
     }
 }
 
-/* What it does instead, as far as the kernel tells: computing in a circle and waiting for
- * something look alike from outside. */
+/* Appends what the worker does instead, as far as the kernel tells. From outside, an endless loop
+ * and a wait look alike. */
 static void describe_process(const struct worker *one, double now_s, struct dt_text *out)
 {
     struct process_look look;
@@ -110,7 +110,7 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
         dt_text_printf(out, "stopped by somebody (state %c)", look.state);
     } else if (user_s + system_s > span_s / 2) {
         dt_text_printf(out, "it spins (state %c)", look.state);
-    } else if (look.state == 'R') { /* where it waits most of the time, it is not now */
+    } else if (look.state == 'R') { /* it is not at the place where it waits most of the time */
         dt_text_puts(out, "it waits most of the time (now state R)");
     } else {
         struct dt_text where;
@@ -125,10 +125,10 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
     }
 }
 
-/* Looks what the kernel says of a worker: is it silent, and stopped? And two marks of its CPU
- * time: both at its last sign of life, or its start, while that is near; later the older one is
- * MARK_S to 2 * MARK_S ago. So there is always one to measure from, however few looks there
- * were. */
+/* Reads the worker's state: is it silent, and stopped? Also keeps two marks of its CPU time. While
+ * it is alive, both are at its last sign of life, or at its start. During a silence the older mark
+ * is between MARK_S and 2 * MARK_S ago. So there is always one to measure from, even after few
+ * looks. */
 static void look_at_process(struct worker *one, double now_s)
 {
     struct process_look look;
@@ -137,7 +137,8 @@ static void look_at_process(struct worker *one, double now_s)
     if (!process_look(one->pid, &look)) {
         return;
     }
-    one->is_stopped = silent && look.state == 'T'; /* t: a debugger's, who may take his time */
+    /* not t: a debugger stopped it, and its user may take time */
+    one->is_stopped = silent && look.state == 'T';
     struct worker_mark mark = {.at_s = now_s, .user_s = look.user_s, .system_s = look.system_s};
     if (!silent) {
         one->marks[0] = one->marks[1] = mark;
@@ -147,8 +148,8 @@ static void look_at_process(struct worker *one, double now_s)
     }
 }
 
-/* Of several silent ones the cause is the one that cannot run; then one that is not waiting for
- * others; then the one that is behind. */
+/* Whether a is more likely the cause than b, of several silent workers: first one that cannot run,
+ * then one that does not wait for others, then the one that is behind. */
 static bool more_suspect(const struct worker *a, const struct worker *b, bool pages)
 {
     if (a->is_stopped != b->is_stopped || !pages || a->page == NULL || b->page == NULL) {
@@ -161,19 +162,19 @@ static bool more_suspect(const struct worker *a, const struct worker *b, bool pa
     return page_of(a).collective_count < page_of(b).collective_count;
 }
 
-/* ---- several silent programs that we know nothing of ---- */
+/* ---- several silent programs without pages ---- */
 
-enum { OTHERS = 8 }; /* that are told */
-/* within so long workers that wait for each other fall silent, looked at once a second */
+enum { OTHERS = 8 }; /* most local ranks that are listed */
+/* longest time between the silences of workers that wait for each other, with one look a second */
 #define SKEW_S 4.0
 
 struct silent {
     int index;
-    bool over;   /* about as long as it may be */
-    char *place; /* in the kernel, "" where that is not known */
+    bool over;   /* it is about as long silent as allowed */
+    char *place; /* where it waits in the kernel; "": unknown */
 };
 
-/* Those that have been silent for more than half of their time. The caller frees places and
+/* Finds the workers that were silent for more than half of their time. The caller frees places and
  * list. */
 static struct silent *find_silent(const struct workers *w, const struct watch_options *o, double now_s, int *count)
 {
@@ -205,8 +206,8 @@ static int count_alike(const struct silent *list, int count, int i)
     return alike;
 }
 
-/* Who waits for a peer does so where the others do: the one whose place, if it is known, the
- * fewest share; `found` where that does not tell them apart. */
+/* Ranks that wait for a peer sleep at the same place in the kernel. Returns the rank whose place,
+ * if known, the fewest others share. Returns `found` if the places do not tell the ranks apart. */
 static int odd_one(const struct silent *list, int count, int found)
 {
     int best = found, least = count + 1;
@@ -249,8 +250,8 @@ static void describe_others(const struct silent *list, int count, int found, str
     }
 }
 
-/* Some worker of ours still has time and waits for nobody: those that wait in a collective may
- * wait for it. */
+/* Whether a worker still has time and does not wait for others. Workers in a collective may be
+ * waiting for it. */
 static bool others_have_time(const struct workers *w, const struct watch_options *o, double now_s)
 {
     for (int i = 0; i < w->count && o->pages; i++) {
@@ -264,7 +265,7 @@ static bool others_have_time(const struct workers *w, const struct watch_options
     return false;
 }
 
-/* It sleeps in the kernel, deaf to every signal, for longer than it may. */
+/* Whether the worker sleeps in the kernel, deaf to every signal, for longer than allowed. */
 static bool is_deaf(struct worker *one, double limit_s, double now_s)
 {
     struct process_look look;
@@ -276,8 +277,8 @@ static bool is_deaf(struct worker *one, double limit_s, double now_s)
     return now_s - one->deaf_since_s > limit_s;
 }
 
-/* A look that comes much too late: this process stood still, so others probably did, a paused
- * container or machine. */
+/* If a look comes much too late, this process stood still. Others probably did, too: a paused
+ * container or machine. So the delay does not count as silence. */
 static void forgive_stall(struct workers *w, const struct watch_options *o, double now_s)
 {
     double late_s = w->looked_s > 0 && o->look_s > 0 ? now_s - w->looked_s - o->look_s : 0;

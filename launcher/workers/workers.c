@@ -1,6 +1,6 @@
-/* The child of the spawn runs in our memory until it executes the program (the parent waits
- * meanwhile), so a start costs no copy of page tables and the reason of a failure comes back in
- * a variable. It makes only system calls. */
+/* The spawned child runs in our memory until it executes the program, and the parent waits until
+ * then. So a start copies no page tables, and the reason of a failure comes back in a variable. The
+ * child makes only system calls. */
 #include "launcher/workers/workers.h"
 
 #include "base/clock.h"
@@ -66,20 +66,20 @@ struct child {
     const struct spawn *s;
     const struct rlimit *files;
     pid_t parent;
-    int error;        /* errno of what failed */
-    const char *what; /* what failed */
+    int error;        /* errno of the failed call */
+    const char *what; /* the failed call */
 };
 
 #ifdef __SANITIZE_THREAD__
 /* The sanitizer's own clone() takes the child for a copy of the process and lets its thread
- * synchronize nothing any more. Ours borrows the thread of its parent, which then would report
+ * synchronize nothing any more. But our child borrows its parent's thread, which would then report
  * races where there are locks. */
 int __clone(int (*run)(void *), void *stack, int flags, void *arg, ...);
 #define clone __clone
 #endif
 
-/* The child's exit code. It ends by returning to clone(): _exit, which does not return, has the
- * address sanitizer look for our stack, and this is another. */
+/* Sets the child's exit code. The child ends by returning to clone(). The alternative, _exit, never
+ * returns, and makes the address sanitizer look for our stack, but this is another stack. */
 static int give_up(struct child *c, const char *what)
 {
     c->error = errno;
@@ -87,17 +87,17 @@ static int give_up(struct child *c, const char *what)
     return 127;
 }
 
-/* What the user has chosen to ignore (nohup) stays ignored. PIPE, CHLD and XFSZ are ignored by
- * runtimes (ours, too), not by users. INT, QUIT and TERM that reach a worker are meant, as no
- * terminal's come into its session: what we ignore of these is for us, and a worker has them as
- * torchrun's have. */
+/* Signals that the user chose to ignore (nohup) stay ignored. PIPE, CHLD and XFSZ are ignored by
+ * runtimes (ours, too), not by users. INT, QUIT and TERM that reach a worker are meant for it,
+ * because no terminal sends them to its session. If we ignore these, that concerns only us; workers
+ * get the defaults, as under torchrun. */
 static bool may_stay_ignored(int n)
 {
     return n != SIGPIPE && n != SIGCHLD && n != SIGXFSZ && n != SIGINT && n != SIGQUIT && n != SIGTERM && n != SIGTTOU;
 }
 
-/* A descriptor 1 or 2 that is also the source of the other one must not be overwritten first:
- * pipes of ours are above 2 always. */
+/* A descriptor 1 or 2 that is also the source of the other must not be overwritten first. Our pipes
+ * are always above 2. */
 static int child_main(void *arg)
 {
     struct child *c = arg;
@@ -123,7 +123,7 @@ static int child_main(void *arg)
     if (c->s->cpus != NULL && syscall(SYS_sched_setaffinity, 0, sizeof c->s->cpus->words, c->s->cpus->words) != 0) {
         return give_up(c, "its CPUs");
     }
-    /* what we inherited ourselves; an old kernel leaves it open */
+    /* descriptors that we inherited ourselves; an old kernel leaves them open */
     (void)syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
     (void)setrlimit(RLIMIT_NOFILE, c->files);
     sigset_t none;
@@ -133,7 +133,8 @@ static int child_main(void *arg)
     return give_up(c, "cannot be executed");
 }
 
-/* Of a script whose first line does, the kernel looks for an interpreter with a CR in its name. */
+/* Whether a script's first line ends in CR LF. The kernel would look for an interpreter with a CR
+ * in its name. */
 static bool ends_in_crlf(const char *path)
 {
     char line[256];
@@ -195,7 +196,7 @@ int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, stru
     }
     one->running = true;
     one->contact_s = 0;
-    /* and has used no time yet */
+    /* the worker has used no time yet */
     one->start_s = one->seen_s = one->marks[0].at_s = one->marks[1].at_s = dt_now_s();
     w->running_count++;
     return 0;

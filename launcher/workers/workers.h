@@ -1,6 +1,6 @@
-/* The worker processes of one round: starting them, signalling them, noticing their ends. Each
- * is the leader of its own session and dies with the agent (parent-death signal). Knows nothing
- * of rounds, budgets or logs. */
+/* The worker processes of one round: starts them, signals them, notices their ends. Each worker
+ * leads its own session and dies with the agent (parent-death signal). This file knows nothing of
+ * rounds, budgets or logs. */
 #ifndef DT_LAUNCHER_WORKERS_WORKERS_H
 #define DT_LAUNCHER_WORKERS_WORKERS_H
 
@@ -13,69 +13,68 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-struct worker_mark { /* how much CPU time it had used then */
+struct worker_mark { /* the CPU time used until a time */
     double at_s, user_s, system_s;
 };
 struct worker {
     pid_t pid;    /* 0: not started */
     bool running; /* started and not yet reaped */
-    bool told;    /* its group was sent a signal to end, while it ran */
-    bool blamed;  /* we ended it because it was silent */
-    bool deaf;    /* and it hung in the kernel: no restart helps */
-    int status;   /* as wait gives it, once reaped */
+    bool told;    /* its group was sent a signal to end while it ran */
+    bool blamed;  /* it was ended because it was silent */
+    bool deaf;    /* it hung in the kernel, too, so no restart helps */
+    int status;   /* from wait, once reaped */
     struct dt_page *page;
     int page_fd;
     double start_s, end_s;
-    double cpu_s;     /* what it had used with its children, once reaped */
-    double contact_s; /* its first word to the store; 0: none that we know of */
-    char note[160];   /* why it is about to end, when somebody else ends it; empty: nobody does */
+    double cpu_s;     /* used with its children, once reaped */
+    double contact_s; /* time of its first message to the store; 0: none known */
+    char note[160];   /* why it is about to end, if another part ends it; "": it is not */
     /* the watch: when anything last changed, and what it was */
     double seen_s;
-    double seen_sign;                 /* pulses; or when it last wrote something that came
-                                       * through us */
-    struct process_use seen_use, use; /* then, and at the newest look */
-    bool is_stopped;                  /* silent, and in state T */
-    struct worker_mark marks[2];      /* from which the time it uses is measured; the older one
-                                       * first */
-    double deaf_since_s;              /* in uninterruptible sleep; 0: it is not */
+    double seen_sign;                 /* count of pulses; or time of its latest output through us */
+    struct process_use seen_use, use; /* at that time; at the newest look */
+    bool is_stopped;                  /* silent, and in state T (stopped) */
+    /* the watch measures CPU time from these; the older one first */
+    struct worker_mark marks[2];
+    double deaf_since_s; /* start of its uninterruptible sleep; 0: not in one */
 };
 struct workers {
     struct worker *list;
     int count, running_count;
-    struct rlimit files; /* soft limit of open files that workers get: the one we were started
-                          * with */
-    double looked_s;     /* the newest look of the watch; 0: none yet */
+    /* soft limit of open files for workers: the one that dtrun was started with */
+    struct rlimit files;
+    double looked_s; /* time of the watch's newest look; 0: none yet */
 };
 
-/* Room for `count` workers, and for links with `hosts` others: any host may come to lead. Raises
- * our own soft limit of open files to the hard one; DT_INVALID when even that cannot do. */
+/* Makes room for `count` workers, and for links with `hosts` others, because any host may become
+ * the leader. Raises our own soft limit of open files to the hard limit. DT_INVALID if even that is
+ * too small. */
 int workers_open(struct workers *w, int count, int hosts, struct dt_error *err);
-/* A page for each worker of the round. */
+/* Creates a page for each worker of the round. */
 int workers_begin(struct workers *w, int round, struct dt_error *err);
 struct spawn {
     const char *path;
     char *const *argv, *const *envp;
-    int stdin_fd, stdout_fd, stderr_fd; /* -1: ours; closed by the caller */
-    const struct cpus *cpus;            /* where it may run; null: where we may */
+    int stdin_fd, stdout_fd, stderr_fd; /* -1: dtrun's own; the caller closes them */
+    const struct cpus *cpus;            /* CPUs on which it may run; null: those of dtrun */
 };
-/* Starts one worker; returns when its program runs or could not be executed. Status DT_INVALID
- * when another try fails the same way (no such file, not executable, arguments too long), DT_IO
- * otherwise. The text names the path and the reason. */
+/* Starts one worker. Returns when its program runs or could not be executed. DT_INVALID if another
+ * try would fail in the same way (no such file, not executable, arguments too long), otherwise
+ * DT_IO. The error names the path and the reason. */
 int workers_spawn(struct workers *w, int local_rank, const struct spawn *s, struct dt_error *err);
-/* The same for a process that is no worker (`train --plan`): without a page. */
+/* The same for a process that is not a worker (`train --plan`), without a page. */
 int workers_spawn_plain(const struct workers *w, const struct spawn *s, pid_t *pid, struct dt_error *err);
-/* Takes one exit status; the local rank, or -1 for a process that is no worker (*pid and *status
- * tell). 0 in *pid: nothing more to take now;
- * -1 in *pid: and there is no child left at all. */
+/* Reaps one process. Returns its local rank, or -1 if it is not a worker; *pid and *status describe
+ * it. *pid 0: no process has ended. *pid -1: there is no child left. */
 int workers_reap(struct workers *w, pid_t *pid, int *status);
-/* Signal n to the group of every running worker. */
+/* Sends signal n to the group of every running worker. */
 void workers_signal(struct workers *w, int n);
-/* The order, on the pages of all running workers; wakes those that wait on it. */
+/* Writes the order on the pages of all running workers, and wakes those that wait on their page. */
 void workers_order(struct workers *w, enum dt_order order);
 /* Ends the round: frees the pages. All must have been reaped. */
 void workers_end(struct workers *w);
 void workers_close(struct workers *w);
-/* Exit code, negative for a signal. */
+/* Exit code, or minus the number of the signal. */
 int workers_code(int status);
 
 #endif

@@ -1,15 +1,15 @@
-/* Attention in BF16 for tests of its kernels: a shape, the sizes of its tensors, and the calls
- * on them. */
+/* For tests of BF16 attention kernels: a shape, the sizes of its tensors, and the arguments of
+ * calls. */
 #ifndef DT_TESTS_LIB_ATTENTION_SHAPE_H
 #define DT_TESTS_LIB_ATTENTION_SHAPE_H
 
 #include "kernels/kernels.h"
 
 struct attention_shape {
-    int64_t batch, positions, heads, head_size, kv_heads; /* kv_heads 0: heads */
+    int64_t batch, positions, heads, head_size, kv_heads; /* kv_heads 0: the same as heads */
     bool causal;
-    double scale; /* 0: the usual one */
-    double size;  /* of queries and keys, for tests to which it matters */
+    double scale; /* 0: the default */
+    double size;  /* magnitude of queries and keys, for tests that depend on it */
 };
 
 enum attention_tensor { QKV, OUT, LSE, DOUT, DQKV, TENSORS };
@@ -19,7 +19,7 @@ static inline int64_t attention_kv_heads(const struct attention_shape *x)
     return x->kv_heads != 0 ? x->kv_heads : x->heads;
 }
 
-/* Elements of a row of qkv. */
+/* Number of elements in a row of qkv. */
 static inline int64_t attention_row(const struct attention_shape *x)
 {
     return (x->heads + 2 * attention_kv_heads(x)) * x->head_size;
@@ -51,7 +51,7 @@ static inline struct dt_attention_args attention_args(const struct attention_sha
                                       .type = DT_BF16};
 }
 
-/* Without work memory. */
+/* Arguments without work memory. */
 static inline struct dt_attention_backward_args attention_backward_args(const struct attention_shape *x,
                                                                         char *const *tensors)
 {

@@ -18,8 +18,8 @@
 #define LIMIT_S 60.0
 #endif
 
-/* Until the child and what it started have closed their stderr; the child's own end ends the
- * others. */
+/* Reads stderr until the child and all processes that it started have closed it. When the child
+ * ends, those processes are killed. */
 static void read_all(int fd, pid_t pid, char *text)
 {
     double end_s = dt_now_s() + LIMIT_S;
@@ -64,16 +64,16 @@ int child_run(int (*fn)(void), char *text)
         abort();
     }
     if (pid == 0) {
-        setpgid(0, 0); /* what it starts ends with it */
+        setpgid(0, 0); /* so that the child's own processes can be ended with it */
         struct rlimit none = {0, 0};
         setrlimit(RLIMIT_CORE, &none);
-        signal(SIGSEGV, SIG_DFL); /* cmocka has one of its own */
+        signal(SIGSEGV, SIG_DFL); /* cmocka has set a handler */
         signal(SIGBUS, SIG_DFL);
         dup2(ends[1], 2);
         close(ends[0]);
         close(ends[1]);
-        syscall(SYS_exit_group, fn()); /* _exit is the thread sanitizer's, which sleeps for a
-                                        * second */
+        /* the thread sanitizer replaces _exit by a function that sleeps for a second */
+        syscall(SYS_exit_group, fn());
     }
     close(ends[1]);
     setpgid(pid, pid);

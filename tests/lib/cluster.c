@@ -1,5 +1,6 @@
-/* Events in a heap by time; links in a hash table by pair, made when the protocol opens them, so
- * that ten thousand agents fit. Messages are encoded and decoded as on the wire. */
+/* Events lie in a heap, sorted by time. Links lie in a hash table by pair and are created when the
+ * protocol opens them, so that ten thousand agents fit. Messages are encoded and decoded as on the
+ * wire. */
 #include "tests/lib/cluster.h"
 
 #include "base/error.h"
@@ -18,14 +19,15 @@
 
 #include <cmocka.h>
 
-/* two runs of one name train at once no longer than so after the network was whole again */
+/* longest time that two runs of one name may train at once, after the network is whole again */
 #define RIVALS_S 16
 
 enum { NONE = -1, FIRST_PORT = 10000, CUTS_MAX = 256, QUEUE = 64 };
-#define KILL_S 0.3 /* workers that are told to leave are gone within this */
+#define KILL_S 0.3 /* workers that are told to leave are gone within this time */
 #define DETECT_EOF_S 0.05
-#define AWAIT_S 5   /* how long who ends waits for the others of its run, and for the store */
-#define SILENT_S 15 /* without an acknowledgement a link is given up after this */
+/* how long an agent that ends waits for the other agents of its run, and for the store */
+#define AWAIT_S 5
+#define SILENT_S 15 /* a link without acknowledgement is given up after this time */
 
 enum happening {
     H_MESSAGE,
@@ -43,13 +45,13 @@ enum happening {
     H_GUARD,
     H_KNOCK
 };
-struct store_call { /* on its way to the store, or back */
+struct store_call { /* a call on its way to the store, or back */
     struct witness_call call;
     struct witness_result result;
-    struct dt_text state, beat; /* what is put; then what was read */
+    struct dt_text state, beat; /* the data to put; later the data that was read */
     bool busy;
     int node, generation;
-    struct store_call *next; /* all of them */
+    struct store_call *next; /* list of all calls */
 };
 struct happen {
     enum happening kind;
@@ -57,10 +59,10 @@ struct happen {
     uint64_t peer_id;
     int generation, link;
     int value;
-    bool local; /* it comes from no wire */
+    bool local; /* no message from a wire */
     struct dt_text bytes;
     struct store_call *call;
-    struct happen *next; /* of those to be used again */
+    struct happen *next; /* list of unused events */
 };
 struct slot {
     double at_s;
@@ -69,27 +71,32 @@ struct slot {
 };
 
 struct link {
-    uint64_t pair; /* smaller index << 32 | larger one */
+    uint64_t pair; /* index of the smaller agent << 32 | index of the larger agent */
     bool up;
-    int token;                      /* of its newest connection: what belongs to another is late */
-    int known[2];                   /* the connection that each side believes in: one that slept
-                                     * may write into one that the other has closed */
+    /* number of its newest connection; events of another connection are late */
+    int token;
+    /* the connection that each side believes in: an agent that slept may write into a connection
+     * that the other side has closed */
+    int known[2];
     double last_s[2], stalled_s[2]; /* FIFO per direction */
-    double urgent_s[2];             /* the same of beats, which may overtake all else that waits */
-    bool flushed[2];                /* that side closed it in order: what it sent still comes */
+    /* the same for beats, which may overtake all other waiting messages */
+    double urgent_s[2];
+    /* that side closed the link in order: everything it sent still arrives */
+    bool flushed[2];
 };
 
 struct sim_agent {
-    uint64_t led_nonce[2], led_term; /* newest run and term that it led; 0: none */
-    bool alive, finished, running;   /* running: workers exist */
-    double ended_s, look_s;          /* it has its exit code, and may still have to say so; looks
-                                      * again then. 0: not so */
-    int jobs;                        /* that it was in before */
-    int generation, code, run;       /* run: place in sim.runs that the workers belong to */
+    uint64_t led_nonce[2], led_term; /* newest run and term in which it led; 0: none */
+    bool alive, finished, running;   /* running: it has workers */
+    /* time of its end, when it has an exit code but may still have messages to send; next time to
+     * check. 0: not so */
+    double ended_s, look_s;
+    int jobs;                  /* jobs that it was in before */
+    int generation, code, run; /* run: index in sim.runs of the workers' run */
     struct place place;
-    uint64_t placed_run; /* in which it has the order of its hosts `order`; 0: none yet */
+    uint64_t placed_run; /* the run in which its host has the order `order`; 0: none yet */
     int64_t order;
-    int workers_token; /* of the newest workers: older news is stale */
+    int workers_token; /* number of the newest workers; events of older workers are stale */
     struct member member;
     struct agent agent;
     struct {
@@ -99,23 +106,25 @@ struct sim_agent {
     int queued, taken;
     bool draining, isolated, store_cut, saving, killed;
     bool bereft;                     /* its worker ended because it lost its peers */
-    double limit_s, stopped_until_s; /* what the guard knows of its workers; 0: no limit */
+    double limit_s, stopped_until_s; /* limit that the guard knows for its workers; 0: no limit */
     struct witness_end witness;
     uint64_t id;
-    int *links; /* places in sim.links */
+    int *links; /* indices in sim.links */
     int link_count, link_capacity;
 };
 
-struct run { /* what all agents of a run must agree on. An agent without memory that reaches
-              * nobody may begin a run beside another one */
+/* What all agents of a run must agree on. An agent that remembers nothing and reaches no other
+ * agent may begin a run beside another one. */
+struct run {
     uint64_t nonce;
-    int round;                  /* newest */
+    int round;                  /* the newest round */
     int running, running_round; /* agents with workers */
     int restarts_used, world_size, group_world_size;
     unsigned char *seen; /* by group rank */
     int seen_count;
-    long rank_sum, rank_squares; /* of first ranks and sizes: they cover 0..world_size-1 once */
-    bool over;                   /* somebody heard the verdict, with this code */
+    /* sums over first ranks and sizes, to check that they cover 0..world_size-1 once */
+    long rank_sum, rank_squares;
+    bool over; /* an agent got the verdict, with this code */
     int code;
 };
 
@@ -127,11 +136,11 @@ static struct {
     int count, unfinished;
     struct sim_agent *agents;
     struct link *links;
-    int link_count, link_capacity, *pairs; /* hash table: place in `links` plus 1 */
+    int link_count, link_capacity, *pairs; /* hash table: index in `links` plus 1 */
     int pair_capacity;
     struct {
         int from, to;
-    } cuts[CUTS_MAX]; /* packets from .. to .. do not arrive */
+    } cuts[CUTS_MAX]; /* packets in this direction are lost */
     int cut_count, isolated_count;
     bool halves;
     uint32_t side;
@@ -151,11 +160,11 @@ static struct {
         struct store_call *calls;
     } store;
     int running, running_run, running_round; /* agents with workers, of all runs */
-    double stopped_until_s;                  /* the last of all agents' */
-    double apart_s;                          /* some host could not be heard by another one, or
-                                              * not in time; negative: never */
-    int endpoint;                            /* index of the agent that holds it, or NONE; only
-                                              * agent 0 may bind it */
+    double stopped_until_s;                  /* the latest time of all agents */
+    /* when a host could last not be heard by another host, or not in time; negative: never */
+    double cut_s;
+    /* index of the agent that holds it, or NONE; only agent 0 can bind it */
+    int endpoint;
     struct run *runs;
     int run_count;
     char broken[256];
@@ -257,7 +266,7 @@ static uint64_t pair_of(int a, int b)
     return a < b ? (uint64_t)a << 32 | (uint64_t)b : (uint64_t)b << 32 | (uint64_t)a;
 }
 
-/* Where the pair's link is, or the free entry where it belongs. */
+/* The entry of the pair's link, or the free entry where it belongs. */
 static int *entry_of(uint64_t pair)
 {
     uint64_t mask = (uint64_t)sim.pair_capacity - 1, at = (pair * 0x9e3779b97f4a7c15ull >> 32) & mask;
@@ -267,7 +276,7 @@ static int *entry_of(uint64_t pair)
     return &sim.pairs[at];
 }
 
-/* Null: these two never had one. */
+/* Null: the two never had a link. */
 static struct link *link_of(int a, int b)
 {
     int at = *entry_of(pair_of(a, b));
@@ -333,8 +342,8 @@ static void note_peer(struct happen *h, int peer, const struct link *l)
     h->link = l->token;
 }
 
-/* Closes a link from one side; the other learns of it, or never if the packets do not arrive.
- * flush: after all that was sent; otherwise that is lost, as with a reset. */
+/* Closes a link from one side. The other side learns of it, or never does if packets are lost.
+ * flush: after everything that was sent. Otherwise that is lost, as with a reset. */
 static void close_link(int from, int to, enum member_end end, bool flush)
 {
     struct link *l = link_of(from, to);
@@ -362,8 +371,8 @@ static void sim_send(void *user, uint64_t peer, const struct message *m)
 {
     int from = (int)(intptr_t)user, to = index_of(peer);
     if (sim.agents[from].member.options.self.order < 0) {
-        sim.agents[from].placed_run = 0; /* it gave its run up, and comes back as a new one at
-                                          * most */
+        /* it gave up its run, and can come back only as a new host */
+        sim.agents[from].placed_run = 0;
     }
     if (sim.o.witness && witness_is(&sim.agents[from].witness, peer)) {
         witness_send(&sim.agents[from].witness, m);
@@ -395,7 +404,8 @@ static void sim_connect(void *user, const struct peer_info *to)
         witness_ask(&sim.agents[from].witness);
         return;
     }
-    int index = to != NULL ? to->port - FIRST_PORT : sim.endpoint; /* whoever listens there now */
+    /* the agent that listens there now */
+    int index = to != NULL ? to->port - FIRST_PORT : sim.endpoint;
     if (index == NONE || index == from || !sim.agents[index].alive || is_cut(from, index) || is_cut(index, from)) {
         return;
     }
@@ -454,7 +464,7 @@ static void sim_call(void *user, const struct witness_call *call)
     int node = (int)(intptr_t)user;
     struct store_call *c = sim.store.calls;
     for (const struct store_call *o = c; o != NULL; o = o->next) {
-        /* one at a time */
+        /* only one call at a time */
         assert_false(o->busy && o->node == node && o->generation == sim.agents[node].generation);
     }
     while (c != NULL && c->busy) {
@@ -474,8 +484,8 @@ static void sim_call(void *user, const struct witness_call *call)
     plan(sim.now_s + store_delay(), H_STORE, node)->call = c;
 }
 
-/* At the store, whatever became of who called. A lost answer comes as a timeout, and says
- * nothing about what was done. */
+/* The call reaches the store even if its caller is gone. A lost answer becomes a timeout, which
+ * says nothing about what was done. */
 static void reach_store(const struct happen *h)
 {
     struct store *s = &sim.store;
@@ -548,8 +558,8 @@ static int run_of(const struct record *r)
     return sim.run_count++;
 }
 
-/* An agent is told its place in a round. All places of a round fit together, and what was used
- * of the budget is what failed. */
+/* Checks the place that an agent is told. All places of a round must fit together, and the restarts
+ * used must match the failures. */
 static void check_place(const struct place *p, struct run *run)
 {
     if (p->round > run->round) {
@@ -565,9 +575,9 @@ static void check_place(const struct place *p, struct run *run)
         run->seen_count = 0;
         run->rank_sum = run->rank_squares = 0;
         sim.totals.rounds++;
-        /* who come in full number do not wait to hear of survivors */
+        /* agents that come in full number do not wait to hear of survivors */
         if (p->round == 1 && p->group_world_size == sim.o.max && sim.running > 0) {
-            sim.apart_s = sim.now_s;
+            sim.cut_s = sim.now_s;
         }
     }
     if (p->restarts_used > sim.totals.failures || p->restarts_used > sim.o.restarts) {
@@ -575,7 +585,7 @@ static void check_place(const struct place *p, struct run *run)
                  sim.totals.failures, sim.o.restarts);
     }
     if (p->round < run->round) {
-        return; /* late: it will hear that the round is over */
+        return; /* too late: it will be told that the round is over */
     }
     if (p->world_size != run->world_size || p->group_world_size != run->group_world_size || p->group_rank < 0 ||
         p->group_rank >= run->group_world_size || run->seen[p->group_rank] || p->group_world_size < sim.o.min ||
@@ -595,8 +605,8 @@ static void check_place(const struct place *p, struct run *run)
     }
 }
 
-/* Who was in a round keeps its order in all later ones of the run, so that ranks move up at
- * most. */
+/* An agent that was in a round keeps its order in all later rounds of the run, so ranks can only
+ * move up. */
 static void check_order(struct sim_agent *a, uint64_t nonce)
 {
     int64_t order = a->member.options.self.order;
@@ -608,16 +618,17 @@ static void check_order(struct sim_agent *a, uint64_t nonce)
     a->order = order;
 }
 
-/* Who hears that a run is over hears the same as everybody else, and no other round of it begins
- * any more. */
+/* All agents that are told that a run is over are told the same, and no other round of the run
+ * begins after that. */
 static void check_verdict(int i, int code, int ended)
 {
     struct run *run = &sim.runs[ended];
     if (run->over && run->code != code) {
         complain("agent %d: the job ended with %d, and elsewhere with %d", i, code, run->code);
     }
-    run->over = run->round > 0; /* who waited for a first round and was asked to stop ends for
-                                 * those who were there */
+    /* an agent that waited for a first round and was asked to stop ends the run for the agents that
+     * were there */
+    run->over = run->round > 0;
     run->code = code;
 }
 
@@ -643,7 +654,7 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
         }
         agent->place = a->place;
         agent->run = run_of(record);
-        /* a late START of the last one has the end behind it */
+        /* a late START of the last round; the end comes behind it */
         if (sim.runs[agent->run].over && a->place.round > sim.runs[agent->run].round) {
             complain("agent %d: round %d begins after the job's end", (int)(intptr_t)user, a->place.round);
         }
@@ -659,13 +670,13 @@ static void sim_act(void *user, const struct action *a, const struct record *rec
 
 /* ---- agents ---- */
 
-static bool is_apart(void)
+static bool is_network_cut(void)
 {
-    bool apart = sim.halves || sim.cut_count > 0 || sim.isolated_count > 0;
-    for (int i = 0; i < sim.count && !apart && sim.now_s < sim.stopped_until_s; i++) {
-        apart = sim.now_s < sim.agents[i].stopped_until_s;
+    bool cut = sim.halves || sim.cut_count > 0 || sim.isolated_count > 0;
+    for (int i = 0; i < sim.count && !cut && sim.now_s < sim.stopped_until_s; i++) {
+        cut = sim.now_s < sim.agents[i].stopped_until_s;
     }
-    return apart;
+    return cut;
 }
 
 static void set_isolated(int i, bool isolated)
@@ -674,9 +685,7 @@ static void set_isolated(int i, bool isolated)
     sim.agents[i].isolated = isolated;
 }
 
-/* And of one run at a time, unless hosts of the other one could not be heard, now or until just
- * now, or had no time to be. */
-/* A term of a run has one leader, whoever of its voters has died since. */
+/* A term of a run has one leader, even if some of its voters have died since. */
 static void check_term(int i)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -694,22 +703,25 @@ static void check_term(int i)
     a->led_term = r->term;
     memcpy(a->led_nonce, r->nonce, sizeof r->nonce);
 }
+
+/* Only one run may train at a time, unless hosts of the other run cannot be heard, could not be
+ * heard until a short time ago, or had no time to be heard. */
 static void check_rivals(void)
 {
     int training = 0;
-    if (is_apart()) {
-        sim.apart_s = sim.now_s;
+    if (is_network_cut()) {
+        sim.cut_s = sim.now_s;
     }
     for (int i = 0; i < sim.run_count; i++) {
         training += sim.runs[i].running > 0;
     }
-    if (training > 1 && !sim.o.witness && (sim.apart_s < 0 || sim.now_s > sim.apart_s + RIVALS_S)) {
+    if (training > 1 && !sim.o.witness && (sim.cut_s < 0 || sim.now_s > sim.cut_s + RIVALS_S)) {
         complain("%d runs train at once, and %s", training,
-                 sim.apart_s < 0 ? "all hosts could reach each other" : "all hosts can reach each other again");
+                 sim.cut_s < 0 ? "all hosts could reach each other" : "all hosts can reach each other again");
     }
 }
 
-/* Workers of one round at a time, in each run. */
+/* Checks that each run has workers of only one round at a time. */
 static void set_running(int i, bool running)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -818,7 +830,7 @@ static void drain(int i)
     a->draining = false;
 }
 
-/* Ends: its kernel closes its links. */
+/* The agent ends, and its kernel closes its links. */
 static void leave(int i, bool flush)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -834,7 +846,7 @@ static void leave(int i, bool flush)
     sim.endpoint = sim.endpoint == i ? NONE : sim.endpoint;
 }
 
-/* It waits for the others of its run, and for the store, as several.c does. */
+/* Like several.c, the agent waits for the other agents of its run, and for the store. */
 static void end_agent(int i)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -857,8 +869,8 @@ static void end_agent(int i)
     }
 }
 
-/* Nobody listens where an agent of this machine did. */
-static void sim_knock(void *user, const struct peer_info *at)
+/* Reports a refused port if no agent listens where an agent of this machine did. */
+static void sim_probe_port(void *user, const struct peer_info *at)
 {
     int from = (int)(intptr_t)user, to = at->port - FIRST_PORT;
     struct happen *h = plan(sim.now_s + DETECT_EOF_S, H_KNOCK, from);
@@ -917,13 +929,13 @@ static void start_agent(int i)
     if (sim.o.witness) {
         witness_open(&a->witness, &a->member,
                      &(struct witness_options){.dead_s = 15,
-                                               .forsaken_s = 15 * WITNESS_FORSAKEN,
+                                               .abandoned_s = 15 * WITNESS_ABANDONED,
                                                .linger_s = sim.o.stubborn ? 40 : 1,
                                                .beat_every_s = 2.5,
                                                .user = (void *)(intptr_t)i,
                                                .call = sim_call,
                                                .say = sim_say,
-                                               .knock = sim_knock});
+                                               .probe_port = sim_probe_port});
         member_seek(&a->member, sim.now_s);
     } else if (i == 0 && sim.endpoint == NONE) {
         sim.endpoint = i;
@@ -938,7 +950,7 @@ static void start_agent(int i)
 
 /* ---- faults ---- */
 
-/* A process that dies takes its workers along (parent-death signal). */
+/* When a process dies, its workers die, too (parent-death signal). */
 void cluster_kill(int i, double again_s)
 {
     struct sim_agent *a = &sim.agents[i];
@@ -949,7 +961,7 @@ void cluster_kill(int i, double again_s)
     if (sim.o.verbose) {
         (void)fprintf(stderr, "%8.3f agent %d: killed\n", sim.now_s, i);
     }
-    /* to another host a process seldom ends by a reset */
+    /* between two hosts, a process seldom ends with a reset */
     leave(i, sim.o.filters ? sim.totals.kills % 8 != 3 : sim.totals.kills % 2 == 0);
     member_clear(&a->member);
     if (again_s >= 0) {
@@ -998,7 +1010,7 @@ void cluster_split(uint32_t side)
 
 void cluster_heal(void)
 {
-    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
+    sim.cut_s = is_network_cut() ? sim.now_s : sim.cut_s;
     for (int i = 0; i < sim.count; i++) {
         set_isolated(i, false);
     }
@@ -1045,8 +1057,8 @@ void cluster_insist(int i)
     ask(i, AGENT_ON_INSIST);
 }
 
-/* A filter at one host, or at both, answers with resets for the other one: links are reset,
- * ports refuse, and nobody is dead. Who is not told keeps an end that leads nowhere, until its
+/* A filter at one host, or at both, sends resets in place of the other host: links are reset and
+ * ports refuse connections, while no agent is dead. An end that gets no reset stays open until its
  * kernel gives it up. */
 static void filter(int asked, int told, bool both)
 {
@@ -1092,7 +1104,7 @@ static void plan_fault(void)
     }
 }
 
-/* What is wrong between agents and the store. */
+/* Faults between agents and the store. */
 static void store_fault(void)
 {
     int i = (int)(rnd() % (uint32_t)sim.count), what = (int)(rnd() % (sim.o.wipes ? 5 : 4));
@@ -1118,11 +1130,11 @@ void cluster_stop(int i, double for_s)
     }
 }
 
-/* One host, and every other one of the ways between two, is whole again. */
+/* Heals one host, and every second cut between two hosts. */
 static void heal_some(int i)
 {
     int kept = 0;
-    sim.apart_s = is_apart() ? sim.now_s : sim.apart_s;
+    sim.cut_s = is_network_cut() ? sim.now_s : sim.cut_s;
     set_isolated(i, false);
     for (int k = 0; k < sim.cut_count; k++) {
         if (rnd() % 2 == 0) {
@@ -1132,7 +1144,7 @@ static void heal_some(int i)
     sim.cut_count = kept;
 }
 
-/* What is wrong with whole hosts: their agents sleep. */
+/* Faults of whole hosts: their agents sleep. */
 static void sleep_fault(void)
 {
     int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count);
@@ -1156,7 +1168,7 @@ static void sleep_fault(void)
     plan_fault();
 }
 
-/* What is wrong between two hosts, and what workers make of it. Or theirs alone. */
+/* Faults between two hosts and their effect on workers, or of the workers alone. */
 static void peers_fault(void)
 {
     int i = (int)(rnd() % (uint32_t)sim.count), k = (int)(rnd() % (uint32_t)sim.count);
@@ -1212,13 +1224,13 @@ static void fault(void)
     case 1:
         cluster_isolate(i);
         break;
-    case 2: /* one direction between two */
+    case 2: /* cut one direction between two agents */
         if (i != k && sim.cut_count < CUTS_MAX) {
             sim.cuts[sim.cut_count].from = i;
             sim.cuts[sim.cut_count++].to = k;
         }
         break;
-    case 3: /* two halves */
+    case 3: /* split the agents into two halves */
         cluster_heal();
         sim.side = rnd();
         sim.halves = true;
@@ -1226,7 +1238,7 @@ static void fault(void)
     case 4:
         cluster_fail_worker(i);
         break;
-    case 5: /* a link is reset: both notice, nobody is dead */
+    case 5: /* reset a link: both ends notice, no agent is dead */
         if (i != k && link_of(i, k) != NULL && link_of(i, k)->up) {
             close_link(i, k, MEMBER_LOST, false);
             note_peer(plan(sim.now_s + DETECT_EOF_S, H_DOWN, i), k, link_of(i, k));
@@ -1238,7 +1250,7 @@ static void fault(void)
         }
         break;
     case 9:
-    case 10: /* the agent's process is stopped; its guard is not */
+    case 10: /* stop the agent's process but not its guard */
         cluster_stop(i, uniform(1, 40));
         break;
     default:
@@ -1247,10 +1259,9 @@ static void fault(void)
     plan_fault();
 }
 
-/* ---- what happens ---- */
+/* ---- events ---- */
 
-/* True: h waits for TCP to try again until the link is given up; what comes behind it waits as
- * well. */
+/* True: h waits until TCP repeats it or gives the link up. Later messages wait, too. */
 static bool stalls(struct happen *h, struct link *l)
 {
     bool from_low = h->peer < h->node;
@@ -1266,7 +1277,7 @@ static bool stalls(struct happen *h, struct link *l)
     return true;
 }
 
-/* True: what matters most has come, and its agent is stopped before it reads it. */
+/* True: an important message has arrived, and its agent is stopped before it reads the message. */
 static bool sleeps_on(const struct happen *h)
 {
     enum message_kind kind = h->bytes.size > 1 ? (enum message_kind)h->bytes.data[1] : MESSAGE_BEAT;
@@ -1324,7 +1335,7 @@ static void tick(int i)
     (void)plan(next_s, H_TICK, i);
 }
 
-/* The guard: workers do not outlive what the agent said last. */
+/* The guard: workers do not outlive the limit that the agent last set. */
 static bool guards(struct sim_agent *a, struct happen *h)
 {
     if (h->value != a->workers_token || !a->running) {
@@ -1344,7 +1355,7 @@ static bool guards(struct sim_agent *a, struct happen *h)
     return false;
 }
 
-/* True: h is planned again. */
+/* True: h was scheduled again. */
 static bool handle(struct happen *h)
 {
     struct sim_agent *a = h->node >= 0 ? &sim.agents[h->node] : NULL;
@@ -1393,7 +1404,7 @@ static bool handle(struct happen *h)
     switch (h->kind) {
     case H_UP:
         link_of(h->node, h->peer)->known[h->node < h->peer] = h->link;
-        /* of a link before, if its end was not seen yet */
+        /* the end of an earlier link was not seen yet */
         member_down(&a->member, h->peer_id, MEMBER_LOST, sim.now_s);
         member_up(&a->member, &sim.agents[h->peer].member.options.self, sim.now_s);
         break;
@@ -1492,7 +1503,7 @@ void cluster_open(const struct cluster_options *options)
     (void)rnd();
     sim.count = sim.unfinished = options->count;
     sim.endpoint = NONE;
-    sim.apart_s = -1;
+    sim.cut_s = -1;
     sim.agents = dt_alloc((size_t)sim.count * sizeof *sim.agents);
     sim.link_capacity = 16;
     sim.links = dt_alloc((size_t)sim.link_capacity * sizeof *sim.links);

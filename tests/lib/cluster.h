@@ -1,6 +1,6 @@
-/* A whole cluster on simulated time: agents (the real table), members, links with delays, cuts,
- * deaths and restarts, from a seed. The same seed gives the same schedule. One cluster at a
- * time. What must hold is checked while it runs; cluster_broken says what did not. */
+/* Simulates a whole cluster: agents (the real table), members, links with delays, cuts, deaths and
+ * restarts, all on simulated time. The same seed gives the same schedule. There is one cluster at a
+ * time. Invariants are checked while it runs; cluster_broken names the first one that failed. */
 #ifndef DT_TESTS_LIB_CLUSTER_H
 #define DT_TESTS_LIB_CLUSTER_H
 
@@ -11,39 +11,44 @@ struct cluster_options {
     uint64_t seed;
     int count, min, max, restarts;
     double start_s;        /* agents start within this time */
-    double work_s;         /* what a round's workers take; 0: 2 to 20 s, drawn */
-    double faults_until_s; /* 0: no faults */
-    double fault_every_s;  /* at most, between two of them; 0: 12 */
+    double work_s;         /* how long workers run in a round; 0: random, 2 to 20 s */
+    double faults_until_s; /* faults happen until then; 0: no faults */
+    double fault_every_s;  /* longest time between two faults; 0: 12 */
     double last_call_s;    /* 0: 8 */
     double join_timeout_s; /* 0: 600 */
-    double link_s;         /* what a link may take to come up, at most; 0: as long as any message */
-    bool failures;         /* workers fail more often than `restarts` allows */
-    bool peers;            /* workers lose their peers, mostly because two hosts cannot reach
-                            * each other any more */
-    bool whole;            /* faults leave the network as it is: agents die and return, workers
-                            * fail, links are reset */
-    bool signals;          /* hosts are asked to stop, too; an elastic job goes on without them */
-    bool save;             /* the program saves when asked to: all do, before one leaves */
-    bool filters;          /* packet filters answer for hosts, each a machine of its own: links
-                            * are reset, ports refuse, both ends live on */
-    bool stubborn;         /* workers that are told to end may take until their guard ends them;
-                            * agents are stopped for a while */
-    bool sleeps;           /* agents are stopped, for minutes too, two at once; of what is cut, a
-                            * part heals */
-    bool overtakes;        /* beats overtake what was sent before them, as on a link that does
-                            * not get rid of all at once */
-    bool witness;          /* agents meet at a store that compares and puts
-                            * (launcher/rounds/witness.h); it and the ways to it fail, too */
-    bool wipes;            /* and loses all it has */
-    bool machines;         /* each agent has a machine of its own */
-    int jobs;              /* whoever ends comes back for the next job of the same name, until it
-                            * has been in so many; 0: once */
-    bool verbose, trace;   /* to stderr: what happens, and every message */
+    double link_s;         /* longest time for a link to come up; 0: as long as for any message */
+    bool failures;         /* workers fail more often than the restart budget allows */
+    /* workers lose their peers, mostly because two hosts cannot reach each other any more */
+    bool peers;
+    /* faults leave the network intact: agents die and return, workers fail, links are reset */
+    bool whole;
+    bool signals; /* hosts are asked to stop, too; an elastic job goes on without them */
+    /* the program saves when asked to; all workers save before one host leaves */
+    bool save;
+    /* each host is a machine of its own, and packet filters answer for it: links are reset and
+     * ports refuse connections, while both ends live on */
+    bool filters;
+    /* workers that are told to end may live until their guard ends them; agents are stopped for a
+     * while */
+    bool stubborn;
+    /* agents are stopped, up to minutes, even two at once; only a part of the cuts heals */
+    bool sleeps;
+    /* beats overtake earlier messages, as on a link whose send buffer is full */
+    bool overtakes;
+    /* agents meet at a store with compare-and-put (launcher/rounds/witness.h); the store and the
+     * connections to it fail, too */
+    bool witness;
+    bool wipes;    /* the store also loses all its data */
+    bool machines; /* each agent has a machine of its own */
+    /* an agent that ends comes back for the next job of the same name, until it was in so many
+     * jobs; 0: one */
+    int jobs;
+    bool verbose, trace; /* print to stderr what happens, and every message */
 };
 
-/* what tests look at */
+/* state that tests examine */
 struct cluster_agent {
-    bool alive, finished, running; /* running: workers exist */
+    bool alive, finished, running; /* running: it has workers */
     int code;
     const struct member *member;
     enum agent_state state;
@@ -51,48 +56,48 @@ struct cluster_agent {
 
 struct cluster_totals {
     double now_s;
-    long steps, messages, links; /* links: pairs that ever had one */
+    long steps, messages, links; /* links: pairs of agents that ever had one */
     int kills, failures, rounds;
 };
 
-/* DTRUN_VERBOSE and DTRUN_TRACE set those options as well. */
+/* DTRUN_VERBOSE and DTRUN_TRACE set those options, too. */
 void cluster_open(const struct cluster_options *options);
-/* Until all agents ended (true), something broke, or the time is over. */
+/* Runs until all agents have ended (returns true), an invariant fails, or the time is over. */
 bool cluster_run(double until_s);
-/* The same, for so many things that happen. */
+/* Runs for a number of events. */
 bool cluster_run_steps(long count);
-/* What did not hold, with the time; null: nothing. */
+/* The failed invariant, with the time; null: none failed. */
 const char *cluster_broken(void);
 struct cluster_agent cluster_agent(int i);
 const struct cluster_totals *cluster_totals(void);
-/* The leaders' beliefs, to stderr. */
+/* Prints to stderr which leader each agent believes in. */
 void cluster_show_leaders(void);
-/* For schedules made by hand: kills an agent, which starts again after `again_s` (negative:
- * never); cuts it off from all others; heals all cuts. */
+/* For schedules made by hand. Kills an agent, which starts again after `again_s` (negative: never);
+ * cuts an agent off from all others; heals all cuts. */
 void cluster_kill(int i, double again_s);
 void cluster_isolate(int i);
-/* Cuts the agents whose bits (of the first 31) are set off from those whose are not. */
+/* Separates the agents whose bits are set from the other agents (among the first 31). */
 void cluster_split(uint32_t side);
-/* Cuts two agents off from each other. */
+/* Cuts the connection between two agents. */
 void cluster_cut(int a, int b);
-/* The same, and both have noticed: they have no link any more. */
+/* Cuts the connection, and both ends have noticed: they have no link any more. */
 void cluster_part(int a, int b);
 void cluster_heal(void);
 void cluster_fail_worker(int i);
-/* A worker of it ends because it lost its peers; it costs as much as one that fails, unless a
- * host was lost or cannot be reached. */
+/* A worker of agent i ends because it lost its peers. This costs as much as a failed worker, unless
+ * a host was lost or cannot be reached. */
 void cluster_lose_peers(int i);
-/* Its agent's process is stopped for so long; what comes meanwhile waits. */
+/* Stops the agent's process for so long; messages to it wait meanwhile. */
 void cluster_stop(int i, double for_s);
 /* Asks a host to stop. */
 void cluster_signal(int i);
-/* And again: no worker is to be waited for. */
+/* Asks the host a second time: it must not wait for its workers. */
 void cluster_insist(int i);
-/* The store answers nobody from now on, or all again. */
+/* The store answers no agent from now on (true), or all again (false). */
 void cluster_store_down(bool down);
-/* It does not answer this agent, until all cuts are healed. */
+/* The store does not answer this agent until all cuts are healed. */
 void cluster_store_cut(int i);
-/* The store keeps a copy of what it has; has what it kept, or nothing. */
+/* The store copies its data; it returns to that copy; it loses all data. */
 void cluster_store_copy(void);
 void cluster_store_wipe(bool all);
 void cluster_close(void);

@@ -98,7 +98,7 @@ void wait_for_count(int rank, int64_t count)
 void kill_and_check(int victim, int size, const char *who)
 {
     assert_int_equal(kill(pids[victim], SIGKILL), 0);
-    /* The others end by themselves while the victim is a zombie: nobody has waited for it. */
+    /* The other ranks end by themselves while the victim is still a zombie. */
     for (int r = 0; r < size; r++) {
         if (r != victim) {
             assert_int_equal(end(r), 0);

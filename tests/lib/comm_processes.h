@@ -1,5 +1,5 @@
-/* Communicators with ranks as processes. A test forks a store and its ranks; what ranks find is
- * in memory that they share with the test. */
+/* Communicators whose ranks are processes. A test forks a store and its ranks. The ranks write
+ * results to memory that they share with the test. */
 #ifndef DT_TESTS_LIB_COMM_PROCESSES_H
 #define DT_TESTS_LIB_COMM_PROCESSES_H
 
@@ -19,7 +19,7 @@
 enum { PROCESSES_MAX = 16 };
 #define PATIENCE_S 60.0
 
-/* In a child, where cmocka's assertions mean nothing. */
+/* For use in a child, where cmocka's assertions do not work. */
 #define NEED(x)                                                                                                        \
     do {                                                                                                               \
         if (!(x)) {                                                                                                    \
@@ -29,7 +29,7 @@ enum { PROCESSES_MAX = 16 };
     } while (0)
 
 struct told {
-    _Atomic int64_t count; /* collectives done */
+    _Atomic int64_t count; /* number of completed collectives */
     struct dt_error error;
 };
 
@@ -37,31 +37,31 @@ extern struct told *told; /* by rank */
 extern pid_t pids[PROCESSES_MAX];
 extern int port; /* of the store */
 
-/* A test's set-up and tear-down: the store and `told`. A new round has a new store:
- * processes_renew. */
+/* Set-up and tear-down of a test: the store and `told`. processes_renew makes a new store for a new
+ * round. */
 int processes_setup(void **unused);
 int processes_teardown(void **unused);
 void processes_renew(void);
 /* The child dies with the test. */
 pid_t fork_child(void);
-/* Forks `size` ranks; each enters its communicator and runs the body. It is closed by `leave`
- * (null: dt_comm_close). */
+/* Forks `size` ranks. Each enters its communicator and runs the body; `leave` closes the
+ * communicator (null: dt_comm_close). */
 void processes_begin(int size, struct dt_comm *(*enter)(int rank, int size, const void *arg), const void *arg,
                      void (*body)(struct dt_comm *c), void (*leave)(struct dt_comm *c));
-/* Waits for a rank's end; its status. */
+/* Waits for the end of a rank and returns its status. */
 int end(int rank);
-/* Kills `victim`, and checks that all others of `size` end in order, having been told that it is
- * gone; by the name `who`. */
+/* Kills `victim`, and checks that all other ranks of `size` end in order, with an error that names
+ * the victim as `who`. */
 void kill_and_check(int victim, int size, const char *who);
-/* Until a rank has done so many. */
+/* Waits until a rank has completed so many collectives. */
 void wait_for_count(int rank, int64_t count);
 
 /* Bodies. Sums of small integers, which are exact in any order, in the whole and in halves; with
- * memory of the communicator and other. */
+ * memory of the communicator and other memory. */
 void sums(struct dt_comm *c);
-/* All-reduces until it fails: odd numbers are large, even ones small. */
+/* Runs all-reduces until one fails: odd ones are large, even ones small. */
 void work(struct dt_comm *c);
-/* In no collective: poll tells. */
+/* Runs no collective; poll reports the loss. */
 void idle(struct dt_comm *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* Communicators with ranks as threads of one program, and every collective against sums in tree
- * order. */
+/* Communicators whose ranks are threads of one program. Every collective is compared with sums in
+ * tree order. */
 #ifndef DT_TESTS_LIB_COMM_THREADS_H
 #define DT_TESTS_LIB_COMM_THREADS_H
 
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* cmocka's assertions belong to the main thread. */
+/* cmocka's assertions may only run in the main thread. */
 #define CHECK(x)                                                                                                       \
     do {                                                                                                               \
         if (!(x)) {                                                                                                    \
@@ -43,32 +43,32 @@ struct rank {
 };
 
 extern struct rank everyone[THREADS_MAX];
-extern pthread_barrier_t meeting; /* of all threads of a run, beside the communicator */
+extern pthread_barrier_t meeting; /* for all threads of a run, independent of the communicator */
 
-/* Runs body in `size` threads, leaving out rank `without` (-1: nobody). layout: one letter per
- * rank, the host it is on; null: all on one. */
+/* Runs body in `size` threads, without rank `without` (-1: with all). layout: the host of each
+ * rank, one letter per rank; null: all on one host. */
 void threads_run(int size, const char *layout, int without, void (*body)(struct rank *r));
-/* The communicator of all ranks; on device `r->device` where a body has opened one
+/* Opens the communicator of all ranks; on device `r->device` if the body has opened it
  * (device_open). */
 struct dt_comm *world(struct rank *r);
-/* From now on this thread's collectives go to a stream of the device, and `start` waits for it.
- * Close the communicator before device_close. */
+/* From now on this thread's collectives use a stream of the device, and `start` waits for the
+ * stream. Close the communicator before device_close. */
 void device_open(struct rank *r, const char *name);
 void device_close(struct rank *r);
-/* One collective, that must come through. */
+/* Runs one collective, which must succeed. */
 void start(struct dt_comm *c, const struct dt_collective *x);
-/* Element i of rank r: values whose sum depends on the order. */
+/* Element i of rank r. The values are such that their sum depends on the order. */
 double element(int r, int64_t i);
-/* Stores it at p[i], as `type`; `at`: which element. */
+/* Stores element `at` of rank r at p[i], as `type`. */
 void put(void *p, enum dt_dtype type, int64_t i, int r, int64_t at);
-/* One collective of `count` with buffers in, out, against dt_tree_reduce. */
+/* Compares one collective of `count` elements, with buffers in and out, with dt_tree_reduce. */
 void check_one(struct dt_comm *c, enum dt_coll kind, enum dt_reduction op, enum dt_dtype type, int64_t count, char *in,
                char *out);
-/* Results over the inputs, all_gather and reduce_scatter at their place in the large buffer, n
- * floats a rank. x, want: n * size floats. */
+/* Collectives in place: results replace the inputs; all_gather and reduce_scatter use their place
+ * in the large buffer, n floats per rank. x, want: n * size floats. */
 void check_in_place(struct dt_comm *c, int64_t n, float *x, float *want);
-/* Four ranks as two by two: the sum of n floats in rows and then in columns is the tree over all
- * four. x, y, whole: n floats; y and whole end with the sum. */
+/* Four ranks as two by two: the sum of n floats over rows and then over columns equals the tree
+ * over all four. x, y, whole: n floats; y and whole end up with the sum. */
 void check_two_by_two(struct dt_comm *c, struct dt_comm *row, struct dt_comm *column, int64_t n, float *x, float *y,
                       float *whole);
 

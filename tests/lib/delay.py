@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""Holds each packet of netfilter queue 0 of this network namespace for so many milliseconds, in order; what netem does where a kernel has it.
+"""Delays each packet of netfilter queue 0 of this network namespace by MS milliseconds, in order,
+like netem, for kernels without it.
 
-    iptables -A INPUT -i eth0 -j NFQUEUE --queue-num 0; delay.py MS       says "ready"; remove the rule before ending it, a queue without a reader drops
+    iptables -A INPUT -i eth0 -j NFQUEUE --queue-num 0; delay.py MS
 
-Speaks netlink itself: linux/netfilter/nfnetlink_queue.h."""
+Prints "ready". Remove the rule before you end the program, because a queue without a reader drops
+all packets. Uses netlink directly: linux/netfilter/nfnetlink_queue.h."""
 
 import collections
 import select

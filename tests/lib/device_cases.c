@@ -24,7 +24,7 @@ void device_case_open(struct dt_device *d, const struct device_case *c)
     }
 }
 
-/* Host memory that takes part in copies. */
+/* Host memory that copies may use. */
 static int *pinned_ints(struct dt_device *d, int count)
 {
     void *p = NULL;
@@ -55,7 +55,7 @@ void device_case_order(const struct device_case *c)
     device_case_open(&d, c);
     struct dt_stream *s = NULL;
     assert_int_equal(dt_stream_open(&d, 0, &s, NULL), 0);
-    enum { COUNT = 1000 }; /* more than the queue holds */
+    enum { COUNT = 1000 }; /* more than the queue's capacity */
     static int list[COUNT];
     int count = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -84,7 +84,8 @@ static int pass_gate(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-/* A: waits at the gate, writes 7.  B: waits for A's event, copies the value. Only then it is 7. */
+/* Stream A waits at the gate and writes 7. Stream B waits for A's event and copies the value, which
+ * must be 7. */
 void device_case_event_orders_streams(const struct device_case *c)
 {
     struct dt_device d;
@@ -101,7 +102,8 @@ void device_case_event_orders_streams(const struct device_case *c)
     sem_t gate;
     sem_init(&gate, 0, 0);
     int *values = pinned_ints(&d, 2); /* value, copy */
-    void *there = NULL;               /* between them: CUDA waits for a copy from host to host */
+    /* device memory between the two, because CUDA waits for a copy from host to host */
+    void *there = NULL;
     assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, sizeof values[0], &there, NULL), 0);
     dt_stream_call(a, pass_gate, &(struct gate_args){&gate, &values[0]}, sizeof(struct gate_args));
     dt_event_record(written, a);
@@ -110,7 +112,7 @@ void device_case_event_orders_streams(const struct device_case *c)
     dt_stream_copy(b, &values[1], there, sizeof values[0]);
     dt_event_record(copied, b);
     struct dt_error err = {0};
-    assert_int_equal(dt_event_sync(copied, 0.01, &err), -1); /* nobody opened the gate */
+    assert_int_equal(dt_event_sync(copied, 0.01, &err), -1); /* the gate is still closed */
     assert_int_equal(err.status, DT_TIMEOUT);
     sem_post(&gate);
     assert_int_equal(dt_event_sync(copied, LONG_S, &err), 0);
@@ -147,14 +149,15 @@ void device_case_failure_travels(const struct device_case *c)
     values[1] = 1;
     dt_stream_call(a, refuse, NULL, 0);
     dt_stream_fail(a, DT_IO, "a later failure");
-    dt_stream_copy(a, &values[0], &values[1], sizeof values[0]); /* does not run any more */
+    dt_stream_copy(a, &values[0], &values[1], sizeof values[0]); /* must not run any more */
     dt_event_record(e, a);
     assert_int_equal(dt_event_sync(e, LONG_S, &err), -1);
     if (c->streams == DT_STREAMS_INLINE) {
         assert_int_equal(err.status, DT_PEER);
         assert_string_equal(err.text, "rank 3: gone");
     } else {
-        assert_true(err.status == DT_PEER || err.status == DT_IO); /* whichever came first */
+        /* depends on which error came first */
+        assert_true(err.status == DT_PEER || err.status == DT_IO);
     }
     dt_event_wait(e, b);
     dt_stream_copy(b, &values[0], &values[1], sizeof values[0]);
@@ -166,7 +169,7 @@ void device_case_failure_travels(const struct device_case *c)
     assert_true(dt_stream_failed(last, NULL));
     assert_int_equal(values[0], 0);
     dt_stream_close(a);
-    assert_int_equal(dt_event_sync(e, LONG_S, &err), -1); /* the event still tells */
+    assert_int_equal(dt_event_sync(e, LONG_S, &err), -1); /* the event still reports the failure */
     dt_stream_close(b);
     dt_stream_close(last);
     dt_event_close(e);
@@ -175,7 +178,7 @@ void device_case_failure_travels(const struct device_case *c)
     dt_device_close(&d);
 }
 
-/* What came before a failure, and who waited for that only, has not failed. */
+/* An event before a failure has not failed, nor has a stream that waited only for that event. */
 void device_case_failures_stay_apart(const struct device_case *c)
 {
     struct dt_device d;
@@ -208,7 +211,7 @@ void device_case_failures_stay_apart(const struct device_case *c)
     dt_device_close(&d);
 }
 
-/* Every 997th byte, as the host can see it. */
+/* Checks every 997th byte, as the host sees it. */
 static void check_zeros(struct dt_device *d, struct dt_stream *s, const char *p, size_t size_bytes)
 {
     char *seen = NULL;
@@ -249,7 +252,7 @@ void device_case_memory(const struct device_case *c)
     assert_int_equal(err.status, DT_NO_MEMORY);
     assert_int_equal(dt_device_alloc(&d, DT_MEMORY_PINNED, (size_t)1 << 60, &p, &err), -1);
     assert_int_equal(err.status, DT_NO_MEMORY);
-    assert_int_equal(dt_stream_finish(s, LONG_S, &err), 0); /* which leaves no error behind */
+    assert_int_equal(dt_stream_finish(s, LONG_S, &err), 0); /* must leave no error behind */
     dt_stream_close(s);
     dt_device_close(&d);
     dt_device_close(&d);
@@ -264,7 +267,7 @@ void device_case_guard(const struct device_case *c)
     float *x = NULL, *seen = NULL;
     assert_int_equal(dt_device_alloc(&d, DT_MEMORY_DEVICE, 3 * sizeof *x, (void **)&x, NULL), 0);
     assert_int_equal(dt_device_alloc(&d, DT_MEMORY_PINNED, 3 * sizeof *x, (void **)&seen, NULL), 0);
-    setenv("DTRUN_GUARD", "1", 1); /* read once: no test of this program looks at it before */
+    setenv("DTRUN_GUARD", "1", 1); /* read only once; no test of this program reads it earlier */
     dt_guard(s, x, 2 * sizeof x[0]);
     dt_stream_copy(s, seen, x, 3 * sizeof *x);
     assert_int_equal(dt_stream_finish(s, LONG_S, NULL), 0);
@@ -275,7 +278,7 @@ void device_case_guard(const struct device_case *c)
     dt_device_close(&d);
 }
 
-/* The outer timer holds the inner one: no time is judged alone. */
+/* The outer timer contains the inner one, so only their relation is checked, no absolute time. */
 void device_case_timer(const struct device_case *c)
 {
     struct dt_device d;
@@ -290,7 +293,7 @@ void device_case_timer(const struct device_case *c)
     assert_int_equal(dt_timer_open(&d, &inner, NULL), 0);
     assert_true(dt_timer_s(outer) == 0);
     assert_false(dt_timer_since(inner, outer, &(double){0}));
-    for (int i = 0; i < 2; i++) { /* again: the last ones count */
+    for (int i = 0; i < 2; i++) { /* the second time replaces the first */
         dt_timer_begin(outer, s);
         dt_timer_begin(inner, s);
         d.kernels->fill(s, &(struct dt_fill_args){.x = p, .count = COUNT, .value = 2, .type = DT_F32});

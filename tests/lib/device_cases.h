@@ -1,4 +1,4 @@
-/* What every device keeps of kernels/device.h, as cases for the tests of each. */
+/* What every device must guarantee (kernels/device.h), as cases for the tests of each device. */
 #ifndef DT_TESTS_LIB_DEVICE_CASES_H
 #define DT_TESTS_LIB_DEVICE_CASES_H
 
@@ -18,9 +18,9 @@ void device_case_failure_travels(const struct device_case *c);
 void device_case_failures_stay_apart(const struct device_case *c);
 void device_case_memory(const struct device_case *c);
 void device_case_guard(const struct device_case *c);
-/* Of kernels/timer.h. */
+/* The guarantees of kernels/timer.h. */
 void device_case_timer(const struct device_case *c);
-/* For streams that run beside the host. */
+/* For streams that run in parallel with the host. */
 void device_case_event_orders_streams(const struct device_case *c);
 
 #endif

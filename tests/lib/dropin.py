@@ -1,5 +1,5 @@
-"""The same small workers under torchrun (from PyPI) and under dtrun, and what must be equal afterwards. The cases are data; story_dropin.py runs
-those of the commit tier, story_dropin_full.py all."""
+"""Runs the same small workers under torchrun (from PyPI) and under dtrun, and compares the results.
+The cases are data; story_dropin.py runs those of the commit tier, story_dropin_full.py all."""
 
 import json
 import os
@@ -14,7 +14,7 @@ PEERS = os.environ.get("DTRUN_PEERS") or os.path.join(os.environ.get("XDG_CACHE_
 PEER_PYTHON = os.path.join(PEERS, "bin", "python")
 DRIVER = os.path.join(support.ROOT, "tests", "peers", "torchruns.py")
 
-# Writes what it was given to $DEST/RANK.RESTART, one line to each stream, and ends as $MODE says.
+# Writes its environment to $DEST/RANK.RESTART and one line to each stream, and ends as $MODE says.
 WORKER = r'''
 import json, os, signal, sys, time
 rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -133,7 +133,7 @@ def has_torch():
 
 
 class Outcome:
-    """What one launcher made of one case."""
+    """The outcome of one case under one launcher."""
 
     def __init__(self, folder, code):
         self.folder, self.code = folder, code
@@ -142,26 +142,26 @@ class Outcome:
         self.above = json.loads((folder / "above.json").read_text()) if (folder / "above.json").exists() else None
 
     def plain(self, text):
-        """Without what differs from run to run: folders, random names, ports, times."""
+        """The text without folders, random names, ports and times, which differ from run to run."""
         text = text.replace(str(self.folder), "DIR")
         text = re.sub(r"/tmp/torchelastic_\w{8}", "TEMPORARY", text)
         text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
         return re.sub(r"((?:DIR/logs|TEMPORARY)/[^/\s]+)_[a-z0-9_]{8}(?=/|$)", r"\1_RANDOM", text)
 
     def tree(self):
-        """Files of the log folder and what is in them. error.json has a time."""
+        """Files of the log folder and their content. error.json has a time."""
         found, logs = {}, self.folder / "logs"
         for path in sorted(logs.rglob("*")) if logs.exists() else []:
             name = self.plain(str(path))
             if path.is_file() and path.name != "events.jsonl":
                 found[name] = path.read_text() if path.name != "error.json" else sorted(json.loads(path.read_text())["message"])
-                if path.name.startswith("filtered"):  # of all ranks, whose lines come in any order
+                if path.name.startswith("filtered"):  # lines of all ranks, in any order
                     found[name] = sorted(found[name].splitlines())
         return found
 
     def said(self, stream):
-        """Lines of workers on a stream, with prefixes; they come in any order."""
-        shown = getattr(self, stream).partition("\nlast lines of rank ")[0]  # a report shows some again
+        """Lines of workers on a stream, with prefixes, sorted because their order varies."""
+        shown = getattr(self, stream).partition("\nlast lines of rank ")[0]  # a report repeats some lines
         return sorted(x for x in shown.splitlines() if re.search(r"\b(out|err) \d+ \d+$", x))
 
     def environment(self, worker):
@@ -173,7 +173,8 @@ class Outcome:
         return kept
 
     def events(self):
-        """Of --event-log-handler=console: those of one worker in their order, without times and pids."""
+        """Events of --event-log-handler=console, in order for each worker, without times and
+        pids."""
         found = []
         for line in self.err.splitlines():
             if line.startswith('{"name": "torchelastic.'):
@@ -192,7 +193,7 @@ class Outcome:
         return sorted(found, key=lambda e: (e["source"] == "AGENT", e["metadata"]["global_rank"] or 0))
 
     def report(self):
-        """The block between the rules, without pids, times and hosts; the failures in the order of their ranks."""
+        """The failure report, without pids, times and hosts, with failures sorted by rank."""
         lines = self.err.splitlines()
         rules = [i for i, x in enumerate(lines) if re.fullmatch("={20,60}", x)]
         if len(rules) < 2:
@@ -230,7 +231,8 @@ def free_port():
 
 
 def run_both(folder, names):
-    """Runs the cases under both launchers. Returns ({name: (torchrun's, ours)}, what torchrun's own parser knows)."""
+    """Runs the cases under both launchers. Returns {name: (torchrun's outcome, ours)} and the
+    options of torchrun's own parser."""
     theirs, ours, cases = {}, {}, []
     for name in names:
         place, args, env = prepare(folder, name, "torchrun")
@@ -250,7 +252,7 @@ def run_both(folder, names):
 
 
 def compare(theirs, ours):
-    """What must be equal."""
+    """Compares the two outcomes."""
     context = f"torchrun: code {theirs.code}\n{theirs.out[-800:]}\n{theirs.err[-1500:]}\ndtrun: code {ours.code}\n{ours.out[-800:]}\n{ours.err[-1500:]}"
     assert (theirs.code == 0) == (ours.code == 0), context
     assert theirs.workers.keys() == ours.workers.keys(), context
@@ -269,20 +271,20 @@ def compare(theirs, ours):
         port = re.compile(r"^\d+$")
         assert all(port.match(x.get("MASTER_PORT", "1")) for x in (a, b))
         if "MASTER_PORT" in a:
-            a["MASTER_PORT"] = b["MASTER_PORT"] = ""  # each had a free one of its own
+            a["MASTER_PORT"] = b["MASTER_PORT"] = ""  # each launcher chose a free port
         assert a == b, context
     assert theirs.said("out") == ours.said("out"), context
     assert theirs.said("err") == ours.said("err"), context
     assert theirs.tree() == ours.tree(), context
-    assert ours.code == 2 or theirs.report() == ours.report(), context  # 2: refused before anything was started
-    if theirs.above is not None:  # ours says something even where the worker left nothing
+    assert ours.code == 2 or theirs.report() == ours.report(), context  # 2: refused before any start
+    if theirs.above is not None:  # ours has a text even if the worker left none
         assert {**theirs.above["message"], "extraInfo": None} == {**ours.above["message"], "extraInfo": None}
         assert theirs.above["message"]["extraInfo"].keys() == ours.above["message"]["extraInfo"].keys()
     assert theirs.events() == ours.events(), context
 
 
 def check_options(known):
-    """Each spelling that torchrun's parser knows is ours, too."""
+    """dtrun accepts every spelling that torchrun's parser accepts."""
     for spelling in sum(known, []):
         done = subprocess.run([support.DTRUN, spelling], env=support.clean_env(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=support.DEADLINE_S, check=False)

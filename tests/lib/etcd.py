@@ -27,7 +27,7 @@ def missing():
 
 
 def free_ports(count):
-    """Ports that no outgoing connection is given."""
+    """Ports that the kernel gives to no outgoing connection."""
     found = []
     while len(found) < count:
         port = random.randrange(15000, 30000)
@@ -47,7 +47,7 @@ def b64(text):
 
 class Etcd:
     def __init__(self, folder, members=1, options=(), tls=None, host=None):
-        """tls: (ca, certificate, key) files of a server that wants certificates of its clients."""
+        """tls: (ca, certificate, key) files of a server that requires client certificates."""
         self.folder, self.tls, self.options, self.host = str(folder), tls, options, host
         self.address = host.address if host else "127.0.0.1"
         ports = free_ports(2 * members)
@@ -98,7 +98,7 @@ class Etcd:
         return {base64.b64decode(kv["key"]).decode(): kv for kv in found}
 
     def leader(self):
-        """Which member leads the others."""
+        """The member that leads the others."""
         for i in range(len(self.ports)):
             status = self.ask(self.url(i) + "/v3/maintenance/status", b"{}")
             if status["leader"] == status["header"]["member_id"]:
@@ -113,7 +113,7 @@ class Etcd:
                 self.processes[i] = None
 
     def wipe(self):
-        """The next start begins with nothing."""
+        """Deletes the data, so that the next start begins empty."""
         for i, process in enumerate(self.processes):
             assert process is None
             shutil.rmtree(os.path.join(self.folder, f"etcd-{i}"), ignore_errors=True)

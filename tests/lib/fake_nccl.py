@@ -1,4 +1,4 @@
-"""What stories of training over the fake NCCL share: the job, its place, the library."""
+"""Shared by stories of training over the fake NCCL: the job, its folder, the library."""
 
 import os
 
@@ -22,5 +22,5 @@ def make_place(folder):
 
 
 def environment(ranks, env=None):
-    """A GPU for each of so many ranks of a host."""
+    """One GPU for each rank of a host."""
     return {"SOFTGPU_DEVICES": str(ranks), "DTRUN_NCCL": library(), "COLUMNS": "500", **(env or {})}

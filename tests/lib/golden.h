@@ -1,4 +1,4 @@
-/* What the golden files hold besides weights. */
+/* What golden files hold besides weights. */
 #ifndef DT_TESTS_LIB_GOLDEN_H
 #define DT_TESTS_LIB_GOLDEN_H
 
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* A tensor of 64-bit integers with `count` elements at least; it lives as long as the file is
+/* A tensor of 64-bit integers with at least `count` elements. It is valid while the file is
  * open. */
 static inline const int64_t *golden_integers(const struct st_file *f, const char *name, int64_t count)
 {

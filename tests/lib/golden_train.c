@@ -36,8 +36,8 @@ static double at(const cJSON *array, int i)
     return cJSON_GetArrayItem(array, i)->valuedouble;
 }
 
-/* The batches as a tensors file for N ranks: batch (s, j N + r, b) is row ((s k + j) B + b) N +
- * r. */
+/* Writes the batches as a tensors file for N ranks: batch (s, j N + r, b) is row ((s k + j) B + b)
+ * N + r. */
 static void write_batches(const char *labels, int ranks, const char *path)
 {
     struct st_file *in;
@@ -104,8 +104,8 @@ static void near(const char *what, int i, double got, double want, double tolera
     assert_true(fabs(got - want) <= tolerance);
 }
 
-/* Heads and sums of all tensors after the last step; key biases only in fp64, where their
- * gradients nearly vanish. */
+/* Compares the heads and sums of all tensors after the last step. Key biases are compared only in
+ * fp64, because their gradients nearly vanish. */
 static void check_weights(const struct ranks_outcome *out, const cJSON *after, bool exact)
 {
     for (int i = 0; i < out->tensor_count; i++) {
@@ -126,9 +126,9 @@ static void check_weights(const struct ranks_outcome *out, const cJSON *after, b
     }
 }
 
-/* Of F32 and F64. BF16 against PyTorch's fp32 has what 8 bits lose over twenty steps: on a CPU
- * losses are 1.2e-3 off at worst and norms 5e-3; with PyTorch's autocast, whose residual stream
- * and gradients are fp32, 1.1e-3 and 3e-3. */
+/* The bound for F32 and F64. BF16 differs from PyTorch's fp32 by what 8 bits lose over twenty
+ * steps. On a CPU, losses differ by at most 1.2e-3 and norms by 5e-3. PyTorch's autocast, with an
+ * fp32 residual stream and fp32 gradients, differs by 1.1e-3 and 3e-3. */
 static double loss_bound(enum dt_dtype type)
 {
     return type == DT_F64 ? 1e-9 : type == DT_F32 ? 1e-5 : 2.5e-3;

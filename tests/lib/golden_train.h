@@ -1,5 +1,5 @@
-/* Twenty steps of a small GPT-2 (tests/golden/models/gpt2) against PyTorch's numbers: losses,
- * norms, rates, and the weights after them. */
+/* Twenty steps of a small GPT-2 (tests/golden/models/gpt2), compared with PyTorch's numbers:
+ * losses, norms, learning rates, and the final weights. */
 #ifndef DT_TESTS_LIB_GOLDEN_TRAIN_H
 #define DT_TESTS_LIB_GOLDEN_TRAIN_H
 
@@ -7,12 +7,12 @@
 
 enum { GOLDEN_RUNS = 4 };
 
-/* Reads what is expected; ranks_setup belongs to it. */
+/* Reads the expected numbers. The test must also use ranks_setup. */
 int golden_train_setup(void **state);
 int golden_train_teardown(void **state);
-/* One of the runs on 1, 2 or 4 ranks (threads), with a strategy's row, on a device; fails the
- * test when something is too far off. type: DT_F64 (device "twin64") against PyTorch's fp64;
- * DT_F32 and DT_BF16 against its fp32, of BF16 no weights. */
+/* Trains one of the runs on 1, 2 or 4 ranks (threads), with a strategy, on a device. Fails the test
+ * if a number is too far off. type: DT_F64 (device "twin64") is compared with PyTorch's fp64;
+ * DT_F32 and DT_BF16 with its fp32. The weights of BF16 are not compared. */
 void golden_train_check(int run, int ranks, const char *row, const char *device, enum dt_dtype type);
 
 #endif

@@ -1,12 +1,14 @@
-"""Hosts for stories: network namespaces on a switch of their own, each with its own name, address and /etc/hosts; faults on the wires between them.
+"""Hosts for stories: network namespaces on their own switch, each with its own name, address and
+/etc/hosts, and faults on the wires between them.
 
     with hosts.network(3) as net:
         a, b, c = net.hosts
         with a.job([...]) as first, b.job([...]) as second:
             net.cut(a, b)
 
-The machine's own network is not touched: addresses 10.77.0.x and fd77::x exist only inside, so any number of networks can stand side by side.
-All hosts see the same files and processes. Leaving the block ends, by their pids, the processes inside, and removes the namespaces.
+The machine's own network is not touched: addresses 10.77.0.x and fd77::x exist only inside, so any
+number of networks can exist side by side. All hosts see the same files and processes. Leaving the
+block ends the processes inside by their pids, and removes the namespaces.
 """
 
 import contextlib
@@ -25,13 +27,14 @@ import support
 from nodes import c10d
 
 sequence = itertools.count()
-PORT = 29400  # nobody else is in these networks
-# Runs "$@" inside the network of $1 under the name $2 with the hosts file $3; execs all the way, so that the pid stays.
+PORT = 29400  # no other programs run in these networks
+# Runs "$@" in the network of $1, with the name $2 and the hosts file $3. Uses exec throughout, so
+# that the pid stays the same.
 ON_HOST = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; exec "$@"'
 
 
 def tool(*words):
-    """Runs one command; fails with what it said."""
+    """Runs one command; fails with its output."""
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr or done.stdout}"
     return done.stdout
@@ -39,7 +42,7 @@ def tool(*words):
 
 @functools.cache
 def missing():
-    """Why there can be no hosts here; empty when there can."""
+    """The reason why hosts are impossible here; empty if they are possible."""
     for name in ("ip", "nft", "ss", "nsenter", "unshare"):
         if shutil.which(name) is None:
             return f"no {name}: scripts/setup.sh installs it"
@@ -53,7 +56,7 @@ def missing():
 
 
 def network(count, **options):
-    """A Network; skips the test, with the reason, where there can be none."""
+    """A Network; skips the test, with the reason, if hosts are impossible here."""
     if missing():
         import pytest
 
@@ -80,7 +83,7 @@ class Host:
 
     @contextlib.contextmanager
     def inside(self):
-        """Sockets that this thread opens in the block are this host's."""
+        """Within the block, sockets that this thread opens belong to this host."""
         libc = ctypes.CDLL(None, use_errno=True)
         with open("/proc/thread-self/ns/net") as here, open(f"/run/netns/{self.namespace}") as there:
             assert libc.setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
@@ -140,7 +143,7 @@ class Network:
         return self
 
     def add_second(self):
-        """Each host also gets eth1, on a switch of its own: 10.88.0.x, which no name leads to."""
+        """Gives each host eth1, too, on another switch: 10.88.0.x, which no name resolves to."""
         tool("ip", "-n", self.switch, "link", "add", "br1", "type", "bridge", "forward_delay", "0")
         tool("ip", "-n", self.switch, "link", "set", "br1", "up")
         for h in self.hosts:
@@ -150,7 +153,7 @@ class Network:
             tool("ip", "-n", self.switch, "link", "set", f"q{h.number}", "master", "br1", "up")
 
     def name_hosts(self, family=4):
-        """What /etc/hosts says from now on, on all hosts."""
+        """Replaces /etc/hosts on all hosts."""
         text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(f"{h.address if family == 4 else h.address6} {h.name}\n" for h in self.hosts)
         for h in self.hosts:
             with open(h.hosts_file, "w") as f:
@@ -175,7 +178,8 @@ class Network:
         tool("ip", "netns", "exec", self.switch, "nft", rule)
 
     def cut(self, *pairs, both=True):
-        """Drops what goes from the first to the second of each pair; with `both` also what comes back."""
+        """Drops packets from the first to the second host of each pair; with `both` also packets
+        back."""
         self.nft("add table bridge part")
         self.nft("add chain bridge part cut { type filter hook forward priority 0; }")
         for x, y in pairs:
@@ -191,7 +195,7 @@ class Network:
 
     @contextlib.contextmanager
     def delay(self, host, ms):
-        """What comes to this host comes later by so much, as long as the block lasts."""
+        """Delays packets to this host within the block."""
         here = ["ip", "netns", "exec", host.namespace]
         rule = ["INPUT", "-i", "eth0", "-j", "NFQUEUE", "--queue-num", "0"]
         holder = subprocess.Popen([*here, support.PYTHON, os.path.join(os.path.dirname(__file__), "delay.py"), str(ms)], stdout=subprocess.PIPE, text=True)
@@ -210,9 +214,10 @@ class Network:
 
 
 class Rounds:
-    """Watches, as long as the block lasts, that workers of two rounds never live at once (promise P1).
+    """Checks within the block that workers of two rounds never live at the same time (promise P1).
 
-    Seen: a worker of an older round that still lives after one of a newer round does. The jobs are those that make one run."""
+    A violation is a worker of an older round that still lives when one of a newer round does.
+    The jobs belong to one run."""
 
     def __init__(self, *jobs):
         self.jobs, self.workers, self.overlaps, self.newest = jobs, {}, [], 0
@@ -231,8 +236,8 @@ class Rounds:
                         with open(f"/proc/{pid}/environ", "rb") as f:
                             env = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
                         with open(f"/proc/{pid}/cmdline", "rb") as f:
-                            plans = b"--plan" in f.read().split(b"\0")  # asked before there is a round, with the environment of a first one
-                        ours = env.get(support.MARKER.encode()) == job.marker.encode()  # the number of an agent that is gone may be another process's
+                            plans = b"--plan" in f.read().split(b"\0")  # it runs before any round, with the environment of a first round
+                        ours = env.get(support.MARKER.encode()) == job.marker.encode()  # the pid of a former agent may belong to another process
                         if support.alive(pid) and ours and b"DTRUN_ROUND" in env:
                             self.workers[pid] = -1 if plans else int(env[b"DTRUN_ROUND"])
         living = {pid: r for pid, r in self.workers.items() if r >= 0}
@@ -257,7 +262,7 @@ class Rounds:
 
 
 def finish(*jobs, timeout_s=support.DEADLINE_S):
-    """Results of all jobs; nothing of them may be left (promise P5)."""
+    """Results of all jobs; no process of them may be left (promise P5)."""
     end = time.monotonic() + timeout_s
     results = [job.finish(max(1, end - time.monotonic())) for job in jobs]
     for job in jobs:
@@ -265,15 +270,15 @@ def finish(*jobs, timeout_s=support.DEADLINE_S):
     return results
 
 
-# Says which round it is in (group rank, hosts, round) and stays until the file `go` is there.
+# Prints its round (group rank, hosts, round) and runs until the file `go` exists.
 STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $DTRUN_ROUND" >> "$1/$2"; while [ ! -e "$1/go" ]; do sleep 0.05; done'
 
 
 class Stayers:
-    """One run over hosts whose workers stay, round after round, until they may go."""
+    """One run over several hosts, whose workers run in each round until they are released."""
 
     def __init__(self, net, folder, nnodes, scale=3, options=(), on=None, env=None, meet=None):
-        """meet: options that name the backend and the endpoint."""
+        """meet: options for the back end and the endpoint."""
         self.net, self.folder, self.nnodes, self.scale, self.options, self.env = net, folder, nnodes, scale, options, env
         self.meet = meet or ["--rdzv_backend=c10d", f"--rdzv_endpoint=a:{PORT}", "--rdzv_conf=last_call_timeout=1"]
         self.jobs = {h.name: self.start(h) for h in (on or net.hosts)}
@@ -283,12 +288,12 @@ class Stayers:
                          "sh", "-c", STAY, "x", self.folder, host.name], env=self.env)
 
     def newest(self, name):
-        """(group rank, hosts, round) of what runs on a host, or ran there last."""
+        """(group rank, hosts, round) of the worker that runs on a host, or ran there last."""
         lines = support.lines_of(os.path.join(self.folder, name))
         return tuple(map(int, lines[-1].split())) if lines else (-1, 0, 0)
 
     def wait_round(self, names, newer_than=0, timeout_s=support.DEADLINE_S):
-        """Waits for a round of just these hosts; its number."""
+        """Waits for a round of exactly these hosts; returns its number."""
 
         def there():
             seen = [self.newest(n) for n in names]
@@ -301,13 +306,14 @@ class Stayers:
         support.wait_until(lambda: not any(map(support.alive, support.children(self.jobs[name].agent))), f"the end of the workers on {name}", timeout_s)
 
     def go(self, timeout_s=support.DEADLINE_S):
-        """Lets the workers end; results by host."""
+        """Releases the workers; returns results by host."""
         with open(os.path.join(self.folder, "go"), "w"):
             pass
         return dict(zip(self.jobs, finish(*self.jobs.values(), timeout_s=timeout_s)))
 
 
 def train_on(net, job, out, layout, *rest, options=()):
-    """The jobs of a training run: on each host as many ranks as the layout says; the first host is the endpoint."""
+    """The jobs of a training run. The layout gives the ranks per host; the first host is the
+    endpoint."""
     return [h.job(c10d(PORT, len(layout), *options, f"--nproc_per_node={n}", "train", job, "--output_dir", out, *rest, host="a"))
             for h, n in zip(net.hosts, layout)]

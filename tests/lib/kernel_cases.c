@@ -172,7 +172,7 @@ void case_compare(const struct kernel_case *c, const int64_t *n, const struct ca
         double bound = slack * (case_type_in(m, &case_buf[b]) == DT_BF16 ? c->half : c->bound);
         for (int64_t i = 0; i < case_buf[b].count; i++) {
             double x = case_element(&case_buf[b], m, i), e = fabs(x - case_buf[b].d[i]) / (1 + fabs(case_buf[b].d[i]));
-            if (!(e <= bound)) { /* a nan is off, too */
+            if (!(e <= bound)) { /* also true for a NaN */
                 fail_msg("%s %s %s (%lld, %lld, %lld, %lld): buffer %d [%lld] is %.9g, not %.9g: off by %g, bound %g",
                          who, c->name, m->name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], b,
                          (long long)i, x, case_buf[b].d[i], e, bound);
@@ -181,8 +181,8 @@ void case_compare(const struct kernel_case *c, const int64_t *n, const struct ca
     }
 }
 
-/* Errors of the twin for BF16 against the one for double: what is rounded between two of a
- * case's kernels counts, too. */
+/* Error of the BF16 twin against the double twin. Rounding between two kernels of a case counts,
+ * too. */
 #define TWIN_SLACK 6
 
 void case_reference(const struct kernel_case *c, const int64_t *n, const struct case_mode *m)
@@ -417,8 +417,8 @@ void case_run_embedding(const struct case_run *r)
                                                                       n[4] != 0, r->type, r->grad});
 }
 
-/* rows, V, with gradient, elements between two rows: large ones, which nobody may take for
- * logits */
+/* rows, V, with gradient, elements between two rows; those are large, and no kernel may take them
+ * for logits */
 void case_make_entropy(const int64_t *n)
 {
     case_make(0, n[0] * (n[1] + n[3]), 4, 0);
@@ -452,7 +452,7 @@ void case_run_entropy(const struct case_run *r)
 static void after_entropy(const struct case_run *r)
 {
     int64_t rows = r->n[0], ld = r->n[1] + r->n[3];
-    for (int64_t i = 0; i < rows * ld; i++) { /* between rows anything may stand now */
+    for (int64_t i = 0; i < rows * ld; i++) { /* the gaps between rows may now hold anything */
         if (i % ld >= r->n[1]) {
             size_t size = dt_dtype_size(r->type);
             memset(r->type == DT_F64 ? (char *)&case_buf[0].d[i] : (char *)case_buf[0].x + (size_t)i * size, 0, size);
@@ -471,7 +471,7 @@ static void after_entropy(const struct case_run *r)
     }
 }
 
-/* m and v of adamw */
+/* m and v of AdamW */
 static void make_moments(int64_t count, bool half)
 {
     make_of(half ? COPY : STAT, 1, count, 0.1, 0);
@@ -490,7 +490,7 @@ void case_make_optimizer(const int64_t *n)
     make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
     make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
-    make_of(STAT, 5, n[0], 1, 0); /* its buffer */
+    make_of(STAT, 5, n[0], 1, 0); /* momentum buffer of sgd */
     make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
     make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
@@ -543,9 +543,9 @@ static void after_optimizer(const struct case_run *r)
     }
 }
 
-/* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a
- * model's units; 1 with 64 elements between two; 2 of odd lengths;
- * 3 with three decays; then whether moments are BF16, of units of seven slices */
+/* elements, slices, kind, BF16 moments, units of seven slices. Kind 0: slices of at least 64
+ * elements without gaps, with changing decay, as in a model's units; 1: with gaps of 64 elements;
+ * 2: odd lengths; 3: three decays. */
 enum { MANY_SLICES = 640 };
 
 static void case_make_many(const int64_t *n)
@@ -596,7 +596,7 @@ static void case_run_many(const struct case_run *r)
         first = end;
     }
     r->k->adamw_many(r->s, &(struct dt_adamw_many_args){each, (int)n[1]});
-    memset(each, 0xff, sizeof each); /* it was read */
+    memset(each, 0xff, sizeof each); /* the kernel has read it */
 }
 
 static void after_many(const struct case_run *r)
@@ -604,7 +604,7 @@ static void after_many(const struct case_run *r)
     for (int64_t i = 0; i < r->n[0] && r->type == DT_F64 && r->n[2] != 1; i++) {
         case_buf[6].d[i] = case_buf[0].d[i];
     }
-    int64_t part = r->n[0] / r->n[1] / 64 * 64, first = 0; /* the copy's gaps stay as they were */
+    int64_t part = r->n[0] / r->n[1] / 64 * 64, first = 0; /* gaps of the copy stay as they were */
     for (int64_t s = 0; s < r->n[1] && r->type == DT_F64 && r->n[2] == 1; s++) {
         int64_t end = s + 1 == r->n[1] ? r->n[0] : first + part + (s % 5 - 2) * (part >= 256 ? 64 : 0);
         memcpy(case_buf[6].d + first, case_buf[0].d + first, (size_t)(end - 64 - first) * sizeof(double));
@@ -612,7 +612,7 @@ static void after_many(const struct case_run *r)
     }
 }
 
-/* the last place of a BF16: both sides round once, so a value halfway between two may fall to
+/* the last place of a BF16: both sides round once, so a value half-way between two may round to
  * either */
 #define ULP 0x1p-7
 

@@ -1,8 +1,8 @@
-/* The cases that every kernel of the table goes through, on each backend: inputs from a seed,
- * the call, the reference (the double twin; for BF16 its own twin, once that has been compared
- * with the double one), and the comparison, in which a nan is an error.
+/* The cases that every kernel of the table passes on each backend: inputs from a seed, the call,
+ * the reference, and the comparison, in which a NaN is an error. The reference is the double twin.
+ * For BF16 it is the BF16 twin, after that was compared with the double twin.
  *
- *   case_reference(c, n, m);                  makes inputs and, in double, what is expected
+ *   case_reference(c, n, m);                  makes inputs and, in double, the expected results
  *   case_reset_typed(m);                      inputs in the types of the mode
  *   case_run_host(...), or a device's own way with case_run.on and .side
  *   case_compare(c, n, m, "avx2", 1);
@@ -15,12 +15,12 @@
 
 enum { CASE_BUFFERS = 10, CASE_SHAPE = 6, CASE_SHAPES = 9, CASE_MODES = 3, CASE_ROWS = 8192 };
 
-/* What an element is for decides its type: what flows has the run's type, sums that live on the
- * run's grad type, statistics and masters are F32 and the copies of masters BF16. In a run in
+/* The role of an element decides its type: values in the flow have the run's type, gradient sums
+ * have the grad type, statistics and masters are F32, and copies of masters are BF16. In a run in
  * double all are F64. */
 enum case_kind { FLOWS, GRAD, STAT, COPY };
 
-/* One buffer in three copies: as it was made, in the types of a run, in double. */
+/* One buffer in three copies: as made, in the types of a run, and in double. */
 struct case_buffer {
     double *made, *d;
     void *x;
@@ -29,7 +29,7 @@ struct case_buffer {
 };
 extern struct case_buffer case_buf[CASE_BUFFERS];
 
-/* What is no buffer of elements: ids, and what kernels read and write beside them. */
+/* Values outside of the buffers: ids, and scalars that kernels read and write. */
 struct case_side {
     double half, clip, loss_sum, losses[CASE_ROWS];
     int64_t valid, correct;
@@ -45,26 +45,26 @@ struct case_mode {
 extern const struct case_mode case_modes[CASE_MODES];
 enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *b);
 
-/* What a case's run works with: the typed or the double copies; or, where they are given, copies
- * on a device. */
+/* Where a run of a case works: on the typed or the double copies, or on copies on a device if they
+ * are given. */
 struct case_run {
     struct dt_stream *s;
     const struct dt_kernels *k;
     enum dt_dtype type;
     const int64_t *n;
     enum dt_dtype grad;
-    void *const *on;        /* the buffers on the device, or null */
-    struct case_side *side; /* case_side there */
+    void *const *on;        /* buffers on the device, or null */
+    struct case_side *side; /* case_side on the device */
 };
 
 struct kernel_case {
     const char *name;
     void (*make)(const int64_t *n);
     void (*run)(const struct case_run *r);
-    void (*after)(const struct case_run *r); /* when the run is over and its results are in the
-                                              * host's copies; may be null */
-    double bound;                            /* of |float - double| / (1 + |double|) */
-    double half;                             /* the same of BF16 elements */
+    /* called after the run, with its results in the host's copies; may be null */
+    void (*after)(const struct case_run *r);
+    double bound; /* bound of |float - double| / (1 + |double|) */
+    double half;  /* the same for BF16 elements */
     int64_t shapes[CASE_SHAPES][CASE_SHAPE];
 };
 extern const struct kernel_case kernel_cases[];
@@ -74,24 +74,24 @@ void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
 void case_clear(void);
-/* The typed copies (and the side) as made, rounded to the mode's types; the double ones as
- * these. */
+/* Resets the typed copies (and the side) to the values as made, rounded to the mode's types, and
+ * the double copies to the same values. */
 void case_reset_typed(const struct case_mode *m);
 void case_reset_double(const struct case_mode *m);
 void case_open(struct dt_device *d, const char *name, int threads, struct dt_stream **s);
 void case_close(struct dt_device *d, struct dt_stream *s);
-/* Runs a case on a device of the host, with its kernels or with k. */
+/* Runs a case on a device of the host, with the device's kernels or with k. */
 void case_run_host(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *device,
                    int threads, const struct dt_kernels *k);
-/* Makes the inputs, and in the double copies what is expected. */
+/* Makes the inputs, and the expected results in the double copies. */
 void case_reference(const struct kernel_case *c, const int64_t *n, const struct case_mode *m);
 double case_element(const struct case_buffer *b, const struct case_mode *m, int64_t i);
-/* Compares the typed copies with the double ones: floats to c->bound, BF16 to c->half, both
- * times `slack`. */
+/* Compares the typed copies with the double copies: floats within c->bound, BF16 within c->half,
+ * both times `slack`. */
 void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who,
                   double slack);
 
-/* The cases one by one, for tests that need one of them. */
+/* Single cases, for tests that need only one. */
 void case_make_elements(const int64_t *n);
 void case_make_matmul(const int64_t *n);
 void case_make_column_sum(const int64_t *n);

@@ -1,6 +1,6 @@
-/* Wing and Gong's search (1993): some operation that began before any other ended comes first;
- * try each such, and go on with the rest. Lowe's memory (2017) makes it fast: a set of
- * operations that are done and the value they left need to be looked at once only. */
+/* Wing and Gong's search (1993): some operation that began before any other ended comes first. Try
+ * each of them, and continue with the rest. Lowe's cache (2017) makes the search fast: a set of
+ * completed operations and the value they left need to be visited only once. */
 #include "tests/lib/linear.h"
 
 #include "base/file.h"
@@ -12,14 +12,14 @@
 
 struct search {
     const struct linear_op *ops;
-    size_t count, pending; /* pending: answered operations that are not done */
-    uint64_t *done;        /* a bit per operation, and the value behind them */
+    size_t count, pending; /* pending: operations with an answer that are not completed */
+    uint64_t *done;        /* one bit per completed operation, and behind them the value */
     size_t words;
     XXH128_hash_t *seen;
     size_t seen_count, seen_capacity, budget;
 };
 
-/* What becomes of the value; false: the answer was another one. */
+/* Applies the operation to the value. Returns false if the answer differs. */
 static bool apply(const struct linear_op *o, int64_t *value)
 {
     int64_t old = *value, answer;
@@ -31,7 +31,7 @@ static bool apply(const struct linear_op *o, int64_t *value)
     case LINEAR_ADD:
         answer = *value = (there ? old : 0) + o->value;
         break;
-    case LINEAR_COMPARE_SET: /* of an absent key it gives back what was expected */
+    case LINEAR_COMPARE_SET: /* for an absent key it returns the expected value */
         if (there ? old == o->expected : o->expected == LINEAR_NOTHING) {
             *value = o->value;
         }
@@ -75,7 +75,8 @@ static void grow(struct search *s)
     free(old);
 }
 
-/* Notes what is done with the value it left; false: that was noted before. */
+/* Notes the completed operations with the value they left. Returns false if that state was noted
+ * before. */
 static bool is_new(struct search *s, int64_t value)
 {
     if (s->seen_count * 2 >= s->seen_capacity) {
@@ -105,7 +106,7 @@ static bool search(struct search *s, size_t first, int64_t value)
     while (is_done(s, first)) {
         first++;
     }
-    int64_t end = LINEAR_NEVER; /* the earliest of those that are not done */
+    int64_t end = LINEAR_NEVER; /* the earliest end of an operation that is not completed */
     for (size_t i = first; i < s->count && s->ops[i].start <= end; i++) {
         const struct linear_op *o = &s->ops[i];
         int64_t next = value;

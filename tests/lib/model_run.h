@@ -1,5 +1,5 @@
-/* Runs a chain whole, for tests: one device, all units in memory, forward and backward as a
- * trainer of one rank does them. */
+/* Runs a whole chain for tests: one device, all units in memory, forward and backward as a trainer
+ * with one rank does them. */
 #ifndef DT_TESTS_LIB_MODEL_RUN_H
 #define DT_TESTS_LIB_MODEL_RUN_H
 
@@ -26,7 +26,7 @@ struct model_run {
     struct chain_walk walk;
     bool accumulate;
     struct batch batch;
-    int32_t *ids, *labels; /* those of a model of tokens */
+    int32_t *ids, *labels; /* ids and labels of a model of tokens */
     double *loss_sum, *norm, *clip;
     int64_t *limbs;
     struct {
@@ -71,7 +71,7 @@ static inline bool run_enter(const struct chain_walk *w, const struct block *b, 
     return true;
 }
 
-/* Nothing of a call's memory lives on, but what is made again from PASS_RECOMPUTE to backward. */
+/* Clears the memory of a call, except tensors that PASS_RECOMPUTE restores for backward. */
 static inline void run_call(const struct chain_walk *w, const struct block *b, const struct pass *p)
 {
     chain_call(b, p);
@@ -146,7 +146,7 @@ static inline void run_close(struct model_run *r)
     dt_device_close(&r->device);
 }
 
-/* Element i of a buffer of the run's type. */
+/* Element i of a buffer in the run's type. */
 static inline double run_get(const struct model_run *r, const void *p, int64_t i)
 {
     return r->type == DT_F64 ? ((const double *)p)[i] : (double)((const float *)p)[i];
@@ -177,7 +177,8 @@ static inline double run_value(const struct model_run *r, void *const *units, in
     return run_get(r, units[x->unit], x->offset + e);
 }
 
-/* One micro-batch; nothing but what is said to live on does. Returns the sum of the losses. */
+/* Runs one micro-batch. Only memory that is declared to live on survives. Returns the sum of the
+ * losses. */
 static inline double run_train(struct model_run *r, bool accumulate, double loss_scale)
 {
     const struct walk_loss loss = {.scale = loss_scale, .sum = r->loss_sum};
@@ -189,7 +190,7 @@ static inline double run_train(struct model_run *r, bool accumulate, double loss
     return *r->loss_sum;
 }
 
-/* Forward for evaluation. Returns the sum of the losses. */
+/* Runs forward for evaluation. Returns the sum of the losses. */
 static inline double run_eval(struct model_run *r)
 {
     *r->loss_sum = 0;
@@ -198,7 +199,8 @@ static inline double run_eval(struct model_run *r)
     return *r->loss_sum;
 }
 
-/* Global norm of the gradients times `scale`; clip factor for max_norm left in r->clip. */
+/* Returns the global norm of the gradients times `scale`, and leaves the clip factor for max_norm
+ * in r->clip. */
 static inline double run_norm(struct model_run *r, double scale, double max_norm)
 {
     const struct dt_kernels *k = r->device.kernels;
@@ -215,7 +217,7 @@ static inline double run_norm(struct model_run *r, double scale, double max_norm
     return *r->norm;
 }
 
-/* AdamW with decay on tensors of two and more dimensions. step counts from 1. */
+/* AdamW with decay on tensors of at least two dimensions. step counts from 1. */
 static inline void run_adamw(struct model_run *r, int64_t step, double lr, double beta2, double weight_decay,
                              double grad_scale, bool clip)
 {

@@ -1,11 +1,13 @@
-"""Jobs on several hosts, each played by an agent of this machine: their command lines, their endpoint, their ends."""
+"""Jobs on several hosts, where each host is an agent on this machine: command lines, endpoint,
+ends."""
 
 import random
 import socket
 
 
 def free_port():
-    """A port below those that the kernel gives to outgoing connections: one of these could take it before the first agent does."""
+    """A port below the range for outgoing connections, one of which could take it before the first
+    agent does."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as s:
@@ -33,7 +35,7 @@ def finish(*jobs):
 
 
 NUMBERS = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
-# Says which round it is in and stays until the file `go` is there.
+# Prints its round and runs until the file `go` exists.
 STAY = 'echo "$GROUP_RANK $GROUP_WORLD_SIZE $MASTER_PORT" >> "$1/$2"; while [ ! -e "$1/go" ]; do sleep 0.05; done'
 
 

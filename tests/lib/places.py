@@ -1,4 +1,4 @@
-"""Places that stories make to run in: control groups with little of something, mounts that nobody else sees."""
+"""Surroundings for stories: control groups with a limit, and mounts that no other process sees."""
 
 import contextlib
 import os
@@ -11,7 +11,8 @@ import support
 
 @contextlib.contextmanager
 def control_group(controller, one, two):
-    """A new control group with a limit: file and value in version 1, in version 2; both may be mounted. Skips where that is not allowed."""
+    """A new control group with a limit: file and value in version 1, and in version 2; both may be
+    mounted. Skips the test if that is not allowed."""
     for root, files in ((f"/sys/fs/cgroup/{controller}", one), ("/sys/fs/cgroup", two), ("/sys/fs/cgroup/unified", two)):
         path = f"{root}/dtrun-story-{os.getpid()}"
         try:
@@ -39,7 +40,8 @@ def little_memory(megabytes):
 
 
 def mount_point(folder, name):
-    """A new folder for in_mounts to mount something at. Skips where mounts of one's own are not allowed."""
+    """A new folder where in_mounts can mount something. Skips the test if private mounts are not
+    allowed."""
     point = folder / name
     point.mkdir()
     if in_mounts(f"mount -t tmpfs -o size=64k none '{point}'").returncode != 0:
@@ -48,12 +50,12 @@ def mount_point(folder, name):
 
 
 def in_mounts(line):
-    """Runs a shell's line in a mount namespace of its own: what it mounts is gone at its end."""
+    """Runs a shell line in a mount namespace of its own; its mounts end with it."""
     command = ["unshare", "-m", "sh", "-c", line]
     with subprocess.Popen(command, env=support.clean_env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as p:
         try:
             out, err = p.communicate(timeout=2 * support.DEADLINE_S)
         except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)  # whoever has the pipe keeps us, too
+            os.killpg(p.pid, signal.SIGKILL)  # a process that holds the pipe would block us
             raise
     return subprocess.CompletedProcess(command, p.returncode, out, err)

@@ -1,6 +1,6 @@
-/* Threads that each open a world over one local store and run the trainer. What they leave
- * (losses, weights by logical element) is gathered in shared memory, so it can be compared
- * between any two strategies and world sizes. */
+/* Threads that each open a world over one local store and run the trainer. Their results (losses,
+ * weights by logical element) are gathered in shared memory, so that any two strategies and world
+ * sizes can be compared. */
 #include "ranks.h"
 
 #include "base/file.h"
@@ -90,7 +90,6 @@ void ranks_job(struct job *job)
                                           .collective_timeout_s = 60,
                                           .threads = 1};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
-    job->zero.stage = -1;
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,
                                    .resume = "auto",
@@ -182,7 +181,7 @@ static void after_step(struct trainer *t, const struct trainer_result *r, void *
     }
 }
 
-/* `count` elements of device memory in host memory; the caller frees. */
+/* Copies `count` elements of device memory to host memory, which the caller frees. */
 static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt_dtype type)
 {
     struct pinned_window window;

@@ -58,7 +58,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMo
 
 @functools.cache
 def missing():
-    """Why there can be no cluster here; empty when there can."""
+    """The reason why a cluster is impossible here; empty if it is possible."""
     absent = [p for p in PROGRAMS if shutil.which(p, path=PATH) is None]
     return f"no {' '.join(absent)}: scripts/setup.sh --slurm installs it" if absent else hosts.missing()
 
@@ -129,7 +129,7 @@ class Slurm:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
 
     def run(self, words, env=None, timeout_s=60, host=1, cwd=None):
-        """The same, to its end: returncode, stdout, stderr."""
+        """Runs a program on a host to its end; returns returncode, stdout, stderr."""
         p = self.popen(words, env, host, cwd)
         try:
             out, err = p.communicate(timeout=timeout_s)
@@ -140,17 +140,17 @@ class Slurm:
         return subprocess.CompletedProcess(words, p.returncode, out, err)
 
     def submit(self, words, env=None, cwd=None):
-        """sbatch; the job's number."""
+        """Runs sbatch; returns the job's number."""
         p = self.run(["sbatch", "--parsable", *words], env, cwd=cwd)
         assert p.returncode == 0, p
         return p.stdout.strip()
 
     def job(self, job):
-        """What `scontrol show job` says, as a dictionary."""
+        """The output of `scontrol show job`, as a dictionary."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run(["scontrol", "show", "job", "-o", job]).stdout))
 
     def wait_job(self, job, states=("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"), timeout_s=90):
-        """Waits until the job is in one of these states; what scontrol says then."""
+        """Waits until the job is in one of these states; returns the output of scontrol."""
         return wait_until(lambda: (found := self.job(job)).get("JobState") in states and found, f"job {job} {'/'.join(states)}", timeout_s, 0.1)
 
     def processes(self, name):
@@ -163,7 +163,7 @@ class Slurm:
         return found
 
     def logs(self):
-        """The daemons' last words, for a failure."""
+        """The last lines of the daemons' logs, for a failure."""
         text = ""
         for name in sorted(os.listdir(self.dir + "/log")):
             with open(f"{self.dir}/log/{name}", errors="replace") as f:

@@ -1,7 +1,9 @@
-"""What stories share: where the programs are, starting dtrun, finding what it left behind, waiting for something to be true.
+"""Shared by stories: paths of the programs, starting dtrun, finding processes that it left, waiting
+for a condition.
 
-Programs come from the build folder, environment variable B (default build). Every process started here carries a marker variable,
-so that whatever is left of it can be found and ended by its pid. Waits have generous deadlines and end as soon as they can.
+Programs come from the build folder, environment variable B (default build). Every process started
+here carries a marker variable, so that its remains can be found and ended by their pids. Waits have
+generous deadlines and end as soon as they can.
 """
 
 import contextlib
@@ -21,13 +23,14 @@ BIN = os.path.join(BUILD, "bin")
 TOOLS = os.path.join(BUILD, "tools")
 DTRUN = os.path.join(BIN, "dtrun")
 PYTHON = sys.executable
-DEADLINE_S = 60 * (5 if os.environ.get("SAN") else 1)  # for whatever must happen at all; sanitizers have it happen slowly
+DEADLINE_S = 60 * (5 if os.environ.get("SAN") else 1)  # for any event that must happen; sanitizers make it slow
 MARKER = "STORY_MARKER"
-# What the surroundings of a test could say to a launcher; where plan files lie is the test runner's to say.
+# Variables that could steer a launcher. The folder of plan files stays, because the test runner
+# sets it.
 FOREIGN = ("PET_", "DTRUN_", "SLURM_", "PMI", "OMPI_", "MPI_", "LSB_", "LSF_", "JSM_", "PBS_", "JOB_COMPLETION_INDEX", "TORCHELASTIC_", "TORCH_ELASTIC",
            "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "NODE_RANK", "STORY_")
 
-for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # tests may run under nohup or in the background, but what they start does not
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # programs must not inherit that a test runs under nohup or in the background
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
@@ -43,17 +46,18 @@ def program(name):
 
 
 def clean_env(extra=None, marker=None):
-    """Our environment without what would steer a launcher, with a marker and `extra` (a value of None removes)."""
+    """Our environment without variables that steer a launcher, with a marker and `extra` (a value
+    of None removes a variable)."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) or k == "DTRUN_CACHE"}
     env.setdefault("OMP_NUM_THREADS", "1")
-    env["DTRUN_DEVICE"] = "cpu"  # also where a GPU is
+    env["DTRUN_DEVICE"] = "cpu"  # even if there is a GPU
     env[MARKER] = marker or uuid.uuid4().hex
     env.update(extra or {})
     return {k: str(v) for k, v in env.items() if v is not None}
 
 
 def state_of(pid):
-    """The letter that ps shows, or None when the process is gone."""
+    """The process's state as in ps; None when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             return f.read().rpartition(")")[2].split()[0]
@@ -83,7 +87,7 @@ def marked(marker):
 
 
 def parent_of(pid):
-    """Or None when the process is gone."""
+    """The parent's pid; None when the process is gone."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             return int(f.read().rpartition(")")[2].split()[1])
@@ -100,7 +104,7 @@ def children(pid):
 
 
 def wait_until(condition, what, timeout_s=DEADLINE_S, step_s=0.01):
-    """Waits for condition() to give something true, and returns it."""
+    """Waits until condition() returns a true value, and returns that value."""
     end = time.monotonic() + timeout_s
     while True:
         value = condition()
@@ -133,7 +137,8 @@ class Result:
 
 
 class Job:
-    """A running dtrun: its process is the guard, `agent` its child. End it with finish() or by leaving the `with` block."""
+    """A running dtrun: its process is the guard, `agent` its child. End it with finish() or by
+    leaving the `with` block."""
 
     def __init__(self, args, env=None, cwd=None, stdin=subprocess.DEVNULL, start_new_session=False, executable=None):
         self.env = clean_env(env)
@@ -153,7 +158,7 @@ class Job:
         self.process.send_signal(number)
 
     def finish(self, timeout_s=DEADLINE_S, input=None):
-        """Waits for the end; what it said and its exit code."""
+        """Waits for the end; returns its output and its exit code."""
         try:
             out, err = self.process.communicate(input=input, timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -166,7 +171,7 @@ class Job:
         return marked(self.marker)
 
     def wait_gone(self, timeout_s=DEADLINE_S):
-        """Waits until nothing of the job runs."""
+        """Waits until no process of the job runs."""
         wait_until(lambda: not self.survivors(), "the end of all its processes", timeout_s)
 
     def kill(self):
@@ -186,7 +191,7 @@ class Job:
 
 
 def fill_stderr(pid):
-    """Fills the pipe that is the standard error of the process: its next line waits for a reader."""
+    """Fills the pipe of the process's standard error, so that its next line waits for a reader."""
     fd = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -195,7 +200,7 @@ def fill_stderr(pid):
 
 
 def run(args, env=None, cwd=None, timeout_s=DEADLINE_S, input=None, executable=None):
-    """Runs dtrun (or `executable`) to its end; fails when something of it is left then."""
+    """Runs dtrun (or `executable`) to its end; fails if it leaves a process."""
     with Job(args, env, cwd, subprocess.PIPE if input is not None else subprocess.DEVNULL, executable=executable) as job:
         result = job.finish(timeout_s, input)
         job.wait_gone()
@@ -213,7 +218,8 @@ def script(folder, name, text):
 
 @contextlib.contextmanager
 def as_nobody():
-    """A folder that everybody may enter with a copy of dtrun, and the words (for `executable`, setpriv) that run it without rights; skips without root."""
+    """A folder with a copy of dtrun that every user may enter, and the command (for `executable`,
+    setpriv) that runs it without rights; skips the test without root."""
     import pytest
 
     if os.geteuid() != 0:
@@ -227,7 +233,7 @@ def as_nobody():
 
 
 def cannot_trace():
-    """Why strace cannot make calls fail here; None when it can."""
+    """The reason why strace cannot make calls fail here; None if it can."""
     strace = shutil.which("strace")
     if not strace:
         return "strace is not installed"

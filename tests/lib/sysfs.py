@@ -1,4 +1,5 @@
-"""Trees of files as /sys has them, for --numa_binding: nodes, cores, caches and PCI devices that a test describes."""
+"""Trees of files like /sys, for --numa_binding: nodes, cores, caches and PCI devices that a test
+describes."""
 
 import os
 
@@ -22,11 +23,14 @@ def put(path, text):
 
 
 class Machine:
-    """CPUs by (socket, node, complex, core, thread); a device is the node that the kernel says for it, -1 for none."""
+    """CPUs by (socket, node, complex, core, thread). A device is given by its node in the kernel;
+    -1: none."""
 
     def __init__(self, sockets=1, nodes=1, complexes=1, cores=4, threads=1, devices=(), split_threads=False, offline=(), bare_nodes=(), possible=None):
-        """Counts are of each socket's nodes, each node's complexes and so on; `cores` may be a list, one number per complex. split_threads: the second
-        threads of all cores come after all first ones, as on most machines; offline: CPUs that are switched off; bare_nodes: nodes with memory only."""
+        """Counts are nodes per socket, complexes per node and so on; `cores` may be a list, one
+        number per complex. split_threads: the second threads of all cores come after all first
+        threads, as on most machines. offline: CPUs that are switched off. bare_nodes: nodes with
+        memory only."""
         total = sockets * nodes * complexes
         cores = cores if isinstance(cores, list) else [cores] * total
         self.devices, self.nodes, self.cpus = list(devices), {n: set() for n in [*range(sockets * nodes), *bare_nodes]}, {}

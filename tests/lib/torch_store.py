@@ -1,7 +1,7 @@
-"""Drives a store server with PyTorch's own client, in one process that imports torch once: every call of the client, the prefix store, a
-timed-out wait, and two rounds of a gloo job of two ranks that find the store as workers of a launcher do. Prints one line per part.
-Usage: torch_store.py SERVE_STORE   (needs torch; run by story_store_pytorch.py)
-"""
+"""Tests a store server with PyTorch's own client, in one process that imports torch once: every
+call of the client, the prefix store, a timed-out wait, and two rounds of a gloo job with two ranks,
+which find the store as workers of a launcher do. Prints one line per part. Usage: torch_store.py
+SERVE_STORE   (needs torch; run by story_store_pytorch.py) """
 
 import datetime
 import os
@@ -35,7 +35,7 @@ def calls(port):
     store.multi_set(["m1", "m2"], ["x", "yy"])
     assert store.multi_get(["m1", "m2"]) == [b"x", b"yy"]
     keys = store.num_keys()
-    assert keys == 7, keys  # init/ is counted too
+    assert keys == 7, keys  # init/ counts, too
     assert store.delete_key("m1") and not store.delete_key("m1")
     big = bytes(range(256)) * 20000
     store.set("big", big)
@@ -95,7 +95,7 @@ def rank_main(rank, port, offset):
 
 
 def job(port, offset):
-    """Two ranks, forked: torch is imported already."""
+    """Two ranks, forked, because torch is imported already."""
     pids = []
     for rank in range(2):
         pid = os.fork()
@@ -124,7 +124,7 @@ def main():
         port = int(server.stdout.readline())
         job(port, 0)
         new_round(server)
-        job(port, 10)  # the same keys again: stale ones would name peers that are gone
+        job(port, 10)  # the same keys again: stale values would name peers that are gone
         new_round(server)
         print("gloo ok")
         sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""What stories about `train` share: a little text, a tiny job, hashes, the pages of running workers."""
+"""Shared by stories about `train`: a little text, a tiny job, hashes, the pages of running
+workers."""
 
 import json
 import mmap
@@ -14,7 +15,7 @@ import support
 PHASES = ["none", "start", "forward", "backward", "step", "evaluation", "save", "exit"]
 PHASE_AT, STEP_AT, ORDER_AT = 48, 40, 16  # base/page.h
 
-# fsync takes its time while the file is there, so that a save can be met.
+# fsync is slow while the file exists, so that a test can act during a save.
 SLOW_DISK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +42,8 @@ int fdatasync(int fd)
 
 
 def slow_disk(folder):
-    """(gate, library): a library for LD_PRELOAD, which needs the gate's path in SLOW_DISK; while that file is there, fsync takes its time."""
+    """(gate, library): a library for LD_PRELOAD that needs the gate's path in SLOW_DISK. fsync is
+    slow while the gate exists."""
     source, library = os.path.join(str(folder), "slow.c"), os.path.join(str(folder), "slow.so")
     with open(source, "w") as f:
         f.write(SLOW_DISK)
@@ -66,7 +68,8 @@ def make_data(folder, seed=1, files=12):
 
 
 def make_job(folder, name="job.json", steps=60, **sections):
-    """A job file of a tiny model over the data in `folder`; keyword arguments add to its sections."""
+    """A job file of a tiny model over the data in `folder`; keyword arguments add to its
+    sections."""
     data = make_data(folder)
     job = {
         "model": {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 16, "vocab_size": 256},
@@ -88,8 +91,8 @@ def make_job(folder, name="job.json", steps=60, **sections):
 
 
 def train(job, out, ranks=2, strategy=None, sets=(), options=(), env=None, timeout_s=support.DEADLINE_S, cwd=None, restarts=0):
-    """Runs a job to its end under dtrun. One that comes through must have used so many restarts (None: any): a rank of an undisturbed job that crashes
-    would go unseen otherwise, since dtrun makes up for it."""
+    """Runs a job to its end under dtrun. A job that succeeds must have used so many restarts (None:
+    any). Otherwise the crash of a rank could pass unnoticed, because dtrun restarts it."""
     args = [*options, f"--nproc_per_node={ranks}", "train", job, "--output_dir", out]
     if strategy:
         args += ["--mode", strategy]
@@ -104,9 +107,9 @@ def train(job, out, ranks=2, strategy=None, sets=(), options=(), env=None, timeo
 
 
 def restarts_used(out):
-    """Of the last launch that ended, as its agent says in events.jsonl."""
+    """The restarts of the last launch that ended, from events.jsonl."""
     with open(os.path.join(str(out), "events.jsonl")) as f:
-        ends = [json.loads(line) for line in f if '"event":"end"' in line]  # a launch before may have been killed in the middle of a line
+        ends = [json.loads(line) for line in f if '"event":"end"' in line]  # an earlier launch may have been killed in the middle of a line
     return ends[-1]["restarts"]
 
 
@@ -123,7 +126,8 @@ def hash_of(out):
 
 
 def metrics(out, key="loss"):
-    """{step: value} of all lines that have the key; a later line for a step replaces an earlier one."""
+    """{step: value} of all lines that have the key; a later line for a step replaces an earlier
+    one."""
     values = {}
     with open(os.path.join(str(out), "metrics.jsonl")) as f:
         for line in f:
@@ -134,7 +138,8 @@ def metrics(out, key="loss"):
 
 
 def history(out):
-    """[first step, world size] of each round that trained, in order. Rounds are counted from 1 again where hosts gave up a run that nobody could go on with."""
+    """[first step, world size] of each round that trained, in order. Rounds count from 1 again if
+    hosts gave up a run that no host could continue."""
     worlds, rounds, seen = {}, [], set()
     with open(os.path.join(str(out), "events.jsonl")) as f:
         for row in map(json.loads, f):
@@ -147,7 +152,8 @@ def history(out):
 
 
 def last_step(out, steps):
-    """The step that a job of `steps` steps ends at whose hosts came and went: their samples stay, so on fewer ranks those that are left are more steps."""
+    """The last step of a job of `steps` steps whose hosts came and went. The number of samples
+    stays the same, so the remaining samples take more steps on fewer ranks."""
     left = at = ranks = 0
     for step, world in history(out):
         left = left - (step - at) * ranks if step > 0 else steps * world
@@ -156,7 +162,8 @@ def last_step(out, steps):
 
 
 class Page:
-    """Reads (never writes) the page of a running worker, of which `fd` is a descriptor here if its rank is known."""
+    """Reads (never writes) the page of a running worker; `fd` is its descriptor here if the rank is
+    known."""
 
     def __init__(self, pid, fd=None, rank=None):
         self.pid, self.rank = pid, rank
@@ -186,7 +193,7 @@ class Page:
 
 
 def worker_at(jobs, step):
-    """The page of a worker of one of the jobs that came so far."""
+    """The page of a worker of one of the jobs that has come to this step."""
 
     def find():
         for job in jobs:
@@ -203,7 +210,8 @@ def worker_at(jobs, step):
 
 
 def one_host(folder, job):
-    """A function of the number of ranks: hash and losses of the job on one host, made when first asked for."""
+    """A function of the number of ranks: hash and losses of the job on one host, computed on first
+    use."""
     made = {}
 
     def of(ranks):
@@ -218,7 +226,7 @@ def one_host(folder, job):
 
 
 def pages(job, ranks):
-    """Pages of the workers that run now, by rank; None while a round is not whole."""
+    """Pages of the workers that run now, by rank; None while the round is incomplete."""
     found = {}
     for pid in support.children(job.agent_pid):
         try:
@@ -230,7 +238,8 @@ def pages(job, ranks):
 
 
 def wait_pages(job, ranks, step):
-    """Pages of all workers, by rank, once each of them is at this step; fails when the job ends before."""
+    """Pages of all workers, by rank, when each of them has reached this step; fails if the job ends
+    before."""
     job.agent_pid = job.agent
 
     def there():
@@ -244,7 +253,8 @@ def wait_pages(job, ranks, step):
 
 
 def software_gpu_place(folder, **job):
-    """(folder, job file) with a dtrun and, as the worker beside it, the train that computes on the software GPU. More of the job: as make_job takes it."""
+    """(folder, job file). The folder has a dtrun, with the train that computes on the software GPU
+    beside it. Keyword arguments are those of make_job."""
     made = make_job(folder, **job)
     (folder / "bin").mkdir()
     shutil.copy2(support.program("dtrun"), folder / "bin" / "dtrun")
@@ -253,7 +263,8 @@ def software_gpu_place(folder, **job):
 
 
 def check_timeline(out, rank, steps, units, micro_steps=1):
-    """The file of a rank under full_shard has these steps only: lanes in order, each unit computed and reduced as often as it should be, and nothing before what it needs."""
+    """Checks the trace of a rank under full_shard: only these steps, lanes in order, each unit
+    computed and reduced as often as it should be, and no entry before its dependencies."""
     with open(os.path.join(str(out), f"timeline-rank-{rank}.json")) as f:
         events = json.load(f)["traceEvents"]
     assert [e["args"]["count"] for e in events if e["name"] == "missing"] == [0]
@@ -262,7 +273,7 @@ def check_timeline(out, rank, steps, units, micro_steps=1):
     assert {e["args"]["step"] for e in spans} == set(steps)
 
     def before(a, b):
-        return a["ts"] + a["dur"] <= b["ts"] + 1  # a microsecond: as they are printed
+        return a["ts"] + a["dur"] <= b["ts"] + 1  # a microsecond, the precision of the file
 
     for lane in range(4):
         own = [e for e in spans if e["tid"] == lane]

@@ -266,6 +266,8 @@ CHECKPOINTS = {
     "bf16": ("zero1", 3, [PRECISION["bf16"], "training.optimizer_state_dtype=bf16"],
              [("zero1", 3), ("zero2", 2), ("single_device", 1)]),
 }
+# Keys of FSDP and DeepSpeed that a saved job had beside ours; since then it has ours alone, which are compared.
+MOVED = {"fsdp.sharding_strategy": None, "zero_optimization.stage": None, "mixed_precision.param_dtype": None, "bf16.enabled": False}
 OF_A_LAUNCH = ("run_id", "launch", "hash")  # of a manifest: names that each launch makes up, and the checksum over all
 
 
@@ -320,7 +322,7 @@ def compare_manifests(a, b):
     before_job, now_job = before.pop("job"), now.pop("job")
     differ = [k for k in sorted({*before, *now}) if k not in OF_A_LAUNCH and before.get(k) != now.get(k)]
     differ += [f"job.{s}.{k}" for s, section in before_job.items() if isinstance(section, dict)
-               for k, value in section.items() if now_job.get(s, {}).get(k, "missing") != value]
+               for k, value in section.items() if now_job.get(s, {}).get(k, MOVED.get(f"{s}.{k}", "missing")) != value]
     return "differs in " + ", ".join(differ) if differ else "the same"
 
 

@@ -1,5 +1,5 @@
-/* The loops that touch tensors for the runtime: compiled with all sanitizers, unlike the rest of
- * it. */
+/* The runtime's loops over tensors. Unlike the rest of the runtime they are compiled with all
+ * sanitizers. */
 #include "tests/softgpu/runtime.h"
 
 #include <string.h>

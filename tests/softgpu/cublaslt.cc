@@ -1,14 +1,14 @@
-/* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the
- * software GPU's streams. Wrong use is an error status or the end of the process, so that what a
- * library might forgive is found: operands that are not aligned as promised, leading dimensions
- * that do not fit, a workspace that is too small, memory that is not the device's, an algorithm
- * that was proposed for another number of multiprocessors. Sums go over k in fp32, in vectors of
- * eight, an order of its own as the real library's is. Epilogues see sums that are not rounded
- * yet.
+/* cublasLt for tests: the functions that kernels/cuda uses, under their own names, on the software
+ * GPU's streams. Wrong use gives an error status or ends the process, so it finds misuse that the
+ * library might forgive: operands that are not aligned as promised, leading dimensions that do not
+ * fit, a workspace that is too small, memory that is not the device's, an algorithm that was
+ * proposed for another number of multiprocessors. Sums go over k in fp32, in vectors of eight: an
+ * order of its own, like the real library's. Epilogues see sums before rounding.
  *
- * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3",
- * both operands' transposes (N, T), m, n, k as the library is told them, and the multiprocessors
- * that it was told of (0: all). SOFTGPU_LT_NONE=1: it has no algorithm for anything. */
+ * SOFTGPU_LT_LOG names a file that gets a line for each product: "product NT 64 96 32 sms 3". It
+ * shows both operands' transposes (N, T), m, n and k as given to the library, and the requested
+ * number of multiprocessors (0: all). With SOFTGPU_LT_NONE=1 there is no algorithm for any
+ * product. */
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -28,10 +28,10 @@
 namespace
 {
 
-/* Three algorithms, each with sums in an order of its own. SOFTGPU_LT_FAST=1|2|3 makes the
- * others slow; SOFTGPU_LT_EPILOGUE=fast all products without an epilogue beyond the bias, =slow
- * those with one. */
-#ifdef SOFTGPU_TSAN /* everything is slow there */
+/* Three algorithms, each with its own order of sums. SOFTGPU_LT_FAST=1|2|3 makes the two others
+ * slow. SOFTGPU_LT_EPILOGUE=fast makes all products slow whose epilogue is at most a bias,
+ * SOFTGPU_LT_EPILOGUE=slow those with a larger epilogue. */
+#ifdef SOFTGPU_TSAN /* under this sanitizer everything is slow */
 enum { PROPOSALS = 3, SLOW_US = 50000, SLOW_EPILOGUE_US = 100000 };
 #else
 enum { PROPOSALS = 3, SLOW_US = 3000, SLOW_EPILOGUE_US = 6000 };
@@ -42,7 +42,7 @@ struct description {
     cublasOperation_t first, second;
     cublasLtEpilogue_t epilogue;
     void *bias, *aux;
-    int bias_type, aux_type; /* -1: that of the result */
+    int bias_type, aux_type; /* -1: the result's type */
     int64_t aux_ld;
     int32_t sm_target; /* 0: all */
 };
@@ -129,7 +129,7 @@ float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t
     return out;
 }
 
-/* Beyond the bias? */
+/* Whether the epilogue is more than a bias. */
 bool is_more(cublasLtEpilogue_t e)
 {
     return e != CUBLASLT_EPILOGUE_DEFAULT && e != CUBLASLT_EPILOGUE_BIAS;
@@ -150,8 +150,8 @@ bool has_aux(cublasLtEpilogue_t e)
     return e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
-/* The thread sanitizer does not watch the loops, which would take a hundred times as long: it is
- * told of the columns that they touch. */
+/* The thread sanitizer does not watch the loops, which would take a hundred times as long. So the
+ * columns they touch are reported to it. */
 void tell_sanitizer(const work *w)
 {
     size_t in = size_of(w->a_type), out = size_of(w->d_type);
@@ -184,7 +184,7 @@ void tell_sanitizer(const work *w)
     }
 }
 
-/* The tanh form, and its slope. */
+/* The tanh form and its derivative. */
 float gelu(float x)
 {
     return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
@@ -207,7 +207,7 @@ void wait_as_asked(const work *w)
     }
 }
 
-/* Sums over k of one operand's rows. */
+/* Sums one operand's rows over k. */
 void put_bias_gradient(const work *w, const float *rows, int64_t count, int64_t padded)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -226,7 +226,7 @@ void run(void *argument)
     int64_t padded = (w->k + 7) / 8 * 8;
     wait_as_asked(w);
     if (w->workspace_bytes > 0) {
-        memset(w->workspace, 0xa5, w->workspace_bytes); /* nobody else may keep anything there */
+        memset(w->workspace, 0xa5, w->workspace_bytes); /* destroys whatever a program kept there */
     }
     float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded);
     float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded);
@@ -235,7 +235,7 @@ void run(void *argument)
         for (int64_t i = 0; i < w->m; i++) {
             float x = w->alpha * dot(a + i * padded, b + j * padded, padded, w->algorithm);
             x += has_bias(w->epilogue) ? get(w->bias, w->bias_type, i) : 0.0f;
-            /* with 0 it is not read */
+            /* if beta is 0, c is not read */
             x += w->beta != 0.0f ? w->beta * get(w->c, w->d_type, j * w->ldc + i) : 0.0f;
             if (w->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                 put(w->aux, w->d_type, j * w->aux_ld + i, x);
@@ -274,16 +274,16 @@ bool on_device(const void *p, size_t alignment, const char *what)
     return true;
 }
 
-/* The largest power of two, up to 256, that divides an address; the library takes null for the
- * best. */
+/* The largest power of two, up to 256, that divides an address. The library counts null as the best
+ * alignment. */
 uint64_t alignment_of(const void *p)
 {
     uint64_t bits = (uint64_t)(uintptr_t)p | 256;
     return bits & -bits;
 }
 
-/* As cublasLt.h has it: vectors and the auxiliary matrix are of the result's type, and that
- * one's leading dimension is a multiple of 8. */
+/* As in cublasLt.h: vectors and the auxiliary matrix have the result's type, and that matrix has a
+ * leading dimension that is a multiple of 8. */
 bool epilogue_fits(const description *p, const layout *d)
 {
     if (!is_more(p->epilogue)) {
@@ -295,7 +295,7 @@ bool epilogue_fits(const description *p, const layout *d)
             (p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && (p->aux_type < 0 || p->aux_type == (int)d->type)));
 }
 
-/* A description and three layouts that fit together; fills in sizes. */
+/* Checks that a description and its three layouts fit together, and fills in the sizes. */
 bool sizes(const description *p, const layout *a, const layout *b, const layout *c, const layout *d, work *w)
 {
     bool ta = p->first == CUBLAS_OP_T, tb = p->second == CUBLAS_OP_T;
@@ -318,7 +318,7 @@ template <typename T> bool take(T *to, const void *from, size_t size)
     return true;
 }
 
-/* How many multiprocessors are left for a product; all of them is what is told by nothing. */
+/* Sets how many multiprocessors a product may use. Setting none means all. */
 bool take_target(int32_t *to, const void *from, size_t size)
 {
     int device = 0, all = 0;
@@ -332,7 +332,7 @@ bool take_target(int32_t *to, const void *from, size_t size)
     return true;
 }
 
-/* One write, as several processes have the same file. */
+/* Writes with one call, because several processes share the file. */
 void note(const description *p, const work *w)
 {
     const char *path = getenv("SOFTGPU_LT_LOG");
@@ -358,9 +358,9 @@ cublasStatus_t status(bool good)
 
 extern "C" {
 
-/* asked for in this process, for tests that count */
+/* calls in this process, for tests that count */
 uint64_t softgpu_lt_products, softgpu_lt_proposals, softgpu_lt_epilogues;
-/* kernels that had been launched when a product was described last */
+/* number of kernel launches when a product was last described */
 uint64_t softgpu_lt_described_at;
 extern uint64_t softgpu_launch_count;
 
@@ -476,9 +476,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
     }
 }
 
-/* An algorithm: its number, the multiprocessors and the alignments it was proposed for: of
- * matrices as promised, of an epilogue's memory as the description shows it. Sums in place are
- * forbidden to us, so a wish that allows them is refused. */
+/* An algorithm: its number, and the multiprocessors and alignments for which it was proposed.
+ * Alignments of matrices are those promised; alignments of an epilogue's memory are those in the
+ * description. The project forbids split sums in place, so a preference that allows them is
+ * refused. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,

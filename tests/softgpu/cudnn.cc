@@ -1,15 +1,17 @@
 /* cuDNN for tests: the backend functions that kernels/cuda uses, under their own names, on the
- * software GPU's streams. It takes descriptors apart as the library does: attributes of the
- * wrong type or count, tensors that do not fit together, operations that read what nothing wrote
- * and packs that lack an address are refused, and what only wrong use of memory can be ends the
- * process. Which graphs the library has engines for is unit_dnn.c's question; this one makes two
- * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is
- * engine i / 2 with its one knob at i % 2. SOFTGPU_CUDNN: a version (91000), "work N" (an engine
- * wants N MiB for each sequence), "engines N" (so many proposals for every graph, not two), or
- * "WHERE N": what gives status N, of create, graph, heuristics, plan (the plan of each graph's
- * first proposal), last (that of its last one) and execute. SOFTGPU_CUDNN_FAST=i makes proposals
- * but i slow, SOFTGPU_CUDNN_SHAKY=i gives i other bits each time, SOFTGPU_CUDNN_NOTED=i has its
- * engine say so. */
+ * software GPU's streams. It checks descriptors as the library does. It refuses attributes of the
+ * wrong type or count, tensors that do not fit together, operations that read what no operation
+ * wrote, and packs without an address. A mistake that can only be wrong use of memory ends the
+ * process. Which graphs the real library supports is tested by unit_dnn.c. This one makes two
+ * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is engine
+ * i / 2 with its one knob at i % 2.
+ *
+ * SOFTGPU_CUDNN holds one of: a version (91000); "work N" (an engine needs N MiB per sequence);
+ * "engines N" (so many proposals for every graph instead of two); "WHERE N" (status N from WHERE,
+ * one of create, graph, heuristics, plan (the plan of each graph's first proposal), last (the plan
+ * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow.
+ * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
+ * makes its engine declare that. */
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -33,7 +35,7 @@ enum {
     KNOBS = 2,
     MAGIC = 0x646e6e
 };
-#ifdef SOFTGPU_TSAN /* everything is slow there */
+#ifdef SOFTGPU_TSAN /* under this sanitizer everything is slow */
 enum { SLOW_US = 50000 };
 #else
 enum { SLOW_US = 5000 };
@@ -41,7 +43,7 @@ enum { SLOW_US = 5000 };
 
 struct descriptor;
 
-/* An operation or a part of one, before it is looked at whole. */
+/* An operation or a part of one, before it is checked as a whole. */
 struct parts {
     int mode, type;
     int64_t axis;
@@ -52,18 +54,16 @@ struct parts {
 struct descriptor {
     int magic, type;
     bool final;
-    unsigned set; /* tensors: which attributes were given */
+    unsigned set; /* for tensors: the attributes that were set */
     softgpu_dnn_tensor tensor;
     parts op;
     softgpu_dnn_graph *graph; /* of a graph, a configuration, a plan */
-    descriptor *of;           /* a question's graph; a plan's configuration */
+    descriptor *of;           /* the graph of a heuristics query; the configuration of a plan */
     void *handle;
     size_t work_bytes;
-    int engine;                       /* of a configuration, and a plan: which proposal it is */
-    int64_t index, knob, value;       /* of an engine; of a knob's choice: which knob, and its
-                                       * value */
-    descriptor *made_of, *choices[8]; /* of a configuration that was not proposed: its engine and
-                                       * knobs */
+    int engine;                       /* the proposal of a configuration or plan */
+    int64_t index, knob, value;       /* an engine's index; a knob choice's knob and value */
+    descriptor *made_of, *choices[8]; /* a configuration built by hand: its engine and knobs */
     int64_t count;
     int64_t uids[SOFTGPU_DNN_TENSORS];
     void *addresses[SOFTGPU_DNN_TENSORS], *work;
@@ -77,7 +77,7 @@ struct handle {
 
 __thread char last_error[200];
 int executions, plans, late_plans; /* atomic */
-int ran[PROPOSALS_MOST];           /* atomic: of the executions, by proposal */
+int ran[PROPOSALS_MOST];           /* atomic; executions by proposal */
 
 int refuse(int status, const char *why)
 {
@@ -91,7 +91,7 @@ const char *wish(void)
     return text != nullptr ? text : "";
 }
 
-/* The status that is asked for here; 0: none. */
+/* The status requested for this function; 0: none. */
 int wished_status(const char *where)
 {
     char name[16];
@@ -99,7 +99,7 @@ int wished_status(const char *where)
     return sscanf(wish(), "%15s %d", name, &status) == 2 && strcmp(name, where) == 0 ? status : 0;
 }
 
-/* Is it the proposal that the variable names? */
+/* Whether the variable names this proposal. */
 bool wished_proposal(const char *variable, int proposal)
 {
     const char *text = getenv(variable);
@@ -176,7 +176,7 @@ bool set_tensor(descriptor *d, int name, int kind, int64_t count, const void *va
     }
 }
 
-/* Descriptors that say how: a mode and a type that is computed in. */
+/* Descriptors of a method: a mode and a compute type. */
 bool set_how(descriptor *d, int name, int kind, int64_t count, const void *values)
 {
     switch (name) {
@@ -206,7 +206,7 @@ bool set_how(descriptor *d, int name, int kind, int64_t count, const void *value
 bool set_operation(descriptor *d, int name, int kind, int64_t count, const void *values)
 {
     static const struct {
-        int name, type, place, refers; /* place: 0 to 2 inputs, 3 the output, 4 how */
+        int name, type, place, refers; /* place: 0 to 2 inputs, 3 output, 4 method */
     } all[] = {
         {DT_DNN_OPERATION_MATMUL_ADESC, DT_DNN_OPERATION_MATMUL, 0, DT_DNN_TENSOR},
         {DT_DNN_OPERATION_MATMUL_BDESC, DT_DNN_OPERATION_MATMUL, 1, DT_DNN_TENSOR},
@@ -268,13 +268,13 @@ bool add_operation(softgpu_dnn_graph *g, const descriptor *d)
             written = written || g->ops[k].output == op->inputs[i];
         }
         if (op->inputs[i] >= 0 && g->tensors[op->inputs[i]].nowhere && !written) {
-            return false; /* it reads what nothing wrote */
+            return false; /* it reads a tensor that no operation wrote */
         }
     }
     op->output = number_of(g, d->op.out);
     for (int k = 0; k < g->op_count; k++) {
         if (g->ops[k].output == op->output) {
-            return false; /* two write it */
+            return false; /* two operations write the tensor */
         }
     }
     g->op_count++;
@@ -320,7 +320,7 @@ int set_pack(descriptor *d, int name, int kind, int64_t count, const void *value
 
 /* ---- finalizing ---- */
 
-/* An engine's and a knob's numbers; a configuration's engine and knobs. */
+/* Sets the numbers of an engine or a knob, or the engine and knobs of a configuration. */
 bool set_configuration(descriptor *d, int name, int kind, int64_t count, const void *values)
 {
     int knob = 0;
@@ -352,7 +352,7 @@ bool set_configuration(descriptor *d, int name, int kind, int64_t count, const v
     }
 }
 
-/* A configuration by its numbers: what was proposed, and nothing else. */
+/* Finalizes a configuration built by hand. Only one that was proposed is valid. */
 int finalize_configuration(descriptor *d)
 {
     if (d->made_of == nullptr) {
@@ -368,8 +368,8 @@ int finalize_configuration(descriptor *d)
     return 0;
 }
 
-/* What can be asked of a configuration, its engine and its knob: the library fills in
- * descriptors that are there. */
+/* Returns the attributes of a configuration, its engine and its knob. The library fills in
+ * descriptors that exist already. */
 int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t *count, void *values)
 {
     int number = 0;
@@ -478,8 +478,8 @@ bool fits_reduction(const descriptor *d)
     return is_real(&p->in[0]->tensor) && is_real(&p->out->tensor);
 }
 
-/* Here it always swaps the last two dimensions; of a tensor in memory the strides must say the
- * same. */
+/* Reshape always swaps the last two dimensions here. For a tensor in memory the strides must
+ * agree. */
 bool fits_reshape(const descriptor *d)
 {
     if (d->op.in[0] == nullptr || d->op.out == nullptr) {
@@ -501,7 +501,7 @@ bool fits_tensor(const descriptor *d)
     return d->set == 31 && (d->tensor.nowhere || is_real(&d->tensor));
 }
 
-/* What an engine of the library would want: backward that does not add up in fp32 keeps the
+/* Work memory of an engine of the library: a backward pass that does not add up in fp32 keeps the
  * gradient of the scores. */
 size_t work_of(const softgpu_dnn_graph *g)
 {
@@ -511,7 +511,7 @@ size_t work_of(const softgpu_dnn_graph *g)
     for (int i = 0; i < g->op_count; i++) {
         const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0],
                                  *y = &g->tensors[g->ops[i].output];
-        /* dq, from keys that were turned */
+        /* dq, from transposed keys */
         if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == DT_DNN_BFLOAT16) {
             size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
             bytes += (size_t)(y->dims[0] * y->dims[1]) * t * t * 2;
@@ -586,7 +586,7 @@ int softgpu_dnn_late_plans(void)
 
 size_t cudnnGetCudartVersion(void)
 {
-    return 99000; /* nobody has its NVRTC */
+    return 99000; /* no system has the NVRTC of this version */
 }
 
 size_t cudnnGetVersion(void)
@@ -750,7 +750,7 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
         return refuse(NOT_FINALIZED, "asked before it is finalized");
     }
     if (d->type == DT_DNN_ENGINEHEUR && name == DT_DNN_ENGINEHEUR_RESULTS && kind == DT_DNN_TYPE_DESCRIPTOR) {
-        /* Shapes that the library does not take have no engine. */
+        /* Shapes that the library does not support have no engine. */
         if (wished_status("heuristics") != 0 && d->op.mode == DT_DNN_HEUR_A) {
             return refuse(wished_status("heuristics"), "no heuristics");
         }

@@ -18,7 +18,7 @@ static __thread int current;
 
 cudaError_t softgpu_error(cudaError_t rc)
 {
-    if (rc != cudaSuccess) { /* cudaErrorNotReady too, as the real one does */
+    if (rc != cudaSuccess) { /* stores cudaErrorNotReady too, as the real runtime does */
         last = rc;
     }
     return rc;
@@ -45,7 +45,7 @@ long softgpu_setting(const char *name, long fallback)
     return text != nullptr && *text != '\0' ? atol(text) : fallback;
 }
 
-/* ---- what cudaFuncSetAttribute allowed ---- */
+/* ---- dynamic shared memory that cudaFuncSetAttribute allowed ---- */
 
 enum { KERNELS_MAX = 1024 };
 static struct softgpu_lock kernel_lock;
@@ -55,8 +55,8 @@ static struct {
 } kernels[KERNELS_MAX];
 static int kernel_count;
 
-/* Kernels whose code is there: the first launch of any other loads it, which the driver does
- * while all wait. */
+/* Kernels whose code is loaded. The first launch of any other kernel loads its code, for which the
+ * real driver makes all streams wait. */
 static const void *loaded[KERNELS_MAX];
 static int loaded_count;
 
@@ -106,7 +106,8 @@ cudaError_t softgpu_fails(const char *function)
     return (cudaError_t)error;
 }
 
-/* Those that softgpu_enter hears of; who is not called through it says so itself. */
+/* Whether softgpu_enter reports this function as a set-up. Functions that do not pass it report
+ * themselves. */
 static bool belongs_before(const char *function)
 {
     static const char *const names[] = {"cudaMalloc",
@@ -143,7 +144,7 @@ void softgpu_setup(const char *function)
     int fd = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     if (fd >= 0) {
         char line[100];
-        /* one write, as several processes have the same file */
+        /* one write, because several processes share the file */
         int size = snprintf(line, sizeof line, "%s\n", function);
         if (write(fd, line, (size_t)size) != size) {
             softgpu_die("SOFTGPU_SETUPS=%s: cannot be written", path);
@@ -159,7 +160,7 @@ void softgpu_setup_by_name(const char *function)
     }
 }
 
-/* What CUDA_VISIBLE_DEVICES leaves of SOFTGPU_DEVICES. */
+/* The devices of SOFTGPU_DEVICES that CUDA_VISIBLE_DEVICES leaves visible. */
 static void look(struct dt_gpu_visible *seen)
 {
     int count = (int)softgpu_setting("SOFTGPU_DEVICES", 1);
@@ -177,7 +178,7 @@ static int device_count(void)
     return seen.count;
 }
 
-/* The machine's number of a device that is seen as `device`. */
+/* The machine's number of the visible device `device`. */
 static int number_of(int device)
 {
     struct dt_gpu_visible seen;

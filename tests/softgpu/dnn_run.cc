@@ -1,5 +1,5 @@
-/* Runs a graph of the fake cuDNN. Compiled with all sanitizers, so that they see which tensors
- * it touches. */
+/* Runs a graph of the fake cuDNN. Compiled with all sanitizers, so that they see which tensors are
+ * touched. */
 #include "tests/softgpu/dnn_run.h"
 
 #include <cuda_bf16.h>
@@ -25,9 +25,9 @@ double rounded(double x, int type)
                                    : x;
 }
 
-struct values { /* of a tensor, tight */
+struct values { /* values of a tensor, without gaps */
     double *at;
-    int64_t step[4]; /* 0 where a dimension is 1, so that it repeats */
+    int64_t step[4]; /* 0 if a dimension is 1, so that its value repeats */
 };
 
 void lay(values *v, const tensor *t)
@@ -117,7 +117,7 @@ void pointwise(const softgpu_dnn_op *op, const tensor *y, const values *in, doub
     });
 }
 
-/* A head of the second operand serves as many of the first as there are more of these. */
+/* If the first operand has more heads, each head of the second operand serves several of them. */
 void matmul(const tensor *x, const tensor *w, const tensor *y, const values *in, double *out)
 {
     int64_t i = 0, ratio = y->dims[1] / w->dims[1];
@@ -132,7 +132,7 @@ void matmul(const tensor *x, const tensor *w, const tensor *y, const values *in,
     });
 }
 
-/* Each element of y is of a run of neighbours of x, in each dimension. */
+/* Each element of y reduces a run of neighbouring elements of x in each dimension. */
 void reduce(int mode, const tensor *x, const tensor *y, const values *in, double *out)
 {
     int64_t to[4] = {y->dims[1] * y->dims[2] * y->dims[3], y->dims[2] * y->dims[3], y->dims[3], 1}, run[4];
@@ -166,7 +166,7 @@ void softgpu_dnn_run(void *argument)
         usleep((useconds_t)j->slow_us);
     }
     if (j->work_bytes > 0) {
-        memset(j->work, 0xa5, j->work_bytes); /* nobody else may keep anything there */
+        memset(j->work, 0xa5, j->work_bytes); /* destroys whatever a program kept there */
     }
     for (int i = 0; i < g->tensor_count; i++) {
         all[i].at = nullptr;

@@ -1,4 +1,4 @@
-/* What the fake cuDNN runs: tensors of four dimensions and operations between them, as a test's
+/* The work of the fake cuDNN: tensors of four dimensions and operations between them, as a test's
  * graph describes them. */
 #ifndef DT_TESTS_SOFTGPU_DNN_RUN_H
 #define DT_TESTS_SOFTGPU_DNN_RUN_H
@@ -20,12 +20,12 @@ struct softgpu_dnn_op {
     enum softgpu_dnn_kind kind;
     int mode; /* enum dt_dnn_pointwise or dt_dnn_reduction */
     int64_t axis;
-    int inputs[3], output; /* numbers of tensors; -1: none. Of a selection: x, b, mask */
+    int inputs[3], output; /* indices of tensors; -1: none. A selection has x, b and mask */
 };
 
 enum { SOFTGPU_DNN_TENSORS = 64, SOFTGPU_DNN_OPS = 32 };
 
-/* A graph by value, as a plan keeps it. */
+/* A graph as a value, which a plan copies. */
 struct softgpu_dnn_graph {
     struct softgpu_dnn_tensor tensors[SOFTGPU_DNN_TENSORS];
     struct softgpu_dnn_op ops[SOFTGPU_DNN_OPS];
@@ -34,17 +34,17 @@ struct softgpu_dnn_graph {
 
 struct softgpu_dnn_job {
     struct softgpu_dnn_graph graph;
-    void *memory[SOFTGPU_DNN_TENSORS];   /* of each tensor that lies somewhere */
-    double numbers[SOFTGPU_DNN_TENSORS]; /* of each that is by value, as it was when the job was
-                                          * given */
+    void *memory[SOFTGPU_DNN_TENSORS]; /* for each tensor in memory */
+    /* for each tensor that is a number: its value when the job was submitted */
+    double numbers[SOFTGPU_DNN_TENSORS];
     void *work;
     size_t work_bytes;
-    int slow_us;    /* it takes so much longer */
-    uint64_t noise; /* not 0: added to a result's bits, as if its sums had no order */
+    int slow_us;    /* extra time that the job takes */
+    uint64_t noise; /* not 0: changes the bits of results, like sums in no fixed order */
 };
 
-/* Computes in double, operation by operation; each result is rounded to its tensor's type. Host
- * functions: the argument is a job; the second deletes it. */
+/* Computes in double, operation by operation, and rounds each result to its tensor's type. Both are
+ * host functions whose argument is a job; the second deletes it. */
 void softgpu_dnn_run(void *job);
 void softgpu_dnn_forget(void *job);
 

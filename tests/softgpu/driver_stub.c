@@ -1,7 +1,7 @@
-/* libcuda.so.1 for a machine without a GPU: enough of the driver's names that cuDNN compiles
- * kernels for a GPU that is only described to it and makes plans of them. It finds no device,
- * "loads" any kernel and runs none. In C: the calls' arguments are the driver's ABI, cut to
- * those that are written. */
+/* A libcuda.so.1 for a machine without a GPU. It has enough of the driver's functions for cuDNN to
+ * make plans and compile kernels for a GPU that is only described to it. It finds no device,
+ * "loads" any kernel and runs none. Written in C: the arguments of calls follow the driver's ABI,
+ * reduced to those that are written. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,14 +11,14 @@ enum { OK = 0, NO_DEVICE = 100, NOT_SUPPORTED = 801 };
 #define EXPORT __attribute__((visibility("default")))
 #define STUB(name) int name(void)
 
-/* What nobody may come to. */
+/* Functions that must not be called. */
 #define REFUSED(name)                                                                                                  \
     EXPORT STUB(name);                                                                                                 \
     EXPORT STUB(name)                                                                                                  \
     {                                                                                                                  \
         return NOT_SUPPORTED;                                                                                          \
     }
-/* What succeeds, and hands a number out where `out` says so. */
+/* Functions that succeed and return a number in `out`. */
 #define GIVEN(name, type, value)                                                                                       \
     EXPORT int name(type *out);                                                                                        \
     EXPORT int name(type *out)                                                                                         \
@@ -89,7 +89,7 @@ EXPORT int cuGetErrorString(int error, const char **out)
     return OK;
 }
 
-/* The runtime inside of cuDNN asks for everything by name when it starts. */
+/* The runtime inside cuDNN looks up every function by name when it starts. */
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *found);
 EXPORT int cuGetProcAddress(const char *name, void **out, int version, uint64_t flags);
 

@@ -1,5 +1,5 @@
-/* Events: two counters, of records put into streams and of records that ran. They lie in pages
- * of a memfd, so that another process can wait for them. */
+/* An event is two counters: records put into streams, and records that ran. They lie in pages of a
+ * memfd, so that another process can wait for them. */
 #include "tests/softgpu/event.h"
 
 #include "tests/softgpu/lock.h"
@@ -13,7 +13,7 @@
 static struct softgpu_lock lock;
 static struct softgpu_event_state *table;
 static int table_fd = -1;
-static int event_count; /* atomic; those of other processes, too */
+static int event_count; /* atomic; includes events of other processes */
 
 static struct softgpu_event *event_of(cudaEvent_t e, const char *function)
 {
@@ -25,7 +25,7 @@ static struct softgpu_event *event_of(cudaEvent_t e, const char *function)
     return x;
 }
 
-/* A free place in the table; -1 for none. */
+/* A free slot in the table; -1: none. */
 static int take_slot(void)
 {
     int slot = -1;
@@ -69,8 +69,8 @@ int softgpu_events(void)
     return __atomic_load_n(&event_count, __ATOMIC_RELAXED);
 }
 
-/* A wait that begins or ends in a capture. A stream that is captured waits for places of its own
- * graph only; they come before it anyway. */
+/* A wait whose record or stream is in a capture. A captured stream can wait only for nodes of its
+ * own graph, and the order of the graph ensures that anyway. */
 static cudaError_t wait_captured(struct softgpu_stream *s, const struct softgpu_event *e)
 {
     uint64_t own = softgpu_capture_of(s);
@@ -120,8 +120,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     if (e->map != nullptr) {
         munmap(e->map, SOFTGPU_EVENTS_BYTES);
     } else {
-        /* Streams may still hold records and waits of it, which the real runtime allows: the
-         * slot is used again when they are through. */
+        /* Streams may still hold records and waits of the event, which the real runtime allows. The
+         * slot is reused after they have run. */
         softgpu_wait_all();
         __atomic_store_n(&e->state->used, 0, __ATOMIC_RELEASE);
     }
@@ -140,7 +140,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
     e->captured = softgpu_capture_of(s);
-    if (e->captured != 0) { /* a place in the graph; nothing that anybody outside can wait for */
+    if (e->captured != 0) { /* a node of the graph, for which nothing outside can wait */
         return softgpu_capture_state(s);
     }
     struct softgpu_entry x = {};
@@ -180,8 +180,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
-    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the
-                             * capture */
+    /* a node of a graph cannot be queried; the attempt breaks the capture */
+    if (e->captured != 0) {
         return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE);
@@ -199,8 +199,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (e == nullptr) {
         return rc == cudaSuccess ? cudaErrorInvalidResourceHandle : rc;
     }
-    if (e->captured != 0) { /* a place in a graph: nobody can ask for it, and who does breaks the
-                             * capture */
+    /* a node of a graph cannot be waited for; the attempt breaks the capture */
+    if (e->captured != 0) {
         return softgpu_capture_break(e->captured, cudaErrorCapturedEvent);
     }
     uint32_t recorded = __atomic_load_n(&e->state->recorded, __ATOMIC_ACQUIRE), done;

@@ -1,4 +1,4 @@
-/* An event as this process knows it, and the table that its state lies in. */
+/* An event as this process knows it, and the table with the states of events. */
 #ifndef DT_TESTS_SOFTGPU_EVENT_H
 #define DT_TESTS_SOFTGPU_EVENT_H
 
@@ -11,13 +11,13 @@ static_assert(sizeof(struct softgpu_event_state) <= 64, "fits its place");
 struct softgpu_event {
     uint64_t magic;
     struct softgpu_event_state *state;
-    void *map; /* another process's table, or null */
+    void *map; /* the mapped table of another process, or null */
     int slot;
     unsigned flags;
-    uint64_t captured; /* the capture that its last record went into; 0: none */
+    uint64_t captured; /* the capture that contains its last record; 0: none */
 };
 
 struct softgpu_event *softgpu_event_make(struct softgpu_event_state *state, int slot, unsigned flags);
-int softgpu_event_table(void); /* this process's memfd */
+int softgpu_event_table(void); /* memfd of this process's table */
 
 #endif

@@ -1,8 +1,8 @@
-/* One block at a time, its threads as fibers. Which thread goes on when one waits is the
- * schedule (SOFTGPU_ORDER):
- *   0  ascending, warps in step: the simplest, for debugging
- *   1  blocks and threads descending, and one warp runs ahead as far as it can
- *   2+ as 1, from a random place in a random direction (SOFTGPU_SEED)
+/* One block at a time, its threads as fibers. When a thread waits, the schedule (SOFTGPU_ORDER)
+ * decides which thread goes on:
+ *   0   ascending, warps in step: the simplest, for debugging
+ *   1   blocks and threads descending, and one warp runs ahead as far as it can
+ *   2+  as 1, from a random place in a random direction (SOFTGPU_SEED)
  * A missing barrier mostly passes with 0 and gives wrong values with the others. */
 #include "tests/softgpu/executor.h"
 
@@ -34,15 +34,14 @@ struct thread {
     enum state state;
     const char *file, *operation; /* where it waits */
     int line;
-    int copy_first, copy_count, copy_group; /* of its late copies; groups committed so far */
+    int copy_first, copy_count, copy_group; /* its asynchronous copies; groups committed so far */
 };
 
 struct warp {
     unsigned lanes, runnable, done;
-    struct softgpu_group groups[GROUPS]; /* in flight where the mask is not 0 */
+    struct softgpu_group groups[GROUPS]; /* in use if the mask is not 0 */
     unsigned syncs;                      /* groups so far */
-    char clocks[SYNCS][8];               /* addresses for the thread sanitizer, one after the
-                                          * other */
+    char clocks[SYNCS][8];               /* one address per barrier, for the thread sanitizer */
 };
 
 struct machine {
@@ -55,14 +54,14 @@ struct machine {
     const struct softgpu_work *work;
     int thread_count, warp_count, running, done;
     int order, direction, first_lane, first_warp;
-    int waiting, voted; /* in the barrier */
-    unsigned barriers;  /* passed so far */
+    int waiting, voted; /* threads in the barrier; how many of them passed true */
+    unsigned barriers;  /* barriers passed so far */
     int votes[2];
     const char *barrier_file;
     int barrier_line;
     char barrier_clock[2][8], begin_clock[8], end_clock[8];
     uint64_t random;
-    int rotation; /* of threads over fibers, for the thread sanitizer */
+    int rotation; /* shifts threads over fibers, for the thread sanitizer */
 };
 
 __thread struct machine *own;
@@ -82,8 +81,7 @@ uint64_t next_random(struct machine *m)
     return x ^ x >> 31;
 }
 
-/* The first set bit from `start` on, in the direction of this block, around the end; -1 for
- * none. */
+/* The first set bit from `start`, in the direction of this block, with wrap-around; -1: none. */
 int scan(unsigned bits, int start, int direction)
 {
     if (bits == 0) {
@@ -107,7 +105,7 @@ int pick_in_warp(struct machine *m, int w, int from)
     return lane < 0 ? -1 : w * 32 + lane;
 }
 
-/* Warps from `w` on, in this block's direction. */
+/* The next thread of warps from `w` on, in this block's direction. */
 int pick_from_warp(struct machine *m, int w, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -120,7 +118,7 @@ int pick_from_warp(struct machine *m, int w, int count)
     return -1;
 }
 
-/* Who runs after the running thread, which waits or is done; -1: nobody can. */
+/* The thread that runs after the current one, which waits or is done; -1: no thread can run. */
 int pick(struct machine *m)
 {
     int w = m->running >> 5, lane = m->running & 31;
@@ -159,9 +157,9 @@ void restore_index()
 void fiber_main(void *argument);
 
 #ifdef SOFTGPU_TSAN
-/* No fiber runs two threads of a block, so that the sanitizer tells them apart. From order 2 on
- * a thread has another fiber in each block, so that it tells two blocks' threads of the same
- * index apart, too. */
+/* Number of fibers that the sanitizer must tell apart: no fiber runs two threads of a block. From
+ * order 2 on a thread has another fiber in each block, so that threads of the same index in two
+ * blocks are told apart, too. */
 int watched_count(const struct machine *m)
 {
     return m->thread_count > 64 || m->order < 2 ? m->thread_count : 64;
@@ -181,7 +179,7 @@ struct fiber *opened(struct machine *m, struct fiber *f)
     return f;
 }
 
-/* Leaves the fiber of a thread that waits, or is done, for the next thread. */
+/* Leaves the fiber of a thread that waits or is done, for the next thread. */
 void leave(struct machine *m, bool done)
 {
     int next = pick(m);
@@ -305,8 +303,8 @@ void run_block(struct machine *m)
     choose_schedule(m);
     m->done = m->waiting = m->voted = 0;
     if (shared_begin(w->shared_bytes)) {
-        tsan_release(m->begin_clock); /* for this block's threads the arena is new; what other
-                                       * blocks did is not in it */
+        /* the arena is new for this block's threads; accesses of other blocks do not count */
+        tsan_release(m->begin_clock);
     }
     for (int i = 0; i < m->warp_count; i++) {
         int left = m->thread_count - i * 32;
@@ -354,8 +352,8 @@ void softgpu_execute(const struct softgpu_work *w)
     }
 #ifdef SOFTGPU_TSAN
     for (int i = 0; i < watched_count(m); i++) {
-        opened(m, &m->fibers[i]); /* by none of the kernel's threads: who opens one is ordered
-                                   * before it */
+        /* the opener is not a thread of the kernel, and is ordered before it */
+        opened(m, &m->fibers[i]);
     }
 #endif
     tsan_release(m->begin_clock);
@@ -412,15 +410,15 @@ void softgpu_die(const char *fmt, ...)
     text[n] = '\n';
     if (write(2, text, (size_t)n + 1) < 0) {
     }
-    /* Not abort: the line is the message, a core of a thousand stacks helps nobody. Nor _exit,
-     * of which the thread sanitizer has its own. */
+    /* Not abort: the line is the message, and a core dump of a thousand stacks has no use. Not
+     * _exit either, because the thread sanitizer replaces it. */
     syscall(SYS_exit_group, SOFTGPU_EXIT);
     __builtin_unreachable();
 }
 
 /* ---- barriers and warps ---- */
 
-/* Literals, of which another translation unit may have its own. */
+/* Compares strings: equal literals of two translation units may have different addresses. */
 static bool same(const char *a, const char *b)
 {
     return a == b || strcmp(a, b) == 0;
@@ -429,7 +427,7 @@ static bool same(const char *a, const char *b)
 int softgpu_barrier(const char *file, int line, int x)
 {
     struct machine *m = own;
-    unsigned turn = m->barriers & 1;
+    unsigned parity = m->barriers & 1;
     if (m->done > 0) {
         softgpu_die("a thread returned before __syncthreads at line %d", line);
     }
@@ -439,12 +437,12 @@ int softgpu_barrier(const char *file, int line, int x)
     } else if (m->barrier_line != line || !same(m->barrier_file, file)) {
         softgpu_die("threads meet at different __syncthreads: lines %d and %d", line, m->barrier_line);
     }
-    tsan_release(m->barrier_clock[turn]);
+    tsan_release(m->barrier_clock[parity]);
     m->voted += x != 0;
     if (++m->waiting < m->thread_count) {
         wait_as(m, IN_BARRIER, "__syncthreads", file, line);
     } else {
-        m->votes[turn] = m->voted;
+        m->votes[parity] = m->voted;
         m->voted = m->waiting = 0;
         m->barriers++;
         for (int i = 0; i < m->warp_count; i++) {
@@ -452,11 +450,11 @@ int softgpu_barrier(const char *file, int line, int x)
         }
         m->warps[m->running >> 5].runnable &= ~(1u << (m->running & 31));
     }
-    tsan_acquire(m->barrier_clock[turn]);
-    return m->votes[turn];
+    tsan_acquire(m->barrier_clock[parity]);
+    return m->votes[parity];
 }
 
-/* A call: with the thread sanitizer on, gcc takes no fence in code that is watched. */
+/* A call, because gcc with the thread sanitizer accepts no fence in instrumented code. */
 void softgpu_fence(void)
 {
     static char clock[8];
@@ -536,7 +534,7 @@ void softgpu_collect(unsigned mask, const char *operation, const char *file, int
     }
 }
 
-/* ---- late copies ---- */
+/* ---- asynchronous copies ---- */
 
 void softgpu_copy_begin(void *dst, const void *src, int source_bytes)
 {

@@ -1,4 +1,4 @@
-/* Switching stacks, with the calls that each sanitizer wants around it. */
+/* Switches stacks, with the calls that each sanitizer needs around a switch. */
 #include "tests/softgpu/fiber.h"
 
 #include "tests/softgpu/sanitize.h"
@@ -9,15 +9,16 @@
 #include <sys/mman.h>
 
 #define STACK_BYTES ((size_t)256 << 10)
-/* Stacks lie a power of two apart. Were their tops in use at the same offset, too, all would share
- * one set of each cache, and every switch would miss it. */
+/* Stacks lie a power of two apart. If the used parts of all stacks had the same offset, they would
+ * share one set of each cache, and every switch would miss the cache. */
 #define SHIFT_BYTES ((size_t)448)
 #define SHIFTS ((size_t)64 << 10)
 
 #if defined(__x86_64__)
 
 extern "C" void softgpu_switch(void **save, void *load);
-/* Saves what the calling convention keeps, takes the other stack, returns there. */
+/* Saves the registers that the calling convention preserves, changes the stack, and returns
+ * there. */
 __asm__(".text\n"
         ".globl softgpu_switch\n"
         ".type softgpu_switch, @function\n"
@@ -50,7 +51,7 @@ static void begin_switch(struct fiber *from, struct fiber *to)
 #endif
 }
 
-/* On the new stack; fake: what begin_switch stored when this fiber was left. */
+/* Called on the new stack. fake: stored by begin_switch when this fiber was left. */
 static void end_switch(void *fake)
 {
     (void)fake;
@@ -110,8 +111,8 @@ int fiber_open(struct fiber *f, void (*entry)(void *argument), void *argument)
 #if defined(__x86_64__)
     static __thread size_t opened;
     void **top = (void **)(stack + STACK_BYTES - opened++ * SHIFT_BYTES % SHIFTS / 64 * 64);
-    *--top = nullptr;             /* a return address would stand here: rsp is 8 mod 16 at entry */
-    *--top = (void *)first_entry; /* what the switch returns to */
+    *--top = nullptr;             /* place of a return address, so that rsp is 8 mod 16 at entry */
+    *--top = (void *)first_entry; /* where the switch returns to */
     for (int i = 0; i < 6; i++) {
         *--top = nullptr;
     }

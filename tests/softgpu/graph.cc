@@ -1,7 +1,6 @@
-/* Graphs: what a capturing stream is given is kept with copies of its arguments, and put into a
- * stream again as often as it is launched. Nodes run in the order in which they were captured. A
- * capture is of one stream; what the real runtime forbids meanwhile breaks it, and breaks it
- * here. */
+/* Graphs: a capturing stream keeps its entries with copies of their arguments. Each launch of the
+ * graph puts them into a stream again. Nodes run in the order of their capture. A capture covers
+ * one stream. Calls that the real runtime forbids during a capture break it here, too. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -15,12 +14,12 @@ struct node {
     unsigned char *call;
 };
 
-struct softgpu_nodes { /* shared by a capture or graph, what was made of it, and launches that
-                        * are in a stream */
+/* shared by a capture or graph, its executable graphs, and their launches in streams */
+struct softgpu_nodes {
     uint32_t users;
     struct node *node;
     int count, room;
-    char clock[8]; /* who used it, for who frees it */
+    char clock[8]; /* orders its users before the thread that frees it */
 };
 
 struct softgpu_capture {
@@ -44,8 +43,8 @@ static struct softgpu_capture *captures[CAPTURES];
 static uint64_t capture_count;
 
 extern "C" {
-uint64_t softgpu_graph_launches, softgpu_graphs; /* of this process, for tests that count:
-                                                  * launches; graphs that can be launched now */
+/* of this process, for tests that count: launches; executable graphs that exist */
+uint64_t softgpu_graph_launches, softgpu_graphs;
 }
 
 /* ---- nodes ---- */
@@ -110,7 +109,7 @@ uint64_t softgpu_capture_of(struct softgpu_stream *s)
     return c != nullptr ? c->number : 0;
 }
 
-/* Under the lock; null: it has ended. */
+/* The caller holds the lock. Null: the capture has ended. */
 static struct softgpu_capture *find(uint64_t number)
 {
     for (int i = 0; i < CAPTURES; i++) {
@@ -326,7 +325,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
     return rc;
 }
 
-/* One that is under way runs to its end. */
+/* A launch that is under way runs to its end. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     cudaError_t rc = destroy(exec, EXEC_MAGIC, "cudaGraphExecDestroy");

@@ -1,5 +1,5 @@
-/* Arithmetic that nvcc knows and the host's compiler does not. Fast forms are exact here;
- * nothing is contracted. */
+/* Arithmetic functions of nvcc for the host's compiler. Fast variants are exact here, and nothing
+ * is contracted. */
 #ifndef DT_TESTS_SOFTGPU_INTRINSICS_H
 #define DT_TESTS_SOFTGPU_INTRINSICS_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* glibc owns these names */
+/* glibc uses these names */
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)
 #define __logf(x) logf(x)

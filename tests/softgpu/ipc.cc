@@ -1,4 +1,4 @@
-/* Memory and events for other processes: a handle names the memfd, which the other one opens by
+/* Memory and events for other processes. A handle names the memfd, which the other process opens by
  * /proc/PID/fd/N. */
 #include "tests/softgpu/event.h"
 #include "tests/softgpu/runtime.h"
@@ -28,7 +28,7 @@ static uint64_t inode_of(int fd)
     return fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* -1 when the process is gone, or its descriptor stands for something else by now. */
+/* Returns -1 if the process is gone, or its descriptor refers to another file now. */
 static int open_of(int pid, int fd, uint64_t inode)
 {
     char path[64];
@@ -53,7 +53,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *p)
     if (softgpu_find(p, 1, &b) != SOFTGPU_DEVICE || b.imported) {
         return softgpu_refuse(cudaErrorInvalidValue, "cudaIpcGetMemHandle: not this process's device memory");
     }
-    /* of the whole allocation, also when p lies inside */
+    /* the whole allocation, even if p lies inside it */
     struct memory_handle h = {b.size_bytes, inode_of(b.fd), getpid(), b.fd, b.device};
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);

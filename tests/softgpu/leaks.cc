@@ -1,5 +1,5 @@
-/* What a process that ends well has left on its GPU is a mistake: in a longer one it would add
- * up. Who fails may leave what it cannot give back any more. */
+/* A process that ends with success must leave nothing on its GPU: in a longer process the leak
+ * would grow. A process that fails may leave what it cannot free any more. */
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/softgpu.h"
 

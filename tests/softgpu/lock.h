@@ -1,5 +1,5 @@
-/* A lock and waits by system calls: pthread's would order everything in the eyes of the thread
- * sanitizer and hide missing event waits. */
+/* A lock and waits by system calls. Those of pthread would order everything for the thread
+ * sanitizer, and would hide missing event waits. */
 #ifndef DT_TESTS_SOFTGPU_LOCK_H
 #define DT_TESTS_SOFTGPU_LOCK_H
 
@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Until *word is not `value`, or some time has passed. Words may lie in memory of several
- * processes. */
+/* Waits until *word is not `value`, or some time has passed. Words may lie in memory shared by
+ * several processes. */
 static inline void softgpu_word_wait(const uint32_t *word, uint32_t value)
 {
     struct timespec limit = {0, 50000000};

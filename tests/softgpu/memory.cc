@@ -1,6 +1,6 @@
-/* Device and pinned memory. An allocation ends at a page that nobody may touch, and is 0xff
- * until it is written; what was freed is a fault for a while. Device memory is a memfd, which
- * another process opens by /proc/PID/fd/N: nothing is left of it after a crash. */
+/* Device and pinned memory. An allocation ends at a guard page and holds 0xff until it is written.
+ * Access to freed memory is a fault for a while. Device memory is a memfd, which another process
+ * opens by /proc/PID/fd/N; nothing of it is left after a crash. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -20,9 +20,9 @@ const size_t PAGE = 4096, ALIGN = 256;
 struct softgpu_lock lock;
 struct softgpu_block blocks[BLOCKS_MAX];
 int block_count;
-size_t device_bytes; /* in use */
+size_t device_bytes; /* bytes in use */
 struct softgpu_block freed[FREED_MAX];
-unsigned freed_count; /* so far */
+unsigned freed_count; /* number of allocations freed so far */
 
 size_t round_up(size_t n, size_t to)
 {
@@ -34,8 +34,8 @@ size_t memory_total(void)
     return (size_t)softgpu_setting("SOFTGPU_MEMORY_MB", 8192) << 20;
 }
 
-/* What others hold of the device: MiB in the file that SOFTGPU_HELD names, as long as it is
- * there. */
+/* Memory of the device that others hold: MiB in the file that SOFTGPU_HELD names, while the file
+ * exists. */
 size_t held(void)
 {
     const char *path = getenv("SOFTGPU_HELD");
@@ -48,7 +48,7 @@ size_t held(void)
     return (size_t)mib << 20;
 }
 
-/* Maps `size_bytes` so that they end at a guard page. */
+/* Maps `size_bytes` bytes that end at a guard page. */
 bool map_block(struct softgpu_block *b, int fd, size_t size_bytes)
 {
     size_t size = round_up(size_bytes > 0 ? size_bytes : 1, ALIGN), pages = round_up(size, PAGE);
@@ -78,14 +78,14 @@ bool keep(const struct softgpu_block *b)
     return true;
 }
 
-/* What is mapped before it, and the slack up to the guard page, is nobody's. */
+/* The mapping before the block, and the slack up to the guard page, are off limits. */
 void poison(const struct softgpu_block *b)
 {
     asan_poison(b->map, (size_t)(b->begin - b->map));
     asan_poison(b->begin + b->size_bytes, (size_t)(b->map + b->map_bytes - PAGE - b->begin) - b->size_bytes);
 }
 
-/* The newest of what was freed keep their addresses, with nothing behind them: whoever uses them
+/* The latest freed allocations keep their addresses without memory behind them. So a use after free
  * meets a fault, and not another allocation. */
 void retire(const struct softgpu_block *b)
 {

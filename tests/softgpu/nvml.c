@@ -1,20 +1,23 @@
-/* A stand-in for libnvidia-ml.so.1, and for the four calls of libcuda.so.1 that say where GPUs
- * sit, found by LD_LIBRARY_PATH, that answers what a file says. The file is SOFTGPU_NVML's, of
- * lines "key value", read anew at every call, so that a test may change what a GPU does while a
- * program runs. Without a key a healthy GPU of its own answers.
+/* A stand-in for libnvidia-ml.so.1, and for the four calls of libcuda.so.1 that tell where GPUs
+ * are. Programs find it by LD_LIBRARY_PATH. Its answers come from the file SOFTGPU_NVML, with lines
+ * "key value". The file is read again at every call, so that a test may change what a GPU does
+ * while a program runs. A GPU without keys is healthy.
  *
- *     init 18                       nvmlInit gives 18
- *     count 4                       driver, cuda, count: of the host
- *     0.name NVIDIA H200            of GPU 0: name, uuid, serial, bus, total, used, ... as the functions below ask
- *     2.error 15                    GPU 2 answers 15 to everything, its handle first
- *     2.late 15                     the same, but its handle is given; who waits for its events is told so, too
- *     0.parts 2, 0.uuid1 MIG-...    MIG cut GPU 0 into parts; the UUID of part 1. Part k is compute instance 0 of GPU instance k + 7
- *     0.processes 4242:1000,77:5    pid:bytes
- *     0.1 nvlink                    0 reaches 1 by NVLink; "bus": not so; "none": not at all
- *     event 1.79                    the first wait for events tells of Xid 79 of GPU 1; "event 1.79 x" once more, and so on for each new line;
- *                                   "event 1.95.8" of GPU instance 8
- *     cuda_init 999, cuda_sees 3    what CUDA's driver gives; without them all that CUDA_VISIBLE_DEVICES names
- *     hang 1                        whoever asks for memory waits for ever
+ *     init 18                     nvmlInit returns 18
+ *     count 4                     of the host: driver, cuda, count
+ *     0.name NVIDIA H200          of GPU 0: name, uuid, serial, bus, total, used, ... (see below)
+ *     2.error 15                  GPU 2 returns 15 for everything, also for its handle
+ *     2.late 15                   as error, but the handle works; waits for its events get 15, too
+ *     0.parts 2, 0.uuid1 MIG-...  MIG split GPU 0 into parts; the UUID of part 1. Part k is
+ *                                 compute instance 0 of GPU instance k + 7
+ *     0.processes 4242:1000,77:5  pid:bytes
+ *     0.1 nvlink                  0 reaches 1 by NVLink; "bus": not by NVLink; "none": not at all
+ *     event 1.79                  the first wait for events reports Xid 79 of GPU 1; a new line
+ *                                 "event 1.79 x" reports it again, and so on; "event 1.95.8":
+ *                                 of GPU instance 8
+ *     cuda_init 999, cuda_sees 3  results of CUDA's driver; without them it sees all GPUs that
+ *                                 CUDA_VISIBLE_DEVICES names
+ *     hang 1                      a query of memory hangs for ever
  */
 #include "base/gpu/gpu_visible.h"
 #include "base/gpu/nvml_abi.h"
@@ -29,16 +32,17 @@
 
 enum { GPUS = 64, PARTS = 7, UNKNOWN = 999 };
 struct nvmlDevice_st {
-    int gpu, part; /* part -1: whole */
+    int gpu, part; /* part -1: the whole GPU */
 };
 struct nvmlEventSet_st {
     unsigned long long gpus;
 };
 static struct nvmlDevice_st devices[GPUS][PARTS + 1];
 static struct nvmlEventSet_st set;
-static int told; /* events */
+static int told; /* number of reported events */
 
-/* The value of a key into out; false: there is none. `skip` lines of that key are passed over. */
+/* Copies the value of a key to out; false: not found. `skip`: how many lines with the key to
+ * skip. */
 static bool find(const char *key, int skip, char *out, size_t out_bytes)
 {
     const char *path = getenv("SOFTGPU_NVML");
@@ -79,7 +83,7 @@ static bool text_of_gpu(nvmlDevice_t d, const char *name, char *out, size_t out_
     return find(key, 0, out, out_bytes);
 }
 
-/* What every function of a GPU begins with. A value UNKNOWN is not supported. */
+/* The start of every function about a GPU. A value UNKNOWN means not supported. */
 static int answer(nvmlDevice_t d, const char *name, long long fallback, unsigned *out)
 {
     long long value = of_gpu(d, name, fallback);
@@ -175,7 +179,7 @@ int nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
     if (d->part >= 0) {
         (void)snprintf(text, sizeof text, "MIG-0000000%d-0000-0000-0000-00000000000%d", d->gpu, d->part);
     } else if (!text_of_gpu(d, "uuid", text, sizeof text)) {
-        /* as the software GPU's */
+        /* like the software GPU's UUIDs */
         (void)snprintf(text, sizeof text, "GPU-736f6674-6770-7500-0000-0000000000%02x", d->gpu);
     }
     return copy(text, uuid, length);

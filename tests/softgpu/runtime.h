@@ -1,4 +1,4 @@
-/* What the files of the fake runtime share. */
+/* Shared by the files of the fake runtime. */
 #ifndef DT_TESTS_SOFTGPU_RUNTIME_H
 #define DT_TESTS_SOFTGPU_RUNTIME_H
 
@@ -7,26 +7,25 @@
 
 #include "tests/softgpu/executor.h"
 
-/* Keeps rc as the calling thread's last error and gives it back. */
+/* Stores rc as the calling thread's last error and returns it. */
 cudaError_t softgpu_error(cudaError_t rc);
-/* The same with a line on stderr that says why: for misuse of which the code alone says too
- * little. */
+/* Like softgpu_error, with a line on stderr about the misuse, if the code alone says too little. */
 cudaError_t softgpu_refuse(cudaError_t rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 long softgpu_setting(const char *name, long fallback);
-/* Names the function in the refusal where nothing of the runtime may be called: in host
- * functions of a stream. cudaSuccess if it may. */
+/* Refuses a call of `function` where no call of the runtime is allowed: in host functions of a
+ * stream. cudaSuccess: the call is allowed. */
 cudaError_t softgpu_enter(const char *function);
-/* The same for what may not be called while this thread captures a stream, or another one does
- * so for all: that capture is of no use any more. */
+/* Also refuses calls that are not allowed while this thread captures a stream, or while another
+ * thread captures in global mode. The refused call breaks that capture. */
 cudaError_t softgpu_enter_uncaptured(const char *function);
-/* The error that SOFTGPU_FAIL=FUNCTION:ERROR[:AFTER[:LOCAL_RANK]] wants from it: after so many
- * calls that went well, of that rank only. An error of 200 and above is a broken device: then
- * every function gives it, for good. */
+/* The error that SOFTGPU_FAIL=FUNCTION:ERROR[:AFTER[:LOCAL_RANK]] requests for the function: after
+ * so many successful calls, and on that rank only. An error of 200 and above means a broken device:
+ * from then on every function returns it. */
 cudaError_t softgpu_fails(const char *function);
 
-/* With SOFTGPU_SETUPS=FILE a line there, the function's name: it makes, ends, asks about or
- * waits for what a loop of steps should find made, and should not wait for. The second: when it
- * is one of those that softgpu_enter hears of. */
+/* With SOFTGPU_SETUPS=FILE, appends the function's name to the file. It is for calls that create,
+ * destroy, query or wait: a loop of steps should find everything created and should not wait. The
+ * second function is for calls that softgpu_enter sees. */
 void softgpu_setup(const char *function);
 void softgpu_setup_by_name(const char *function);
 
@@ -37,24 +36,24 @@ struct softgpu_block { /* an allocation */
     char *begin;
     size_t size_bytes;
     enum softgpu_place place;
-    int device, fd; /* fd: its memfd, -1 for pinned memory */
-    bool imported;  /* of another process */
+    int device, fd; /* fd: its memfd; -1: pinned memory */
+    bool imported;  /* it belongs to another process */
     char *map;      /* with the guard page */
     size_t map_bytes;
 };
-/* Where [p, p + size_bytes) lies; `out` (may be null) gets the allocation. -1: partly outside of
- * an allocation. */
+/* Finds the allocation of [p, p + size_bytes); `out` may be null. Returns -1 if a part lies outside
+ * of any allocation. */
 int softgpu_find(const void *p, size_t size_bytes, struct softgpu_block *out);
-/* How many allocations there are, and of how many bytes in all. */
+/* The number of allocations, and their bytes in all. */
 int softgpu_blocks(enum softgpu_place place, bool imported, size_t *size_bytes);
-int softgpu_regions(void); /* of registered host memory */
-/* Maps another process's memory: see ipc.cc. */
+int softgpu_regions(void); /* number of registered host regions */
+/* Maps memory of another process (ipc.cc). */
 cudaError_t softgpu_import(int fd, size_t size_bytes, int device, void **out);
 cudaError_t softgpu_forget(void *p, bool imported);
 
 /* ---- streams ---- */
 
-struct softgpu_event_state { /* where processes can share it */
+struct softgpu_event_state { /* in memory that processes can share */
     uint32_t recorded, done, used;
     int64_t time_ns;
     char clock[8];
@@ -92,8 +91,8 @@ struct softgpu_entry {
         struct {
             cudaHostFn_t fn;
             void *argument;
-            cudaHostFn_t release; /* of the argument, once nobody can run it again; or null */
-            bool once;            /* it may run once only: no graph takes it */
+            cudaHostFn_t release; /* frees the argument when it cannot run again; or null */
+            bool once;            /* it may run only once, so graphs refuse it */
         } host;
         struct {
             struct softgpu_event_state *state;
@@ -102,39 +101,38 @@ struct softgpu_entry {
         struct softgpu_nodes *graph;
     };
 };
-/* The stream behind the handle; null after softgpu_refuse for the default streams and for what
- * is none. */
+/* The stream of a handle. Returns null after softgpu_refuse for the default streams and for an
+ * invalid handle. */
 struct softgpu_stream *softgpu_stream(cudaStream_t s, const char *function);
-/* Puts the entry in, or into the graph that the stream captures; copies call_bytes of `call` for
- * a kernel. */
+/* Enqueues the entry, or adds it to the graph that the stream captures. Copies call_bytes of `call`
+ * for a kernel. */
 cudaError_t softgpu_put(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call, size_t call_bytes);
-/* For libraries: fn(argument) in stream order, as often as a graph runs that took it; then
- * release(argument), also when the stream refuses it. */
+/* For libraries: runs fn(argument) in stream order, each time that a graph which contains it runs.
+ * Then it calls release(argument), also if the stream refuses the work. */
 cudaError_t softgpu_put_work(cudaStream_t stream, const char *function, cudaHostFn_t fn, void *argument,
                              cudaHostFn_t release);
 int softgpu_stream_device(const struct softgpu_stream *s);
-int softgpu_streams(void); /* that are open */
+int softgpu_streams(void); /* number of open streams */
 int softgpu_events(void);
-/* The host waits until all streams of this process have run dry. */
+/* Waits until all streams of this process are empty. */
 void softgpu_wait_all(void);
 
 /* ---- graphs (graph.cc) ---- */
 
-/* Where a stream keeps its capture; null: it has none. */
+/* Where a stream keeps its capture; null: no capture. */
 struct softgpu_capture **softgpu_stream_capture(struct softgpu_stream *s);
-/* The number of the stream's capture, which no other one ever had; 0: it has none. */
+/* The unique number of the stream's capture; 0: no capture. */
 uint64_t softgpu_capture_of(struct softgpu_stream *s);
-/* Is the capture of that number still under way? */
+/* Whether the capture with that number is still under way. */
 bool softgpu_capture_lives(uint64_t number);
-/* The capture is of no use any more. Gives back rc, as softgpu_error. */
+/* Breaks the capture. Returns rc, as softgpu_error does. */
 cudaError_t softgpu_capture_break(uint64_t number, cudaError_t rc);
-/* cudaErrorStreamCaptureInvalidated when the stream's capture is of no use any more, otherwise
- * cudaSuccess. */
+/* cudaErrorStreamCaptureInvalidated if the stream's capture is broken, otherwise cudaSuccess. */
 cudaError_t softgpu_capture_state(struct softgpu_stream *s);
-/* Takes the entry into the stream's capture, which it has. */
+/* Adds the entry to the stream's capture, which must exist. */
 cudaError_t softgpu_capture_take(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call,
                                  size_t call_bytes);
-/* Runs what a graph holds, on a stream's thread; `each` runs a node. */
+/* Runs a graph on a stream's thread; `each` runs one node. */
 void softgpu_graph_run(struct softgpu_nodes *nodes,
                        void (*each)(const struct softgpu_entry *e, const void *call, void *context), void *context);
 void softgpu_graph_drop(struct softgpu_nodes *nodes);
@@ -146,10 +144,11 @@ void softgpu_set_bytes(void *dst, int value, size_t size_bytes);
 
 /* ---- the rest ---- */
 
-bool softgpu_load(const void *kernel);           /* its code; true: it was not there yet */
-size_t softgpu_shared_limit(const void *kernel); /* dynamic bytes that cudaFuncSetAttribute
-                                                  * allowed, at least 48 KiB */
-void softgpu_delay(uint64_t *random);            /* a third of the calls sleep, see
-                                                  * SOFTGPU_DELAY_US */
+/* loads its code; true: it was not loaded before */
+bool softgpu_load(const void *kernel);
+/* dynamic bytes that cudaFuncSetAttribute allowed, at least 48 KiB */
+size_t softgpu_shared_limit(const void *kernel);
+/* sleeps in a third of the calls, see SOFTGPU_DELAY_US */
+void softgpu_delay(uint64_t *random);
 
 #endif

@@ -8,8 +8,8 @@
 #define __has_feature(x) 0
 #endif
 
-/* The thread sanitizer watches the kernels, and executor and runtime are compiled without it:
- * they order nothing by accident. So its calls are declared here; SOFTGPU_TSAN comes from the
+/* The thread sanitizer watches the kernels. Executor and runtime are compiled without it, so that
+ * they order nothing by accident; so its functions are declared here. SOFTGPU_TSAN comes from the
  * Makefile. */
 #ifdef SOFTGPU_TSAN
 extern "C" {
@@ -28,7 +28,7 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 }
 #define tsan_acquire(p) __tsan_acquire(p)
 #define tsan_release(p) __tsan_release(p)
-/* What code that is not watched reads and writes of tensors. */
+/* Reads and writes of tensors by code that is not instrumented. */
 #define tsan_reads(p, n) __tsan_read_range((void *)(p), n)
 #define tsan_writes(p, n) __tsan_write_range((void *)(p), n)
 static inline void tsan_ignore_begin(void)

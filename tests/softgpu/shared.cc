@@ -1,5 +1,5 @@
-/* The block's shared memory: arrays in an arena with 64 bytes or more between them that nobody
- * may write; what was never written is 0xff. */
+/* The block's shared memory: arrays in an arena, with gaps of at least 64 bytes that no thread may
+ * write. Memory never written is 0xff. */
 #include "tests/softgpu/shared.h"
 
 #include "tests/softgpu/executor.h"
@@ -30,7 +30,7 @@ struct arena {
 __thread struct arena own;
 const char dynamic_key = 0;
 
-/* Word loops: the thread sanitizer would take part in memset. */
+/* Loops over words, because the thread sanitizer intercepts memset. */
 void fill(unsigned char *p, size_t n, unsigned char byte)
 {
     for (size_t i = 0; i < n; i++) {
@@ -87,7 +87,7 @@ bool shared_begin(size_t dynamic_bytes)
     struct arena *a = &own;
     bool anew = false;
 #ifdef SOFTGPU_TSAN
-    if (a->used > 0) { /* forgets who used it: another block's accesses are no race */
+    if (a->used > 0) { /* forgets earlier accesses: those of another block are no race */
         mmap(a->memory, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
              -1, 0);
         anew = true;

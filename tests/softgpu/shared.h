@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 #define SHARED_STATIC_MAX ((size_t)48 << 10)
-#define SHARED_MAX ((size_t)227 << 10) /* what a block may have in all */
+#define SHARED_MAX ((size_t)227 << 10) /* limit of a block's shared memory in all */
 
 void shared_open(void);
 void shared_close(void);
-bool shared_begin(size_t dynamic_bytes); /* a block begins; true: the arena was mapped anew */
-void shared_end(void);                   /* checks that nobody wrote between the arrays */
+bool shared_begin(size_t dynamic_bytes); /* begins a block; true: the arena was newly mapped */
+void shared_end(void);                   /* checks that no thread wrote between the arrays */
 
 #endif

@@ -1,7 +1,7 @@
-/* What a .cu file sees in place of nvcc's language: thread indices, barriers, warp operations,
- * shared memory, launches, intrinsics. The toolkit's own headers are used as host C++; here is
- * what they leave to the compiler. Included by kernels/cuda/common.cuh alone. Each operation
- * remembers the line that called it, so that threads which meet at different lines are told. */
+/* Replaces nvcc's language for .cu files: thread indices, barriers, warp operations, shared memory,
+ * launches, intrinsics. The toolkit's own headers are used as host C++; this file adds what they
+ * leave to the compiler. Only kernels/cuda/common.cuh includes it. Each operation remembers the
+ * line of its caller, so that threads that meet at different lines are reported. */
 #ifndef DT_TESTS_SOFTGPU_SHIM_H
 #define DT_TESTS_SOFTGPU_SHIM_H
 
@@ -20,7 +20,7 @@
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
-/* These words would compile to something else than they say. */
+/* These words would compile here, but with another meaning. */
 #undef __shared__
 #define __shared__ use_DT_SHARED
 #undef __constant__
@@ -134,7 +134,7 @@ static inline T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width
     return softgpu_shuffle_from(mask, value, source >= end ? lane : source, "__shfl_xor_sync", file, line);
 }
 
-/* Votes and integer reductions: fold(values of the lanes in the mask) for everybody. */
+/* Votes and integer reductions: each lane gets fold(values of the lanes in the mask). */
 template <typename T, T (*FOLD)(T, T)> static void softgpu_fold_all(struct softgpu_group *g)
 {
     T sum = T();
@@ -284,7 +284,7 @@ template <typename T> static inline void __stwt(T *p, T x)
     *p = x;
 }
 
-/* Atomics really are: streams run on threads of their own. */
+/* Atomics must be real, because streams run on threads of their own. */
 template <typename T> static inline T softgpu_atomic(T *p, T x, T (*change)(T, T))
 {
     T old, next;

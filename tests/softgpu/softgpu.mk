@@ -1,9 +1,11 @@
-# The software GPU: kernels/cuda/*.cu as host C++ and a fake CUDA runtime, linked into test programs in place of the real one.
-# Included by the Makefile; without the toolkit's headers there is nothing to build, and these tests are skipped.
+# The software GPU: kernels/cuda/*.cu as host C++ and a fake CUDA runtime, linked into test programs
+# in place of the real one. Included by the Makefile. Without the toolkit's headers nothing is built,
+# and these tests are skipped.
 #
-# Each sanitizer wants its own compiler and its own choice of what is watched:
+# Each sanitizer needs its own compiler and its own choice of instrumented files:
 #   address, undefined  everything by $(CXX); the executor without undefined
-#   thread              clang 19 where it is there; executor and runtime are not watched, so that they order nothing by accident
+#   thread              clang 19 if installed; executor and runtime are not instrumented, so that
+#                       they order nothing by accident
 CXX ?= g++
 SOFT := $(B)/softgpu
 SOFT_CXX := $(if $(findstring thread,$(SAN)),$(firstword $(shell command -v clang++-19 2>/dev/null) $(CXX)),$(CXX))
@@ -13,10 +15,11 @@ SOFT_SAN := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -DDT_SANITIZ
 SOFT_SAN_RUNTIME := $(if $(findstring address,$(SAN)),-fsanitize=address) $(if $(findstring thread,$(SAN)),-DSOFTGPU_TSAN)
 
 SOFT_RUNTIME := $(patsubst %.cc,$(SOFT)/obj/%.o,$(wildcard tests/softgpu/*.cc))
-# What stands in place of the production build's files of the same names.
+# These files replace the production build's files of the same names.
 SOFT_KERNELS := $(patsubst %,$(SOFT)/obj/%.o,$(basename $(wildcard kernels/cuda/*.c) $(wildcard kernels/cuda/*.cu)) kernels/device)
 SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train $(SOFT)/bench)
-# NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
+# NCCL as a library of its own, in three versions: one with all functions that we use, one without
+# ncclCommSplit and later functions, and one that is too old.
 SOFT_NCCL := $(foreach v,22907 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
 unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
 $(B)/tests/unit_cuda_nccl $(B)/tests/unit_cuda_nccl_alone $(SOFT)/train: | $(SOFT_NCCL)
@@ -38,7 +41,7 @@ $(SOFT)/obj/%.o: %.c Makefile tests/softgpu/softgpu.mk
 $(SOFT)/libsoftgpu.a: $(SOFT_RUNTIME)
 	@rm -f $@
 	@ar rcs $@ $^
-# Objects in front, so that nothing of the real backend is taken from the library.
+# These objects come first, so that no part of the real backend is taken from the library.
 SOFT_LINK = $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a -Wl,--whole-archive $(SOFT)/libsoftgpu.a -Wl,--no-whole-archive $(B)/libdtrun.a -Wl,--as-needed $(filter-out %cudart_static.a,$(LIBS))
 $(B)/tests/%: %.cu $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
 	@mkdir -p $(@D)

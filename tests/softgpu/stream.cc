@@ -1,6 +1,6 @@
-/* Streams: an OS thread with a queue each, so that work really is late. Before an entry a third
- * of them sleep up to SOFTGPU_DELAY_US, chosen by SOFTGPU_SEED: a missing event wait then shows
- * as wrong numbers. */
+/* Streams: each has an OS thread with a queue, so that work really runs later. A third of the
+ * entries are delayed by up to SOFTGPU_DELAY_US, chosen by SOFTGPU_SEED. A missing event wait then
+ * shows as wrong numbers. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/sanitize.h"
@@ -24,11 +24,11 @@ struct slot {
 struct softgpu_stream {
     uint64_t magic;
     struct softgpu_lock lock;
-    uint32_t put, taken, closing; /* entries so far */
+    uint32_t put, taken, closing; /* counts of entries */
     int device, priority;
     uint64_t random;
     pthread_t thread;
-    char clock[8]; /* what ran, for who waits for the stream */
+    char clock[8]; /* orders the entries before the thread that waits for the stream */
     struct slot *queue;
     struct softgpu_capture *capture;
 };
@@ -37,12 +37,12 @@ static struct softgpu_lock list_lock;
 static struct softgpu_stream *streams[STREAMS_MAX];
 static uint64_t stream_count;
 static __thread bool on_stream; /* this thread runs a stream's entries */
-static uint32_t lost;           /* an error that stays: nothing runs any more, and every call
-                                 * gives it */
+/* an error that stays: nothing runs any more, and every call returns it */
+static uint32_t lost;
 
 static struct {
-    const char *name; /* of entries that are held up */
-    uint32_t held;    /* waits now */
+    const char *name; /* name of the entries that are held */
+    uint32_t held;    /* an entry is held now */
     uint32_t on;
 } hold;
 
@@ -60,7 +60,7 @@ void softgpu_delay(uint64_t *random)
     }
 }
 
-/* As strstr, in which the thread sanitizer would take part. */
+/* Like strstr, which the thread sanitizer would intercept. */
 static bool contains(const volatile char *text, const volatile char *part)
 {
     for (; *text != '\0'; text++) {
@@ -125,8 +125,8 @@ static void run_wait(const struct softgpu_entry *e)
     tsan_acquire(x->clock);
 }
 
-/* SOFTGPU_LOST_COPY=BYTES: the first copy of so many bytes or more to the host finds the device
- * broken. */
+/* SOFTGPU_LOST_COPY=BYTES: whether this is the copy to the host that finds the device broken, the
+ * first of so many bytes or more. */
 static bool breaks(const struct softgpu_entry *e)
 {
     long limit = e->kind == SOFTGPU_COPY ? softgpu_setting("SOFTGPU_LOST_COPY", 0) : 0;
@@ -170,7 +170,7 @@ static void run_entry(struct softgpu_stream *s, const struct softgpu_entry *e, c
     }
 }
 
-/* Nodes are as late as entries are. */
+/* Nodes are delayed as entries are. */
 static void run_node(const struct softgpu_entry *e, const void *call, void *stream)
 {
     struct softgpu_stream *s = (struct softgpu_stream *)stream;
@@ -402,7 +402,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     softgpu_unlock(&list_lock);
     __atomic_store_n(&s->closing, 1, __ATOMIC_RELEASE);
     softgpu_word_wake(&s->put);
-    pthread_join(s->thread, nullptr); /* what is in the queue still runs */
+    pthread_join(s->thread, nullptr); /* entries in the queue still run */
     munmap(s->queue, sizeof *s->queue * QUEUE);
     free(s);
     return cudaSuccess;

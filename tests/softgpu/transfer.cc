@@ -1,11 +1,11 @@
-/* What goes into a stream: launches, copies, fills. What the real runtime would refuse, or take
- * with a hidden cost, is refused here. */
+/* Entries of a stream: launches, copies, fills. Calls that the real runtime would refuse, or would
+ * serve at a hidden cost, are refused here. */
 #include "tests/softgpu/runtime.h"
 #include "tests/softgpu/shared.h"
 
 extern "C" {
 uint64_t softgpu_launch_count; /* of this process, for tests that count */
-uint64_t softgpu_late_loads;   /* of these launches, those that had to load their kernel's code */
+uint64_t softgpu_late_loads;   /* launches among these that had to load their kernel's code */
 }
 
 void softgpu_launch(const char *name, const void *kernel, void (*run)(const void *call), const void *call,
@@ -98,8 +98,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     e.copy.src = src;
     e.copy.size_bytes = count;
     rc = softgpu_put(s, &e, nullptr, 0);
-    /* From host to host the real runtime waits, pinned memory or not ("API synchronization
-     * behavior"). */
+    /* Copies from host to host wait in the real runtime, with pinned memory or without ("API
+     * synchronization behavior"). */
     bool waits = to != SOFTGPU_DEVICE && from != SOFTGPU_DEVICE && softgpu_capture_of(s) == 0;
     return rc == cudaSuccess && waits ? cudaStreamSynchronize(stream) : rc;
 }

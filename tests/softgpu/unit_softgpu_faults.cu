@@ -42,7 +42,7 @@ enum {
     COUNT = 1024,
     SMALL = 25
 };                                                       /* SMALL floats end in the middle of
-                                                          * what is mapped for them */
+                                                          * their mapping */
 static const int UNNOTICED = 0, NOTICED = 1, BROKEN = 2; /* exit codes of a program */
 
 #define OK(call)                                                                                                       \
@@ -84,7 +84,7 @@ static int gpu_close(struct gpu *g)
     return 0;
 }
 
-/* Waits for everything; NOTICED when y[0] .. y[count - 1] are not all `value`. */
+/* Waits for everything. NOTICED: some of y[0] .. y[count - 1] is not `value`. */
 static int look(struct gpu *g, int count, float value)
 {
     OK(cudaDeviceSynchronize());
@@ -97,7 +97,7 @@ static int look(struct gpu *g, int count, float value)
     return wrong > 0 ? NOTICED : UNNOTICED;
 }
 
-/* ---- kernels; `one` is 1, which the compiler does not know ---- */
+/* ---- kernels; `one` is 1, unknown to the compiler ---- */
 
 static __global__ void fill(float *x, float value)
 {
@@ -169,8 +169,8 @@ static __global__ void unwritten_index(float *y, const float *x)
     y[(int)x[0] & 7] = 1;
 }
 
-/* Threads write, then read what their neighbour wrote: descending orders have it right, or
- * ascending ones. */
+/* Each thread writes, then reads what its neighbour wrote. Either descending or ascending order
+ * gives the right result by accident. */
 template <int NEIGHBOUR> static __global__ void no_barrier(float *y)
 {
     DT_SHARED(float, row, [64]);
@@ -178,7 +178,7 @@ template <int NEIGHBOUR> static __global__ void no_barrier(float *y)
     y[threadIdx.x] = row[(threadIdx.x + NEIGHBOUR) % 64];
 }
 
-/* A shuffle orders no memory. */
+/* A shuffle does not order memory accesses. */
 static __global__ void no_warp_barrier(float *y)
 {
     DT_SHARED(float, row, [32]);
@@ -187,7 +187,7 @@ static __global__ void no_warp_barrier(float *y)
     y[threadIdx.x] = row[31 - threadIdx.x];
 }
 
-/* Who waits in which round depends on the thread. */
+/* The round in which a thread waits depends on the thread. */
 static __global__ void ragged_loop(float *y)
 {
     for (int i = 0; i < (int)threadIdx.x + 1; i++) {
@@ -209,7 +209,7 @@ static __global__ void fill_table(struct table t)
     t.rows[1][threadIdx.x] = 1;
 }
 
-/* ---- outside of memory ---- */
+/* ---- accesses outside of memory ---- */
 
 template <typename F> static int with_gpu(F f)
 {
@@ -281,7 +281,7 @@ static int wide_shift(void)
     });
 }
 
-/* ---- memory that nobody wrote ---- */
+/* ---- reads of memory never written ---- */
 
 static int unwritten(void)
 {
@@ -353,9 +353,11 @@ static int blocks_race(void)
     });
 }
 
-/* ---- streams; what runs first is held up, so that the order is always the wrong one ---- */
+/* ---- streams; the entry that should come first is held up, so that the order is always wrong
+ * ---- */
 
-/* a fills x, b takes it; the event comes too early, or is not waited for. */
+/* Stream a fills x, stream b copies it. The event is recorded too early, or b does not wait for
+ * it. */
 template <bool EARLY> static int event_wait_missing(void)
 {
     return with_gpu([](struct gpu *g) {
@@ -372,7 +374,7 @@ template <bool EARLY> static int event_wait_missing(void)
     });
 }
 
-/* The setting takes the wait away from a program that has it. */
+/* The setting removes the event waits of a correct program. */
 static int event_wait_forgotten(void)
 {
     (void)setenv("SOFTGPU_FORGET_WAITS", "1", 1);
@@ -413,7 +415,7 @@ static int multiply(cudaStream_t s, float *d, const float *a, const float *b)
     return rc == CUBLAS_STATUS_SUCCESS ? 0 : BROKEN;
 }
 
-/* A product takes what another stream writes (BEFORE), or writes what another stream takes. */
+/* A product reads what another stream writes (BEFORE), or writes what another stream reads. */
 template <bool BEFORE> static int product_waits_for_nothing(void)
 {
     return with_gpu([](struct gpu *g) {
@@ -468,7 +470,7 @@ static int host_writes_early(void)
     });
 }
 
-/* ---- memory that was given back, or never ---- */
+/* ---- memory that was freed, or leaked ---- */
 
 static int freed_argument(void)
 {
@@ -481,7 +483,7 @@ static int freed_argument(void)
     });
 }
 
-/* The same amount is allocated again: it must not lie there. */
+/* A new allocation of the same size must not get the same address. */
 static int freed_in_a_table(void)
 {
     return with_gpu([](struct gpu *g) {
@@ -601,7 +603,7 @@ static bool is_found(const struct row *r, int code, const char *text)
     return code != UNNOTICED && code != BROKEN && strstr(text, r->found) != nullptr;
 }
 
-/* In some order of threads; from 2 on it is other threads in each block. */
+/* In some order of threads. From order 2 on the mistake shows in other threads in each block. */
 static void test_every_mistake_is_found(void **)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -79,7 +79,7 @@ static int run_replay(void)
     CHECK(status == cudaStreamCaptureStatusActive);
     OK(cudaMemsetAsync(p.x, 0, COUNT * sizeof(float), p.a));
     DT_LAUNCH(add, COUNT / BLOCK, BLOCK, 0, p.a, p.x, value, COUNT);
-    value = 100; /* nodes have what was given then */
+    value = 100; /* nodes keep the arguments of their capture */
     OK(cudaEventRecord(p.event, p.a));
     OK(cudaStreamWaitEvent(p.a, p.event, 0));
     DT_LAUNCH(add, COUNT / BLOCK, BLOCK, 0, p.a, p.x, 4.0f, COUNT);

@@ -45,7 +45,7 @@ static void gpu_open(struct gpu *g)
     assert_int_equal(cudaStreamSynchronize(g->stream), cudaSuccess);
 }
 
-/* What the kernels left, in g->host. */
+/* The kernels' results, in g->host. */
 static void gpu_read(struct gpu *g)
 {
     assert_int_equal(cudaGetLastError(), cudaSuccess);
@@ -67,7 +67,7 @@ static float input(int i)
     return (float)(i % 97) - 48.0f;
 }
 
-/* ---- a sum by a tree in shared memory; MISSING leaves out one of its barriers ---- */
+/* ---- a tree sum in shared memory; MISSING leaves out one of its barriers ---- */
 
 template <int MISSING> static __global__ void tree_sum(float *out, const float *in)
 {
@@ -114,7 +114,7 @@ template <int MISSING> static int run_tree(void)
     return right ? 0 : 1;
 }
 
-/* ---- rows by warps: shuffles, ragged ends, values that nobody wrote ---- */
+/* ---- rows by warps: shuffles, ragged ends, values that were never written ---- */
 
 static __global__ void row_sums(float *out, const float *in, int cols)
 {
@@ -160,7 +160,7 @@ static int run_rows(void)
         wrong +=
             !(g.host[3 * r] == sum && g.host[3 * r + 1] == input(r * COLS) && g.host[3 * r + 2] == (float)positive);
     }
-    wrong += !isnan(g.host[3 * ROWS]); /* memory that nobody wrote is no number */
+    wrong += !isnan(g.host[3 * ROWS]); /* memory never written reads as NaN */
     gpu_close(&g);
     return wrong;
 }
@@ -170,7 +170,7 @@ static int run_rows(void)
 template <bool TRANS> static __global__ void product(float *out, const float *a, const float *b)
 {
     DT_SHARED(dt_bf16, as, [16][16]); /* [m][k] */
-    DT_SHARED(dt_bf16, bs, [16][16]); /* [n][k], or [k][n] to be transposed while it is loaded */
+    DT_SHARED(dt_bf16, bs, [16][16]); /* [n][k], or [k][n], transposed while it is loaded */
     int lane = (int)threadIdx.x;
     for (int i = lane; i < 256; i += 32) {
         as[i / 16][i % 16] = __float2bfloat16(a[i]);
@@ -206,14 +206,15 @@ template <bool TRANS> static int run_product(void)
             for (int k = 0; k < 16; k++) {
                 sum += input(m * 16 + k) * input(256 + n * 16 + k);
             }
-            wrong += !(g.host[m * 16 + n] == sum); /* small integers: exact */
+            wrong += !(g.host[m * 16 + n] == sum); /* small integers, so the result is exact */
         }
     }
     gpu_close(&g);
     return wrong;
 }
 
-/* ---- a running sum over tiles that are copied while the one before is used; MISSING leaves out a wait or a barrier ---- */
+/* ---- a running sum over tiles, each copied while the tile before is used; MISSING leaves out a
+ * wait or a barrier ---- */
 
 template <int MISSING> static __global__ void tiles(float *out, const float *in, int count)
 {
@@ -291,7 +292,7 @@ static int run_zeros(void)
     return wrong;
 }
 
-/* ---- neighbours of a warp by shared memory: __syncwarp orders them ---- */
+/* ---- neighbours in a warp by shared memory; __syncwarp orders the accesses ---- */
 
 template <int MISSING> static __global__ void neighbours(float *out, const float *in)
 {
@@ -338,7 +339,7 @@ static void test_right_kernels(void **)
     }
 }
 
-/* A missing barrier is no message: it is wrong values in some order. */
+/* A missing barrier gives no message, but wrong values in some order. */
 static void test_missing_barriers_show(void **)
 {
     int (*const runs[])(void) = {run_tree<1>, run_tree<2>, run_tiles<1>, run_tiles<2>, run_tiles<3>, run_neighbours<1>};
@@ -363,7 +364,7 @@ template <int CASE> static __global__ void mistake(float *out, const float *in)
     int i = (int)threadIdx.x;
     float x = 0;
     switch (CASE) {
-    case 0: /* some go another way */
+    case 0: /* some threads take another branch */
         if (i < 16) {
             __syncthreads();
         } else {
@@ -496,7 +497,7 @@ static int run_overrun(void)
 
 struct mistake_row {
     int (*run)(void);
-    const char *text; /* that the message holds; null: a fault of the memory */
+    const char *text; /* text that the message contains; null: a memory fault */
 };
 
 static void test_mistakes_are_named(void **)

@@ -20,22 +20,22 @@ extern "C" {
 #include <cmocka.h>
 }
 
-/* ---- the kernels once more, with places that can be left out ---- */
+/* ---- the kernels again, with barriers and waits that can be left out ---- */
 
 enum { PLACES_MAX = 32 };
 struct place {
     const char *file;
     int line;
 };
-/* Shared with the processes in which kernels run. */
+/* Shared with the processes that run kernels. */
 static struct shared {
-    int count, missing; /* missing: index of the place that is left out, or -1 */
+    int count, missing; /* missing: index of the barrier or wait that is left out, or -1 */
     struct place places[PLACES_MAX];
-    bool made; /* the results below are those of whole kernels */
+    bool made; /* the expected bits are those of the complete kernels */
     unsigned char results[1 << 20];
 } * shared;
 
-/* Not watched: it is no part of the kernels. */
+/* Not instrumented, because it is not part of the kernels. */
 __attribute__((no_sanitize("thread"))) static bool left_out(const char *file, int line)
 {
     int i = 0;
@@ -80,7 +80,7 @@ static void *device(size_t size_bytes)
     return p;
 }
 
-/* Runs both passes; 0 when the results have the bits of the whole kernels. */
+/* Runs both passes. Returns 0 if the results have the bits of the complete kernels. */
 static int run_attention(void)
 {
     size_t qkv = POSITIONS * ROW * sizeof(dt_bf16), out = POSITIONS * HEAD * sizeof(dt_bf16),
@@ -109,7 +109,7 @@ static int run_attention(void)
     uint32_t seed = 1;
     for (size_t i = 0; i < qkv / sizeof *host; i++) {
         seed = seed * 1664525 + 1013904223;
-        /* 0.25 to 1, of both signs */
+        /* 0.25 to 1, of either sign */
         host[i] = (uint16_t)(0x3e80 + (seed >> 24) + ((seed & 0x800000) != 0 ? 0x8000 : 0));
     }
     cudaMemcpyAsync((void *)a.qkv, host, qkv, cudaMemcpyHostToDevice, stream);
@@ -167,7 +167,7 @@ static void test_no_place_may_be_missing(void **)
 
 enum { PRODUCTS = 20, A = 16 * 16, B = 16 * 8, C = 16 * 8, PRODUCT = A + B + C };
 
-/* Small whole numbers, so that sums are exact. */
+/* Small integers, so that sums are exact. */
 static float number(int i)
 {
     uint32_t x = (uint32_t)i * 2654435761u;
@@ -229,8 +229,8 @@ static int run_multiply(void)
     return wrong;
 }
 
-/* Thread 8 i + r gives row r of matrix i; register i of thread T has elements 2 (T % 4) and 2 (T
- * % 4) + 1 of row T / 4 of matrix i, or of its column. */
+/* Thread 8 i + r provides row r of matrix i. Register i of thread T holds elements 2 (T % 4) and 2
+ * (T % 4) + 1 of row T / 4 of matrix i, or of its column. */
 template <bool TRANS> static __global__ void load(uint32_t *out)
 {
     DT_SHARED(uint16_t, rows, [32][8]);

@@ -20,11 +20,8 @@ extern "C" {
 #include <cmocka.h>
 }
 
-enum {
-    COUNT = 1 << 14,
-    BLOCK = 64
-}; /* the thread sanitizer forgets with more than 250 threads
-    * at work */
+/* few, because the thread sanitizer loses its history with more than 250 threads at work */
+enum { COUNT = 1 << 14, BLOCK = 64 };
 
 #define OK(call) CHECK((call) == cudaSuccess)
 
@@ -59,7 +56,7 @@ static struct pair open_pair(void)
     return p;
 }
 
-/* a fills x and adds, b copies it out; MISSING: b does not wait for a. */
+/* Stream a fills x and adds, stream b copies the result out. MISSING: b does not wait for a. */
 static int run_two_streams(bool missing)
 {
     struct pair p = open_pair();
@@ -104,7 +101,7 @@ static void test_late_streams(void **)
         if (code != 0) {
             fail_msg("seed %d ended with %d: %s", seed, code, text);
         }
-#ifndef SOFTGPU_TSAN /* there it is a report of a race */
+#ifndef SOFTGPU_TSAN /* that build reports a race */
         assert_int_equal(child_run(run_unordered, text), 1);
 #else
         assert_int_equal(child_run(run_unordered, text), 66);
@@ -115,7 +112,7 @@ static void test_late_streams(void **)
     unsetenv("SOFTGPU_SEED");
 }
 
-/* ---- what events and streams say ---- */
+/* ---- results of events and streams ---- */
 
 static int run_queries(void)
 {
@@ -138,7 +135,7 @@ static int run_queries(void)
     OK(cudaEventQuery(begin));
     CHECK(cudaEventQuery(end) == cudaErrorNotReady);
     CHECK(cudaStreamQuery(p.a) == cudaErrorNotReady);
-    /* as the real one does */
+    /* like the real runtime */
     CHECK(cudaPeekAtLastError() == cudaErrorNotReady && cudaGetLastError() == cudaErrorNotReady);
     CHECK(cudaEventElapsedTime(&ms, begin, end) == cudaErrorNotReady);
     usleep(20000);
@@ -175,11 +172,12 @@ static void test_queries(void **)
     }
 }
 
-/* ---- refusals: each says why ---- */
+/* ---- refusals: each gives its reason ---- */
 
 static void CUDART_CB call_back(void *argument)
 {
-    *(cudaError_t *)argument = cudaStreamSynchronize((cudaStream_t)argument); /* whatever it is asked */
+    /* whatever the request */
+    *(cudaError_t *)argument = cudaStreamSynchronize((cudaStream_t)argument);
 }
 
 static __global__ void with_shared(float *x)
@@ -296,9 +294,9 @@ struct message {
     int offset;
 };
 
-/* The exporter fills its memory behind an event; the other process waits for it on its stream,
- * adds one, and records that it is through. MISSING: the other does not wait. A hold keeps the
- * exporter's stream from running until the other has put its work in. */
+/* The exporter fills its memory and records an event. The other process waits for the event on its
+ * stream, adds one, and records its end. MISSING: the other process does not wait. A hold delays
+ * the exporter's stream until the other process has enqueued its work. */
 static int run_processes(bool missing)
 {
     int to[2], back[2];
@@ -341,14 +339,15 @@ static int run_processes(bool missing)
     OK(cudaMalloc((void **)&base, (size_t)m.offset + COUNT * sizeof(float)));
     OK(cudaEventCreateWithFlags(&ready, cudaEventDisableTiming | cudaEventInterprocess));
     OK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming | cudaEventInterprocess));
-    OK(cudaIpcGetMemHandle(&m.memory, base + m.offset)); /* exports the whole */
+    OK(cudaIpcGetMemHandle(&m.memory, base + m.offset)); /* exports the whole allocation */
     OK(cudaIpcGetEventHandle(&m.ready, ready));
     OK(cudaIpcGetEventHandle(&m.done, done));
     softgpu_hold("copy");
     OK(cudaMemcpyAsync(base + m.offset, p.host_x, COUNT * sizeof(float), cudaMemcpyHostToDevice, p.a));
     OK(cudaEventRecord(ready, p.a));
     CHECK(write(to[1], &m, sizeof m) == (ssize_t)sizeof m);
-    CHECK(read(back[0], &byte, 1) == 1); /* the other has gone on, and has recorded */
+    /* the other process was released, and has recorded its event */
+    CHECK(read(back[0], &byte, 1) == 1);
     softgpu_go_on();
     OK(cudaStreamWaitEvent(p.b, done, 0));
     OK(cudaStreamWaitEvent(p.b, ready, 0));

@@ -1,4 +1,4 @@
-/* Words in host memory that streams write and wait for: the driver's functions, found by name as
+/* Words in host memory that streams write and wait for: functions of the driver, found by name as
  * the production code finds them. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/runtime.h"
@@ -31,8 +31,8 @@ void wait_word(void *argument)
     delete w;
 }
 
-/* What is registered. With SOFTGPU_ALIAS=1 streams reach it at other addresses than the host, as
- * under WSL: these are good for words only. */
+/* Registered memory. With SOFTGPU_ALIAS=1 streams use other addresses for it than the host, as
+ * under WSL; those addresses are valid for words only. */
 enum { REGIONS = 64 };
 const uintptr_t ALIAS = (uintptr_t)1 << 62;
 struct softgpu_lock regions_lock;

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""How soon faults are noticed, and how soon all train again: a worker or an agent is killed, a host is cut off; and what faults cost a job. By hand.
+"""Measures how soon faults are noticed and how soon all hosts train again, when a worker or an
+agent is killed or a host is cut off, and what faults cost a job. Run by hand.
 
     tests/tools/bench_faults.py [killed|cut|useful|saves ...]      DTRUN_REPEATS=N (default 20; of the cut 3, as root)
 
@@ -23,12 +24,12 @@ import training
 from nodes import free_port
 
 REPEATS = int(os.environ.get("DTRUN_REPEATS") or 20)
-# Says when it starts, and when it is told to end.
+# Notes the time of its start, and of the order to end.
 SAYS = ('say() { echo "$1 $DTRUN_ROUND $(date +%s.%N)" >> "$0"; }; trap "say end; exit 143" TERM; say start; while :; do sleep 1000 & wait $!; done')
 
 
 def times(folder, name, what, after):
-    """By round: when the worker on a host said so, later than `after`."""
+    """By round: when the worker on a host noted an event, later than `after`."""
     found = {}
     for line in support.lines_of(os.path.join(folder, name)):
         word, number, at = line.split()
@@ -38,7 +39,8 @@ def times(folder, name, what, after):
 
 
 def newest_round(folder, names, count, after):
-    """When the last of `count` workers of one round started, all of them after that time; or None."""
+    """When the last of `count` workers of one round started, if all started after that time; else
+    None."""
     by_round = {}
     for n in names:
         for number, at in times(folder, n, "start", after).items():
@@ -87,7 +89,7 @@ def killed(count):
                 values.append(((noticed - begun) * 1e3, (back - begun) * 1e3))
             show(f"worker killed, {count} hosts", values)
             values = []
-            for k in range(3):  # who comes back more often has to stay for a minute first
+            for k in range(3):  # a host that comes back more often must first stay for a minute
                 values.append(measure(folder, names, [n for n in names if n != victim], lambda: os.kill(jobs[victim].agent, signal.SIGKILL), 60))
                 jobs[victim].finish()
                 if k == 2:
@@ -102,7 +104,7 @@ def killed(count):
 
 
 def cut(lost):
-    """One of three hosts, with the default waits."""
+    """A fault of one of three hosts, with the default waits."""
     values = []
     for _ in range(min(REPEATS, 3)):
         with tempfile.TemporaryDirectory() as folder, hosts.Network(3) as net:
@@ -120,7 +122,7 @@ def cut(lost):
 
 
 def useful(every_s, wall_s):
-    """The share of time that steps took which the job kept, with a worker killed so often."""
+    """The share of time spent on steps that the job kept, with a worker killed at this interval."""
     with tempfile.TemporaryDirectory() as folder:
         job = training.make_job(folder, steps=10000000, checkpointing={"save_every_n_steps": 200}, logging={"log_every_n_steps": 1000000})
         options = ["--nproc_per_node=2", "--max_restarts=1000"]

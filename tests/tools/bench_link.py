@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""How much of a link all_reduce uses: two hosts in namespaces, a link of so many Mbit/s in each direction, one rank on each; by hand, as root.
+"""Measures how much of a link all_reduce uses: two hosts in namespaces, a link of so many Mbit/s in
+each direction, one rank on each host. Run by hand, as root.
 
     tests/tools/bench_link.py [MBIT_PER_S [BYTES]]
 

@@ -1,6 +1,6 @@
-/* The masks that numa_mask finds below a root: numa_masks ROOT MODE ALLOWED ADDRESS... prints a
- * line per device, "0-3,8" or "error: why"; of ADDRESS "-" there may be several, devices that
- * are none. */
+/* Prints the masks that numa_mask finds below a root: numa_masks ROOT MODE ALLOWED ADDRESS...
+ * prints a line per device, "0-3,8" or "error: why". An ADDRESS "-" stands for a rank without a
+ * device. */
 #include "launcher/workers/numa.h"
 
 #include <stdio.h>

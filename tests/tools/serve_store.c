@@ -1,5 +1,5 @@
-/* A store server alone: serve_store [HOST [PORT]] prints its port, serves until stdin ends, then
- * prints its statistics. A line "reset" on stdin begins a new round, a line "stats" prints the
+/* Runs only a store server: serve_store [HOST [PORT]] prints its port, serves until stdin ends,
+ * then prints its statistics. A line "reset" on stdin begins a new round; a line "stats" prints the
  * statistics. */
 #include "base/log.h"
 #include "launcher/query/numbers.h"

@@ -1,6 +1,6 @@
-/* Writing checkpoints, and finding the newest complete one. The order of system calls is the
- * point: slices and their folder are synced before the manifest, the manifest before the rename,
- * the rename before older ones are removed. */
+/* Writes checkpoints, and finds the newest complete one. The order of system calls matters: slices
+ * and their folder are synced before the manifest, the manifest before the rename, and the rename
+ * before older checkpoints are removed. */
 #include "worker/checkpoints/checkpoint.h"
 
 #include "base/clock.h"
@@ -21,19 +21,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* the run id is a string of the environment: 128 KiB, before its escapes */
+/* the run id comes from the environment: up to 128 KiB before its escapes */
 #define OWNER_MAX_BYTES (4 << 20)
 
 #define TAKEN "-taken-by-"
-#define GONE ".tmp-gone-" /* what is being removed */
-#define LOCK_S 60.0       /* claim and commit take a moment */
-#define SEEN_S 5.0        /* a file server may show late what another host has written */
-/* a rank of an older round that does not let go for so long is on a frozen host */
+#define GONE ".tmp-gone-" /* in the name of a folder that is being removed */
+#define LOCK_S 60.0       /* claim and commit take far less */
+#define SEEN_S 5.0        /* a file server may show a file late that another host has written */
+/* If a rank of an older round keeps the lock for so long, its host is frozen. */
 #define FROZEN_S 3.0
 
 static char *temporary_path(const char *dir, const struct checkpoint_state *state)
 {
-    /* round 1 of a launch before may still write its slices */
+    /* with the launch in its name, since round 1 of an earlier launch may still write its slices */
     bool named = state->launch != NULL && state->launch[0] != '\0';
     return dt_format("%s/step-%08" PRId64 ".tmp-%d%s%s", dir, state->step, state->round, named ? "-" : "",
                      named ? state->launch : "");
@@ -46,7 +46,8 @@ char *checkpoint_path(const char *dir, int64_t step)
 
 _Static_assert((size_t)CHECKPOINT_PIECE * sizeof(float) % MANIFEST_BLOCK_BYTES == 0, "a piece ends with a block");
 
-/* One slice, piece by piece (in host memory it is one), with the sums of its blocks. */
+/* Writes one slice piece by piece (from host memory as one piece). sums: the checksums of its
+ * blocks. */
 static int write_slice(struct st_writer *writer, const struct checkpoint_slice *s, uint64_t *sums, struct dt_error *err)
 {
     int64_t most = s->reader != NULL ? CHECKPOINT_PIECE : s->count;
@@ -122,8 +123,8 @@ out:
     return result;
 }
 
-/* DIR/owner.json holds run, launch and round of whoever may commit here; a lock on
- * DIR/owner.lock makes claim and commit one after the other. */
+/* Takes the lock on DIR/owner.lock, which serialises claim and commit. DIR/owner.json holds run,
+ * launch and round of the owner, which alone may commit here. */
 static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
@@ -132,7 +133,7 @@ static int lock_owner(const char *dir, double wait_s, struct dt_error *err)
         double until_s = dt_now_s() + wait_s;
         while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK && errno != EINTR) {
-                break; /* a file system without locks: the owner's file alone decides */
+                break; /* the file system has no locks, so owner.json alone decides */
             }
             if (dt_now_s() > until_s) {
                 (void)dt_fail(err, DT_TIMEOUT, "%s: locked by another process for %g s", path, wait_s);
@@ -158,8 +159,8 @@ static void owner_text(struct dt_text *out, const char *run_id, const char *laun
     dt_text_printf(out, ",\"round\":%d}\n", round);
 }
 
-/* The round of this launch that owns DIR; -1: it has no owner, or another launch, whose rounds
- * are not ours to compare with. */
+/* The round that owns DIR, if the owner belongs to this launch. -1: there is no owner, or another
+ * launch, whose rounds cannot be compared with ours. */
 static int owner_round(const char *dir, const char *run_id, const char *launch)
 {
     char *path = dt_format("%s/owner.json", dir);
@@ -178,7 +179,7 @@ static int owner_round(const char *dir, const char *run_id, const char *launch)
 }
 
 static int take_from_frozen(const char *dir, struct dt_error *err);
-static void take_tries(const char *dir, int round);
+static void rename_old_tries(const char *dir, int round);
 
 int checkpoint_claim(const char *dir, const char *run_id, const char *launch, int round, struct dt_error *err)
 {
@@ -200,13 +201,13 @@ int checkpoint_claim(const char *dir, const char *run_id, const char *launch, in
     dt_text_init(&text);
     owner_text(&text, run_id, launch, round);
     int result = 0;
-    if (before > round) { /* a late worker of an older round must not take the folder back */
+    if (before > round) { /* a late worker of an older round must not become the owner again */
         result = dt_fail(err, DT_STOPPED, "%s: round %d has begun; this is round %d", dir, before, round);
     }
     if (result == 0) {
         static const char *const names[] = {"owner.json", "course.json", "latest", NULL};
-        dt_file_remove_cut(dir, names); /* all who write here hold the lock */
-        take_tries(dir, round);
+        dt_file_remove_cut(dir, names); /* every process that writes these files holds the lock */
+        rename_old_tries(dir, round);
         result = dt_file_write(path, text.data, text.size, err);
     }
     dt_text_clear(&text);
@@ -215,7 +216,7 @@ int checkpoint_claim(const char *dir, const char *run_id, const char *launch, in
     return result;
 }
 
-/* 0 when this round may commit. A folder that nobody claimed is free. */
+/* 0 if this round may commit. Every round may commit to a folder without an owner. */
 static int check_owner(const char *dir, const struct checkpoint_state *state, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.json", dir);
@@ -271,8 +272,8 @@ static int newest_first(const void *a, const void *b)
     return (x->step < y->step) - (x->step > y->step);
 }
 
-/* Folders step-N (or, with `leftovers`, step-N.tmp-R) of DIR, the newest first. A DIR that is
- * not there is empty. */
+/* Lists the folders step-N (or, with `leftovers`, step-N.tmp-R) of DIR, the newest first. A missing
+ * DIR counts as empty. */
 static int list_steps(const char *dir, bool leftovers, struct listing *out, struct dt_error *err)
 {
     *out = (struct listing){0};
@@ -306,8 +307,8 @@ static void listing_clear(struct listing *l)
     dt_arena_clear(&l->arena);
 }
 
-/* Files of another number of ranks, from a try that was cut short, do not belong to this
- * checkpoint. */
+/* False for files of another number of ranks, which an earlier, interrupted save of this step has
+ * left. */
 static bool is_of_this_try(const void *context, const char *name)
 {
     int ranks = *(const int *)context, rank, of, used = 0;
@@ -315,8 +316,8 @@ static bool is_of_this_try(const void *context, const char *name)
            of == ranks && rank >= 0 && rank < ranks;
 }
 
-/* Bytes of a regular file; -1: there is none. Opened, because a file server then asks again what
- * it remembers of it. */
+/* Size of a regular file; -1: there is none. It opens the file, which makes a network file system
+ * refresh its cached attributes. */
 static int64_t size_of(const char *path)
 {
     struct stat st;
@@ -328,8 +329,8 @@ static int64_t size_of(const char *path)
     return there ? st.st_size : -1;
 }
 
-/* Every rank said that its file is written: here are all of them, whole? What is not never gets
- * the name of a checkpoint, nor pushes one out. */
+/* Fails unless every rank's file is there with its full size. Every rank has said so, but an
+ * incomplete folder must never become a checkpoint, nor push out an older one. */
 static int check_slices(const char *folder, const char *const *entries, int ranks, struct dt_error *err)
 {
     double until_s = dt_now_s() + SEEN_S;
@@ -361,8 +362,8 @@ static int check_slices(const char *folder, const char *const *entries, int rank
     return 0;
 }
 
-/* A rank of an older round holds the lock and does not let go: its host is frozen. The lock
- * becomes another file. Returns it. */
+/* Takes the owner's lock from a rank of an older round, whose host is frozen, by making a new lock
+ * file. Returns the descriptor. */
 static int take_from_frozen(const char *dir, struct dt_error *err)
 {
     char *path = dt_format("%s/owner.lock", dir);
@@ -371,10 +372,10 @@ static int take_from_frozen(const char *dir, struct dt_error *err)
     return lock;
 }
 
-/* Whoever was here before may be frozen between the question whether it may commit and the
- * rename, with its lock taken from it, by us or by a file server. What it is about to rename
- * gets another name, so that its call fails whenever it comes. */
-static void take_tries(const char *dir, int round)
+/* Renames the unfinished folders of earlier rounds. A rank of such a round may be frozen between
+ * its check of the owner and its rename, after we or a file server have taken its lock. Its rename
+ * then fails whenever it comes. */
+static void rename_old_tries(const char *dir, int round)
 {
     struct listing tries;
     if (list_steps(dir, true, &tries, NULL) != 0) {
@@ -400,9 +401,9 @@ bool checkpoint_looks_whole(const char *path)
     return there;
 }
 
-/* Removes DIR/NAME unless a newer round has begun: what that one reads is not ours. A failure is
- * a warning. A checkpoint first gets a passing name, so that a removal that is cut short is
- * known for one, and ended by the next save. */
+/* Removes DIR/NAME, unless a newer round has begun, which may read it. A failure is only a warning.
+ * A checkpoint first gets a temporary name, so that the next save recognises and finishes an
+ * interrupted removal. */
 static void remove_one(const char *dir, const char *name, bool leftover, const struct checkpoint_state *state)
 {
     struct dt_error err;
@@ -420,9 +421,9 @@ static void remove_one(const char *dir, const char *name, bool leftover, const s
     free(path);
 }
 
-/* Removes what earlier tries and removals left behind, then complete checkpoints beyond the
- * newest keep_last_n, counted from the one just written. Later steps are of another course of
- * training, and what has no manifest is not ours: they neither count nor go. */
+/* Removes the leftovers of earlier saves and removals, then complete checkpoints beyond the newest
+ * last_n, counted from the one just written. Later steps belong to another course of training, and
+ * folders without a manifest are not ours: neither are counted or removed. */
 static void prune(const char *dir, const struct checkpoint_state *state, const struct checkpoint_keep *keep)
 {
     struct dt_error err;
@@ -446,9 +447,8 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
     }
 }
 
-/* Gives the finished folder its name. A checkpoint of that name (saved before at the same step)
- * is swapped out in one call: *swapped. Whatever else has the name is somebody's, and gets
- * another. */
+/* Gives the finished folder its name. An older checkpoint of the same step is exchanged with it in
+ * one call: *swapped. Anything else of that name may be the user's, so it is set aside. */
 static int put_in_place(const char *from, const char *to, bool *swapped, struct dt_error *err)
 {
     *swapped = false;
@@ -466,7 +466,7 @@ static int put_in_place(const char *from, const char *to, bool *swapped, struct 
         return dt_fail_errno(err, "%s", to);
     }
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
-        *swapped = true; /* the old one now has the passing name; prune removes it */
+        *swapped = true; /* the old checkpoint now has the temporary name, and prune removes it */
         return 0;
     }
     if (dt_file_remove_tree(to, err) != 0) {
@@ -475,9 +475,9 @@ static int put_in_place(const char *from, const char *to, bool *swapped, struct 
     return rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
 }
 
-/* The folder could not be synced: whether the new name would be there after a power loss nobody
- * knows, so it is not listed. */
-static void take_back(const char *from, const char *to, bool swapped)
+/* Undoes put_in_place after a failed sync. Nobody knows whether the new name would survive a power
+ * loss, so the checkpoint must not be listed. */
+static void undo_put_in_place(const char *from, const char *to, bool swapped)
 {
     if ((swapped ? renameat2(AT_FDCWD, to, AT_FDCWD, from, RENAME_EXCHANGE) : rename(to, from)) != 0) {
         dt_log(DT_LOG_WARN, "checkpoint", "%s: %s; it stays, and may be lost with the power", to, strerror(errno));
@@ -505,11 +505,12 @@ int checkpoint_commit(const char *dir, const struct checkpoint_state *state, con
         put_in_place(from, to, &swapped, err) == 0) {
         result = dt_file_sync_dir(dir, err);
         if (result != 0 && check_owner(dir, state, NULL) == 0) {
-            take_back(from, to, swapped);
+            undo_put_in_place(from, to, swapped);
         }
     }
-    if (result == 0) { /* what comes now is for people and for the disk: nothing reads it to
-                        * continue */
+    /* no later start depends on what follows: `latest` is for people, and removals save disk
+     * space */
+    if (result == 0) {
         struct dt_error why;
         if (dt_file_write(latest, name, strlen(name), &why) != 0) {
             dt_log(DT_LOG_WARN, "checkpoint", "%s", why.text);

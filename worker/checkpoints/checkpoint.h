@@ -1,7 +1,9 @@
-/* Checkpoints: logical slices of named tensors in safetensors files, one per writing rank, plus
- * manifest.json with checksums, written last. Loads on any world size and strategy: a reader
- * asks for elements of a tensor by name. Layout:
- *   DIR/step-00000300/slices-00000-of-00002.safetensors  manifest.json      DIR/latest: name of the newest complete one */
+/* Checkpoints: logical slices of named tensors in safetensors files, one file per writing rank,
+ * plus manifest.json with checksums, written last. A checkpoint loads with any world size and
+ * strategy: a reader asks for elements of a tensor by name. Layout:
+ *   DIR/step-00000300/slices-00000-of-00002.safetensors
+ *   DIR/step-00000300/manifest.json
+ *   DIR/latest                    name of the newest complete checkpoint */
 #ifndef DT_WORKER_CHECKPOINTS_CHECKPOINT_H
 #define DT_WORKER_CHECKPOINTS_CHECKPOINT_H
 
@@ -15,127 +17,133 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where data comes from that does not lie in host memory as fp32: by pieces, each done with
+/* A source of data that is not fp32 in host memory. It is read piece by piece; a piece is used
  * before the next one is asked for. */
 struct checkpoint_reader {
-    /* `count` elements from element `first` on of what lies `at`. *out: where they are as fp32,
-     * until the next call. */
+    /* Reads `count` elements, from element `first` on, of the data `at`. *out: these elements as
+     * fp32, valid until the next call. */
     int (*read)(void *context, const void *at, int64_t first, int64_t count, const float **out, struct dt_error *err);
     void *context;
 };
-enum { CHECKPOINT_PIECE = 1 << 20 }; /* elements of a piece at most */
+enum { CHECKPOINT_PIECE = 1 << 20 }; /* most elements of a piece */
 
-/* What a rank contributes: elements [first, first + count) of logical tensor `name` for one
+/* One rank's part: elements [first, first + count) of the logical tensor `name`, for one
  * purpose. */
 struct checkpoint_slice {
-    const char *name;    /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/",
-                          * "exp_avg_sq/" */
+    /* name of the tensor; in the file the purpose is its prefix: "weight/", "exp_avg/",
+     * "exp_avg_sq/" */
+    const char *name;
     const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
-    enum role role;      /* frozen tensors and buffers have a "weight" alone */
+    enum role role;      /* frozen tensors and buffers have only a "weight" */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;
-    const void *data;                       /* fp32 in host memory, or what the reader knows */
-    const struct checkpoint_reader *reader; /* null: host memory */
+    /* fp32 in host memory, or what the reader takes as `at` */
+    const void *data;
+    const struct checkpoint_reader *reader; /* null: data is in host memory */
 };
 
-/* everything else; the same on all ranks */
+/* Everything else in a checkpoint. It is the same on all ranks. */
 struct checkpoint_state {
-    int64_t step, epoch, position; /* optimizer steps done; epoch and samples consumed in it by
-                                    * all ranks */
-    int64_t tokens;                /* seen since the start */
-    int64_t optimizer_steps;       /* AdamW's step count */
-    struct horizon horizon;        /* of.micro_batch 0: not known, it was saved by a version that
-                                    * did not keep it */
+    /* optimizer steps done; epoch, and samples that all ranks together have consumed in it */
+    int64_t step, epoch, position;
+    int64_t tokens;          /* tokens seen since the start of training */
+    int64_t optimizer_steps; /* AdamW's step count */
+    /* of.micro_batch 0: unknown, because an older version has saved it */
+    struct horizon horizon;
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */
-    int data_count;               /* 0: not known, alike; data_hash tells then */
-    const char *tokenizer;        /* of the data; null or "": not known */
+    int data_count;               /* 0: unknown for the same reason; then compare data_hash */
+    const char *tokenizer;        /* the tokenizer of the data; null or "": unknown */
     const char *job;              /* JSON text of the job (struct job.text) */
     const char *model_config;     /* JSON text: config.json of the model */
     int ranks;
-    int round;          /* the round that wrote it */
-    const char *run_id; /* of the launch whose round it is; null or "" for a lone worker */
-    const char *launch; /* which launch of that name (world.h); null or "": not known */
+    int round; /* the round that wrote the checkpoint */
+    /* run id of the launch of that round; null or "" for a worker without a launcher */
+    const char *run_id;
+    const char *launch; /* the launch, among those of that run id (world.h); null or "": unknown */
 };
 
 struct checkpoint_keep {
-    int last_n;         /* complete ones, counted from the one just written; 0: all */
-    int64_t named_step; /* the job names it: it stays; -1: none */
+    /* number of complete checkpoints to keep, counted from the one just written; 0: all */
+    int last_n;
+    int64_t named_step; /* a step that is never removed, because the job names it; -1: none */
 };
 
-/* Rank 0, before anything else: nobody else may use DIR until *lock is closed (DIR.lock beside
- * it, by flock, so it ends with the process). Waits up to wait_s for one that is ending; then
- * DT_IN_USE says who holds it. From an older round of this launch that does not let go it is
- * taken away: its host is lost, perhaps frozen. *lock is -1, and nobody is kept away, on file
- * systems without locks. */
+/* Rank 0, first of all: locks DIR against other jobs until *lock is closed. The lock is a flock on
+ * DIR.lock beside DIR, so it ends with the process. Waits up to wait_s for a job that is ending;
+ * then fails with DT_IN_USE, which names the holder. If an older round of this launch keeps the
+ * lock, its host is lost or frozen, and the lock is taken from it. On file systems without locks
+ * *lock is -1, and no job is kept away. */
 int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int round, double wait_s, int *lock,
                     struct dt_error *err);
-/* Before anything is started: DT_IN_USE when another job still holds DIR after wait_s. Takes and
- * makes nothing. run_id: a holder with that id is no other job; null: any is. */
+/* Before anything is started: DT_IN_USE if another job still holds DIR after wait_s. Takes no lock
+ * and creates nothing. run_id: a holder with that id is not another job; null: every holder is. */
 int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, struct dt_error *err);
-/* Rank 0, at the start of a round: says that this round now writes into DIR. A commit by an
- * older round, or by another launch or run that was there before, is refused from then on.
- * Rounds are older or newer within one launch only, for each counts its own from 1. */
+/* Rank 0, at the start of a round: makes this round the owner of DIR. From then on commits of an
+ * older round, or of another launch or run that was there before, are refused. Each launch counts
+ * its rounds from 1, so rounds are compared within one launch only. */
 int checkpoint_claim(const char *dir, const char *run_id, const char *launch, int round, struct dt_error *err);
-/* Every rank: writes its slices into DIR/step-N.tmp-ROUND-LAUNCH/slices-R-of-N.safetensors with
- * fsync, and a checksum list `out_entry` (JSON text) for the manifest. No communication. */
+/* Every rank: writes and syncs its slices,
+ * DIR/step-N.tmp-ROUND-LAUNCH/slices-R-of-N.safetensors. out_entry: the rank's part of the
+ * manifest, with checksums, as JSON text. Does not communicate. */
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks,
                             const struct checkpoint_slice *slices, int slice_count, struct dt_text *out_entry,
                             struct dt_error *err);
-/* Rank 0, after all ranks' entries arrived: writes manifest.json (last), renames the folder to
- * step-N, updates `latest`, removes leftovers and what `keep` does not hold. Other things in DIR
- * stay; one that has the name of this checkpoint is set aside (step-N.old-1) with a warning. A
- * checkpoint cut short at any system call is never loaded and never hides the one before it.
- * DT_IO when a rank's file is not there as it was written. Refuses (DT_STOPPED) when another
- * round or run has claimed DIR since. */
+/* Rank 0, once it has the entries of all ranks: writes manifest.json (last), renames the folder to
+ * step-N, updates `latest`, and removes leftovers and the checkpoints that `keep` does not keep.
+ * Other files in DIR stay. A foreign folder with the name of this checkpoint is set aside
+ * (step-N.old-1) with a warning. A save interrupted at any system call is never loaded, and never
+ * hides the checkpoint before it. DT_IO: a rank's file is not there as it was written. DT_STOPPED:
+ * another round or run has claimed DIR since. */
 int checkpoint_commit(const char *dir, const struct checkpoint_state *state, const char *const *entries, int ranks,
                       const struct checkpoint_keep *keep, struct dt_error *err);
-/* Rank 0, when a save failed: removes what was written of it. */
+/* Rank 0, after a failed save: removes what was written of it. */
 void checkpoint_discard(const char *dir, const struct checkpoint_state *state);
-/* DIR/step-N; the caller frees. */
+/* DIR/step-N; the caller frees it. */
 char *checkpoint_path(const char *dir, int64_t step);
-/* Step number of a folder called "step-00000300", or -1: other ways to write it are not ours.
- * What a save has left ("step-00000300.tmp-2") sets *leftover. */
+/* Step number of a folder called "step-00000300", or -1. Other spellings of the number are not
+ * ours. *leftover: the name has an ending of an unfinished save ("step-00000300.tmp-2"). */
 int64_t checkpoint_step_of(const char *name, bool *leftover);
-/* It has a manifest, so it was complete once: what does not is no checkpoint, whatever its name. */
+/* True if the folder has a manifest, so it was complete once. A folder without one is no
+ * checkpoint, whatever its name. */
 bool checkpoint_looks_whole(const char *path);
-/* Steps of the checkpoints in DIR, the newest first, complete or not; a DIR that is not there
- * has none. The caller frees *steps. */
+/* Steps of the checkpoints in DIR, the newest first, complete or not. A missing DIR has none. The
+ * caller frees *steps. */
 int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_error *err);
-/* The newest complete checkpoint in DIR (by step; `latest` is for people); DT_NOT_FOUND when
- * there is none. path: the caller frees. Reads all of it and compares every checksum: incomplete
- * or damaged ones are skipped with a line each in `notes` (may be null). */
+/* Finds the newest complete checkpoint in DIR, by step (`latest` is for people). DT_NOT_FOUND:
+ * there is none. The caller frees path. Reads all of the checkpoint and compares every checksum.
+ * Incomplete and damaged ones are skipped, with a line each in `notes` (may be null). */
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
 
-struct checkpoint; /* an open checkpoint, read-only, mapped */
-/* DT_INVALID also for a folder step-N that holds another step than N. */
+struct checkpoint; /* an open checkpoint: read-only and mapped */
+/* Opens a checkpoint. DT_INVALID also for a folder step-N that holds another step than N. */
 int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err);
-/* Where the files lie that the run began with (origin.h), of a checkpoint in its folder; whether
- * they are there or not. The caller frees. */
+/* The folder, beside a checkpoint, for the files that the run began with (origin.h), whether it
+ * exists or not. The caller frees it. */
 char *checkpoint_origin(const char *path);
 const char *checkpoint_get_path(const struct checkpoint *c);
-/* lives as long as c */
+/* valid as long as c */
 const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c);
-/* Reads elements [first, first + count) of a tensor; verifies the checksums of the blocks it
- * touches. DT_NOT_FOUND when the tensor is not there; DT_INVALID when its number of elements is
- * not numel. */
+/* Reads elements [first, first + count) of a tensor, and verifies the checksums of the blocks that
+ * hold them. DT_NOT_FOUND: there is no such tensor. DT_INVALID: its number of elements is not
+ * numel. */
 int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first,
                     int64_t count, float *out, struct dt_error *err);
 /* Names and shapes of all tensors, in no particular order. */
 int checkpoint_tensor_count(const struct checkpoint *c);
 void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);
-/* Every checksum, every file; err names the first bad file and tensor. */
+/* Verifies every checksum of every file. err names the first bad file and tensor. */
 int checkpoint_verify(struct checkpoint *c, struct dt_error *err);
-/* The same for part `part` of `parts` about equal ones: all of them together are
+/* Verifies part `part` of `parts` parts of about equal size. All parts together are
  * checkpoint_verify. */
 int checkpoint_verify_part(struct checkpoint *c, int part, int parts, struct dt_error *err);
-/* Calls tell(context) after each block (1 MiB) that was compared with its checksum: a sign of
- * life while much is read. */
+/* Calls tell(context) after each block (1 MiB) that was compared with its checksum. The caller can
+ * show progress while much is read. */
 void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void *context);
-/* One hash (32 hex digits) over the logical weights: names, shapes, dtypes, values, sorted by
- * name; the same for every world size and strategy. */
+/* One hash (32 hex digits) over the logical weights, sorted by name: names, shapes, dtypes, values.
+ * It is the same for every world size and strategy. */
 int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err);
 void checkpoint_close(struct checkpoint *c);
 

@@ -1,5 +1,5 @@
-/* See the header. Tensors stream through a buffer of a few MiB, so a checkpoint larger than
- * memory can be exported. */
+/* Export and comparison. Tensors stream through a buffer of a few MiB, so a checkpoint may be
+ * larger than memory. */
 #include "worker/checkpoints/checkpoint_export.h"
 
 #include "base/file.h"
@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* as dtckpt hash prints it: a course of another seed has the same steps and other weights */
+/* Metadata key of the hash of the weights, as dtckpt hash prints it. A course of training with
+ * another seed has the same steps and other weights. */
 #define HASH_KEY "weights_hash"
 
 enum { CHUNK = 1 << 20 }; /* elements */
@@ -46,7 +47,8 @@ static struct view *tensors_of(const struct checkpoint *c, int *count)
     return views;
 }
 
-/* A checkpoint that was moved away by itself knows what it began with, but has not got it. */
+/* Notes that the files of the origin are missing: a checkpoint that was moved away alone knows
+ * their source, but has no copy. */
 static void note_origin(const struct checkpoint *c, const char *kept, struct dt_text *notes)
 {
     cJSON *job = cJSON_Parse(checkpoint_get_state(c)->job);

@@ -1,5 +1,5 @@
-/* One job at a time for a folder of checkpoints: a lock on DIR.lock beside it, which ends with
- * its process however that ends, and in the file who has it. */
+/* One job at a time for a folder of checkpoints: a lock on DIR.lock beside it. The lock ends with
+ * its process, however that ends. The file names the holder. */
 #include "worker/checkpoints/checkpoint.h"
 
 #include "base/clock.h"
@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 #define LOOK_S 0.02
-#define FROZEN_S 3.0   /* a rank that is told to end lets go before */
-#define LINE_BYTES 512 /* "HOST PID SINCE JOB", and which launch of it on a line of its own */
+#define FROZEN_S 3.0   /* a rank that is told to end releases the lock sooner */
+#define LINE_BYTES 512 /* "HOST PID SINCE JOB", and the launch on a second line */
 
 struct holder {
     char host[256], since[32], job[128], launch[64];
-    long pid; /* 0: the file does not say */
+    long pid; /* 0: the file names no holder */
 };
 
 static void read_holder(int fd, struct holder *h)
@@ -40,7 +40,7 @@ static void read_holder(int fd, struct holder *h)
     }
 }
 
-/* As much of a run's id as the file holds. */
+/* Bytes of a run id that the file holds. */
 static int job_bytes(const char *run_id)
 {
     size_t size = strcspn(run_id != NULL ? run_id : "", "\n");
@@ -68,15 +68,15 @@ static int refuse(const char *dir, const struct holder *h, struct dt_error *err)
                    dir, h->host, h->pid, h->job[0] != '\0' ? ", job " : "", h->job, h->since);
 }
 
-/* An older round of this launch: its host is lost, perhaps frozen. A later round than the first
- * is no other job of that name: the first would have been refused. */
+/* True if the holder is an older round of this launch, whose host is lost or frozen. The holder
+ * cannot be another job of that name: it would have refused the first round of this launch. */
 static bool is_older_round(const struct holder *h, const char *run_id, const char *launch, int round)
 {
     return round > 1 && run_id != NULL && run_id[0] != '\0' && h->pid != 0 &&
            strncmp(h->job, run_id, sizeof h->job - 1) == 0 && strcmp(h->launch, launch != NULL ? launch : "") == 0;
 }
 
-/* `path` is that file still: nobody has put another one in its place. */
+/* True if fd is still the file at `path`, and no other file has replaced it. */
 static bool is_at(int fd, const char *path)
 {
     struct stat here, there;
@@ -84,10 +84,10 @@ static bool is_at(int fd, const char *path)
            here.st_ino == there.st_ino;
 }
 
-/* Puts a file that we have locked in the place of one whose lock is a frozen rank's: when that
- * one ends, or wakes up, the folder stays ours. Whoever gets the lock of a file sees whether
- * that is still the one of this name. Returns the descriptor, or -1: the folder is held by
- * nobody then, and the owner's file (checkpoint_claim) alone keeps the older round away. */
+/* Replaces the lock file, whose lock a frozen rank holds, by a new file that we have locked. When
+ * the frozen rank ends or wakes up, the folder stays ours: a process that gets a lock checks that
+ * its file still has this name. Returns the descriptor, or -1: no process holds the folder then,
+ * and only the owner's file (checkpoint_claim) keeps the older round away. */
 static int take_over(const char *path, const char *run_id, const char *launch)
 {
     char *fresh = dt_format("%s.new", path);
@@ -119,7 +119,7 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
             write_holder(fd, run_id, launch);
             break;
         }
-        if (locked) { /* its holder had lost it to another round */
+        if (locked) { /* another round has replaced the file, so this lock is worthless */
             (void)close(fd);
             fd = dt_file_open_lock(path, err);
             result = fd >= 0 ? 0 : -1;
@@ -134,7 +134,7 @@ int checkpoint_hold(const char *dir, const char *run_id, const char *launch, int
             result = refuse(dir, &h, err);
         } else if (!taken && (busy || errno == EINTR)) {
             dt_sleep_s(LOOK_S);
-        } else { /* or a file system without locks */
+        } else { /* taken from an older round, or the file system has no locks */
             (void)close(fd);
             fd = taken ? take_over(path, run_id, launch) : -1;
             break;
@@ -157,7 +157,7 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
     struct holder h;
     int result = 0, fd = dt_file_exists(path) ? dt_file_open_lock(path, err) : -1;
     if (fd < 0) {
-        /* what cannot be read now says so when it is locked */
+        /* the error of an unreadable file comes when the lock is taken */
         result = dt_file_exists(path) && err->status == DT_INVALID ? -1 : 0;
     }
     for (double until_s = dt_now_s() + wait_s; fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0;) {
@@ -166,7 +166,7 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
         }
         read_holder(fd, &h);
         if (run_id != NULL && h.pid != 0 && strncmp(h.job, run_id, sizeof h.job - 1) == 0) {
-            break; /* our own job: this host comes later */
+            break; /* the holder is our own job: this host joins it */
         }
         if (dt_now_s() > until_s) {
             result = refuse(dir, &h, err);
@@ -175,7 +175,7 @@ int checkpoint_check_free(const char *dir, const char *run_id, double wait_s, st
         dt_sleep_s(LOOK_S);
     }
     if (fd >= 0) {
-        (void)flock(fd, LOCK_UN); /* whatever becomes of close: we lock it ourselves soon */
+        (void)flock(fd, LOCK_UN); /* unlock at once, since this process takes the lock soon */
         (void)close(fd);
     }
     free(path);

@@ -1,5 +1,5 @@
-/* Reading checkpoints: any element of any tensor, whoever wrote it; every block is compared with
- * its checksum before its first use. */
+/* Reads checkpoints: any element of any tensor, whichever rank wrote it. Every block is compared
+ * with its checksum before its first use. */
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/manifest.h"
@@ -19,9 +19,9 @@ struct checkpoint {
     char *path;
     struct manifest manifest;
     struct st_file **files;
-    const struct st_tensor **data; /* per slice */
-    bool **checked;                /* per slice, per block */
-    void (*tell)(void *context);   /* after each block that was compared; may be null */
+    const struct st_tensor **data; /* one per slice */
+    bool **checked;                /* one per slice and block */
+    void (*tell)(void *context);   /* called after each block that was compared; may be null */
     void *context;
 };
 
@@ -44,8 +44,8 @@ static int open_file(struct checkpoint *c, int i, struct dt_error *err)
     return result;
 }
 
-/* A copy under the name of another step: taken for that step, it would put the good ones beside
- * it in the wrong order. */
+/* Refuses a checkpoint under the name of another step. Taken for that step, it would come in the
+ * wrong order among the good ones. */
 static int check_name(const struct checkpoint *c, struct dt_error *err)
 {
     const char *slash = strrchr(c->path, '/');
@@ -114,7 +114,8 @@ void checkpoint_close(struct checkpoint *c)
 
 char *checkpoint_origin(const char *path)
 {
-    char *dir = realpath(path, NULL); /* "." and links have another folder before the last slash */
+    /* for "." and links, the text before the last slash is another folder */
+    char *dir = realpath(path, NULL);
     dir = dir != NULL ? dir : dt_strdup(path);
     dt_file_strip(dir);
     char *origin = dt_format("%s/" ORIGIN_FOLDER, dir);
@@ -132,7 +133,7 @@ const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c)
     return &c->manifest.state;
 }
 
-/* Blocks that hold elements [first, first + count) of slice i. */
+/* Verifies the blocks that hold elements [first, first + count) of slice i. */
 static int check_blocks(struct checkpoint *c, int i, int64_t first, int64_t count, struct dt_error *err)
 {
     const struct manifest_slice *s = &c->manifest.slices[i];

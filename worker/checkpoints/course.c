@@ -1,5 +1,5 @@
-/* Keeps one course of training per folder: its beginning on record, and what is not of it out of
- * the way. Set aside is renamed, not removed: days of work may lie in it. */
+/* Keeps one course of training per folder: records its beginning, and sets other checkpoints aside.
+ * To set aside means to rename, not to remove: they may be the work of days. */
 #include "worker/checkpoints/course.h"
 
 #include "base/file.h"
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define COURSE_MAX_BYTES (4 << 20) /* the run id is a string of the environment */
-/* looked at, at most: on a slow file system it is the start of a run that waits */
+#define COURSE_MAX_BYTES (4 << 20) /* the run id comes from the environment */
+/* Most files to look at: on a slow file system each one delays the start of a run. */
 #define ASIDE_FILES 20000
 #define ASIDE_DEPTH 4
 #define OLD ".old-"
@@ -110,10 +110,11 @@ int course_leave_behind(const char *dir, int64_t after, int64_t *first, int64_t 
     return rc == 0 ? left : -1;
 }
 
-/* ---- what is set aside ---- */
+/* ---- folders set aside ---- */
 
-/* "step-00000300.old-1" begins with "step-" and ends so; "checkpoints.old-2" is "checkpoints"
- * with nothing between. */
+/* True if name is `stem`, something, and ".old-N"; with `whole`, nothing is between.
+ * "step-00000300.old-1" has the stem "step-". "checkpoints.old-2" has the whole stem
+ * "checkpoints". */
 static bool is_aside(const char *name, const char *stem, bool whole)
 {
     const char *mark = strstr(name, OLD);
@@ -143,7 +144,7 @@ static double disk_bytes(const char *path, int depth, int *left)
     return sum;
 }
 
-/* Adds up the folders of `folder` that are set aside; how many. */
+/* Adds up the bytes of the folders in `folder` that are set aside. Returns their number. */
 static int add_aside(const char *folder, const char *stem, bool whole, int *left, double *bytes)
 {
     int count = 0;
@@ -162,11 +163,11 @@ static int add_aside(const char *folder, const char *stem, bool whole, int *left
     return count;
 }
 
-/* Adds up PATH.old-N beside PATH, and the words that remove them. */
+/* Adds up the bytes of PATH.old-N beside PATH, and appends the argument of rm that removes them. */
 static int add_courses(const char *path, int *left, double *bytes, struct dt_text *remove)
 {
     const char *slash = strrchr(path, '/');
-    /* no option of rm */
+    /* "./" keeps rm from reading the path as an option */
     char *parent = dt_strdup(path), *whole = dt_format("%s%s" OLD, path[0] == '-' ? "./" : "", path);
     dt_file_strip(parent);
     int count = add_aside(parent, slash != NULL ? slash + 1 : path, true, left, bytes);

@@ -1,5 +1,5 @@
-/* The nearest existing folder above a path tells whether the path can be made: what it is, who
- * may write, and whether its disk has room. */
+/* Checks whether a path can be created, by the nearest existing folder above it: its kind, its
+ * permissions, and the room on its disk. */
 #include "worker/checkpoints/folder.h"
 
 #include "base/file.h"
@@ -15,10 +15,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define LINKS 40                  /* as many as the kernel follows */
+#define LINKS 40                  /* the kernel follows as many */
 #define LEAST_BYTES (64.0 * 1024) /* job.json, env.json and the first lines of the logs */
 
-/* /sys and /proc: root may write there, and still no folder can be made. */
+/* True for /sys and /proc: root may write there, but cannot create a folder. */
 static bool is_of_the_kernel(const char *path)
 {
     struct statfs fs;
@@ -30,7 +30,7 @@ static int check_room(const char *key, const char *path, struct dt_error *err)
     struct statvfs fs;
     char text[32];
     if (statvfs(path, &fs) != 0 || fs.f_blocks == 0) {
-        return 0; /* it does not tell */
+        return 0; /* the file system does not tell */
     }
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     if (free_bytes < LEAST_BYTES) {
@@ -73,7 +73,8 @@ int folder_check(const char *key, const char *path, struct dt_error *err)
     return rc;
 }
 
-/* Is it there, and a folder where a file belongs, or the other way round? */
+/* Fails if the name is taken by a folder where a file belongs, or by a file where a folder
+ * belongs. */
 static int check_kind(const char *dir, const char *name, bool folder, struct dt_error *err)
 {
     struct stat st;
@@ -103,7 +104,7 @@ int folder_check_names(const char *output_dir, const char *checkpoint_dir, bool 
     return rc;
 }
 
-/* May path.lock and path.old-1 be made? */
+/* True if path.lock and path.old-1 can be created. */
 static bool has_room_beside(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;

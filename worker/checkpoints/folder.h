@@ -1,4 +1,4 @@
-/* The folders a run writes to, looked at before anything is started. */
+/* Checks of the folders that a run writes to, before anything is started. */
 #ifndef DT_WORKER_CHECKPOINTS_FOLDER_H
 #define DT_WORKER_CHECKPOINTS_FOLDER_H
 
@@ -6,18 +6,17 @@
 
 #include <stdbool.h>
 
-/* Can `path` be made (or written to, where it is there already)? Looks at the nearest folder
- * that exists and makes nothing. key: what messages call it, "output_dir". The error says what
+/* Fails if `path` cannot be created, or cannot be written to if it exists. Looks at the nearest
+ * existing folder and creates nothing. key: its name in messages, "output_dir". The error says what
  * to do. */
 int folder_check(const char *key, const char *path, struct dt_error *err);
-/* DT_INVALID when a folder has the name of a file that the run writes there, or a file that of a
- * folder. anew: what is there will be set aside first. */
+/* DT_INVALID if a folder has the name of a file that the run writes, or a file that of a folder.
+ * anew: existing files will be set aside first, so they are not checked. */
 int folder_check_names(const char *output_dir, const char *checkpoint_dir, bool anew, struct dt_error *err);
-/* Where a folder's own name is: a path whose last part is a symbolic link leads on, for what
- * lies beside a folder (its lock, what is set aside) is named by it, and each folder must have
- * one such name. A link stays when somebody else may have put it there, and when nothing can be
- * made beside what it leads to: a mount, or a place that is not ours. Links further up need no
- * care. The caller frees. */
+/* Follows symbolic links in the last part of a path to the folder's own name. The lock and the
+ * folders set aside are named by it, so each folder must have only one. A link is not followed if
+ * another user may have made it, or if nothing can be created beside its target: a mount, or a
+ * folder that is not ours. Links in earlier parts do not matter. The caller frees the result. */
 char *folder_follow(const char *path);
 
 #endif

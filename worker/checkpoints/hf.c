@@ -1,6 +1,6 @@
-/* Hugging Face folders. What is special about a model (names, settings) is in its model_ops;
- * here are files, shards, the index and the checks. JSON is read strictly and with a size limit;
- * names of files in an index may not leave the folder. */
+/* Hugging Face folders. What differs between models (names, settings) is in their model_ops; this
+ * file has the files, shards, index and checks. JSON is read strictly and with a size limit. File
+ * names in an index cannot leave the folder. */
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
@@ -15,7 +15,7 @@
 
 enum { CONFIG_MAX = 4 << 20, INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16 };
 
-struct source { /* where a tensor of the chain is */
+struct source { /* where a tensor of the chain is stored */
     const struct st_file *file;
     const struct st_tensor *tensor;
 };
@@ -25,10 +25,11 @@ struct hf {
     const struct chain *chain;
     struct st_file **files;
     int file_count;
-    struct source *sources; /* per tensor of the chain */
+    struct source *sources; /* one per tensor of the chain */
 };
 
-/* Reads a file as a JSON object; the caller deletes it. as_written: its text is added, or null. */
+/* Reads a file as a JSON object; the caller deletes it. as_written: the text is appended to it; may
+ * be null. */
 static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_text *as_written, struct dt_error *err)
 {
     struct dt_text text;
@@ -69,7 +70,8 @@ int hf_config(const char *folder, const struct model_ops **ops, struct model_siz
     struct dt_text text;
     dt_text_init(&text);
     int rc = read_json(path, CONFIG_MAX, &json, &text, err);
-    if (rc == 0 && !manifest_takes_config(text.data, text.size)) { /* each checkpoint keeps it */
+    /* each checkpoint keeps the config */
+    if (rc == 0 && !manifest_takes_config(text.data, text.size)) {
         rc = dt_fail(err, DT_INVALID,
                      "%s: more values than a checkpoint keeps in so much text; remove what the model does not need",
                      path);
@@ -80,8 +82,8 @@ int hf_config(const char *folder, const struct model_ops **ops, struct model_siz
         if (*ops == NULL) {
             rc = unknown_model(path, type, err);
         } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(
-                       json, "quantization_config"))) { /* it would come out again beside fp32
-                                                         * weights */
+                       json, "quantization_config"))) { /* an export would have that config
+                                                         * beside fp32 weights */
             rc = dt_fail(
                 err, DT_INVALID,
                 "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
@@ -117,7 +119,8 @@ static int compare_strings(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The files that the index names, each once. Which tensor is in which, the files themselves say. */
+/* Opens the files that the index names, each once. The files themselves tell which tensors they
+ * hold. */
 static int open_index(struct hf *h, const char *path, struct dt_error *err)
 {
     cJSON *json = NULL;
@@ -164,7 +167,7 @@ static void put_shape(struct dt_text *out, const int64_t *shape, int dims)
     dt_text_puts(out, "]");
 }
 
-/* A file's tensor must have the shape of ours and a type we convert. */
+/* Fails unless a file's tensor has the shape of ours and a type that we convert. */
 static int check_tensor(const struct st_file *f, const struct st_tensor *s, const struct tensor *t,
                         struct dt_error *err)
 {
@@ -182,7 +185,7 @@ static int check_tensor(const struct st_file *f, const struct st_tensor *s, cons
     return st_read_f32(f, s, 0, 0, &none, err);
 }
 
-/* Two names of one tensor (a tied head) must hold the same values. */
+/* A tensor stored under two names (a tied head) must have the same values in both. */
 static int check_same(const struct source *a, const struct st_file *f, const struct st_tensor *t, struct dt_error *err)
 {
     float *x = dt_alloc(2 * PART * sizeof *x), *y = x + PART;
@@ -206,7 +209,7 @@ static int compare_tensors(const void *a, const void *b, void *chain)
     return strcmp(t[*(const int *)a].name, t[*(const int *)b].name);
 }
 
-/* The chain's tensors sorted by name; the caller frees. */
+/* Sorts the chain's tensors by name. The caller frees the indices. */
 static int *sort_tensors(const struct chain *c)
 {
     int *sorted = dt_alloc((size_t)c->tensor_count * sizeof *sorted);
@@ -231,7 +234,7 @@ static int find(const struct chain *c, const int *sorted, const char *name)
     return -1;
 }
 
-/* Gives every tensor of the files its place in the chain. */
+/* Matches every tensor of the files with one of the chain. Fails if one is unknown or missing. */
 static int match(struct hf *h, const int *sorted, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);

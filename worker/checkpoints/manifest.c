@@ -1,6 +1,6 @@
-/* Writes and reads manifest.json; see the header for its form. cJSON parses (after size and hash
- * were checked); everything that a file can say is checked again here, because a checkpoint may
- * come from anywhere. */
+/* Writes and reads manifest.json; its form is in the header. Size and hash are checked first, then
+ * cJSON parses. Then every value of the file is checked, because a checkpoint may come from
+ * anywhere. */
 #include "worker/checkpoints/manifest.h"
 
 #include "base/file.h"
@@ -15,10 +15,11 @@
 #include <xxhash.h>
 
 enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 24 };
-enum { DATA_NAME_BYTES = 255 }; /* of a name in the list of data, which is for messages only */
+/* most bytes of a name in the list of data, which is for messages only */
+enum { DATA_NAME_BYTES = 255 };
 
-/* Parsed, a value takes a hundred bytes. Ours have ten bytes of text and more; short ones are in
- * the job and in shapes. */
+/* Bounds the values of a text, since a parsed value takes a hundred bytes. Most of our values have
+ * at least ten bytes of text; those of the job and of shapes may be shorter. */
 enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16, CONFIG_SHORT_VALUES = SHORT_VALUES / 2 };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
@@ -86,8 +87,8 @@ int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_b
     return right ? 0 : dt_fail(err, DT_INTERNAL, "checkpoint: rank %d of %d sent no list of its slices", rank, ranks);
 }
 
-/* What of a name has room in the manifest, in whole characters. A byte that is none becomes
- * three, or an escape of six. */
+/* Writes as much of a name as fits the manifest, in whole characters. An invalid byte takes three
+ * bytes, or an escape of six. */
 static void put_data_name(struct dt_text *out, const char *name)
 {
     size_t size = strlen(name), end = 0;
@@ -141,8 +142,8 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
 }
 
-/* At most so many values are in a text: what separates them, and what begins arrays and objects,
- * outside of strings. */
+/* An upper bound of the number of values in a text: counts separators, and the beginnings of arrays
+ * and objects, outside of strings. */
 static size_t count_values(const char *text, size_t size)
 {
     size_t count = 1;
@@ -165,7 +166,7 @@ bool manifest_takes_config(const char *text, size_t size)
     return count_values(text, size) <= size / VALUE_LEAST_BYTES + CONFIG_SHORT_VALUES;
 }
 
-/* Finds the hash at the end and checks it against the text before it. */
+/* Finds the hash at the end, and compares it with that of the text before it. */
 static int check_hash(const struct dt_text *text, struct dt_error *err)
 {
     size_t tail = strlen(hash_mark) + 16 + strlen("\"}\n");
@@ -193,7 +194,7 @@ static int read_count(const cJSON *object, const char *key, int64_t *out, struct
     return 0;
 }
 
-/* A whole number, which may be below 0. */
+/* Reads a whole number, which may be negative. */
 static int read_whole(const cJSON *object, const char *key, double most, int64_t *out, struct dt_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -204,19 +205,19 @@ static int read_whole(const cJSON *object, const char *key, double most, int64_t
     return 0;
 }
 
-/* Where the run stands. Checkpoints of versions that did not keep it have none. */
+/* Reads the run's horizon. Checkpoints of older versions have none. */
 static int read_horizon(struct horizon *h, const cJSON *root, struct dt_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "horizon");
     const struct {
         const char *key;
-        double most; /* rows: as job_fields.c has it, in the most epochs they are a whole number
-                      * still */
+        /* rows: times the most epochs of job_fields.c, the product still fits int64_t */
+        double most;
         int64_t *out;
     } all[] = {{"micro_batch", 1e12, &h->of.micro_batch},
                {"micro_steps", 1e6, &h->of.micro_steps},
                {"samples", 9e15, &h->samples},
-               {"base", 9e15, &h->base}, /* below 0: max_steps counted fewer samples than the
+               {"base", 9e15, &h->base}, /* negative if max_steps counted fewer samples than the
                                           * epochs have */
                {"rows", 9e12, &h->rows},
                {"max_steps", 1e12, &h->max_steps},
@@ -250,8 +251,7 @@ static bool read_hash(const cJSON *object, const char *key, uint64_t *out)
     return is_hash(text);
 }
 
-/* The files of data.train, in their order. None in checkpoints of versions that knew one hash
- * over all. */
+/* Reads the files of data.train, in order. Older versions wrote one hash over all files instead. */
 static int read_data(struct manifest *m, const cJSON *root, struct dt_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "data"), *item;
@@ -264,7 +264,7 @@ static int read_data(struct manifest *m, const cJSON *root, struct dt_error *err
     {
         struct data_file *f = &files[m->state.data_count++];
         const char *name = read_string(item, "name");
-        name = name != NULL ? name : "?"; /* earlier versions wrote longer ones */
+        name = name != NULL ? name : "?"; /* older versions wrote longer names */
         if (!read_hash(item, "hash", &f->hash)) {
             return dt_fail(err, DT_INVALID, "data: %s: without hash", name);
         }
@@ -287,7 +287,7 @@ static char *print_json(struct dt_arena *arena, const cJSON *item)
     return copy;
 }
 
-/* A member of the whole as it was written, numbers and all. */
+/* A member of the text exactly as it was written, with its spelling of numbers. */
 static const char *member_of(struct dt_arena *arena, const struct dt_text *text, const char *name)
 {
     struct dt_scan_span key, value;
@@ -339,8 +339,7 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
     return 0;
 }
 
-/* Index of a tensor by name: the order of registration is the order of first appearance. Names
- * are looked up in a hash table. */
+/* A hash table from names to tensors. Tensors are numbered in the order of first appearance. */
 struct names {
     int *slots;
     size_t capacity;
@@ -437,7 +436,8 @@ static int compare_slices(const void *a, const void *b)
     return by != 0 ? by : (x->first > y->first) - (x->first < y->first);
 }
 
-/* The next tensor from `at` on that a purpose covers: weights are of all tensors. */
+/* The next tensor, from `at` on, for which a purpose has slices. All tensors have weights;
+ * stateless ones have nothing else. */
 static int next_covered(const struct manifest *m, const char *purpose, int at)
 {
     while (at < m->tensor_count && m->tensors[at].stateless && strcmp(purpose, "weight") != 0) {
@@ -446,7 +446,7 @@ static int next_covered(const struct manifest *m, const char *purpose, int at)
     return at;
 }
 
-/* Every purpose that appears covers every tensor that it is of exactly once. */
+/* Checks that the slices of each purpose cover each of its tensors exactly once. */
 static int check_cover(struct manifest *m, struct dt_error *err)
 {
     qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
@@ -488,7 +488,7 @@ static int compare_file_names(const void *a, const void *b)
     return strcmp(((const struct manifest_file *)a)->name, ((const struct manifest_file *)b)->name);
 }
 
-/* No file twice. */
+/* Fails if a file is listed twice. */
 static int check_files(const struct manifest *m, struct dt_error *err)
 {
     size_t size = (size_t)m->file_count * sizeof *m->files;
@@ -559,7 +559,7 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         slices += cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(file, "slices"));
         m->file_count++;
     }
-    /* each rank writes one */
+    /* each rank writes one file at most */
     if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX || m->file_count > m->state.ranks) {
         return dt_fail(err, DT_INVALID, "files: missing or out of range");
     }

@@ -1,6 +1,7 @@
-/* See the header. The folder may come from anybody: only plain names and regular files count, a
- * link may not lead to a secret of the user who will publish the result, and sizes are bounded.
- * Better a rule than a list of names: each tokenizer has its own files. */
+/* Files of the model that a run begins with. The folder may come from anybody. So only plain names
+ * and regular files are taken, links cannot lead to a secret of the user who will publish the
+ * result, and sizes are bounded. A rule selects the files, not a list of names, because each
+ * tokenizer has its own files. */
 #include "worker/checkpoints/origin.h"
 
 #include "base/file.h"
@@ -25,7 +26,8 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
 {
     char *quoted = dt_format("\"%s\"", architecture), *list = dt_format("[\n    %s\n  ]", quoted);
     const struct {
-        const char *key, *value, *kept_with; /* kept_with: the value stays if this is in it */
+        /* kept_with: the old value stays if it contains this text */
+        const char *key, *value, *kept_with;
     } set[] = {{"architectures", list, quoted}, {"dtype", "\"float32\"", NULL}, {"torch_dtype", "\"float32\"", NULL}};
     enum { COUNT = sizeof set / sizeof set[0] };
     bool there[COUNT] = {false};
@@ -56,8 +58,8 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
     free(quoted);
 }
 
-/* Shortest decimal that reads back as the same, with a point where it is 0, as the library
- * writes it. */
+/* Writes the shortest decimal that reads back as the same number. 0 is written with a point, like
+ * the Hugging Face library does. */
 static void print_number(char out[40], double number)
 {
     (void)snprintf(out, 40, "0.0");
@@ -74,7 +76,7 @@ void origin_number(const char *text, size_t size, const char *key, double number
     print_number(written, number);
     while (dt_scan_member(text, size, &at, &found, &value)) {
         if (found.size == strlen(key) && memcmp(found.at, key, found.size) == 0) {
-            bool same = strtod(value.at, NULL) == number; /* null reads as 0 */
+            bool same = strtod(value.at, NULL) == number; /* for null, strtod returns 0 */
             dt_text_add(out, text, (size_t)(value.at - text) + (same ? value.size : 0));
             if (!same) {
                 dt_text_puts(out, written);
@@ -90,7 +92,7 @@ void origin_number(const char *text, size_t size, const char *key, double number
     dt_text_add(out, text + at, size - at);
 }
 
-/* ---- which files ---- */
+/* ---- selecting files ---- */
 
 static bool begins_with(const char *s, const char *begin)
 {
@@ -103,9 +105,9 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Weights in whatever format, training state, and words on the model as it was before this
+/* True for weights of any format, training state, and texts about the model before this
  * training. */
-static bool is_of_before(const char *name)
+static bool is_left_out(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".index.json", ".bin",    ".pt",      ".pth",       ".ckpt",
                                        ".h5",          ".msgpack",    ".ot",     ".onnx",    ".onnx_data", ".npz",
@@ -117,14 +119,14 @@ static bool is_of_before(const char *name)
     return is && !begins_with(name, "LICENSE") && !begins_with(name, "NOTICE");
 }
 
-/* These weights are read, and come out anew. */
+/* True for weights that we read. The export writes new ones, so leaving them out needs no note. */
 static bool is_read(const char *name)
 {
     return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json");
 }
 
-/* "../../blobs/HASH", as a snapshot of Hugging Face's cache has it; returns where HASH begins,
- * or null. */
+/* For a target "../../blobs/HASH", as in a snapshot of Hugging Face's cache, returns the beginning
+ * of HASH; else null. */
 static const char *cached(const char *target)
 {
     static const char blobs[] = "../../blobs/";
@@ -138,7 +140,7 @@ static int open_beside(int dir, const char *name)
     return openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 }
 
-/* What a link of the folder means: another name in it, or a file of the cache. */
+/* Opens the target of a link: another name in the folder, or a file of the cache. */
 static int open_link(int dir, const char *name)
 {
     char target[PATH_MAX];
@@ -159,12 +161,12 @@ static int open_link(int dir, const char *name)
     return fd;
 }
 
-/* Opens a regular file; -1 with why not, as it stands behind the name. */
+/* Opens a regular file. -1 with the reason in *why, written to follow the name. */
 static int open_file(int dir, const char *name, size_t *size, const char **why)
 {
     struct stat st;
     *why = " (not a regular file)";
-    /* opening a device may do something */
+    /* check before opening, because opening a device may have effects */
     if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0 || (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))) {
         *why = S_ISDIR(st.st_mode) ? "/" : *why;
         return -1;
@@ -186,7 +188,7 @@ struct copy {
     bool with_config;
     int files, left_out;
     size_t bytes;
-    struct dt_text *notes; /* null: nobody asks */
+    struct dt_text *notes; /* null: no notes are wanted */
 };
 
 static void note(struct copy *c, const char *under, const char *name, const char *why)
@@ -196,7 +198,7 @@ static void note(struct copy *c, const char *under, const char *name, const char
     }
 }
 
-/* A file without the .tmp-PID that one which was killed here has left. */
+/* Writes a file, and first removes the .tmp-PID that a killed process may have left. */
 static int put(const struct copy *c, const char *under, const char *name, const struct dt_text *content,
                struct dt_error *err)
 {
@@ -235,7 +237,7 @@ static int copy_file(struct copy *c, int dir, const char *under, const char *nam
     return rc;
 }
 
-/* alphasort would ask the locale */
+/* alphasort would depend on the locale */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -250,7 +252,7 @@ static bool is_plain(const char *name)
     return plain;
 }
 
-/* under: "" or TEMPLATES "/". */
+/* Copies the files of a folder. under: "" or TEMPLATES "/". */
 static int copy_all(struct copy *c, int dir, const char *under, struct dt_error *err)
 {
     struct dirent **names = NULL;
@@ -266,7 +268,7 @@ static int copy_all(struct copy *c, int dir, const char *under, struct dt_error 
         if (inner >= 0) {
             rc = rc == 0 ? copy_all(c, inner, TEMPLATES "/", err) : rc;
             (void)close(inner);
-        } else if (rc == 0 && is_plain(name) && is_of_before(name)) {
+        } else if (rc == 0 && is_plain(name) && is_left_out(name)) {
             if (!is_read(name)) {
                 note(c, under, name, "");
             }

@@ -1,7 +1,6 @@
-/* The reader of safetensors files: a scanner for just the JSON that such a header may be
- * (objects of strings, arrays of whole numbers), then the checks of names, sizes and coverage.
- * Whatever is not understood is an error with the byte it is at. The writer is in
- * safetensors_write.c. */
+/* The reader of safetensors files: a scanner for the part of JSON that a header may use (objects of
+ * strings, arrays of whole numbers), then checks of names, sizes and coverage. Anything else is an
+ * error that names the byte. The writer is in safetensors_write.c. */
 #include "worker/checkpoints/safetensors.h"
 
 #include "base/arena.h"
@@ -19,7 +18,7 @@
 struct pair {
     const char *key, *value;
 };
-struct place { /* of a tensor in the data */
+struct place { /* a tensor's range in the data */
     int64_t begin, end;
     int tensor;
 };
@@ -29,7 +28,7 @@ struct st_file {
     void *mapping; /* null for st_open_memory */
     size_t mapping_bytes;
     struct dt_arena arena;
-    struct st_tensor *tensors; /* header order */
+    struct st_tensor *tensors; /* in the order of the header */
     struct place *places;
     int *by_name;
     int count, capacity;
@@ -40,7 +39,7 @@ struct st_file {
 struct scanner {
     const unsigned char *at, *begin, *end;
     struct st_file *file;
-    struct dt_text text; /* the last string */
+    struct dt_text text; /* the string that was read last */
     struct dt_error *err;
 };
 
@@ -75,7 +74,7 @@ static void skip_space(struct scanner *s)
     }
 }
 
-/* Takes `c` when it is next. */
+/* Consumes `c` if it is the next character. */
 static bool take(struct scanner *s, char c)
 {
     skip_space(s);
@@ -93,7 +92,7 @@ static int expect(struct scanner *s, char c)
     return take(s, c) ? 0 : bad(s, what);
 }
 
-/* Length of the UTF-8 sequence at p (0: not valid). */
+/* Length of the UTF-8 sequence at p; 0: invalid. */
 static int utf8_length(const unsigned char *p, const unsigned char *end)
 {
     int n = *p < 0x80 ? 1 : *p >= 0xC2 && *p < 0xE0 ? 2 : *p >= 0xE0 && *p < 0xF0 ? 3 : *p >= 0xF0 && *p < 0xF5 ? 4 : 0;
@@ -212,7 +211,7 @@ static int string(struct scanner *s)
     return expect(s, '"');
 }
 
-/* A whole number from 0 to 2^62. */
+/* A whole number from 0 to about 2^61. */
 static int number(struct scanner *s, int64_t *out)
 {
     skip_space(s);
@@ -231,7 +230,7 @@ static int number(struct scanner *s, int64_t *out)
     return 0;
 }
 
-/* [n, n, ...], at most `most` of them. */
+/* [n, n, ...] with at most `most` numbers. */
 static int numbers(struct scanner *s, int64_t *out, int most, int *count)
 {
     *count = 0;
@@ -286,7 +285,7 @@ static int metadata(struct scanner *s)
     return expect(s, '}');
 }
 
-/* numel and bytes from the shape, with bounds. */
+/* Sets numel and size_bytes by the shape, with bounds. */
 static int measure(struct scanner *s, struct st_tensor *t, const struct place *place)
 {
     int64_t numel = 1, bits;
@@ -426,7 +425,8 @@ static int compare_names(const void *a, const void *b, void *file)
     return strcmp(f->tensors[*(const int *)a].name, f->tensors[*(const int *)b].name);
 }
 
-/* Unique names; the data covered without holes; pointers into it. */
+/* Checks that names are unique and that the tensors cover the data without holes. Sets their data
+ * pointers. */
 static int check(struct st_file *f, const unsigned char *data, size_t size, struct dt_error *err)
 {
     f->by_name = dt_alloc(((size_t)f->count + 1) * sizeof *f->by_name);

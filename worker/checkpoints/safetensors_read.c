@@ -1,6 +1,5 @@
-/* Values out of safetensors files: elements converted to float, double or int64. Data may be
- * unaligned, so every element is copied out before it is looked at; pages are touched only where
- * elements are asked for. */
+/* Converts elements of safetensors files to float, double or int64. Data may be unaligned, so every
+ * element is copied before it is used. Only the pages of the elements are touched. */
 #include "worker/checkpoints/safetensors.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* The writer of safetensors files: header first, then the data as it comes, into PATH.tmp-PID;
- * the name appears when the file is complete and on disk. */
+/* The writer of safetensors files: writes the header, then the data as it comes, into PATH.tmp-PID.
+ * PATH appears only when the file is complete and on disk. */
 #include "worker/checkpoints/safetensors.h"
 
 #include "base/file.h"
@@ -13,10 +13,10 @@
 struct st_writer {
     char *path, *temporary;
     int fd;
-    int64_t written, total; /* bytes of data */
+    int64_t written, total; /* bytes of data, without the header */
 };
 
-/* The JSON header; total: bytes of data. */
+/* Writes the JSON header. *total: bytes of data. */
 static int put_header(struct dt_text *out, const char *path, const struct st_entry *entries, int count,
                       const char *const *metadata, int64_t *total, struct dt_error *err)
 {
@@ -138,7 +138,7 @@ int st_writer_close(struct st_writer *w, struct dt_error *err)
         rc = dt_file_sync_dir(folder, err);
         free(folder);
     }
-    st_writer_abort(w); /* removes nothing when the rename was done */
+    st_writer_abort(w); /* after the rename there is nothing to remove */
     return rc;
 }
 

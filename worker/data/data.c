@@ -1,5 +1,5 @@
-/* Training data: finds the format of the files behind a glob, and fills micro-batches by global
- * position. The formats are in data/, the order of samples in sampler.c. */
+/* Training data: finds the format of the files that a glob matches, and fills micro-batches by
+ * global position. tokens.c and tensors.c hold the formats, sampler.c the order of samples. */
 #include "worker/data/data.h"
 
 #include "base/text.h"
@@ -33,8 +33,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The pattern with its longest part that exists as it stands, whole names at a time, made
- * literal: in "sets[1]/train-?.bin" the folder may be one of that name. The caller frees. */
+/* Escapes the longest part of a pattern, in whole names, that exists literally: in
+ * "sets[1]/train-?.bin" the folder may have just that name. The caller frees the result. */
 static char *keep_existing(const char *pattern)
 {
     struct stat st;
@@ -248,7 +248,7 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
     return 0;
 }
 
-/* A sample that is not there: zeros, and nothing to judge. */
+/* A row beyond the epoch's samples: zeros, with no targets. */
 static void clear_row(const struct data_source *s, const struct batch *b, int64_t row)
 {
     for (int k = 0; k < s->layout.count; k++) {
@@ -302,7 +302,7 @@ int64_t data_expect(const struct data_source *s, const struct sampler *order, in
 void data_expect_bytes(const void *at, size_t size)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)at / page * page;
-    /* of more at once the kernel would bring a part */
+    /* for a larger range the kernel would read only a part */
     for (uintptr_t end = (uintptr_t)at + size; begin < end; begin += EXPECT_BYTES) {
         (void)madvise((void *)begin, end - begin < EXPECT_BYTES ? end - begin : EXPECT_BYTES, MADV_WILLNEED);
     }

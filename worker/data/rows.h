@@ -1,4 +1,4 @@
-/* The formats of training data, as rows for data.c, and the list of files behind a glob. */
+/* The table of data formats, for data.c, and the list of files that a glob matches. */
 #ifndef DT_WORKER_DATA_ROWS_H
 #define DT_WORKER_DATA_ROWS_H
 
@@ -7,18 +7,18 @@
 extern const struct data_ops data_tokens, data_tensors;
 
 struct data_files {
-    char **paths; /* sorted bytewise */
+    char **paths; /* sorted by bytes */
     size_t count;
 };
-/* The files that a path or glob means; FILE.bin.json beside FILE.bin is left out. No match is an
- * error. */
+/* Lists the files that a path or glob matches, without FILE.bin.json beside FILE.bin. No match is
+ * an error. */
 int data_files_open(struct data_files *f, const char *glob, struct dt_error *err);
 void data_files_close(struct data_files *f);
-/* For `expect`: bytes of a mapped file. */
+/* For `expect`: tells the kernel that bytes of a mapped file will be read soon. */
 void data_expect_bytes(const void *at, size_t size);
-/* For `open`: lists a file in s->files. */
+/* For `open`: appends a file to s->files. */
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash);
-/* Name without folders. */
+/* The name without folders. */
 const char *data_base_name(const char *path);
 
 #endif

@@ -1,18 +1,16 @@
-/* The order of samples: a Feistel network over the smallest even number of bits that holds all
- * samples; results outside walk on until they are inside (cycle walking, fewer than four tries
- * on average), which keeps it a permutation. No memory, any position at once: that is what makes
- * resuming in the middle of an epoch, on another number of ranks, cost nothing. */
+/* The order of samples: a Feistel network over the smallest even number of bits that can number all
+ * samples. A result outside of the samples goes through the network again until it is inside (cycle
+ * walking, fewer than four passes on average), so the map stays a permutation. It needs no memory
+ * and computes any position directly. So resuming in the middle of an epoch, with any number of
+ * ranks, costs nothing. */
 #include "worker/data/data.h"
 
 #include "base/mix.h"
 
 #include <assert.h>
 
-enum {
-    ROUNDS = 6,
-    HALF_BITS_MIN = 4
-}; /* halves of a bit or two would reach few of the
-    * permutations */
+enum { ROUNDS = 6, HALF_BITS_MIN = 4 }; /* with halves of one or two bits, few of all
+                                         * permutations could occur */
 
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {

@@ -1,5 +1,5 @@
-/* Reading token shards. Every number of the header is checked against the size of the file
- * before an id is touched. */
+/* Reads token shards. Every number in the header is compared with the size of the file before any
+ * id is read. */
 #include "worker/data/shards.h"
 
 #include "base/file.h"
@@ -95,7 +95,8 @@ static int read_header(struct shard *s, struct dt_error *err)
     return 0;
 }
 
-/* A whole number of the JSON, or `missing`; -2 when it is something else. */
+/* Reads a whole number from the JSON. Returns `missing` if there is none, and -2 for any other
+ * value. */
 static int64_t number_of(const cJSON *tree, const char *key, int64_t missing)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(tree, key);

@@ -1,5 +1,5 @@
-/* Writing token shards: PREFIX-NNNNN.bin.tmp-PID while they grow, renamed all together at the
- * end. A full disk or a signal leaves the folder as it was. */
+/* Writes token shards as PREFIX-NNNNN.bin.tmp-PID, and renames all of them at the end. A full disk
+ * or a signal leaves the folder as it was. */
 #include "worker/data/shards.h"
 
 #include "base/file.h"
@@ -19,8 +19,8 @@ struct shard_writer {
     char *dir, *prefix;
     char tokenizer[SHARD_TOKENIZER_BYTES];
     int64_t vocabulary, shard_tokens, total;
-    int shards;    /* begun */
-    int committed; /* of them, under their names */
+    int shards;    /* shards begun */
+    int committed; /* shards that have their final names */
     bool finished;
     /* the shard being written */
     int fd; /* -1: none */
@@ -33,7 +33,7 @@ struct shard_writer {
     size_t buffered;
 };
 
-/* "DIR/PREFIX-00003.bin" + suffix; the caller frees. */
+/* "DIR/PREFIX-00003.bin" + suffix; the caller frees it. */
 static char *path_of(const struct shard_writer *w, int shard, const char *suffix)
 {
     return dt_format("%s/%s-%05d.bin%s", w->dir, w->prefix, shard, suffix);
@@ -96,7 +96,7 @@ static int begin_shard(struct shard_writer *w, struct dt_error *err)
     return result;
 }
 
-/* The JSON beside the shard. `sources` begins with those that go on from the shard before. */
+/* Writes the JSON beside the shard. `sources` lists the source files that begin in this shard. */
 static int write_info(struct shard_writer *w, struct dt_error *err)
 {
     struct dt_text t;
@@ -189,7 +189,7 @@ int shard_writer_finish(struct shard_writer *w, struct dt_error *err)
     return 0;
 }
 
-/* Gives one file its name; `suffix` is "" or ".json". */
+/* Gives one file its final name; `suffix` is "" or ".json". */
 static int rename_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
 {
     char *from = temporary_path(w, shard, suffix), *to = path_of(w, shard, suffix);
@@ -209,7 +209,7 @@ static void remove_one(struct shard_writer *w, int shard, bool temporary)
     }
 }
 
-/* Where a file of an earlier run waits until all of ours have their names. */
+/* The name of an earlier run's file until all of ours have their final names. */
 static char *aside_path(const struct shard_writer *w, int shard, const char *suffix)
 {
     char *tail = dt_format("%s.old-%ld", suffix, (long)getpid());
@@ -218,11 +218,11 @@ static char *aside_path(const struct shard_writer *w, int shard, const char *suf
     return path;
 }
 
-static const char *const commit_order[] = {".json", ""}; /* who sees the shard finds its
-                                                          * description */
+/* the JSON first, so a process that sees a shard finds its JSON */
+static const char *const commit_order[] = {".json", ""};
 
-/* Puts the earlier run's file aside and ours in its place. On an error the earlier one is where
- * it was. */
+/* Sets the earlier run's file aside, and puts ours in its place. After an error the earlier file is
+ * back. */
 static int replace_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
 {
     char *path = path_of(w, shard, suffix), *aside = aside_path(w, shard, suffix);
@@ -235,8 +235,8 @@ static int replace_one(struct shard_writer *w, int shard, const char *suffix, st
     return result;
 }
 
-/* After `count` files were replaced: ours go, and the earlier ones come back; or, once all is
- * done, those go. */
+/* Ends the replacement of `count` files. done: removes the earlier files. Otherwise it removes
+ * ours, and puts the earlier ones back. */
 static void settle_replaced(struct shard_writer *w, int count, bool done)
 {
     for (int i = 0; i < count; i++) {
@@ -264,7 +264,7 @@ int shard_writer_commit(struct shard_writer *w, struct dt_error *err)
     }
     settle_replaced(w, 2 * w->shards, true);
     w->committed = w->shards;
-    for (int i = w->shards;; i++) { /* an earlier run had more */
+    for (int i = w->shards;; i++) { /* remove further shards of an earlier run */
         char *path = path_of(w, i, "");
         bool there = dt_file_exists(path);
         free(path);

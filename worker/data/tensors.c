@@ -1,8 +1,8 @@
-/* Data from safetensors files: a tensor for each field of the layout, whole numbers as int64 or
- * int32, floats as fp32, fp64, bf16 or fp16; labels of -100 are not judged. A tensor ends with the
- * dimensions of a sample; those before them count the samples, in file order. Shifted labels are
- * shifted here, position t is judged against labels[t + 1] and the last one against nothing, and
- * where the file has none they are the ids. */
+/* Data from safetensors files: one tensor per field of the layout. Integers are int64 or int32,
+ * floats are fp32, fp64, bf16 or fp16; labels of -100 are ignored. The last dimensions of a tensor
+ * are those of a sample, and the others number the samples, in file order. Labels of a shifted
+ * field are shifted here: the target of position t is labels[t + 1], and the last position has
+ * none. Without labels in the file, the ids are the labels. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/checkpoints/safetensors.h"
@@ -17,9 +17,10 @@
 
 struct batch_file {
     struct st_file *file;
-    const struct st_tensor *of[BATCH_FIELDS_MAX]; /* null: labels that the ids stand in for */
+    /* null: no labels in the file, so the ids stand in */
+    const struct st_tensor *of[BATCH_FIELDS_MAX];
     int64_t first, rows;
-    unsigned char *blank; /* a bit per row: it has no target; null: each has some */
+    unsigned char *blank; /* one bit per row without a target; null: each row has one */
 };
 
 struct tensors {
@@ -57,7 +58,7 @@ static bool integers(const struct st_tensor *x)
     return x->type == DT_I64 || x->type == DT_I32;
 }
 
-/* Element i; the mapping may be unaligned. */
+/* Element i. The mapping may be unaligned, so copy it. */
 static int64_t value(const struct st_tensor *x, int64_t i)
 {
     if (x->type == DT_I32) {
@@ -79,7 +80,7 @@ static void put_shape(struct dt_text *out, const char *before, const int64_t *sh
     dt_text_puts(out, ")");
 }
 
-/* The tensor ends with the dimensions of a sample. */
+/* Checks that the last dimensions are those of a sample. */
 static int check_shape(const struct st_tensor *x, const struct batch_field *f, const char *path, struct dt_error *err)
 {
     int inner = f->dims - 1, outer = x->dims - inner;
@@ -104,7 +105,7 @@ static int check_shape(const struct st_tensor *x, const struct batch_field *f, c
     return -1;
 }
 
-/* Every id and label: at least 0 (labels also -100); *max is raised to the largest. */
+/* Checks that every id or label is at least 0 (labels may be -100). Raises *max to the largest. */
 static int check_values(const struct st_tensor *x, bool ignored, const char *path, int64_t *max, struct dt_error *err)
 {
     for (int64_t i = 0; i < x->numel; i++) {
@@ -118,7 +119,7 @@ static int check_values(const struct st_tensor *x, bool ignored, const char *pat
     return 0;
 }
 
-/* Shifted labels: a row's first one is judged by nothing. */
+/* True if the row has a target. With shifted labels, a row's first label is no target. */
 static bool has_target(const struct data_source *s, const struct batch_file *f, int64_t row)
 {
     const struct st_tensor *labels = f->of[s->labels];
@@ -265,7 +266,7 @@ static int open_tensors(struct data_source *s, const char *glob, struct dt_error
 
 static const struct batch_file *file_of(const struct tensors *t, int64_t sample)
 {
-    size_t low = 0, high = t->count; /* the file is in [low, high); none is empty */
+    size_t low = 0, high = t->count; /* the sample is in a file of [low, high); no file is empty */
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         *(sample < t->files[middle].first ? &high : &low) = middle;
@@ -289,7 +290,7 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
         int64_t length = batch_sample_elements(&s->layout, k), from = (sample - f->first) * length;
         if (s->layout.field[k].type == DT_I32) {
             read_whole(s, f, k, from, (int32_t *)b->at[k] + row * length);
-        } else { /* its type was looked at when the file was opened */
+        } else { /* open_field has checked the type */
             (void)st_read_f32(f->file, f->of[k], from, length, (float *)b->at[k] + row * length, NULL);
         }
     }

@@ -1,7 +1,8 @@
 /* Data from token shards. The shards of a glob, in the order of their names, are one stream of
- * tokens, as the writer made them: sample i is tokens [i*T, i*T + T] of that stream, the last of
- * them only as label, and may reach over the end of a shard into the next one. So samples do not
- * depend on how the stream was cut into files. (count - 1) / T samples; the rest is left over. */
+ * tokens, as the writer made them. Sample i is tokens [i*T, i*T + T] of the stream; the last of
+ * them is only a label. A sample may reach over the end of a shard into the next one, so samples do
+ * not depend on how the stream is cut into files. There are (count - 1) / T samples; the rest is
+ * unused. */
 #include "base/log.h"
 #include "base/text.h"
 #include "worker/data/rows.h"
@@ -12,14 +13,15 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* up to here every id is looked at when opening, whatever the JSON says */
+/* Up to this size every id is read when the source is opened, whatever the JSON says. */
 #define MEASURE_BYTES ((size_t)1 << 30)
 
-enum { VOCABULARY_MAX = 1 << 24 }; /* as model.vocab_size */
+enum { VOCABULARY_MAX = 1 << 24 }; /* the limit of model.vocab_size */
 
 struct tokens {
     struct shard *shards;
-    int64_t *firsts; /* position of each shard's first token in the stream; one more for the end */
+    /* position of each shard's first token in the stream, then the end of the stream */
+    int64_t *firsts;
     size_t count;
 };
 
@@ -42,8 +44,8 @@ static void close_tokens(struct data_source *s)
     s->state = NULL;
 }
 
-/* Largest id and hash: measured, or taken from the JSON where the data is too much to read at
- * every start. */
+/* Gets the largest id and the hash: by reading all ids, or from the JSON if there is too much data
+ * to read at every start. */
 static int know_content(struct shard *sh, bool measure, struct dt_error *err)
 {
     if (!measure && sh->has_info && sh->info.max_id >= 0 && sh->info.max_id < VOCABULARY_MAX && sh->info.has_hash) {
@@ -73,7 +75,7 @@ static int know_content(struct shard *sh, bool measure, struct dt_error *err)
     return 0;
 }
 
-/* Adds one shard to what is known of the whole. */
+/* Adds one shard's facts to those of the source. */
 static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct dt_error *err)
 {
     const struct shard *sh = &t->shards[i];
@@ -109,7 +111,7 @@ static uint64_t hash_all(const struct tokens *t)
     return hash;
 }
 
-/* Shards hold a stream of ids and nothing else. */
+/* Refuses fields other than ids and labels, because shards hold only a stream of ids. */
 static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
@@ -188,8 +190,8 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
             i++;
         }
         uint32_t id = shard_id(&t->shards[i], p - t->firsts[i]);
-        bool known = id < (uint64_t)s->vocabulary; /* a JSON that was trusted may be wrong; never
-                                                    * pass such an id on */
+        /* the JSON may be wrong, and such an id must not reach the model */
+        bool known = id < (uint64_t)s->vocabulary;
         bad = bad || !known;
         if (k < length) {
             ids[k] = known ? (int32_t)id : 0;

@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "worker/checkpoints/folder.h"
+#include "worker/job/dialects/dialect.h"
 #include "worker/job/job_fields.h"
 #include "worker/job/job_model.h"
 
@@ -137,112 +138,28 @@ static void check_accept(struct job *job, struct dt_config *c)
     dt_text_clear(&all);
 }
 
-/* "FULL_SHARD" -> "full_shard", "_HYBRID_SHARD_ZERO2" -> "hybrid_shard_zero2". */
-static const char *lower_strategy(struct dt_arena *arena, const char *name)
-{
-    char *s = dt_arena_strdup(arena, *name == '_' ? name + 1 : name);
-    for (char *p = s; *p != 0; p++) {
-        *p = *p >= 'A' && *p <= 'Z' ? (char)(*p - 'A' + 'a') : *p;
-    }
-    return s;
-}
-
-static bool starts_with(const char *s, const char *prefix)
-{
-    return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
-/* The name of the row behind an alias that spells it out: "deepspeed_stage_3" and "zero_stage_3"
- * are "zero3", "fsdp_no_shard" is "no_shard". */
-static const char *row_name(struct dt_arena *arena, const char *name)
-{
-    const char *stage = strstr(name, "_stage_");
-    return stage != NULL ? dt_arena_printf(arena, "zero%s", stage + 7) : starts_with(name, "fsdp_") ? name + 5 : name;
-}
-
-/* The strategy has one owner: training.strategy, fsdp.sharding_strategy or
- * zero_optimization.stage. Afterwards training.strategy holds what either of the blocks says. A
- * family name (fsdp, deepspeed) leaves the choice to its block. */
 static void check_strategy(struct job *job, struct dt_config *c)
 {
-    const char *strategy = job->training.strategy, *from = NULL, *block = NULL;
-    char zero[8] = "zero";
-    if (job->fsdp.sharding_strategy != NULL && job->zero.stage >= 0) {
-        dt_config_problem(c, "zero_optimization.stage", "fsdp.sharding_strategy says the same (%s); remove one",
-                          dt_config_source(c, "fsdp.sharding_strategy"));
-        return;
-    }
-    bool family = strcmp(strategy, "auto") == 0;
-    if (job->fsdp.sharding_strategy != NULL) {
-        from = "fsdp.sharding_strategy";
-        block = lower_strategy(&job->arena, job->fsdp.sharding_strategy);
-        family = family || strcmp(strategy, "fsdp") == 0;
-    } else if (job->zero.stage >= 0) {
-        from = "zero_optimization.stage";
-        zero[4] = (char)('0' + job->zero.stage);
-        block = dt_arena_strdup(&job->arena, zero);
-        family = family || strcmp(strategy, "deepspeed") == 0;
-    }
-    if (block != NULL && !family && strcmp(row_name(&job->arena, strategy), block) != 0) {
-        dt_config_problem(c, from, "training.strategy is %s (%s); say it in one place", strategy,
-                          dt_config_source(c, "training.strategy"));
-        return;
-    }
-    if (block != NULL) {
-        job->training.strategy = block;
-        dt_config_derived(c, "training.strategy", from);
-    }
-    strategy = row_name(&job->arena, job->training.strategy);
-    if (job->fsdp.device_mesh[0] != 0 && !starts_with(strategy, "hybrid_shard")) {
+    const char *strategy = dialect_strategy(job->training.strategy, &job->arena);
+    if (job->fsdp.device_mesh[0] != 0 && strncmp(strategy, "hybrid_shard", 12) != 0) {
         dt_config_problem(c, "fsdp.device_mesh",
                           "only hybrid_shard and hybrid_shard_zero2 have a mesh, the strategy is %s (%s); remove it",
                           strategy, dt_config_source(c, "training.strategy"));
     }
 }
 
-static bool is_bf16(const char *name)
-{
-    return starts_with(name, "bf16") || starts_with(name, "bfloat16");
-}
-
-/* One of the keys that say the precision, if it was given. Two that differ are one too many. */
-struct precision_word {
-    const char *key;
-    bool given, bf16;
-};
-
-/* The precision has one owner as well: training.precision, mixed_precision.param_dtype or
- * bf16.enabled. A block that is switched off says nothing. Afterwards training.precision holds
- * what they say, in Lightning's words. The type of AdamW's moments is a choice of its own. */
+/* Afterwards training.precision and optimizer_state_dtype hold one word each of those that mean the
+ * same. The type of AdamW's moments is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
-    const struct job_mixed *m = &job->mixed;
-    struct precision_word words[] = {
-        {"training.precision", dt_config_where(c, "training.precision") != NULL, is_bf16(job->training.precision)},
-        {"mixed_precision.param_dtype", m->param_dtype != NULL, m->param_dtype != NULL && is_bf16(m->param_dtype)},
-        {"bf16.enabled", job->bf16.enabled, true},
-    };
-    const struct precision_word *owner = NULL;
-    bool half_moments = is_bf16(job->training.optimizer_state_dtype);
+    bool half_moments = dialect_is_bf16(job->training.optimizer_state_dtype),
+         bf16 = dialect_is_bf16(job->training.precision);
+    const char *reduce = job->mixed.reduce_dtype;
     job->training.optimizer_state_dtype = half_moments ? "bf16" : "fp32";
-    job->precision.moments = half_moments ? DT_BF16 : DT_F32;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (words[i].given && owner != NULL && words[i].bf16 != owner->bf16) {
-            dt_config_problem(c, words[i].key, "%s says %s (%s); say it in one place", owner->key,
-                              owner->bf16 ? "bf16" : "fp32", dt_config_source(c, owner->key));
-            return;
-        }
-        owner = owner == NULL && words[i].given ? &words[i] : owner;
-    }
-    bool bf16 = owner != NULL && owner->bf16;
     job->training.precision = bf16 ? "bf16-mixed" : "32-true";
-    if (owner != NULL) {
-        dt_config_derived(c, "training.precision", owner->key);
-    }
+    job->precision.moments = half_moments ? DT_BF16 : DT_F32;
     job->precision.compute = bf16 ? DT_BF16 : DT_F32;
-    job->precision.reduce = m->reduce_dtype == NULL    ? job->precision.compute
-                            : is_bf16(m->reduce_dtype) ? DT_BF16
-                                                       : DT_F32;
+    job->precision.reduce = reduce == NULL ? job->precision.compute : dialect_is_bf16(reduce) ? DT_BF16 : DT_F32;
     if (!bf16 && job->precision.reduce == DT_BF16) {
         dt_config_problem(c, "mixed_precision.reduce_dtype",
                           "bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it");
@@ -400,12 +317,37 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }
-    if (good[JOB_TRAINING] && good[JOB_FSDP] && good[JOB_ZERO]) {
+    if (good[JOB_TRAINING] && good[JOB_FSDP]) {
         check_strategy(job, c);
     }
-    if (good[JOB_TRAINING] && good[JOB_MIXED] && good[JOB_BF16]) {
+    if (good[JOB_TRAINING] && good[JOB_MIXED]) {
         check_precision(job, c);
     }
+}
+
+/* The file, with what the options change in it. Files of other systems are read before, so that
+ * options change single keys of them, and after, since an option may name one. */
+static int open_file(struct job *job, const struct job_arguments *args, struct dt_config **c, struct dt_error *err)
+{
+    struct stat st;
+    if (stat(job->path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        return dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path);
+    }
+    int result = dt_config_open(c, job->path, &job->arena, err);
+    result = result == 0 ? dialects_include(*c, err) : result;
+    for (int i = 0; result == 0 && i < args->set_count; i++) {
+        result = dt_config_set(*c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
+    }
+    return result == 0 ? dialects_include(*c, err) : result;
+}
+
+static void translate(struct job *job, struct dt_config *c, int world)
+{
+    struct dt_text inert;
+    dt_text_init(&inert);
+    dialects_apply(c, &job->arena, world > 0 ? world : 1, &inert);
+    job->inert_keys = inert.size > 0 ? dt_arena_strdup(&job->arena, inert.data) : NULL;
+    dt_text_clear(&inert);
 }
 
 static int open_job(struct job *job, const struct job_arguments *args, struct dt_text *sources,
@@ -417,14 +359,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     job->path = dt_arena_strdup(&job->arena, args->path);
     job->name = name_of(&job->arena, args->path);
     job->fresh = args->fresh;
-    struct stat st;
-    bool folder = stat(job->path, &st) == 0 && S_ISDIR(st.st_mode);
-    bool bad = (folder ? dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path)
-                       : dt_config_open(&c, job->path, &job->arena, err)) != 0;
-    for (int i = 0; !bad && i < args->set_count; i++) {
-        bad = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err) != 0;
-    }
-    if (bad) {
+    if (open_file(job, args, &c, err) != 0) {
         if (problems != NULL && err != NULL) {
             dt_text_printf(problems, "%s\n", err->text);
         }
@@ -434,6 +369,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
         return -1;
     }
     dt_config_hints(c, job_hints);
+    translate(job, c, args->world);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] =
@@ -512,6 +448,7 @@ void job_schema(struct dt_text *out)
             dt_config_schema(s->fields, 4, &fields);
             /* without the newline: sections follow */
             dt_text_add(out, dt_text_str(&fields), fields.size - 1);
+            dialects_schema("", 4, out);
             dt_text_clear(&fields);
             continue;
         }
@@ -529,7 +466,9 @@ void job_schema(struct dt_text *out)
         if (s == &job_sections[JOB_MODEL]) {
             schema_models(out);
         }
-        dt_text_puts(out, "      }\n    }");
+        out->size--; /* members may follow */
+        dialects_schema(s->name, 8, out);
+        dt_text_puts(out, "\n      }\n    }");
     }
     dt_text_puts(out, "\n  }\n}\n");
 }

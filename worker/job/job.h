@@ -75,20 +75,12 @@ struct job {
         double bucket_cap_mb;
     } ddp;
     struct job_fsdp {
-        const char *sharding_strategy; /* null: from training.strategy */
-        int64_t device_mesh[2];        /* replicas, shards; 0 0: one shard group per host */
+        int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
         enum prefetch backward_prefetch;
         bool forward_prefetch, limit_all_gathers;
     } fsdp;
-    struct job_zero {
-        int64_t stage; /* -1: not given */
-    } zero;
-    struct job_bf16 { /* DeepSpeed's words for training.precision bf16-mixed */
-        bool enabled;
-    } bf16;
-    struct job_mixed {                                         /* FSDP's */
-        const char *param_dtype, *reduce_dtype, *buffer_dtype; /* null: as training.precision; as
-                                                                * param_dtype; any */
+    struct job_mixed {                           /* FSDP's */
+        const char *reduce_dtype, *buffer_dtype; /* null: as training.precision; any */
     } mixed;
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
@@ -109,16 +101,17 @@ struct job {
         int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
     } logging;
 
-    struct job_precision {             /* what training.precision, mixed_precision and bf16 say
-                                        * together, and training.optimizer_state_dtype */
+    struct job_precision {             /* what training.precision, mixed_precision and
+                                        * training.optimizer_state_dtype say together */
         enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
                                         * gradients on the wire */
         enum dt_dtype moments;         /* F32 or BF16: AdamW's */
     } precision;
 
-    struct dt_arena arena; /* owns all strings */
-    char *text;            /* the whole job as JSON, every value filled in; what goes to
-                            * output_dir/job.json */
+    const char *inert_keys; /* given keys of other systems that have no effect: "a, b"; or null */
+    struct dt_arena arena;  /* owns all strings */
+    char *text;             /* the whole job as JSON, every value filled in; what goes to
+                             * output_dir/job.json */
 };
 
 /* the command line of `train` */
@@ -129,6 +122,7 @@ struct job_arguments {
                                     * null */
     int set_count;
     bool fresh;
+    int world; /* ranks, for DeepSpeed's train_batch_size; 0: one */
 };
 
 /* Reads, fills in and checks a job. All problems are reported at once, one per line in

@@ -27,7 +27,6 @@ static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 6
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
-static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = LARGE};
@@ -52,14 +51,12 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
                                                  "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
                                                  "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
-static const struct dt_rule sharding = {
-    .type = DT_RULE_CHOICE,
-    .null = true,
-    .choices = "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2|_HYBRID_SHARD_ZERO2"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
-                                         .choices = "constant|constant_with_warmup|linear|cosine",
+                                         .choices =
+                                             "constant|constant_with_warmup|linear|cosine|warmuplr|warmuplr_linear|"
+                                             "warmupdecaylr|warmupdecaylr_linear",
                                          .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|"
-                                                  "plateau|warmuplr|warmupdecaylr|warmupcosinelr|onecycle"};
+                                                  "plateau|warmupcosinelr|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
@@ -162,7 +159,6 @@ static const struct dt_field training_fields[] = {
 #undef AT
 #define AT(member) offsetof(struct job_fsdp, member)
 static const struct dt_field fsdp_fields[] = {
-    {"sharding_strategy", "null", "as training.strategy, in FSDP's words", AT(sharding_strategy), &sharding},
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
      AT(device_mesh), &mesh},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
@@ -178,23 +174,11 @@ static const struct dt_field ddp_fields[] = {
      offsetof(struct job_ddp, bucket_cap_mb), &bucket},
     {0},
 };
-static const struct dt_field zero_fields[] = {
-    {"stage", "null", "as training.strategy zero0 to zero3, in DeepSpeed's words", offsetof(struct job_zero, stage),
-     &stage},
-    {0},
-};
 static const struct dt_field mixed_fields[] = {
-    {"param_dtype", "null", "bf16 or fp32: as training.precision, in FSDP's words",
-     offsetof(struct job_mixed, param_dtype), &element},
-    {"reduce_dtype", "null", "of gradients while they are reduced; as param_dtype when null",
+    {"reduce_dtype", "null", "of gradients while they are reduced; as training.precision when null",
      offsetof(struct job_mixed, reduce_dtype), &element},
     {"buffer_dtype", "null", "as in FSDP jobs; these models have no buffers", offsetof(struct job_mixed, buffer_dtype),
      &element},
-    {0},
-};
-static const struct dt_field bf16_fields[] = {
-    {"enabled", "false", "as training.precision bf16-mixed, in DeepSpeed's words", offsetof(struct job_bf16, enabled),
-     &boolean},
     {0},
 };
 static const struct dt_field recompute_fields[] = {
@@ -236,9 +220,7 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
-    [JOB_ZERO] = {"zero_optimization", "DeepSpeed's block", zero_fields, offsetof(struct job, zero)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
-    [JOB_BF16] = {"bf16", "DeepSpeed's block", bf16_fields, offsetof(struct job, bf16)},
     [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields,
                        offsetof(struct job, recompute)},
     [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields,
@@ -251,65 +233,17 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
 #define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
 #define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
-    {"deepspeed", "not there yet; write zero_optimization.stage or training.strategy instead"},
     {"strategies", LATER},
     {"plugins", LATER},
-    {"bfloat16", "DeepSpeed's old name; write bf16"},
-    {"fp16", FP16},
-    {"amp", FP16},
     {"use_amp", FP16},
     {"training.use_amp", FP16},
     {"training.bf16", HF_BF16},
     {"training.fp16", FP16},
-    {"bf16.immediate_grad_update", LATER},
-    {"bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"},
-    {"bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"},
-    {"bf16.bf16_optimizer_states",
-     "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"},
     {"mixed_precision.keep_low_precision_grads", LATER},
     {"mixed_precision.cast_forward_inputs", LATER},
     {"mixed_precision.cast_root_forward_inputs", LATER},
     {"mixed_precision.output_dtype", LATER},
-    {"communication_data_type", "not there yet; write mixed_precision.reduce_dtype"},
-    {"data_types", "not there yet; remove it, gradients add up in fp32"},
-    {"elasticity", LATER},
-    {"aio", LATER},
-    {"flops_profiler", LATER},
-    {"wall_clock_breakdown", LATER},
-    {"tensorboard", LATER},
-    {"wandb", LATER},
-    {"csv_monitor", LATER},
-    {"curriculum_learning", LATER},
-    {"compression_training", LATER},
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
-    {"optimizer", "DeepSpeed's block is not there yet; write training.learning_rate, weight_decay, adam_beta1, "
-                  "adam_beta2, adam_epsilon"},
-    {"scheduler", "DeepSpeed's block is not there yet; write training.lr_scheduler_type, warmup_steps, min_lr_ratio"},
-    {"train_batch_size", "not there yet; write training.batch_size_per_gpu and gradient_accumulation_steps"},
-    {"train_micro_batch_size_per_gpu", "DeepSpeed's name; here it is training.batch_size_per_gpu"},
-    {"gradient_accumulation_steps", "DeepSpeed's place; here it is training.gradient_accumulation_steps"},
-    {"gradient_clipping", "DeepSpeed's name; here it is training.max_grad_norm"},
-    {"steps_per_print", "DeepSpeed's name; here it is logging.log_every_n_steps"},
-    {"zero_optimization.offload_optimizer", LATER},
-    {"zero_optimization.offload_param", LATER},
-    {"zero_optimization.cpu_offload", LATER},
-    {"zero_optimization.reduce_bucket_size", LATER},
-    {"zero_optimization.allgather_bucket_size", LATER},
-    {"zero_optimization.allgather_partitions", LATER},
-    {"zero_optimization.reduce_scatter", LATER},
-    {"zero_optimization.overlap_comm", LATER},
-    {"zero_optimization.contiguous_gradients", LATER},
-    {"zero_optimization.round_robin_gradients", LATER},
-    {"zero_optimization.sub_group_size", LATER},
-    {"zero_optimization.stage3_prefetch_bucket_size", LATER},
-    {"zero_optimization.stage3_param_persistence_threshold", LATER},
-    {"zero_optimization.stage3_max_live_parameters", LATER},
-    {"zero_optimization.stage3_max_reuse_distance", LATER},
-    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", LATER},
-    {"zero_optimization.zero_quantized_weights", LATER},
-    {"zero_optimization.zero_quantized_gradients", LATER},
-    {"zero_optimization.zero_hpz_partition_size", LATER},
-    {"zero_optimization.ignore_unused_parameters", LATER},
     {"fsdp.cpu_offload", LATER},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
@@ -322,12 +256,6 @@ const struct dt_config_hint job_hints[] = {
     {"ddp.gradient_as_bucket_view", LATER},
     {"ddp.first_bucket_mb", LATER},
     {"ddp.broadcast_buffers", LATER},
-    {"activation_checkpointing.partition_activations", LATER},
-    {"activation_checkpointing.cpu_checkpointing", LATER},
-    {"activation_checkpointing.contiguous_memory_optimization", LATER},
-    {"activation_checkpointing.number_checkpoints", LATER},
-    {"activation_checkpointing.synchronize_checkpoint_boundary", LATER},
-    {"activation_checkpointing.profile", LATER},
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},
     {"training.report_to", LATER},

@@ -1,4 +1,4 @@
-/* Sizes and places of a batch's fields. */
+/* Sizes and offsets of a batch's fields. */
 #include "worker/model/batch.h"
 
 #include <string.h>
@@ -50,7 +50,7 @@ size_t batch_offset(const struct batch_layout *l, int i)
 {
     size_t at = 0, largest = 1;
     for (int k = 0; k <= i; k++) {
-        /* the next batch begins where its first field may */
+        /* a whole batch is aligned for its most aligned field */
         size_t align = k < l->count ? align_of(l->field[k].type) : largest;
         largest = align > largest ? align : largest;
         at = (at + align - 1) / align * align;

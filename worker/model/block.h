@@ -1,27 +1,26 @@
-/* A block: one piece of the model with its parameters. It owns no memory; it is handed
- * everything for one call, so its weights can come and go.
+/* A block: one piece of the model with its parameters. It owns no memory: each call gets all memory
+ * that it uses, so weights may come and go between calls.
  *
- * Between neighbours flows a tensor, or a pair: the residual stream and the branch that was not
- * added to it yet. The consumer of a pair adds the two in its first (fused) norm; the gradient of
- * a pair is one tensor, that of the sum. Each block declares what it takes and gives (`in`,
- * `out`), and the chain checks that neighbours fit. The first block takes the batch alone, so its
- * `in` has no dimensions; nor has the last one's `out`: that block computes the loss. In training
- * the last block does so in backward, chunk by chunk with its gradient, so it has no
- * PASS_FORWARD; its PASS_EVAL serves evaluation.
+ * A tensor or a pair flows from a block to the next. A pair is the residual stream and a branch
+ * that is not added to it yet. The consumer of a pair adds the two in its first (fused) norm. The
+ * gradient of a pair is one tensor, that of the sum. Each block declares its input and output
+ * (`in`, `out`), and the chain checks that neighbours fit. The first block takes only the batch, so
+ * its `in` has no dimensions. The last block computes the loss, so its `out` has none. In training
+ * the last block does all its work in backward, chunk by chunk with the gradient, so it has no
+ * PASS_FORWARD. Its PASS_EVAL serves evaluation.
  *
- * Who writes which gradient. Backward visits the blocks from the last to the first. A tensor
- * used by two blocks (tied weights) is written by the later block first; the earlier one always
- * adds. So for each block, with accumulate false, every element of its tensors that no later
- * block has written is overwritten, and with accumulate true everything is added to. A strategy
- * may therefore clear a shared unit once and pass true for all its blocks, or pass false for all
- * of them at the first micro-step: the sums are the same. Gaps between tensors and the padding of
- * a unit are never written: whoever owns the memory keeps them zero.
+ * Gradients. Backward visits the blocks from the last to the first. If two blocks use a tensor
+ * (tied weights), the later block writes its gradient first, and the earlier one always adds. So
+ * with accumulate false, a block overwrites every element of its tensors that no later block has
+ * written; with accumulate true, it adds everything. A strategy may clear a shared unit once and
+ * pass true for all its blocks, or pass false for all of them at the first micro-step: the sums are
+ * the same. Blocks never write the gaps between tensors and the padding of a unit. The owner of the
+ * memory keeps them zero.
  *
- * Which memory may overlap. A block that is in_place has read its input before it writes its
- * output, so y may be x, y_branch x_branch, and dx dy. Of all other blocks they lie apart. All
- * bits are the same whatever is recomputed (but for RECOMPUTE_NONE with a device's own GELU).
- * PASS_EVAL needs all of a block's memory too, but nothing of it is used later: one piece serves
- * all blocks.
+ * Overlapping memory. A block that is in_place reads its input before it writes its output, so y
+ * may be x, y_branch x_branch, and dx dy. For other blocks these do not overlap. The bits do not
+ * depend on what is recomputed (except RECOMPUTE_NONE with a device's own GELU). PASS_EVAL needs
+ * all of a block's memory, but nothing of it is used later: one piece of memory serves all blocks.
  *
  * Letters: B batch, T tokens, C channels, V vocabulary, L layers, H heads. */
 #ifndef DT_WORKER_MODEL_BLOCK_H
@@ -39,18 +38,18 @@
 
 enum { BLOCK_TENSORS_MAX = 24, BLOCK_UNITS_MAX = 4, BLOCK_MEMORY_MAX = 24, TENSOR_DIMS_MAX = 4, FLOW_DIMS_MAX = 4 };
 
-/* What of a layer's activations is made again in backward, least memory last: nothing; norms and
- * the activation; the first product of the MLP as well; all but the layer's input. job.h has
- * their names. */
+/* The activations of a layer that backward computes again, from most to least memory: none; norms
+ * and the activation function; also the first product of the MLP; everything but the layer's input.
+ * job.h has the names. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK };
 
 enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
-/* What a tensor is to training. A buffer (a running statistic) is whole on every rank, its values
- * are in checkpoints, and no gradient is taken of it. */
+/* The role of a tensor in training. A buffer (a running statistic) is whole on every rank, is saved
+ * in checkpoints, and has no gradient. */
 enum role { ROLE_TRAINED, ROLE_FROZEN, ROLE_BUFFER };
 
-struct tensor_rule { /* how a tensor begins and what becomes of it */
+struct tensor_rule { /* initial values and role of a tensor */
     enum role role;
     enum init_kind init;
     double init_std;
@@ -62,46 +61,49 @@ struct tensor {       /* one logical parameter or buffer */
     int dims;
     int64_t shape[TENSOR_DIMS_MAX], numel;
     struct tensor_rule rule;
-    bool decay;     /* weight decay applies (2 or more dimensions) */
-    int unit;       /* which unit holds it; -1: a buffer */
+    bool decay;     /* weight decay applies; set for tensors of 2 or more dimensions */
+    int unit;       /* the unit that holds it; -1: a buffer */
     int64_t offset; /* elements from the start of the unit, or of the chain's buffers; a multiple
                      * of 64 */
 };
 
-struct flow {                     /* what goes from a block to the next one */
+struct flow {                     /* the tensor or pair between two blocks */
     int dims;                     /* 0: nothing */
-    int64_t shape[FLOW_DIMS_MAX]; /* of a full batch */
+    int64_t shape[FLOW_DIMS_MAX]; /* for a full batch */
     enum dt_dtype type;
-    bool pair; /* out: forward writes a branch as well. in: a branch is taken where there is one */
+    bool pair; /* out: forward also writes a branch. in: takes a branch, if there is one */
 };
 
 enum life {
-    LIFE_BACKWARD, /* from forward to backward */
-    LIFE_CALL      /* of one call */
+    LIFE_BACKWARD, /* lives from forward to backward */
+    LIFE_CALL      /* lives during one call */
 };
-/* Where a block's memory lies: in a piece of its own; in one that all blocks share, from
- * PASS_RECOMPUTE to backward; in one that all share, for one call. */
+/* Places of a block's memory: a piece of its own; a piece shared by all blocks, used from
+ * PASS_RECOMPUTE to backward; a piece shared by all, used during one call. */
 enum memory_place { PLACE_KEPT, PLACE_AGAIN, PLACE_CALL, PLACE_COUNT };
 
 struct block_memory {
     const char *name;
     enum memory_place place;
-    size_t offset, size_bytes; /* from the start of its place; 0 bytes: not there */
+    size_t offset, size_bytes; /* offset in its place; size 0: this layer does not have it */
 };
 
 struct model_spec { /* a model for one job */
     const char *name;
-    const void *sizes;                   /* the values of its field table (struct model_ops); chain_open copies them */
-    int64_t batch_size, sequence_length; /* B, T of a micro-batch; T is 1 where samples are no
-                                          * sequences */
-    bool own_memory;                     /* the device has memory of its own, and products
-                                                 * there want aligned rows and many of them */
-    enum recompute recompute;            /* of every recompute_every-th layer, the first
-                                                 * one among them; of others RECOMPUTE_CHEAP */
-    int64_t recompute_every;             /* 0: as 1 */
-    enum dt_dtype type;                  /* of weights and activations: DT_F32, DT_BF16
-                                                 * (DT_F64 on the twin device); statistics have
-                                                 * dt_dtype_wide(type) */
+    /* values of the model's field table (struct model_ops); chain_open copies them */
+    const void *sizes;
+    /* B, T of a micro-batch; T is 1 if samples are not sequences */
+    int64_t batch_size, sequence_length;
+    /* the device has its own memory, and its products are fast with aligned rows and many of
+     * them */
+    bool own_memory;
+    /* for every recompute_every-th layer, beginning with the first; the others use
+     * RECOMPUTE_CHEAP */
+    enum recompute recompute;
+    int64_t recompute_every; /* 0: same as 1 */
+    /* of weights and activations: DT_F32 or DT_BF16 (DT_F64 on the twin device); statistics have
+     * dt_dtype_wide(type) */
+    enum dt_dtype type;
 };
 
 enum pass_phase { PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL };
@@ -112,28 +114,38 @@ struct pass { /* everything for one call of one block */
     const struct dt_kernels *kernels;
     const struct batch *batch;
     const void *weights[BLOCK_UNITS_MAX]; /* the flat weights of each of the block's units */
-    void *grads[BLOCK_UNITS_MAX];         /* backward: their flat gradients; null: frozen */
-    bool accumulate[BLOCK_UNITS_MAX];     /* backward: adds into grads, else overwrites (see above) */
-    void *buffers;                        /* the chain's, of type dt_dtype_wide(spec's) */
-    enum dt_dtype grad_type;              /* of grads where the spec's type is BF16: F32 or BF16;
-                                           * otherwise the spec's counts */
-    /* The input in PASS_FORWARD and PASS_EVAL, and in backward that of the last block and of those
-     * that ask for it (reads_x); otherwise null: the block has kept what it needs of it. x_branch is null where the block before gives no
-     * branch. */
+    /* backward: their flat gradients; null: the unit is frozen */
+    void *grads[BLOCK_UNITS_MAX];
+    /* backward: add to grads instead of overwriting (see above) */
+    bool accumulate[BLOCK_UNITS_MAX];
+    /* the buffers of the chain, of type dt_dtype_wide(type of the spec) */
+    void *buffers;
+    /* type of grads if the spec's type is BF16: F32 or BF16; otherwise grads have the spec's
+     * type */
+    enum dt_dtype grad_type;
+    /* The input. Set in PASS_FORWARD and PASS_EVAL, and in backward for the last block and for
+     * those with reads_x; null otherwise, since the block has kept what it needs. x_branch is null
+     * if the previous block gives no branch. */
     const void *x, *x_branch;
-    void *y, *y_branch;        /* the output, in PASS_FORWARD and PASS_EVAL */
-    const void *dy;            /* gradient of the output, of a pair's sum; null for the last block */
-    void *dx;                  /* gradient of the input, of a pair's sum; null for the first block */
+    void *y, *y_branch; /* the output, in PASS_FORWARD and PASS_EVAL */
+    /* gradient of the output (for a pair, of its sum); null for the last block */
+    const void *dy;
+    /* gradient of the input (for a pair, of its sum); null for the first block */
+    void *dx;
     void *memory[PLACE_COUNT]; /* see pass_memory */
-    int busy_sms;              /* as in struct dt_matmul_args; PASS_RECOMPUTE has its
-                                * PASS_FORWARD's, or their bits would differ */
-    double loss_scale;         /* backward of the last block: the factor on each target's loss
-                                * before gradients (1/valid for a local mean, 1 for sums) */
-    void *logits;              /* last block, evaluation: where given, no loss; instead the
-                                * logits (V) of row logits_row of the (B*T) are written here */
+    /* like in struct dt_matmul_args; PASS_RECOMPUTE has the same value as its PASS_FORWARD, or
+     * their bits would differ */
+    int busy_sms;
+    /* for backward of the last block: factor on each target's loss before gradients are taken
+     * (1/valid for a local mean, 1 for sums) */
+    double loss_scale;
+    /* for the last block in evaluation: if set, it computes no loss, but writes the logits (V) of
+     * row logits_row of the B*T rows here */
+    void *logits;
     int64_t logits_row;
-    double *loss_sum; /* last block, backward and eval: sum of the losses of valid targets is
-                       * ADDED here, in fp64, in fixed order */
+    /* for the last block in backward and evaluation: the losses of valid targets are ADDED here, in
+     * fp64 and fixed order */
+    double *loss_sum;
 };
 
 struct block;
@@ -148,34 +160,36 @@ struct block_ops {
 struct block {
     const struct block_ops *ops;
     struct chain *chain;
-    const struct model_spec *spec; /* the chain's; lives as long */
-    const void *args;              /* what the model says to its block: sizes, names; in the
-                                    * chain's arena */
-    int index;                     /* in the chain; also which layer, by models */
-    int layer;                     /* 0..L-1; -1: not one of the layers */
+    const struct model_spec *spec; /* owned by the chain, valid as long as the chain */
+    /* the model's data for the block: sizes, names; in the chain's arena */
+    const void *args;
+    int index; /* in the chain */
+    int layer; /* 0..L-1; -1: the block is no layer */
     struct flow in, out;
-    bool in_place;    /* see above */
-    bool reads_x;     /* backward reads the input as well, so the block before keeps its
-                                    * y (y_memory) */
-    bool takes_batch; /* reads fields of the batch, not its sizes alone */
-    int unit;         /* where its tensors go unless it says otherwise */
+    bool in_place; /* see above */
+    /* backward also reads the input, so the previous block keeps its y (y_memory) */
+    bool reads_x;
+    bool takes_batch; /* reads fields of the batch, not only its sizes */
+    int unit;         /* the unit of its tensors, if it names no other */
     int unit_count;
-    int units[BLOCK_UNITS_MAX]; /* of its tensors */
+    int units[BLOCK_UNITS_MAX]; /* the units of its tensors */
     int tensor_count;
     int tensors[BLOCK_TENSORS_MAX];     /* indices into chain->tensors, in the block's own order */
-    int unit_of[BLOCK_TENSORS_MAX];     /* place in `units`; -1: a buffer */
-    int64_t offsets[BLOCK_TENSORS_MAX]; /* elements from the unit's start */
-    bool adds[BLOCK_TENSORS_MAX];       /* a later block uses the tensor as well: backward always
-                                         * adds */
-    enum recompute recompute;           /* as the spec has it for this layer */
+    int unit_of[BLOCK_TENSORS_MAX];     /* index in `units`; -1: a buffer */
+    int64_t offsets[BLOCK_TENSORS_MAX]; /* elements from the start of the unit */
+    /* a later block also uses the tensor, so backward always adds */
+    bool adds[BLOCK_TENSORS_MAX];
+    enum recompute recompute; /* the spec's choice for this layer */
     int memory_count;
     struct block_memory memory[BLOCK_MEMORY_MAX];
-    size_t bytes[PLACE_COUNT]; /* of all its memory in a place, for batches up to the spec's; a
-                                * multiple of 64. Of PLACE_AGAIN not 0: backward is preceded by
-                                * PASS_RECOMPUTE */
-    int y_memory;              /* number of the memory where PASS_FORWARD is to write y, as
-                                * backward reads it there; -1: anywhere */
-    int slot;                  /* which of two places y and its gradient lie in (chain_walk) */
+    /* size of all its memory in each place, for batches up to the spec's; a multiple of 64. If
+     * PLACE_AGAIN is not 0, PASS_RECOMPUTE comes before backward */
+    size_t bytes[PLACE_COUNT];
+    /* number of the memory to which PASS_FORWARD must write y, because backward reads it there; -1:
+     * any memory */
+    int y_memory;
+    /* which of two memories holds y, and which its gradient (chain_walk) */
+    int slot;
 };
 
 #endif

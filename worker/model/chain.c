@@ -1,7 +1,7 @@
-/* Builds chains: names of tensors become places in flat units. Knows nothing of what blocks
- * compute; the table of models says which blocks there are. Offsets are given out when the last
- * block was declared, so a unit that several blocks share (tied embeddings and the final norm)
- * is laid out in registration order like any other. */
+/* Builds chains: gives each named tensor a place in a flat unit. It does not know what blocks
+ * compute; a model's build says which blocks there are. A tensor gets its offset when it is
+ * declared, so a unit that several blocks share (tied embeddings and the final norm) is laid out in
+ * registration order like any other. */
 #include "worker/model/chain.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Room for one more element of an array that grows by doubling. */
+/* Makes room for one more element of an array that grows by doubling. */
 static void *grow(void *array, int count, size_t element_bytes)
 {
     if (count >= 8 && (count & (count - 1)) != 0) {
@@ -39,8 +39,9 @@ int chain_unit(struct chain *c, const char *name, enum role role)
     return c->unit_count++;
 }
 
-/* Where in by_name a tensor of that name is, or would be. Models of a thousand layers have 12
- * 000 names, and a plan that does not fit is tried in some sixty ways. */
+/* The index in by_name of a tensor of that name, or of the free place for it. A hash table, because
+ * models of a thousand layers have 12 000 names, and a plan that does not fit is tried in some
+ * sixty ways. */
 static int place_of(const struct chain *c, const char *name)
 {
     size_t at = (size_t)XXH3_64bits(name, strlen(name)) & ((size_t)c->place_count - 1);
@@ -50,13 +51,13 @@ static int place_of(const struct chain *c, const char *name)
     return (int)at;
 }
 
-/* The index of a tensor, or -1. */
+/* Index of a tensor by name, or -1. */
 static int find_tensor(const struct chain *c, const char *name)
 {
     return c->place_count > 0 ? c->by_name[place_of(c, name)] - 1 : -1;
 }
 
-/* The newest one can be found from now on. */
+/* Adds the newest tensor to by_name. */
 static void note_name(struct chain *c)
 {
     if (2 * c->tensor_count > c->place_count) {
@@ -71,7 +72,7 @@ static void note_name(struct chain *c)
     }
 }
 
-/* Keeps the first mistake of a model or block; chain_add reports it. */
+/* Keeps the first mistake that a model or block makes. chain_add reports it. */
 static void __attribute__((format(printf, 2, 3))) mistake(struct chain *c, const char *format, ...)
 {
     char text[256];
@@ -117,7 +118,7 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
     return t;
 }
 
-/* The place of a unit among the block's own. */
+/* The index of a unit among the block's units; adds it if it is new. */
 static int use_unit(struct block *b, int unit)
 {
     for (int i = 0; i < b->unit_count; i++) {
@@ -189,7 +190,7 @@ static void put_flow(const struct flow *f, char *out, size_t out_bytes)
     (void)snprintf(out + at, out_bytes - (size_t)at, ")");
 }
 
-/* What the block takes must be what the one before gives; a branch that does not come is none. */
+/* Checks that a block's input is the previous block's output. A missing branch is allowed. */
 static void check_flow(const struct block *b)
 {
     static const struct flow nothing;
@@ -222,7 +223,8 @@ static void check_input(const struct block *b)
     }
 }
 
-/* A block in place writes where it reads, others into the other slot. */
+/* Chooses the slot of the output: that of the input for a block in place, the other one
+ * otherwise. */
 static void place_output(struct chain *c, struct block *b)
 {
     size_t bytes = flow_bytes(&b->out);
@@ -264,7 +266,8 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
     return 0;
 }
 
-/* A block's backward adds to what a later block has written. */
+/* Marks tensors to whose gradient a block's backward adds, because a later block writes it
+ * first. */
 static void mark_adds(struct chain *c)
 {
     bool *later = dt_alloc((size_t)c->tensor_count + 1);
@@ -289,7 +292,7 @@ static int check_size(const char *name, int64_t value, int64_t least, int64_t mo
     return 0;
 }
 
-/* Each value as its rule has it: whoever made them, no product of them reaches 2^63. */
+/* Checks each value by its rule, whoever set it. So no product of sizes reaches 2^63. */
 static int check_sizes(const struct model_ops *ops, const void *sizes, struct dt_error *err)
 {
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {

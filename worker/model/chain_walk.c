@@ -28,14 +28,14 @@ static struct pass new_pass(const struct chain_walk *w, const struct block *b, e
         .memory = {[PLACE_KEPT] = w->kept[b->index], [PLACE_AGAIN] = w->again, [PLACE_CALL] = w->scratch}};
 }
 
-/* Where the block's y lies. Evaluation keeps nothing. */
+/* The memory of the block's y. Evaluation keeps nothing, so it always uses a slot. */
 static void *y_of(const struct chain_walk *w, const struct block *b, bool eval)
 {
     struct pass p = {.memory = {[PLACE_KEPT] = w->kept[b->index]}};
     return b->y_memory >= 0 && !eval ? pass_memory(b, &p, b->y_memory) : w->y[b->slot];
 }
 
-/* What the block before gives. */
+/* Sets the input: the output of the previous block. */
 static void set_input(const struct chain_walk *w, const struct block *b, struct pass *p)
 {
     if (b->index > 0) {

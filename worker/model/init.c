@@ -1,6 +1,6 @@
-/* Initial weights. Element e of a tensor is a function of the seed, the tensor's name and e
- * alone (Philox4x32-10, Salmon et al. 2011, and Box-Muller), so every rank fills just the slice
- * it owns and every world size begins with the same model. */
+/* Initial weights. Element e of a tensor is a function of the seed, the tensor's name and e alone
+ * (Philox4x32-10, Salmon et al. 2011, and Box-Muller). So every rank fills only the slice that it
+ * owns, and the model begins the same with every world size. */
 #include "worker/model/chain.h"
 
 #include <assert.h>

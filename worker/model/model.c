@@ -74,7 +74,7 @@ bool model_keeps(const struct model_ops *ops, const char *key)
 
 /* ---- config.json ---- */
 
-/* A key of config.json under any of its spellings; null: it is not there, or null. */
+/* Finds a key of config.json under any of its spellings. Null: it is missing or null. */
 static const cJSON *find_value(const struct model_ops *ops, const cJSON *config, const char *key)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -128,7 +128,8 @@ static int by_key(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* As the library writes it: sorted by key; numbers that are no integers have a point. */
+/* Written like Hugging Face's library does: sorted by key, and numbers that are not integers have a
+ * point. */
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out)
 {
     struct lines l = {.count = 0};

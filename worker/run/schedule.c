@@ -1,5 +1,4 @@
-/* One function per schedule: the factor on the learning rate; a row each in the table. Warm-up
- * comes first and is common. */
+/* One row per schedule: the factor on the learning rate in the warm-up and after it. */
 #include "worker/run/schedule.h"
 
 #include "base/text.h"
@@ -9,6 +8,18 @@
 
 typedef double decay_fn(double progress, double left); /* shares of the steps after warm-up:
                                                         * done, to come */
+
+typedef double rise_fn(double step, double warmup); /* of the warm-up */
+
+static double even(double step, double warmup)
+{
+    return step / fmax(1, warmup);
+}
+
+static double steep(double step, double warmup)
+{
+    return log(step + 1) / log(warmup);
+}
 
 static double stay(double progress, double left)
 {
@@ -30,15 +41,18 @@ static double cosine(double progress, double left)
     return fmax(0, 0.5 * (1 + cos(acos(-1) * fmin(1, progress))));
 }
 
+/* DeepSpeed's are a step late: its scheduler counts from -1, and the steps 0 and 1 run at 0. */
 static const struct row {
     const char *name;
     decay_fn *decay;
-    int warms_up;
+    rise_fn *rise; /* null: no warm-up */
+    double late;   /* steps */
+    double least;  /* warm-up */
 } rows[] = {
-    {"constant", stay, 0},
-    {"constant_with_warmup", stay, 1},
-    {"linear", linear, 1},
-    {"cosine", cosine, 1},
+    {"constant", stay, NULL, 0, 0},         {"constant_with_warmup", stay, even, 0, 0},
+    {"linear", linear, even, 0, 0},         {"cosine", cosine, even, 0, 0},
+    {"warmuplr", stay, steep, 1, 2},        {"warmuplr_linear", stay, even, 1, 2},
+    {"warmupdecaylr", linear, steep, 1, 2}, {"warmupdecaylr_linear", linear, even, 1, 2},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
@@ -63,7 +77,7 @@ int schedule_check(const struct schedule *s, struct dt_error *err)
     }
     const char *nearest = dt_text_nearest(s->type, names, ROW_COUNT);
     return dt_fail(err, DT_INVALID, "training.lr_scheduler_type: %s: unknown schedule; %s%s", s->type,
-                   nearest ? "did you mean " : "use constant, constant_with_warmup, linear or cosine",
+                   nearest ? "did you mean " : "see training.lr_scheduler_type in train --schema",
                    nearest ? nearest : "");
 }
 
@@ -73,9 +87,10 @@ double schedule_rate_at(const struct schedule *s, double step)
     if (!row) {
         row = &rows[0];
     }
-    double warmup = (double)s->warmup_steps, total = (double)s->total_steps;
-    if (row->warms_up && step < warmup) {
-        return s->learning_rate * (step / fmax(1, warmup));
+    double warmup = fmax(row->least, (double)s->warmup_steps), total = (double)s->total_steps;
+    step -= row->late;
+    if (row->rise != NULL && step < warmup) {
+        return s->learning_rate * row->rise(fmax(0, step), warmup);
     }
     double span = fmax(1, total - warmup);
     double factor = row->decay((step - warmup) / span, (total - step) / span);

@@ -1,5 +1,5 @@
 /* Learning rates: a pure function of the place in the run, with the formulas of Hugging Face's
- * get_*_schedule functions. Steps are those of the batch that the run began with (horizon.h); a
+ * get_*_schedule functions and of DeepSpeed's schedulers. Steps are those of the batch that the run began with (horizon.h); a
  * run whose batch has changed since may stand between two of them. */
 #ifndef DT_WORKER_RUN_SCHEDULE_H
 #define DT_WORKER_RUN_SCHEDULE_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct schedule {
-    const char *type;                   /* "constant", "constant_with_warmup", "linear", "cosine" */
+    const char *type;                   /* "constant", "linear", "warmupdecaylr", ... */
     double learning_rate, min_lr_ratio; /* the decaying ones end at min_lr_ratio * learning_rate */
     int64_t warmup_steps, total_steps;
 };

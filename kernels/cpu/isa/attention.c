@@ -1,19 +1,19 @@
 /* Causal attention by tiles of queries. A part is one batch entry and one kv head; only one tile of
  * the scores (queries, T) exists at a time. Backward computes each tile again from the saved
- * log-sum-exp. It goes from the last tile to the first: the last one reaches every key and
- * overwrites dk and dv, the others add. Tensors in BF16 are converted a head at a time to floats in
- * work memory, and results are rounded once. */
+ * log-sum-exp. It goes from the last tile to the first: the last tile reaches every key and
+ * overwrites dk and dv, and the others add. BF16 tensors are converted one head at a time to floats
+ * in work memory. Results are rounded once. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
 #define TILE 64         /* queries of a tile of backward */
-#define FORWARD_TILE 32 /* of forward: less above the diagonal */
+#define FORWARD_TILE 32 /* of forward: a smaller tile wastes less above the diagonal */
 
 struct shape {
     int64_t positions, heads, kv_heads, group, head_size;
-    int64_t qkv_stride, out_stride; /* of the tensors */
-    int64_t q_step, o_step;         /* between positions of what a tile works with: the same, or
-                                     * head_size */
+    int64_t qkv_stride, out_stride; /* elements between positions of the tensors */
+    /* elements between positions of the memory that a tile uses: the same, or head_size */
+    int64_t q_step, o_step;
     float scale;
     bool causal, half;
 };
@@ -45,8 +45,8 @@ static const float *fetch_head(const struct shape *x, float *room, const void *t
     return room;
 }
 
-/* Where a head's results are written: the tensor itself, or `room`, from which keep_head stores
- * them. */
+/* Returns where a head's results are written: the tensor itself, or `room`, from which keep_head
+ * stores them. */
 static float *place_head(const struct shape *x, float *room, void *tensor, int64_t at)
 {
     return x->half ? room : (float *)tensor + at;
@@ -59,13 +59,13 @@ static void keep_head(const struct shape *x, const float *room, void *tensor, in
     }
 }
 
-/* How many keys the queries of a tile see at most. */
+/* Most keys that a query of the tile sees. */
 static int64_t keys_of(const struct shape *x, int64_t begin, int64_t rows)
 {
     return x->causal ? min64(x->positions, begin + rows) : x->positions;
 }
 
-/* c (m, n) = a b, b packed with `stride` rows of which k are used */
+/* c (m, n) = a b. b is packed with `stride` rows, of which k are used. */
 static void product(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t stride, int64_t m,
                     int64_t n, int64_t k)
 {
@@ -73,7 +73,7 @@ static void product(float *c, int64_t ldc, const float *a, int64_t lda, const fl
     (&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .ldc = ldc}, b, stride);
 }
 
-/* c (m, n) [+]= a^T b, a stored (k, m) */
+/* c (m, n) [+]= a^T b; a is stored as (k, m) */
 static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n,
                            int64_t k, bool add)
 {
@@ -82,7 +82,7 @@ static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, c
      b, k);
 }
 
-/* x becomes e^(scale x - shift) in [0, valid) and 0 in [valid, n). Returns the sum. */
+/* Sets x to e^(scale x - shift) in [0, valid) and to 0 in [valid, n). Returns the sum. */
 static float exp_row(float *x, int64_t valid, int64_t n, float scale, float shift)
 {
     vec sum = {0};
@@ -114,7 +114,7 @@ static float max_row(const float *x, int64_t n)
     return max;
 }
 
-/* k turned and v are packed */
+/* k (transposed) and v are packed */
 static void forward_tile(const struct shape *x, const float *q, const float *k, const float *v, float *out, float *lse,
                          int64_t begin, float *scores)
 {
@@ -206,7 +206,8 @@ static void backward_tile(const struct shape *x, const struct head *h, int64_t b
         float *pi = p + i * keys, *di = ds + i * keys;
         exp_row(pi, valid, keys, x->scale, h->lse[begin + i]);
         for (int64_t j = 0; j < keys; j++) {
-            di[j] = pi[j] * (di[j] - delta) * x->scale; /* p is 0 where a key is not seen */
+            /* p is 0 for keys that a query does not see */
+            di[j] = pi[j] * (di[j] - delta) * x->scale;
         }
     }
     ISA(dt_gemm_pack)(tile, dout, x->o_step, 1, D, rows);

@@ -1,16 +1,17 @@
-/* scale, add, activations, column sums. Elements are cut into parts of fixed length; a tail does
- * what full vectors do. */
+/* scale, add, activations, column sums. Elements are cut into parts of fixed length. A tail is
+ * computed by the same vector operations as full vectors. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
 #define PART 32768   /* elements of one part */
 #define BLOCK 1024   /* elements that stay in the L1 cache */
 #define COLUMNS 64   /* columns of one part of a column sum */
-#define ROW_BLOCK 32 /* rows that are summed before they join the total */
+#define ROW_BLOCK 32 /* rows that are summed before their sum is added to the total */
 #define GELU_SCALE 0.79788456080286535588F
 #define GELU_CUBIC 0.044715F
 
-/* ---- scale, add; pointers are taken out of the arguments first, as a store might change those for all that the compiler knows ---- */
+/* ---- scale, add; pointers are copied out of the arguments, since the compiler must assume that a
+ * store changes the struct ---- */
 
 struct scaling {
     const struct dt_scale_args *args;
@@ -162,7 +163,7 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
     }
 }
 
-/* Calls f(a, begin, end, kind, type) with both as constants. */
+/* Calls f(a, begin, end, kind, type) with kind and type as constants. */
 #define FOR_KIND(f, type)                                                                                              \
     switch (a->kind) {                                                                                                 \
     case DT_ACT_GELU:                                                                                                  \
@@ -199,7 +200,7 @@ DT_ISA_KERNEL(activation)
 
 /* ---- column sums ---- */
 
-/* Columns [from, from + n), at most COLUMNS: rows are summed in blocks, the blocks in order. */
+/* Columns [from, from + n), at most COLUMNS. Rows are summed in blocks, and the blocks in order. */
 INLINE void sum_columns(const struct dt_column_sum_args *a, int64_t from, int64_t n, enum dt_dtype type,
                         enum dt_dtype grad)
 {
@@ -233,7 +234,7 @@ static void column_sum_part(void *context, int64_t part)
     const struct dt_column_sum_args *a = context;
     int64_t from = part * COLUMNS, n = min64(COLUMNS, a->col_count - from);
     bool half = a->type == DT_BF16, half_grad = half && a->grad_type == DT_BF16;
-    if (n == COLUMNS) { /* whole cache lines, all columns of the part at once */
+    if (n == COLUMNS) { /* whole cache lines, so take all columns of the part at once */
         half_grad ? sum_columns(a, from, COLUMNS, DT_BF16, DT_BF16)
         : half    ? sum_columns(a, from, COLUMNS, DT_BF16, DT_F32)
                   : sum_columns(a, from, COLUMNS, DT_F32, DT_F32);

@@ -1,15 +1,15 @@
-/* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows;
- * a tile of ROWS x PANEL sums stays in registers while it walks down a panel. A is read where it
- * lies when its rows are contiguous, and packed otherwise. Each element is summed over l in
- * order within blocks of KC, the blocks in order: no cut of m and n changes a bit. */
+/* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows. A
+ * tile of ROWS x PANEL sums stays in registers while it walks down a panel. A is read in place if
+ * its rows are contiguous, and packed otherwise. Each element is summed over l in order within
+ * blocks of KC, and over the blocks in order, so its bits do not depend on how m and n are cut. */
 #include "kernels/cpu/isa/isa.h"
 
 #if VEC == 16
 #define ROWS 8
-#define WIDTH 3 /* vectors: 24 of 32 registers hold sums */
+#define WIDTH 3 /* vectors; 24 of 32 registers hold sums */
 #elif VEC == 8
 #define ROWS 4
-#define WIDTH 3 /* 12 of 16 */
+#define WIDTH 3 /* vectors; 12 of 16 registers hold sums */
 #else
 #define ROWS 4
 #define WIDTH 2
@@ -17,18 +17,18 @@
 #define PANEL (WIDTH * VEC)
 #define KC 192               /* a panel of KC rows fits the L1 cache */
 #define MC 128               /* rows of a and c that stay in the L2 cache */
-#define PACKED_MAX (1 << 20) /* floats of packed b, about */
+#define PACKED_MAX (1 << 20) /* floats of packed b, roughly */
 
-/* How a tile's sums reach c. */
+/* Where and how a tile's sums are stored. */
 struct finish {
     float *c;
-    const float *bias; /* null: none */
+    const float *bias; /* null: no bias */
     int64_t ldc;
     bool add;
     int cols; /* valid columns of the tile */
 };
 
-/* rows x width vectors of sums over kc; a element (i, l) at a[i * a_row + l * a_col], b packed:
+/* Sums rows x width vectors over kc. Element (i, l) of a is a[i * a_row + l * a_col]; b is packed,
  * PANEL floats per l. */
 INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row, int64_t a_col, const float *b,
                  const struct finish *f)
@@ -42,7 +42,7 @@ INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row,
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) { /* c is needed after the loop: prefetch its lines */
+    for (int i = 0; i < rows; i++) { /* prefetch the lines of c, which the end of the loop needs */
 #pragma GCC unroll 3
         for (int j = 0; j < width; j++) {
             __builtin_prefetch(f->c + i * f->ldc + j * VEC, 1);
@@ -161,7 +161,7 @@ static tile_fn *const tiles[2][3][4] = {
     },
 };
 
-/* Columns [0, n) of b's rows [0, kc) as panels, the last one filled up with zeros. */
+/* Packs columns [0, n) of b's rows [0, kc) as panels. The last panel is padded with zeros. */
 static void pack_b(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t kc)
 {
     for (int64_t j = 0; j < n; j += PANEL, to += PANEL * kc) {
@@ -182,7 +182,8 @@ static void pack_b(float *to, const float *b, int64_t row, int64_t col, int64_t 
     }
 }
 
-/* Rows [0, m) of a whose columns are contiguous (a_row is 1): groups of ROWS, kc steps each. */
+/* Packs rows [0, m) of a when its columns are contiguous (a_row is 1): groups of ROWS rows, kc
+ * steps each. */
 static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc)
 {
     for (int64_t i = 0; i < m; i += ROWS, to += ROWS * kc) {
@@ -197,7 +198,7 @@ static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc
     }
 }
 
-/* One block of c: m rows, one panel. a as packed or as it lies. */
+/* One block of c: m rows of one panel. a is packed or in place. */
 static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const float *a, int64_t a_row, const float *b,
                        struct finish f)
 {
@@ -213,7 +214,7 @@ static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const floa
     }
 }
 
-/* Rows [i, i + mc) of c, columns [j0, j0 + nc), one block of kc; panel p of b begins at b + p *
+/* Rows [i, i + mc) and columns [j0, j0 + nc) of c, one block of kc; panel p of b begins at b + p *
  * PANEL * stride. */
 static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int64_t kc, int64_t j0, int64_t nc,
                   const float *b, int64_t stride, float *packed_a)
@@ -275,7 +276,7 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
     }
 }
 
-/* The row `matmul`: by oneDNN where there are vectors, otherwise by the product above. */
+/* The row `matmul`: by oneDNN if this set has vectors, otherwise by the product above. */
 void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
 {
 #if VEC > 4

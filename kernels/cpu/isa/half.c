@@ -1,5 +1,5 @@
-/* BF16 to float and back, and sums of two: for casts and for collectives, in the calling thread.
- * Any of the operands may be the result. */
+/* Converts BF16 to float and back, and adds two, for casts and collectives, in the calling thread.
+ * The result may be any of the operands. */
 #include "kernels/cpu/isa/isa.h"
 
 static void widen(float *out, const uint16_t *in, int64_t count)

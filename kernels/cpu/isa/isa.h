@@ -1,5 +1,5 @@
-/* What the files compiled once per instruction set share: the rows of their table, and products
- * of tiles. */
+/* Shared by the files that are compiled once per instruction set: the rows of their table, and
+ * products of tiles. */
 #ifndef DT_KERNELS_CPU_ISA_ISA_H
 #define DT_KERNELS_CPU_ISA_ISA_H
 
@@ -12,7 +12,7 @@
 
 extern const struct dt_cpu_half ISA(dt_cpu_half);
 
-/* In the calling thread. An element's bits do not depend on m and n. */
+/* Runs in the calling thread. An element's bits do not depend on m and n. */
 void ISA(dt_gemm)(const struct dt_gemm *g);
 
 /* For products that share b: dt_gemm_pack packs it once, all k rows as one block, into `to`, which
@@ -22,14 +22,14 @@ void ISA(dt_gemm)(const struct dt_gemm *g);
 void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);
 
-/* The row of each kernel that has one per instruction set. */
+/* The rows of the kernels that exist once per instruction set. */
 #define DECLARE_any(name)
 #define DECLARE_flows(name) void ISA(dt_##name)(struct dt_stream * s, const struct dt_##name##_args *a);
 #define DECLARE_masters(name) DECLARE_flows(name)
 #define KERNEL(name, types) DECLARE_##types(name)
 #include "kernels/rows.def"
 
-/* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does
+/* Defines the row of a kernel. It enqueues run_<kernel>, which refuses types that <kernel>_now does
  * not take. */
 #define DT_ISA_ROW_OF(kernel, takes)                                                                                   \
     static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                     \

@@ -1,11 +1,11 @@
-/* Softmax cross entropy, loss and gradient in place; embeddings. One part is one row, or a
- * stripe of columns. */
+/* Softmax cross entropy, loss and gradient in place; embeddings. A part is one row, or a stripe of
+ * columns. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/pool.h"
 
 #define STRIPE 256   /* columns of one part of an embedding's gradient */
-#define ROW_BLOCK 16 /* rows of one part elsewhere */
+#define ROW_BLOCK 16 /* rows of one part of the other kernels */
 
 /* ---- cross entropy ---- */
 
@@ -23,7 +23,7 @@ static float row_max(const float *x, int64_t n)
     return max;
 }
 
-/* Sum of e^(x - max); with `keep` the row becomes these terms. */
+/* Returns the sum of e^(x - max). With `keep` the row is overwritten by these terms. */
 static float row_exp(float *x, int64_t n, float max, bool keep)
 {
     vec sum = {0};
@@ -40,8 +40,8 @@ static float row_exp(float *x, int64_t n, float max, bool keep)
     return vec_sum(sum);
 }
 
-/* BF16 logits become floats in work memory first, and their gradient is rounded once on the way
- * back. */
+/* BF16 logits are first converted to floats in work memory. Their gradient is rounded once when it
+ * is stored. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
 {
     int64_t n = a->col_count, at = row * (a->ld != 0 ? a->ld : n);
@@ -141,7 +141,7 @@ struct embedding_backward {
     const int64_t *next, *first; /* for a table in BF16: rows of each id */
 };
 
-/* A table in F32: every row is added where it belongs. */
+/* For a table in F32: each row is added in place. */
 INLINE void add_rows(const struct dt_embedding_backward_args *a, int64_t from, int64_t n, enum dt_dtype type)
 {
     int64_t cols = a->col_count;
@@ -157,7 +157,7 @@ INLINE void add_rows(const struct dt_embedding_backward_args *a, int64_t from, i
     }
 }
 
-/* A table in BF16: the rows of an id are summed in registers and rounded once. */
+/* For a table in BF16: the rows of an id are summed in registers and rounded once. */
 static void add_ids(const struct embedding_backward *c, int64_t from, int64_t n)
 {
     const struct dt_embedding_backward_args *a = c->args;

@@ -1,6 +1,6 @@
-/* LayerNorm forward (with the residual sum) and backward. Rows are cut into blocks; the sums of
- * gamma and beta go over blocks of rows in order, so with one thread both happen while a block
- * is in the cache, and with several the bits are the same. */
+/* LayerNorm forward (with the residual sum) and backward. Rows are cut into blocks. The sums for
+ * gamma and beta add blocks of rows in order, so they have the same bits with any number of
+ * threads. With one thread, both parts of backward use a block while it is in the cache. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -69,8 +69,7 @@ static int layernorm_now(struct dt_pool *pool, struct dt_layernorm_args *a, stru
 }
 DT_ISA_KERNEL(layernorm)
 
-/* dx = rstd (g - mean(g) - h mean(g h)) + what came from above; g = dy gamma, h = (x - mean)
- * rstd */
+/* dx = rstd (g - mean(g) - h mean(g h)) + dresidual; g = dy gamma, h = (x - mean) rstd */
 INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row, enum dt_dtype type)
 {
     int64_t cols = a->col_count, at = row * cols;
@@ -79,7 +78,7 @@ INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row
     float mean = ((const float *)a->mean)[row], rstd = ((const float *)a->rstd)[row];
     vec sum = {0}, dot = {0};
     for (int64_t j = 0; j < cols; j += VEC) {
-        /* 0 behind the end */
+        /* lanes behind the end are 0 */
         vec g = vec_get(dy, at + j, cols - j, type) * vec_get(gamma, j, cols - j, type);
         sum += g;
         dot = vec_fma(g, (vec_get(x, at + j, cols - j, type) - mean) * rstd, dot);
@@ -96,7 +95,8 @@ INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row
 
 struct backward {
     const struct dt_layernorm_backward_args *args;
-    float *dgamma, *dbeta; /* the gradients, or floats that become them at the end */
+    /* the gradients themselves, or floats that are rounded to them at the end */
+    float *dgamma, *dbeta;
 };
 
 /* Adds rows [begin, end), one block, to columns [from, to) of dgamma and dbeta. */
@@ -163,7 +163,7 @@ static void backward_columns_part(void *context, int64_t part)
 static void backward_parts(struct dt_pool *pool, struct backward *c)
 {
     const struct dt_layernorm_backward_args *a = c->args;
-    /* dgamma and dbeta first: dx may lie over dy */
+    /* compute dgamma and dbeta first, because dx may overwrite dy */
     if (a->dgamma != NULL && dt_pool_size(pool) > 1) {
         dt_pool_run(pool, parts_of(a->col_count, COLUMNS), backward_columns_part, c);
     }

@@ -1,4 +1,4 @@
-/* Vectors of the instruction set a file is compiled for: width, fused multiply-add, and names
+/* Vectors of the instruction set that a file is compiled for: width, fused multiply-add, and names
  * made unique per set. */
 #ifndef DT_KERNELS_CPU_ISA_VEC_H
 #define DT_KERNELS_CPU_ISA_VEC_H
@@ -42,7 +42,7 @@ typedef float vec __attribute__((vector_size(16)));
 typedef int32_t ivec __attribute__((vector_size(16)));
 INLINE vec vec_fma(vec a, vec b, vec c)
 {
-    return a * b + c; /* two roundings: without the instruction a true fma is far too slow */
+    return a * b + c; /* rounds twice: without the instruction a true fma is far too slow */
 }
 #endif
 
@@ -58,8 +58,8 @@ INLINE void vec_store(float *p, vec v)
     memcpy(p, &v, sizeof v);
 }
 
-/* The first n elements, n <= VEC; zeros behind them. Tails then do what full vectors do, so no
- * result depends on its place. */
+/* The first n elements, n <= VEC, and zeros behind them. Tails go through the same operations as
+ * full vectors, so no result depends on its position. */
 INLINE vec vec_load_n(const float *p, int64_t n)
 {
     if (n >= VEC) {
@@ -103,7 +103,7 @@ INLINE vec vec_of_half(hvec h)
 #endif
 }
 
-/* To the nearest even; a nan becomes the nan. */
+/* Rounds to the nearest even; every nan becomes the same nan. */
 INLINE hvec vec_to_half(vec v)
 {
     uvec bits = (uvec)v;
@@ -169,20 +169,20 @@ INLINE vec vec_pick(ivec mask, vec a, vec b)
     return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
 }
 
-/* The value after a store and a load. */
+/* The value after storing it as `type` and loading it again. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
     return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
 }
 
-/* Rounds stochastically to BF16: `random` (below 2^16 each) is added to the bits that are cut off.
- * A nan stays a nan. */
+/* Rounds stochastically to BF16: adds `random` (below 2^16 each) to the bits that are cut off. A
+ * nan stays a nan. */
 INLINE vec vec_stochastic(vec v, uvec random)
 {
     return vec_pick(v == v, (vec)(((uvec)v + random) & 0xffff0000), v);
 }
 
-/* Copies between a tensor and floats in work memory. */
+/* Copy between a tensor and floats in work memory. */
 INLINE void vec_fetch(float *to, const void *x, int64_t at, int64_t n, enum dt_dtype type)
 {
     for (int64_t i = 0; i < n; i += VEC) {
@@ -256,11 +256,11 @@ INLINE vec vec_sqrt(vec v)
 #endif
 }
 
-/* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, n into the exponent. Below
- * -87.3 it is about 1e-38, above 88.3 it stays at 2e38; nan stays nan. */
+/* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, and n added to the exponent.
+ * Below -87.3 the result is about 1e-38; above 88.3 it is 2e38. A nan stays a nan. */
 INLINE vec vec_exp(vec x)
 {
-    const vec magic = vec_all(0x1.8p23F); /* adding it rounds to an integer */
+    const vec magic = vec_all(0x1.8p23F); /* adding it rounds x to an integer */
     vec y = vec_pick(x < -87.3F, vec_all(-87.3F), x);
     y = vec_pick(y > 88.3F, vec_all(88.3F), y);
     vec n = vec_fma(y, vec_all(1.44269504088896341F), magic) - magic;

@@ -151,7 +151,7 @@ static void call(void *user, const struct witness_call *c)
 static void probe_peer(void *user, const struct peer_info *at)
 {
     struct etcd_witness *n = user;
-    n->hooks.knock(n->hooks.user, at);
+    n->hooks.probe_port(n->hooks.user, at);
 }
 
 struct witness_end *etcd_witness_end(struct etcd_witness *n)
@@ -194,13 +194,13 @@ int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct o
     n->state_key = dt_format("%s/%s/witness", prefix, o->run_id);
     n->beat_key = dt_format("%s/%s/beat", prefix, o->run_id);
     struct witness_options w = {.dead_s = o->dead_after_s,
-                                .forsaken_s = WITNESS_FORSAKEN * o->dead_after_s,
+                                .abandoned_s = WITNESS_ABANDONED * o->dead_after_s,
                                 .linger_s = o->shutdown_timeout_s,
                                 .beat_every_s = o->dead_after_s / 6,
                                 .user = n,
                                 .call = call,
                                 .say = say,
-                                .knock = probe_peer};
+                                .probe_port = probe_peer};
     witness_open(&n->witness, member, &w);
     (void)uv_timer_init(loop, &n->timer);
     n->timer.data = n;

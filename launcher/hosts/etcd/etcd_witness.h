@@ -16,7 +16,7 @@ struct etcd_witness_hooks {
     void (*trouble)(void *user, const char *why);
     /* etcd will never accept the request: a wrong password, permission or version. */
     void (*refused)(void *user, const char *why);
-    void (*knock)(void *user, const struct peer_info *at); /* witness.h */
+    void (*probe_port)(void *user, const struct peer_info *at); /* witness.h */
 };
 
 struct etcd_witness;

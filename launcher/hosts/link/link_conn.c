@@ -68,7 +68,18 @@ static void on_conn_closed(uv_handle_t *handle)
     link_handle_closed(l);
 }
 
-struct conn *conn_new(struct link *l, bool client)
+/* Bytes of a TCP segment, headers left out. Segments of this size pass ways that silently drop
+ * larger packets, so the hosts of such a way stay together and doctor can tell what is wrong. Both
+ * ends keep to the least size that one of them names. */
+static void limit_segments(const uv_tcp_t *handle)
+{
+    int fd, bytes = 1220; /* what the least MTU of IPv6 leaves */
+    if (uv_fileno((const uv_handle_t *)handle, &fd) == 0) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &bytes, sizeof bytes);
+    }
+}
+
+struct conn *conn_new(struct link *l, bool client, int family)
 {
     struct conn *c = dt_alloc(sizeof *c);
     c->link = l;
@@ -77,10 +88,11 @@ struct conn *conn_new(struct link *l, bool client)
     c->handle.data = c;
     c->state = CONN_CONNECTING;
     secure_init(&c->secure, &l->self, client);
-    if (uv_tcp_init(l->loop, &c->handle) != 0) {
+    if (uv_tcp_init_ex(l->loop, &c->handle, (unsigned)family) != 0) {
         free(c);
         return NULL;
     }
+    limit_segments(&c->handle);
     l->handles++;
     conn_list(l, c);
     return c;

@@ -137,7 +137,7 @@ static void connect_next(struct dial *d, double now_s)
     struct link *l = d->link;
     const struct sockaddr_storage *to = &d->list.addresses[d->next_address++];
     d->next_at_s = now_s + stagger_s;
-    struct conn *c = conn_new(l, true);
+    struct conn *c = conn_new(l, true, to->ss_family);
     if (c == NULL) {
         (void)dt_fail(&d->err, DT_IO, "too many open files");
         return;

@@ -350,9 +350,9 @@ static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
                 join(i, turn);
             }
             assert_int_equal(count_of(ACTION_START), 3);
-            assert_false(coordinator_apart(&c, 1, 7));
-            assert_true(coordinator_apart(&c, 1, 2));
-            assert_false(coordinator_apart(&c, 1, 2)); /* once */
+            assert_false(coordinator_note_unreachable(&c, 1, 7));
+            assert_true(coordinator_note_unreachable(&c, 1, 2));
+            assert_false(coordinator_note_unreachable(&c, 1, 2)); /* once */
             assert_true(c.restarts_used == 0 && c.no_progress == 0);
             send(EVENT_LOST, 2, 0, turn);
             join(0, turn);
@@ -377,7 +377,7 @@ static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
     join(0, 32);
     join(1, 32);
     assert_int_equal(count_of(ACTION_START), 3);
-    assert_false(coordinator_apart(&c, 1, 2));
+    assert_false(coordinator_note_unreachable(&c, 1, 2));
     send(EVENT_LOST, 2, 0, 33);
     join(0, 33);
     join(1, 33);

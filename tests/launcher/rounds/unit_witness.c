@@ -48,11 +48,11 @@ static void keep(uint64_t promised, uint64_t term, int round)
                    .council = {{.id = B, .port = 2, .host = "b"}, {.id = A, .port = 1, .host = "a"}, witness_info(W)}}};
 }
 
-static void say(enum message_kind kind, uint64_t term, bool unled)
+static void say(enum message_kind kind, uint64_t term, bool leaderless)
 {
     ask.kind = kind;
     ask.term = term;
-    witness_step(&w, unled, B, &ask, &answer);
+    witness_step(&w, leaderless, B, &ask, &answer);
 }
 
 static void votes_once_and_for_what_is_as_new(void **state)
@@ -61,7 +61,7 @@ static void votes_once_and_for_what_is_as_new(void **state)
     static const struct {
         uint64_t promised, own_term, term, record_term;
         int own_round, record_round;
-        bool elects, unled, granted;
+        bool elects, leaderless, granted;
     } rows[] = {
         {3, 3, 4, 3, 2, 2, true, true, true},   {3, 3, 4, 3, 2, 2, true, false, false}, /* it follows somebody */
         {4, 3, 4, 3, 2, 2, true, true, false}, /* another has its vote of term 4 */
@@ -75,7 +75,7 @@ static void votes_once_and_for_what_is_as_new(void **state)
         ask = (struct message){.vote_ask = {.record = w.record, .decisive = rows[i].elects}};
         ask.vote_ask.record.term = rows[i].record_term;
         ask.vote_ask.record.round = rows[i].record_round;
-        say(MESSAGE_VOTE_ASK, rows[i].term, rows[i].unled);
+        say(MESSAGE_VOTE_ASK, rows[i].term, rows[i].leaderless);
         assert_int_equal(answer.reply_count, 1);
         assert_int_equal(answer.replies[0].kind, MESSAGE_VOTE);
         if (answer.replies[0].vote.yes != rows[i].granted || answer.put_state != rows[i].granted || answer.put_beat) {
@@ -443,7 +443,7 @@ static void a_forsaken_run_is_taken_over(void **state)
     int rounds = cluster_totals()->rounds;
     (void)cluster_run(10 + 15 * WITNESS_S);
     assert_int_equal(cluster_totals()->rounds, rounds);
-    assert_true(cluster_run(10 + 15 * WITNESS_FORSAKEN + 120));
+    assert_true(cluster_run(10 + 15 * WITNESS_ABANDONED + 120));
     assert_null(cluster_broken());
     assert_int_equal(schedule_count_codes(2, 0), 1);
     cluster_close();

@@ -1,5 +1,5 @@
-/* The collectives: entries of streams. Data pass through the segment by chunks; sums are in rank
- * order, BF16 is rounded at each step, as on a ring. */
+/* The collectives: entries of streams. Data pass through the segment in chunks. Sums are taken in
+ * rank order, and BF16 is rounded at each step, as on a ring. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/nccl/nccl.h"
 #include "tests/softgpu/sanitize.h"
@@ -22,10 +22,12 @@ struct entry {
     unsigned char *out;
     size_t width;
     int number;
-    uint32_t turn; /* of all collectives of this process, 0, 1, ..; 0 where nothing orders them */
+    /* number among all collectives of this process: 0, 1, ..; 0 if nothing orders them */
+    uint32_t sequence;
 };
 
-static uint32_t turns_begun; /* so many of the ordered ones are on the device, or have been */
+/* so many of the ordered collectives are on the device, or were there */
+static uint32_t sequence_begun;
 static uint32_t running;
 static uint32_t gathers_through;
 
@@ -103,7 +105,7 @@ static size_t out_bytes(const entry *e)
     return e->what.count * e->width * (e->what.kind == ALL_GATHER ? (size_t)e->c->size : 1);
 }
 
-/* Elements at .. at + n of the whole, or of each slot. */
+/* Elements at .. at + n of the whole buffer, or of each slot. */
 static void put_in(const entry *e, size_t at, size_t n)
 {
     unsigned char *to = e->c->segment->bounce[e->c->rank];
@@ -156,7 +158,7 @@ static bool same(const struct comm *c, const struct what *what)
     return true;
 }
 
-/* Asked for once, as by the real one. */
+/* Read only once, like the real one. */
 static bool is_ordered(void)
 {
     static const char *text = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
@@ -164,8 +166,7 @@ static bool is_ordered(void)
     return ordered;
 }
 
-/* Until a gather that was not yet through is, but not for long: there may be none behind this
- * one. */
+/* Waits until a later gather has completed, but not for long: there may be none behind this one. */
 static void be_late(const struct comm *c)
 {
     timespec t = {0, 1000000};
@@ -177,15 +178,16 @@ static void be_late(const struct comm *c)
     }
 }
 
-/* The device has room for it when those before it have begun. False: c was stopped before. */
+/* The device has room for a collective when those before it have begun. Returns false if c was
+ * stopped before. */
 static bool take_the_device(const entry *e)
 {
-    if (!meet_at(e->c, &turns_begun, e->turn)) {
+    if (!meet_at(e->c, &sequence_begun, e->sequence)) {
         return false;
     }
     if (is_ordered()) {
-        __atomic_store_n(&turns_begun, e->turn + 1, __ATOMIC_RELEASE);
-        softgpu_word_wake(&turns_begun);
+        __atomic_store_n(&sequence_begun, e->sequence + 1, __ATOMIC_RELEASE);
+        softgpu_word_wake(&sequence_begun);
     } else if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) > 1) {
         softgpu_die("%s: a collective of another communicator is on the device, and nothing orders them: they may wait "
                     "for each other for good",
@@ -229,7 +231,7 @@ static bool pass(const entry *e)
     if (!meet(c)) {
         return false;
     }
-    if (!same(c, &e->what)) { /* the real one hangs, or worse */
+    if (!same(c, &e->what)) { /* the real one hangs or does worse */
         set_state(c, NCCL_INTERNAL_ERROR);
         stand_still(c);
         return false;
@@ -242,7 +244,7 @@ static bool pass(const entry *e)
             return false;
         }
         take_out(e, at, n);
-        if (!meet(c)) { /* then the bounce buffers may be written again */
+        if (!meet(c)) { /* after that the bounce buffers may be written again */
             return false;
         }
     }
@@ -259,7 +261,7 @@ static bool in_window(const struct comm *c, const unsigned char *p)
     return false;
 }
 
-/* Is it computed by a kernel over symmetric windows? */
+/* Whether a kernel over symmetric windows computes it. */
 static bool is_symmetric(const entry *e)
 {
     bool adds = (e->what.kind == ALL_REDUCE || e->what.kind == REDUCE_SCATTER) && e->what.op == NCCL_SUM &&
@@ -267,8 +269,8 @@ static bool is_symmetric(const entry *e)
     return (adds || e->what.kind == ALL_GATHER) && in_window(e->c, e->in) && in_window(e->c, e->out);
 }
 
-/* The last that whoever put a collective in, or carried it out, does with c: who waits for none
- * to be pending may free it. */
+/* The last access to c by the thread that enqueued or ran a collective: a thread that waits until
+ * none is pending may then free c. */
 static void one_less(struct comm *c)
 {
     tsan_release(&c->pending);
@@ -284,7 +286,7 @@ static void run(void *argument)
     event("begin %s rank %d", names[e->what.kind], c->world_rank);
     nothing_ends = own_version() < 22907 && is_symmetric(e);
     if (!well || !pass(e)) {
-        softgpu_set_bytes(e->out, 0xff, out_bytes(e)); /* nobody may take it for good */
+        softgpu_set_bytes(e->out, 0xff, out_bytes(e)); /* no program may rely on the value */
     }
     nothing_ends = false;
     event("end %s rank %d", names[e->what.kind], c->world_rank);
@@ -309,7 +311,7 @@ static void put(entry *e)
     }
 }
 
-/* Waits for room in the driver's queue; false when c was stopped before. */
+/* Waits for room in the driver's queue. Returns false if c was stopped before. */
 static bool find_room(struct comm *c)
 {
     const char *text = getenv("SOFTGPU_NCCL_QUEUE");
@@ -323,7 +325,7 @@ static bool find_room(struct comm *c)
     return true;
 }
 
-/* Puts a collective that is counted as pending into its stream. */
+/* Enqueues a collective that is counted as pending. */
 static int launch(entry *e)
 {
     struct comm *c = e->c;
@@ -343,13 +345,14 @@ static int launch(entry *e)
 static void *launch_main(void *argument)
 {
     struct comm *c = (struct comm *)argument;
-    if (c->collectives++ % 8 < 2) { /* the first ones connect, later ones now and then */
+    /* the first collectives connect, later ones only now and then */
+    if (c->collectives++ % 8 < 2) {
         timespec t = {0, 3000000};
         nanosleep(&t, nullptr);
     }
     if (launch(c->next) == NCCL_SUCCESS) {
-        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS); /* it may run, and have failed, by
-                                                                * now */
+        /* it may have run, and failed, by now */
+        (void)change_state(c, NCCL_IN_PROGRESS, NCCL_SUCCESS);
     }
     return nullptr;
 }
@@ -393,9 +396,9 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
         softgpu_die("%s: a stream of another device", names[what->kind]);
     }
     static int number;
-    static uint32_t turns;
+    static uint32_t next;
     e->number = __atomic_add_fetch(&number, 1, __ATOMIC_RELAXED);
-    e->turn = is_ordered() ? __atomic_fetch_add(&turns, 1, __ATOMIC_RELAXED) : 0;
+    e->sequence = is_ordered() ? __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) : 0;
     note("%s rank %d of %d comm %s count %zu type %d", names[what->kind], c->rank, c->size, c->name, what->count,
          what->type);
     const char *buffers_mb = getenv("SOFTGPU_NCCL_BUFFERS_MB");
@@ -409,7 +412,8 @@ static int start(nccl_comm handle, const struct what *what, const void *in, void
         return launch(e);
     }
     settle(c);
-    if (!change_state(c, NCCL_SUCCESS, NCCL_IN_PROGRESS)) { /* one that runs has failed just now */
+    /* a running collective has just failed */
+    if (!change_state(c, NCCL_SUCCESS, NCCL_IN_PROGRESS)) {
         free(e);
         one_less(c);
         return NCCL_INVALID_USAGE;

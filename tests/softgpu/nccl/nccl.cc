@@ -38,7 +38,7 @@ bool fault(const char *what, int rank, int number)
     return false;
 }
 
-/* One line, at the end of the file that the variable names. */
+/* Appends one line to the file that the variable names. */
 static void append(const char *variable, const char *fmt, va_list args)
 {
     const char *path = getenv(variable);
@@ -95,7 +95,7 @@ struct comm *comm_of(nccl_comm handle, const char *function)
 
 void set_state(struct comm *c, int state)
 {
-    tsan_release(&c->state); /* it does not watch this library's own words */
+    tsan_release(&c->state); /* the sanitizer does not watch this library's own words */
     __atomic_store_n(&c->state, (uint32_t)state, __ATOMIC_RELEASE);
 }
 
@@ -149,7 +149,7 @@ int failed(struct comm *c, int result, const char *fmt, ...)
     return result;
 }
 
-/* Nobody may call anything else while the last call goes on. */
+/* No other call is allowed while the last one goes on. */
 static struct comm *idle(nccl_comm handle, const char *function)
 {
     struct comm *c = comm_of(handle, function);
@@ -180,7 +180,7 @@ static bool good_config(const struct nccl_config *x)
            (x->least_ctas == NCCL_UNDEFINED || (x->least_ctas >= 1 && x->most_ctas >= x->least_ctas));
 }
 
-/* Which GPU of which host: the real one hashes the host's name, or NCCL_HOSTID. */
+/* Identifies the GPU and its host. The real one hashes the host's name, or NCCL_HOSTID. */
 static uint64_t device_key(int device)
 {
     const char *host = getenv("NCCL_HOSTID");
@@ -252,7 +252,7 @@ static void *join_main(void *argument)
 
 /* ---- splitting ---- */
 
-/* Ranks of my color before and behind me, by key and then by rank. */
+/* The ranks of my color before and behind me, sorted by key and then by rank. */
 static void place(const struct comm *c, int *rank, int *size, int *first)
 {
     const struct part *p = c->segment->parts;
@@ -321,7 +321,7 @@ static bool split(struct comm *c)
         }
         __atomic_store_n(c->child_out, child, __ATOMIC_RELEASE);
     }
-    return meet(c); /* before anybody splits again */
+    return meet(c); /* before the next split of any rank */
 }
 
 static void *split_main(void *argument)
@@ -366,8 +366,8 @@ static void *rest_main(void *argument)
     return nullptr;
 }
 
-/* The real one makes this thread's device the current one again when it is through, and has made
- * a context there. */
+/* At the end the real one makes this thread's device current again, and has created a context
+ * there. */
 static void check_device(const struct comm *c, const char *function)
 {
     int current = -1;
@@ -415,14 +415,15 @@ int ncclCommInitRankConfig(nccl_comm *out, int size, struct nccl_id id, int rank
     if (!good_config(config) || size < 1 || size > RANKS_MAX || rank < 0 || rank >= size) {
         return NCCL_INVALID_ARGUMENT;
     }
-    const char *blocking = getenv("NCCL_COMM_BLOCKING"); /* above what a program says */
+    /* greater than any count a program gives */
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     if (blocking != nullptr ? atoi(blocking) != 0 : config->blocking != 0) {
         softgpu_die("ncclCommInitRankConfig: a communicator that blocks");
     }
     struct comm *c = make_comm(size, rank, config);
     memcpy(&c->id, &id, sizeof c->id);
     c->segment = segment_open(&c->id);
-    if (c->segment != nullptr) { /* rank 0 has made it without knowing for how many */
+    if (c->segment != nullptr) { /* rank 0 created it without knowing the number of ranks */
         c->segment->size = (uint32_t)size;
         munmap(c->segment, sizeof *c->segment);
     }
@@ -443,7 +444,7 @@ int ncclCommSplit(nccl_comm handle, int color, int key, nccl_comm *out, struct n
     if (!good_config(config) || c->revoked || state_of(c) != NCCL_SUCCESS) {
         return NCCL_INVALID_ARGUMENT;
     }
-    *out = nullptr; /* published when it is there */
+    *out = nullptr; /* published when it exists */
     c->color = color;
     c->key = key;
     c->child = color != NCCL_NO_COLOR ? make_comm(c->size, c->rank, config) : nullptr;
@@ -554,7 +555,7 @@ static struct softgpu_lock memory_lock;
 static struct {
     void *base;
     size_t size_bytes;
-    int users; /* that are registering it */
+    int users; /* number of threads that register */
 } memory[WINDOWS_MAX];
 
 int ncclMemAlloc(void **out, size_t size_bytes)

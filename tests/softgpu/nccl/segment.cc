@@ -1,4 +1,5 @@
-/* The memory that ranks of a communicator share: a memfd, which others open as /proc/PID/fd/N. */
+/* The memory that the ranks of a communicator share: a memfd, which other ranks open as
+ * /proc/PID/fd/N. */
 #include "tests/softgpu/lock.h"
 #include "tests/softgpu/nccl/nccl.h"
 
@@ -21,7 +22,7 @@ static struct segment *map(int fd)
     return p == MAP_FAILED ? nullptr : (struct segment *)p;
 }
 
-/* The descriptor stays open: others may come as long as this process lives. */
+/* The descriptor stays open, because others may join while this process lives. */
 struct segment *segment_make(int size, struct id *id)
 {
     int fd = memfd_create("softgpu-nccl", MFD_CLOEXEC);
@@ -51,7 +52,8 @@ struct segment *segment_open(const struct id *id)
 
 __thread bool nothing_ends;
 
-/* Gathers by copy engines meet by the streams' memory operations, which know of no abort. */
+/* Gathers by copy engines synchronize by the streams' memory operations, which cannot be
+ * aborted. */
 static bool deaf(const struct comm *c)
 {
     return nothing_ends ||
@@ -65,14 +67,14 @@ bool meet_at(const struct comm *c, const uint32_t *word, uint32_t value)
         if (__atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE) != 0 && !deaf(c)) {
             return false;
         }
-        softgpu_word_wait(word, seen); /* 50 ms at most */
+        softgpu_word_wait(word, seen); /* at most 50 ms */
     }
     return true;
 }
 
 bool meet_all(struct comm *c, size_t word, uint32_t value)
 {
-    for (int i = 0; i < c->size; i++) { /* the own word first */
+    for (int i = 0; i < c->size; i++) { /* first set the own word */
         struct part *p = &c->segment->parts[(c->rank + i) % c->size];
         uint32_t *at = (uint32_t *)(void *)((char *)p + word);
         if (i == 0) {

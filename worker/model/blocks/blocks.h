@@ -1,10 +1,10 @@
-/* The blocks there are, and the sizes that models give them. */
+/* The blocks, and the sizes that GPT models pass to them. */
 #ifndef DT_WORKER_MODEL_BLOCKS_BLOCKS_H
 #define DT_WORKER_MODEL_BLOCKS_BLOCKS_H
 
 #include "worker/model/chain.h"
 
-/* What the blocks of a GPT-2 are told (b->args). */
+/* Data for the blocks of a GPT-2 (b->args). */
 struct gpt_shape {
     int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
     double norm_epsilon, init_std;
@@ -15,7 +15,7 @@ extern const struct block_ops block_gpt_layer; /* pre-norm attention and MLP, GP
                                                 * layouts */
 extern const struct block_ops block_lm_head;   /* final norm, tied head, loss */
 
-/* Rows of the activations of a pass, B * T, and of those of a full batch. */
+/* Number of rows of the activations: B * T in a pass, and in a full batch. */
 static inline int64_t row_count(const struct pass *p)
 {
     return p->batch->samples * p->batch->length;
@@ -25,7 +25,7 @@ static inline int64_t most_rows(const struct block *b)
     return b->spec->batch_size * b->spec->sequence_length;
 }
 
-/* The flow (B, T, C) of a full batch. */
+/* The flow (B, T, C) for a full batch. */
 static inline struct flow stream_flow(const struct block *b, int64_t channels, bool pair)
 {
     return (struct flow){.dims = 3,

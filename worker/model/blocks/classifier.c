@@ -1,5 +1,5 @@
-/* The last block of a model that tells classes apart: logits = x W^T + b, cross-entropy. Training
- * does all of it in backward. */
+/* The last block of a classifier: logits = x W^T + b, then cross entropy. In training, backward
+ * does all of it. */
 #include "worker/model/blocks/dense.h"
 
 /* Memory of one call: logits, then their gradient (B, classes); losses of samples (B). */
@@ -17,7 +17,7 @@ static int declare(struct block *b, struct dt_error *err)
     return 0;
 }
 
-/* The loss; with_grad: logits become their gradient. */
+/* Computes the loss. with_grad: logits become their gradient. */
 static void loss(const struct block *b, const struct pass *p, bool with_grad)
 {
     const struct dense_args *a = b->args;

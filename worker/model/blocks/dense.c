@@ -1,5 +1,5 @@
-/* Linear maps, and the hidden layer that is one of them with a ReLU. Of its activations the layer
- * keeps y alone: a ReLU's gradient needs no more, and the next block reads it too. */
+/* Linear maps, and the hidden layer: a linear map and a ReLU. The hidden layer keeps only y: the
+ * gradient of a ReLU needs no more, and the next block also reads y. */
 #include "worker/model/blocks/dense.h"
 
 #include <stdio.h>

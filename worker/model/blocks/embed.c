@@ -1,5 +1,5 @@
-/* Embedding: x = wte[ids] + wpe[position]. The first block: it has no input and no branch. wte
- * is tied to the head, whose backward comes first, so this one adds to it (pass_adds). */
+/* Embedding: x = wte[ids] + wpe[position]. As the first block it has no input and no branch. wte is
+ * tied to the head, whose backward comes first, so this block adds to its gradient (pass_adds). */
 #include "worker/model/blocks/blocks.h"
 
 enum { WTE, WPE };

@@ -1,4 +1,4 @@
-/* One GPT-2 layer. Weights of its linear maps lie (in, out), as in the Hugging Face file.
+/* One GPT-2 layer. Weights of linear maps are stored (in, out), as in the Hugging Face file.
  *
  *                                                     values      none    cheap   mlp     block
  *   h1 = x_residual + x_branch                        C           kept    kept    kept    kept
@@ -12,19 +12,18 @@
  *   g = gelu(f)                                       I           saved   -       -       -
  *   y_branch = g Wout + b                             C
  *
- * "again": PASS_RECOMPUTE makes it, into memory that all layers share; "-": backward makes it,
- * out of what the layer has by then, but for p, which with h2 at hand nobody needs. Where a
- * device has an epilogue for it, gelu and its gradient, and sums for biases, are part of a
- * product.
+ * "again": PASS_RECOMPUTE computes it again, into memory that all layers share. "-": backward
+ * computes it again from what the layer then has; except p, which is not needed if h2 is saved.
+ * On a device with epilogues, gelu, its gradient and the sums for biases are part of a product.
  *
- * So a layer holds 16, 10, 6 or 1 C per token where I is 4C, and no pass only moves data: every
- * sum rides on a norm. Letters: R = B * T rows, C channels, I inner. */
+ * So with I = 4C a layer keeps 16, 10, 6 or 1 C per token. No pass only moves data: each
+ * residual sum is part of a norm. Letters: R = B * T rows, C channels, I inner. */
 #include "worker/model/blocks/blocks.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* a bias behind its weight */
+/* each bias follows its weight */
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
 
@@ -33,11 +32,11 @@ static const struct gpt_shape *shape_of(const struct block *b)
     return b->args;
 }
 
-/* Memory, in the order of its declaration: what lasts from forward to backward, then that of one
- * call. */
+/* Memory in the order of its declaration: first what lives from forward to backward, then that of
+ * one call. */
 enum {
     H1, /* (R, C) */
-    H2, /* (R, C): y, where backward reads it */
+    H2, /* (R, C): y, if backward reads it */
     N1,
     N1_MEAN,
     N1_RSTD, /* (R, C), (R), (R) */
@@ -50,14 +49,15 @@ enum {
     LSE,       /* (B, H, T) */
     PROJ,      /* (R, C) */
     FC,        /* (R, I) */
-    CALL_NORM, /* (R, C): n1, n2 and their gradients, one after the other */
-    CALL_WIDE, /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then
-                               * its gradient; later dqkv */
-    CALL_SUM,  /* (R, C): h2, or p; behind CALL_WIDE, so that what dqkv leaves of both is
-                               * one piece */
-    CALL_REST, /* behind CALL_SUM, with BF16: what attention's backward pass needs
-                               * beside whole sequences' scores, (R, H) and a little, as these fill the
-                               * piece */
+    CALL_NORM, /* (R, C): n1, n2 and their gradients, in turn */
+    /* (R, I) or (R, 3C): gelu, also if only f is computed again; then its gradient; later dqkv */
+    CALL_WIDE,
+    /* (R, C): h2, or p; follows CALL_WIDE, so that the parts of both that dqkv leaves are one
+     * piece */
+    CALL_SUM,
+    /* follows CALL_SUM, for BF16: attention's backward needs (R, H) and a little more, besides the
+     * scores of whole sequences, which fill that piece */
+    CALL_REST,
     CALL_MEAN,
     CALL_RSTD /* (R) */
 };
@@ -66,7 +66,7 @@ struct normed {
     void *sum, *y;     /* (R, C) */
     void *mean, *rstd; /* (R) */
 };
-/* Null: not of this layer. */
+/* Null: this layer does not have it. */
 struct saved {
     struct normed first, second;
     void *qkv, *att, *lse, *proj, *fc, *gelu;
@@ -88,7 +88,7 @@ static int declare(struct block *b, struct dt_error *err)
     (void)err;
     const struct gpt_shape *m = b->args;
     int64_t c = m->channels, i = m->inner, rows = most_rows(b), widest = i > 3 * c ? i : 3 * c;
-    /* maps that end in the residual stream */
+    /* for the maps whose output is added to the residual stream */
     double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers);
     name_tensor(b, "ln_1.weight", (int64_t[]){c}, 1, INIT_ONE, 0);
     name_tensor(b, "ln_1.bias", (int64_t[]){c}, 1, INIT_ZERO, 0);
@@ -160,7 +160,7 @@ static struct scratch scratch_of(const struct block *b, const struct pass *p)
                             .rstd = pass_memory(b, p, CALL_RSTD)};
 }
 
-/* to->y = norm(residual + branch); the sum goes to to->sum, where that is not null. */
+/* to->y = norm(residual + branch). The sum goes to to->sum, if that is not null. */
 static void norm(const struct block *b, const struct pass *p, int weight, const void *residual, const void *branch,
                  const struct normed *to)
 {
@@ -179,7 +179,7 @@ static void norm(const struct block *b, const struct pass *p, int weight, const 
                                                                  .type = type});
 }
 
-/* Where a norm's results are: saved, or, for this call, in scratch. */
+/* Returns where a norm's results go: to saved memory, or to scratch for this call. */
 static struct normed place(const struct normed *saved, const struct scratch *s, void *sum)
 {
     struct normed n = saved->y != NULL ? *saved : (struct normed){.y = s->norm, .mean = s->mean, .rstd = s->rstd};
@@ -204,7 +204,7 @@ static void linear(const struct block *b, const struct pass *p, int weight, void
                                                            .busy_sms = p->busy_sms});
 }
 
-/* f = x Wfc + bias and gelu(f), which nobody reads when f is made again. */
+/* f = x Wfc + bias, and gelu(f). PASS_RECOMPUTE needs only f. */
 static void mlp_in(const struct block *b, const struct pass *p, const struct saved *f, const void *x, void *gelu)
 {
     enum dt_dtype type = b->spec->type;
@@ -261,7 +261,7 @@ static void forward(const struct block *b, const struct pass *p)
     }
 }
 
-/* dW of y = x W + bias from x (R, k) and dy (R, n); with BIAS_BACKWARD also dbias. */
+/* dW of y = x W + bias, from x (R, k) and dy (R, n). With BIAS_BACKWARD also dbias. */
 static void weight_backward(const struct block *b, const struct pass *p, int weight, const void *x, const void *dy,
                             int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
@@ -283,7 +283,7 @@ static void weight_backward(const struct block *b, const struct pass *p, int wei
                                                 .busy_sms = p->busy_sms});
 }
 
-/* dx (R, k) = dy W^T for y (R, n) = x W + bias. */
+/* The product dx (R, k) = dy W^T, for y (R, n) = x W + bias. */
 static struct dt_matmul_args input_gradient(const struct block *b, const struct pass *p, int weight, void *dx,
                                             const void *dy, int64_t n, int64_t k)
 {
@@ -300,7 +300,7 @@ static struct dt_matmul_args input_gradient(const struct block *b, const struct 
                                    .busy_sms = p->busy_sms};
 }
 
-/* The same, then dx, which may lie where x did. */
+/* dW as above, then dx, which may overwrite x. */
 static void linear_backward(const struct block *b, const struct pass *p, int weight, void *dx, const void *x,
                             const void *dy, int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
@@ -309,8 +309,8 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
     p->kernels->matmul(p->stream, &product);
 }
 
-/* Of y = gelu(f) Wout + bias: its gradients, those of f in wide, where gelu(f) may lie, and the
- * bias's of f. */
+/* The gradients of y = gelu(f) Wout + bias. The gradient of f goes to wide, which may hold gelu(f).
+ * Also computes the gradient of the bias of f. */
 static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const void *gelu,
                              const struct scratch *s)
 {
@@ -326,7 +326,7 @@ static void mlp_out_backward(const struct block *b, const struct pass *p, const 
     dt_matmul_epilogue(p->kernels, p->stream, &product);
 }
 
-/* dx = gradient `dy` through the norm of x + what reached x from above. */
+/* dx = gradient `dy` through the norm of x, plus `dabove`, the gradient that reaches x directly. */
 static void norm_backward(const struct block *b, const struct pass *p, int weight, const struct normed *n,
                           const void *x, const void *dy, const void *dabove)
 {
@@ -348,7 +348,7 @@ static void norm_backward(const struct block *b, const struct pass *p, int weigh
                                                                         .grad_type = grads});
 }
 
-/* What forward saved of a norm, or the same made again. */
+/* Returns the results of a norm that forward has saved, or computes them again. */
 static struct normed norm_again(const struct block *b, const struct pass *p, int weight, const struct normed *saved,
                                 const struct scratch *s, const void *branch, void *sum)
 {
@@ -373,11 +373,11 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
     mlp_out_backward(b, p, f, f->gelu != NULL ? f->gelu : s->wide, s);
     struct normed second = norm_again(b, p, LN2_W, &f->second, s, f->proj, s->sum);
     linear_backward(b, p, FC_W, s->norm, second.y, s->wide, m->inner, m->channels, DT_EPILOGUE_NONE);
-    /* dy is the gradient of the branch as well as of h2 */
+    /* dy is the gradient of the branch and also of h2 */
     norm_backward(b, p, LN2_W, &second, second.sum, s->norm, p->dy);
 }
 
-/* From the gradient of h2, in dx, on. */
+/* Backward from the gradient of h2, in dx, to the layer's input. */
 static void attend_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
     const struct gpt_shape *m = b->args;

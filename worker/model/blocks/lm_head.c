@@ -1,12 +1,16 @@
-/* The last block: residual sum, final norm, logits with the embedding's table (tied), loss.
- * Training does all of it in backward, by chunks of rows: logits, loss, gradient in place, dX
- * and dW of the chunk; the full logits never exist. Chunks are as large as CHUNK_BYTES allows: each of them reads the whole (V, C) table
- * twice and adds to its gradient, which costs more than staying in a cache gains (V 50257, C
- * 384, 1024 rows: a step takes 2.67 s with chunks of 64 rows, 2.33 s with 256, 2.14 s with 512).
- * On a GPU chunks are of 8192 rows, whole waves of a product, within 1 GiB; and a row of logits
- * begins at a multiple of 64 elements, so that products of a vocabulary such as 50257 are read
- * and written 16 bytes at a time. Letters: R = B * T rows, C channels, V vocabulary, P the
- * elements from row to row of logits. */
+/* The last block: residual sum, final norm, logits by the embedding's table (tied), loss. In
+ * training, backward does all of it in chunks of rows: logits, loss, gradient in place, dX and dW
+ * of the chunk. So the full logits never exist.
+ *
+ * Chunks are as large as CHUNK_BYTES allows. Each chunk reads the whole (V, C) table twice and adds
+ * to its gradient, which costs more than smaller chunks gain by staying in a cache (V 50257, C 384,
+ * 1024 rows: a step takes 2.67 s with chunks of 64 rows, 2.33 s with 256, 2.14 s with 512). On a
+ * GPU chunks have 8192 rows, whole waves of a product, within 1 GiB. A row of logits begins at a
+ * multiple of 64 elements there, so that products of a vocabulary like 50257 read and write 16
+ * bytes at a time.
+ *
+ * Letters: R = B * T rows, C channels, V vocabulary, P elements from one row of logits to the
+ * next. */
 #include "worker/model/blocks/blocks.h"
 
 enum { LNF_W, LNF_B, WTE };
@@ -15,12 +19,12 @@ enum {
     CHUNK_ROWS_LEAST = 64,
     GPU_CHUNK_BYTES = 1 << 30,
     GPU_CHUNK_ROWS = 8192,
-    GPU_ROWS = 256 /* a chunk is a multiple of it */
+    GPU_ROWS = 256 /* a chunk is a multiple of this */
 };
 
-/* Its memory, in the order of its declaration: the sum of the pair (R, C); the norm's output, then
- * its gradient, chunk by chunk (R, C); logits (chunk, P); mean and 1/deviation (R); losses of rows
- * (chunk). */
+/* Memory in the order of its declaration: the sum of the pair (R, C); the norm's output, replaced
+ * by its gradient chunk by chunk (R, C); logits (chunk, P); mean and 1/deviation (R); losses of
+ * rows (chunk). */
 enum { SUM, NORM, LOGITS, MEAN, RSTD, ROW_LOSS };
 
 static int64_t pitch(const struct block *b)
@@ -29,8 +33,8 @@ static int64_t pitch(const struct block *b)
     return b->spec->own_memory ? (m->vocabulary + 63) / 64 * 64 : m->vocabulary;
 }
 
-/* Rows per chunk: a multiple of 64 (on a GPU 256) that divides the rows evenly; a function of
- * the shape alone. */
+/* Rows per chunk: a multiple of 64 (on a GPU 256) that divides the rows evenly. A function of the
+ * shape alone. */
 static int64_t chunk_rows(const struct block *b, int64_t rows)
 {
     int64_t step = b->spec->own_memory ? GPU_ROWS : CHUNK_ROWS_LEAST,
@@ -70,7 +74,7 @@ static const int32_t *labels_of(const struct pass *p)
     return p->batch->at[batch_find(p->batch->layout, "labels")];
 }
 
-/* The norm of the pair's sum, which is kept. */
+/* The norm of the pair's sum; the sum is kept for backward. */
 static void norm(const struct block *b, const struct pass *p)
 {
     const struct gpt_shape *m = b->args;
@@ -95,7 +99,7 @@ static void *norm_at(const struct block *b, const struct pass *p, int64_t row)
     return (char *)pass_memory(b, p, NORM) + row * m->channels * (int64_t)dt_dtype_size(b->spec->type);
 }
 
-/* Logits and loss of `count` rows from `first` on; logits become their gradient when training. */
+/* Logits and loss of `count` rows, from `first` on. with_grad: logits become their gradient. */
 static void loss(const struct block *b, const struct pass *p, int64_t first, int64_t count, bool with_grad)
 {
     const struct gpt_shape *m = b->args;

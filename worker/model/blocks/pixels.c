@@ -1,14 +1,14 @@
-/* The first block of a model of images: y = relu((x - mean) W^T + b), x the pixels of a sample in
- * one row. In training the mean of each pixel is that of the batch, and the running mean, a buffer,
- * takes a share of it; evaluation takes the running mean. No gradient reaches the mean, for none is
- * wanted of the pixels. What the mean takes away goes into the bias, so that no pass only subtracts:
- * (x - mean) W^T + b = x W^T + (b - mean W^T). D pixels of a sample. */
+/* The first block of an image model: y = relu((x - mean) W^T + b), with the pixels of a sample in
+ * one row of x. In training, `mean` is the mean of each pixel over the batch, and the running mean,
+ * a buffer, is updated with it. Evaluation uses the running mean. The mean gets no gradient,
+ * because the pixels need none. The mean is folded into the bias, so no pass only subtracts: (x -
+ * mean) W^T + b = x W^T + (b - mean W^T). D pixels of a sample. */
 #include "worker/model/blocks/dense.h"
 
 #include <stdio.h>
 
 enum { RUNNING = DENSE_B + 1, BATCHES };
-/* Memory: x where its type is not that of the batch (B, D), mean (D), y (B, out); of one call sums
+/* Memory: x if its type differs from the batch's (B, D), mean (D), y (B, out). Of one call: sums
  * over the batch, and 1 for the number of batches (D), bias (out), dz (B, out). */
 enum { X, MEAN, Y, SUM, BIAS, DZ };
 
@@ -36,7 +36,7 @@ static int declare(struct block *b, struct dt_error *err)
     return 0;
 }
 
-/* The pixels in the type that is computed with. */
+/* The pixels in the compute type. */
 static const void *pixels(const struct block *b, const struct pass *p)
 {
     void *x = pass_memory(b, p, X);
@@ -49,7 +49,7 @@ static void add(const struct pass *p, void *to, const void *x, int64_t count, en
                     &(struct dt_add_args){.out = to, .a = to, .b = x, .count = count, .type = type, .b_type = type});
 }
 
-/* The batch's mean, of which the running one takes its share. */
+/* Computes the batch's mean, and updates the running mean with it. */
 static void take_mean(const struct block *b, const struct pass *p)
 {
     const struct dense_args *a = b->args;
@@ -114,7 +114,7 @@ static void forward(const struct block *b, const struct pass *p)
                                .y = p->y, .x = p->y, .count = samples * a->out, .kind = DT_ACT_RELU, .type = type});
 }
 
-/* dW = dz^T (x - mean): that of x, less what the mean is multiplied with. */
+/* dW = dz^T (x - mean) = dz^T x - dz^T mean. */
 static void backward(const struct block *b, const struct pass *p)
 {
     const struct dense_args *a = b->args;

@@ -1,6 +1,6 @@
-/* GPT-2 as Hugging Face writes it: keys, blocks, tensor names. Dropout is not done; its
- * probabilities are read, so that they come out again. Settings that change the arithmetic and
- * that we do not have are refused by name. */
+/* GPT-2 with the keys, blocks and tensor names of Hugging Face. Dropout is not applied; its
+ * probabilities are read only to be written again. Settings that change the arithmetic and are not
+ * supported are refused by name. */
 #include "worker/model/models/gpt2.h"
 
 #include "worker/model/blocks/blocks.h"
@@ -64,7 +64,8 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
     return 0;
 }
 
-/* Root: what no layer owns (embeddings, final norm, tied head); one unit per layer. */
+/* The root unit holds what no layer owns (embeddings, final norm, tied head). Each layer has a
+ * unit. */
 static int build(struct chain *c, struct dt_error *err)
 {
     const struct gpt2 *m = c->spec.sizes;
@@ -97,7 +98,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* Buffers of old files, attn.bias and attn.masked_bias, are ignored; the tied head is the
+/* Ignores the buffers of old files, attn.bias and attn.masked_bias. The tied head is the
  * embedding. */
 static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
 {
@@ -113,7 +114,7 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-/* Refuses `key` when it is there and is not `wanted`. */
+/* Refuses `key` if it is present with another value than `wanted`. */
 static int check_flag(const cJSON *config, const char *key, bool wanted, struct dt_error *err)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -143,7 +144,7 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
 {
     const struct gpt2 *m = sizes;
     char positions[32];
-    /* the library's default is outside of small vocabularies */
+    /* the library's default id does not exist in small vocabularies */
     const char *end_token = m->vocab_size > 50256 ? "50256" : "null";
     (void)snprintf(positions, sizeof positions, "%" PRId64, m->n_positions);
     put(to, "activation_function", "\"gelu_new\"");
@@ -153,7 +154,7 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
     put(to, "tie_word_embeddings", "true");
 }
 
-/* 6 per weight that a product uses (the token embedding is the head), and the causal half of
+/* 6 operations per weight of a product (the token embedding is the head), and the causal half of
  * attention. */
 static double flops(const struct chain *c)
 {

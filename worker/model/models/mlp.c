@@ -1,6 +1,6 @@
-/* A perceptron that tells images apart: (B, C, S, S) pixels, centred by their mean, two hidden
- * layers of different widths with ReLU, an untied head, cross-entropy over the labels. The mean is
- * that of the batch in training, and a running one in evaluation: a buffer, as in a batch norm. */
+/* A perceptron that classifies images: (B, C, S, S) pixels less their mean, two hidden layers of
+ * different widths with ReLU, an untied head, and cross entropy over the labels. The mean is the
+ * batch's in training, and a running one in evaluation: a buffer, as in a batch norm. */
 #include "worker/model/models/mlp.h"
 
 #include "worker/model/blocks/dense.h"
@@ -40,7 +40,7 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
     return 0;
 }
 
-/* A unit for each layer, so that each is trained or frozen by itself. */
+/* Each layer is a unit, so it can be trained or frozen on its own. */
 static int build(struct chain *c, struct dt_error *err)
 {
     const struct mlp *m = c->spec.sizes;

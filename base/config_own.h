@@ -1,0 +1,65 @@
+/* What the files of the configuration share: its entries and the problems found so far. */
+#ifndef DT_BASE_CONFIG_OWN_H
+#define DT_BASE_CONFIG_OWN_H
+
+#include "base/config.h"
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+enum { SECTIONS_MAX = 32, HINT_TABLES_MAX = 4, PROBLEMS_SHOWN = 100 };
+
+struct entry {
+    const char *path; /* "training.seed" */
+    const char *name; /* what messages call it: the path, unless it came from another file or key */
+    const cJSON *value;
+    const cJSON *given; /* what its name has in the file: the value, unless it was translated */
+    const char *where;  /* "job.json:4:9" (of the key), or "--set training.seed=7" */
+    const char *value_where;
+    uint32_t file, line, column; /* for sorting; --set comes last */
+    bool section, read;
+};
+
+struct problem {
+    uint32_t file, line, column;
+    size_t order;
+    char *text;
+};
+
+struct derived {
+    const char *path, *source;
+};
+
+struct dt_config {
+    const char *path;
+    struct dt_arena *arena;
+    cJSON **trees; /* the files, and one per --set */
+    size_t tree_count;
+    uint32_t file_count;
+    struct entry *entries;
+    size_t entry_count, entry_capacity;
+    struct problem *problems;
+    size_t problem_count;
+    struct derived *derived;
+    size_t derived_count;
+    struct {
+        const char *name;
+        const struct dt_field *fields;
+    } sections[SECTIONS_MAX];
+    size_t section_count;
+    const struct dt_config_hint *hints[HINT_TABLES_MAX];
+    size_t hint_count;
+    const char **known; /* keys that others read, for dt_config_known */
+    size_t known_count;
+};
+
+/* True when `path` is `above` or lies below it. */
+bool config_within(const char *path, const char *above);
+/* "section.key", in the arena. */
+const char *config_join(const struct dt_config *c, const char *section, const char *key);
+/* Notes a problem of an entry (null: of the file alone). c owns the text. */
+void config_add_problem(struct dt_config *c, const struct entry *e, char *text);
+/* Notes entries that nobody read, unless they are below one that was noted: hinted, or unknown. */
+void config_find_unknown(struct dt_config *c);
+
+#endif

@@ -1,0 +1,379 @@
+/* covers: worker/job/dialects base/config.c base/config_unknown.c */
+/* Keys of other systems: what each rule does, values with two owners, files and places, the batch,
+ * what has no effect, and the table in docs/training.md. */
+#include "base/file.h"
+#include "tests/lib/folder.h"
+#include "worker/job/dialects/dialect.h"
+#include "worker/job/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static char job_path[sizeof folder + 16], ds_path[sizeof folder + 16];
+
+static void write_file(const char *path, const char *text)
+{
+    struct dt_error err = {0};
+    if (dt_file_write(path, text, strlen(text), &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+/* Opens a job with `more` beside model and data; null, or what is wrong, without the folder's name. */
+static const char *open_with(struct job *job, const char *more, const char *set, int world)
+{
+    static char problems[8192];
+    struct dt_error err = {0};
+    struct dt_text all, text;
+    dt_text_init(&all);
+    dt_text_init(&text);
+    dt_text_printf(&text, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"}%s\n %s}",
+                   *more != 0 ? "," : "", more);
+    write_file(job_path, text.data);
+    struct job_arguments args = {.path = job_path, .set = &set, .set_count = set != NULL, .world = world};
+    int result = job_open(job, &args, &all, &err);
+    char *out = problems;
+    for (const char *p = dt_text_str(&all); *p != 0 && out + 1 < problems + sizeof problems;) {
+        if (strncmp(p, folder, strlen(folder)) == 0) {
+            p += strlen(folder) + 1;
+        } else {
+            *out++ = *p++;
+        }
+    }
+    *out = 0;
+    dt_text_clear(&all);
+    dt_text_clear(&text);
+    return result != 0 ? problems : NULL;
+}
+
+static void opened(struct job *job, const char *more, const char *set, int world)
+{
+    const char *wrong = open_with(job, more, set, world);
+    if (wrong != NULL) {
+        fail_msg("%s: %s", more, wrong);
+    }
+}
+
+static void refused(const char *more, const char *set, int world, const char *message)
+{
+    struct job job;
+    const char *wrong = open_with(&job, more, set, world);
+    if (wrong == NULL) {
+        job_close(&job);
+        fail_msg("%s is taken", more);
+    }
+    assert_string_equal(wrong, message);
+}
+
+/* ---- one job in both languages ---- */
+
+#define KEYS                                                                                                           \
+    "\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, "            \
+    "\"gradient_clipping\": 0.5, \"steps_per_print\": 7, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": "   \
+    "3e-4, \"betas\": [0.8, 0.99], \"eps\": 1e-7, \"weight_decay\": 0.1}}, \"scheduler\": {\"type\": "                 \
+    "\"WarmupDecayLR\", \"params\": {\"warmup_num_steps\": 4, \"warmup_min_lr\": 0, \"warmup_max_lr\": 3e-4, "         \
+    "\"total_num_steps\": 20}}, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}, "                       \
+    "\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true, \"offload_optimizer\": {\"device\": \"none\"}}"
+#define OURS                                                                                                           \
+    "\"training\": {\"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, \"max_grad_norm\": 0.5, "           \
+    "\"learning_rate\": 3e-4, \"adam_beta1\": 0.8, \"adam_beta2\": 0.99, \"adam_epsilon\": 1e-7, \"weight_decay\": "   \
+    "0.1, \"lr_scheduler_type\": \"warmupdecaylr\", \"warmup_steps\": 4, \"max_steps\": 20, \"precision\": \"bf16\", " \
+    "\"strategy\": \"zero2\"}, \"logging\": {\"log_every_n_steps\": 7}"
+
+static void test_same_job(void **state)
+{
+    (void)state;
+    struct job ours, theirs;
+    opened(&ours, OURS, NULL, 2);
+    write_file(ds_path, "{" KEYS "}");
+    char named[160];
+    (void)snprintf(named, sizeof named, "\"deepspeed\": \"%s\"", ds_path);
+    const char *const forms[] = {KEYS, "\"deepspeed\": {" KEYS "}", named, KEYS ", " OURS,
+                                 "\"deepspeed\": {" KEYS "}, " KEYS};
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        opened(&theirs, forms[i], NULL, 2);
+        assert_string_equal(theirs.text, ours.text);
+        assert_non_null(strstr(theirs.inert_keys, "zero_optimization.overlap_comm"));
+        job_close(&theirs);
+    }
+    char set[160];
+    (void)snprintf(set, sizeof set, "deepspeed=%s", ds_path);
+    opened(&theirs, "", set, 2);
+    assert_string_equal(theirs.text, ours.text);
+    job_close(&theirs);
+    opened(&theirs, named, "deepspeed.gradient_clipping=0.25", 2); /* one key of the file */
+    assert_true(theirs.training.max_grad_norm == 0.25);
+    job_close(&theirs);
+    assert_null(ours.inert_keys);
+    job_close(&ours);
+}
+
+/* Messages about a file say its places and keys. */
+static void test_places(void **state)
+{
+    (void)state;
+    char named[160];
+    (void)snprintf(named, sizeof named, "\"training\": {\"weight_decay\": 0.1}, \"deepspeed\": \"%s\"", ds_path);
+    write_file(ds_path,
+               "{\n  \"gradient_clipping\": -1,\n  \"gradient_cliping\": 1, \"overlap_comm\": true,\n"
+               "  \"zero_optimization\": {\"stag\": 2},\n  \"optimizer\": {\"params\": {\"weight_decay\": 0}}\n}");
+    refused(
+        named, NULL, 1,
+        "ds.json:2:24: gradient_clipping: is -1; give a number from 0 to 1e+30\n"
+        "ds.json:3:3: gradient_cliping: unknown key; did you mean gradient_clipping?\n"
+        "ds.json:3:26: overlap_comm: unknown key; did you mean zero_optimization.overlap_comm?\n"
+        "ds.json:4:25: zero_optimization.stag: unknown key; did you mean stage?\n"
+        "ds.json:5:28: optimizer.params.weight_decay: is 0, but training.weight_decay is 0.1 (job.json:2:15); say it "
+        "in one place\n");
+    write_file(ds_path, "{\n  \"gradient_clipping\": }");
+    refused(named, NULL, 1, "job.json:2:37: deepspeed: ds.json:2:24: unexpected \"}\"; expected a value\n");
+    refused("\"deepspeed\": 5", NULL, 1, "job.json:2:15: deepspeed: is 5; give an object, { \"key\": value, ... }\n");
+    refused("\"optimizer\": 5", NULL, 1, "job.json:2:15: optimizer: is 5; give an object, { \"key\": value, ... }\n");
+    refused("\"gradient_cliping\": 1", NULL, 1,
+            "job.json:2:2: gradient_cliping: unknown key; did you mean gradient_clipping?\n");
+    refused("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 9}}", "training.max_steps=5", 1,
+            "job.json:2:47: scheduler.params.warmup_num_steps: 9 is more than training.max_steps 5; lower it\n");
+}
+
+/* ---- every rule ---- */
+
+/* {"a": {"b": VALUE}} of "a.b", without the outer braces. */
+static void nest(const char *key, const char *value, struct dt_text *out)
+{
+    int depth = 0;
+    for (; strchr(key, '.') != NULL; depth++, key = strchr(key, '.') + 1) {
+        dt_text_printf(out, "\"%.*s\": {", (int)strcspn(key, "."), key);
+    }
+    dt_text_printf(out, "\"%s\": %s%.*s", key, value, depth, "}}}}");
+}
+
+/* What is wrong with a job that has a key, or null; and one more. */
+static const char *with_key(const char *key, const char *value, const char *set)
+{
+    static char copy[4096];
+    struct dt_text more;
+    struct job job;
+    dt_text_init(&more);
+    nest(key, value, &more);
+    const char *wrong = open_with(&job, more.data, set, 1);
+    if (wrong == NULL) {
+        (void)snprintf(copy, sizeof copy, "inert: %s", job.inert_keys != NULL ? job.inert_keys : "");
+        job_close(&job);
+    }
+    dt_text_clear(&more);
+    return wrong != NULL ? wrong : copy;
+}
+
+/* Whatever takes a value to a key of ours finds that the key has another one. */
+static void check_owners(const struct dialect_rule *r)
+{
+    char theirs[64], set[128];
+    const char *word = r->text;
+    if (r->how == DIALECT_MOVE) {
+        (void)snprintf(theirs, sizeof theirs, "3");
+        (void)snprintf(set, sizeof set, "%s=4", r->to);
+    } else {
+        size_t size = strcspn(word, "=");
+        bool bare = strncmp(word, "true", 4) == 0 || (*word >= '0' && *word <= '9');
+        (void)snprintf(theirs, sizeof theirs, bare ? "%.*s" : "\"%.*s\"", (int)size, word);
+        (void)snprintf(set, sizeof set, "%s=%s", r->to,
+                       strcmp(r->to, "training.strategy") == 0              ? "ddp"
+                       : strcmp(r->to, "mixed_precision.reduce_dtype") == 0 ? "bf16"
+                       : strncmp(word, "true", 4) == 0                      ? "fp32"
+                                                                            : "bf16");
+    }
+    const char *wrong = with_key(r->from, theirs, set);
+    if (strstr(wrong, r->from) == NULL || strstr(wrong, r->to) == NULL ||
+        strstr(wrong, "say it in one place") == NULL) {
+        fail_msg("%s and %s: %s", r->from, set, wrong);
+    }
+}
+
+static void test_rules(void **state)
+{
+    (void)state;
+    for (const struct dialect *const *d = dialects; *d != NULL; d++) {
+        for (const struct dialect_rule *r = (*d)->rules; r->from != NULL; r++) {
+            char inert[128];
+            (void)snprintf(inert, sizeof inert, "inert: %s", r->from);
+            assert_string_equal(with_key(r->from, "null", NULL), "inert: ");
+            if (r->how == DIALECT_INERT) {
+                assert_string_equal(with_key(r->from, "true", NULL), inert);
+            } else if (r->how == DIALECT_REFUSE) {
+                assert_non_null(strstr(with_key(r->from, "true", NULL), r->text));
+                assert_string_equal(with_key(r->from, "false", NULL), "inert: ");
+                assert_string_equal(with_key(r->from, "{\"enabled\": false, \"loss_scale\": 0}", NULL), "inert: ");
+            } else {
+                assert_string_equal(with_key(r->from, "\"auto\"", NULL), "inert: ");
+                if (r->to != NULL && r->how != DIALECT_FUNCTION) {
+                    check_owners(r);
+                }
+            }
+        }
+    }
+}
+
+/* Two foreign keys may own one value as well. */
+static void test_two_foreign_owners(void **state)
+{
+    (void)state;
+    refused(
+        "\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"param_dtype\": \"fp32\"}", NULL, 1,
+        "job.json:2:11: bf16.enabled: is true, but mixed_precision.param_dtype is \"fp32\" (job.json:2:49); say it in "
+        "one place\n");
+    refused(
+        "\"gradient_clipping\": 1, \"deepspeed\": {\"gradient_clipping\": 2}", NULL, 1,
+        "job.json:2:40: deepspeed.gradient_clipping: is 2, but gradient_clipping is 1 (job.json:2:2); say it in one "
+        "place\n");
+    refused(
+        "\"optimizer\": {\"params\": {\"lr\": 1e-3}},\n \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
+        "{\"warmup_max_lr\": 2e-3}}",
+        NULL, 1,
+        "job.json:3:47: scheduler.params.warmup_max_lr: is 0.002, but optimizer.params.lr is 0.001 (job.json:2:27); "
+        "say it in one place\n");
+    refused("\"optimizer\": {\"params\": {\"betas\": [0.9, 0.99]}}", "training.adam_beta2=0.9", 1,
+            "job.json:2:27: optimizer.params.betas: is a list, but training.adam_beta2 is 0.9 (--set "
+            "training.adam_beta2=0.9); say it in one place\n");
+}
+
+/* ---- single keys ---- */
+
+static void test_auto_and_defaults(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, "\"optimizer\": {\"type\": \"Adam\"}, \"scheduler\": {\"type\": \"WarmupLR\"}", NULL, 1);
+    assert_true(job.training.learning_rate == 1e-3 && job.training.warmup_steps == 1000);
+    assert_string_equal(job.training.lr_scheduler_type, "warmuplr");
+    job_close(&job);
+    opened(
+        &job,
+        "\"training\": {\"learning_rate\": 2, \"warmup_ratio\": 0.5}, \"optimizer\": {\"params\": {\"lr\": \"auto\"}},"
+        "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_max_lr\": \"auto\", \"warmup_num_steps\": "
+        "\"auto\", \"warmup_type\": \"linear\", \"total_num_steps\": \"auto\"}}, \"gradient_clipping\": \"auto\"",
+        NULL, 1);
+    assert_true(job.training.learning_rate == 2 && job.training.warmup_ratio == 0.5 && job.training.warmup_steps == -1);
+    assert_string_equal(job.training.lr_scheduler_type, "warmupdecaylr_linear");
+    assert_true(job.training.max_grad_norm == 1 && job.training.max_steps == -1);
+    job_close(&job);
+    refused("\"scheduler\": {\"type\": \"WarmupDecayLR\"}", NULL, 1,
+            "job.json:2:16: scheduler.type: warmup_max_lr is missing, which DeepSpeed takes as 0.001 whatever the "
+            "optimizer's lr is; add it, or \"auto\" for training.learning_rate\n");
+    refused(
+        "\"scheduler\": {\"type\": \"OneCycle\"}", NULL, 1,
+        "job.json:2:16: scheduler.type: there are WarmupLR and WarmupDecayLR; write one of them, or remove the block "
+        "and write training.lr_scheduler_type\n");
+    refused(
+        "\"training\": {\"num_epochs\": 2}, \"scheduler\": {\"params\": {\"total_num_steps\": 9, "
+        "\"warmup_num_steps\": 1}}",
+        NULL, 1,
+        "job.json:2:58: scheduler.params.total_num_steps: the schedule ends with the run, which training.num_epochs "
+        "(job.json:2:15) says; write \"auto\"\n");
+    refused("\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
+            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW\n");
+    refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
+            "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
+    refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,
+            "job.json:2:27: optimizer.params.betas: give two numbers, such as [0.9, 0.999]\n");
+}
+
+#define TOTAL "\"train_batch_size\": "
+#define MICRO "\"train_micro_batch_size_per_gpu\": "
+#define STEPS "\"gradient_accumulation_steps\": "
+
+/* train_batch_size = micro-batch * micro-steps * ranks. */
+static void test_batch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        int world, micro, steps;
+    } cases[] = {
+        {TOTAL "48, " MICRO "3, " STEPS "4", 4, 3, 4},
+        {TOTAL "48, " MICRO "3", 4, 3, 4},
+        {TOTAL "48, " STEPS "4", 4, 3, 4},
+        {TOTAL "48", 4, 12, 1},
+        {TOTAL "48, " MICRO "\"auto\"", 2, 24, 1},
+        {TOTAL "\"auto\", " MICRO "3", 4, 3, 1},
+        {MICRO "3, " STEPS "4", 4, 3, 4},
+        {STEPS "4", 4, 8, 4},
+        {TOTAL "48, \"training\": {\"batch_size_per_gpu\": 6}", 4, 6, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        opened(&job, cases[i].keys, NULL, cases[i].world);
+        assert_int_equal(job.training.batch_size_per_gpu, cases[i].micro);
+        assert_int_equal(job.training.gradient_accumulation_steps, cases[i].steps);
+        job_close(&job);
+    }
+    refused(TOTAL "10", NULL, 4,
+            "job.json:2:2: train_batch_size: 10 != 2 * 1 * 4: training.batch_size_per_gpu 2 (derived), "
+            "training.gradient_accumulation_steps 1 (derived), 4 ranks; write 8 or 12, or remove one of them\n");
+    refused(TOTAL "10, " MICRO "2, " STEPS "3", NULL, 1,
+            "job.json:2:2: train_batch_size: 10 != 2 * 3 * 1: train_micro_batch_size_per_gpu 2 (job.json:2:26), "
+            "gradient_accumulation_steps 3 (job.json:2:63), 1 rank; write 6, or remove one of them\n");
+    refused(TOTAL "3", NULL, 4,
+            "job.json:2:2: train_batch_size: 3 != 0 * 1 * 4: training.batch_size_per_gpu 0 (derived), "
+            "training.gradient_accumulation_steps 1 (derived), 4 ranks; write 4, or remove one of them\n");
+    refused(TOTAL "0", NULL, 1, "job.json:2:2: train_batch_size: give a whole number of at least 1\n");
+    refused(TOTAL "70000", NULL, 1, "job.json:2:22: train_batch_size: is 70000; give a whole number from 1 to 65536\n");
+    refused(TOTAL "8, " MICRO "1.5", NULL, 1,
+            "job.json:2:59: train_micro_batch_size_per_gpu: is 1.5; give a whole number from 1 to 65536\n");
+}
+
+/* ---- documentation ---- */
+
+/* The table in docs/training.md is the one of the rules; DT_UPDATE=1 writes it anew. */
+static void test_docs(void **state)
+{
+    (void)state;
+    const char *path = "docs/training.md", *begin = "<!-- DeepSpeed's keys -->\n", *end = "<!-- end -->\n";
+    struct dt_text table, file, now;
+    struct dt_error err = {0};
+    dt_text_init(&table);
+    dt_text_init(&file);
+    dt_text_init(&now);
+    if (!dt_file_exists(path)) {
+        skip(); /* not run from the top folder */
+    }
+    assert_int_equal(dt_file_read(path, 1 << 20, &file, &err), 0);
+    dialect_table(&dialect_deepspeed, &table);
+    const char *from = strstr(file.data, begin), *to = strstr(file.data, end);
+    assert_non_null(from);
+    assert_true(to > from);
+    dt_text_printf(&now, "%.*s%s%s", (int)(from + strlen(begin) - file.data), file.data, table.data, to);
+    if (getenv("DT_UPDATE") != NULL) {
+        write_file(path, now.data);
+    } else {
+        assert_string_equal(file.data, now.data);
+    }
+    dt_text_clear(&table);
+    dt_text_clear(&file);
+    dt_text_clear(&now);
+}
+
+static int set_up(void **state)
+{
+    int rc = folder_setup(state);
+    (void)snprintf(job_path, sizeof job_path, "%s/job.json", folder);
+    (void)snprintf(ds_path, sizeof ds_path, "%s/ds.json", folder);
+    return rc;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_job),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_two_foreign_owners),
+        cmocka_unit_test(test_auto_and_defaults),
+        cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_docs),
+    };
+    return cmocka_run_group_tests(tests, set_up, folder_teardown);
+}
