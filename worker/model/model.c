@@ -1,5 +1,4 @@
-/* The table of models: add a row for a new file in models/. And what is the same for all models:
- * values by field tables. */
+/* The table of models, and what is the same for all of them: values by field tables. */
 #include "worker/model/model.h"
 
 #include "base/config_value.h"
@@ -9,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_ops *const models[] = {&model_gpt2, &model_mlp};
+#define MODEL_ROW(name) &model_##name,
+static const struct model_ops *const models[] = {MODELS(MODEL_ROW)};
 enum { MODEL_COUNT = sizeof models / sizeof models[0], LINES_MAX = 64 };
 
 const struct model_ops *model_at(int i)

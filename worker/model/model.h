@@ -1,12 +1,18 @@
-/* The models there are; each is one file in models/, and a row in model.c. */
+/* The models there are. To add one: models/NAME.c with its struct model_ops, model_NAME, and its
+ * name in MODELS. */
 #ifndef DT_WORKER_MODEL_MODEL_H
 #define DT_WORKER_MODEL_MODEL_H
 
 #include "worker/model/chain.h"
 
-/* Their names, for the table of the job's keys. */
-#define MODEL_NAMES "gpt2|mlp"
+#define MODELS(X) X(gpt2) X(mlp)
 
-extern const struct model_ops model_gpt2, model_mlp;
+/* Their names with "|" between two, for the table of the job's keys. */
+#define MODEL_NAMES (&"" MODELS(MODEL_NAME)[1])
+#define MODEL_NAME(name) "|" #name
+
+#define MODEL_OPS(name) extern const struct model_ops model_##name;
+MODELS(MODEL_OPS)
+#undef MODEL_OPS
 
 #endif

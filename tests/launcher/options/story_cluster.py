@@ -222,7 +222,7 @@ def test_a_launcher_below_a_launcher_is_not_the_schedulers():
 
 def test_a_wrong_name_is_refused():
     result = run(["--cluster=zeus", "/bin/true"])
-    assert result.code == 2 and result.err == "dtrun: --cluster: zeus: must be one of slurm lsf pbs flux mpi kubeflow kubernetes pytorchjob none\n"
+    assert result.code == 2 and result.err.startswith("dtrun: --cluster: zeus: must be one of slurm lsf pbs "), result
     result = run(["--cluster=pbs", "/bin/true"])
     assert result.code == 2 and "none of its variables is set here" in result.err
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "tests/lib/folder.h"
 #include "worker/job/job.h"
+#include "worker/model/model.h"
 #include "worker/model/models/gpt2.h"
 #include "worker/job/job_fields.h"
 #include "worker/engine/strategy.h"
@@ -61,6 +62,18 @@ static void refused(const char *text, const char *set, const char *message)
     char problems[4096];
     assert_int_equal(open_text(&job, text, &set, set != NULL, problems, sizeof problems), -1);
     assert_string_equal(problems, message);
+}
+
+/* The same, where the text names the models that there are. */
+static void refused_with_models(const char *text, const char *before, const char *after)
+{
+    struct dt_text problem;
+    dt_text_init(&problem);
+    dt_text_puts(&problem, before);
+    model_list(&problem);
+    dt_text_puts(&problem, after);
+    refused(text, NULL, dt_text_str(&problem));
+    dt_text_clear(&problem);
 }
 
 static void opened(struct job *job, const char *text, const char *set)
@@ -128,11 +141,12 @@ static void test_bad_keys(void **state)
             NULL, "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
     refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
             "job.json: data.train: missing; add it (path or glob of the training shards)\n");
-    refused("{\"data\": {\"train\": \"x\"}}", NULL,
-            "job.json: model.name: missing; give model.name (gpt2, mlp) or model.load (a Hugging Face folder)\n");
+    refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
+                        ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
-    refused("{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}", NULL,
-            "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: gpt2, mlp, or null\n");
+    refused_with_models(
+        "{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}",
+        "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: ", ", or null\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
@@ -423,8 +437,8 @@ static void test_load(void **state)
     refused(text, "model.n_layer=3",
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     write_file(path, "{\"model_type\": \"llama\"}");
-    refused(text, NULL,
-            "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: gpt2, mlp\n");
+    refused_with_models(
+        text, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: ", "\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number from 1 to 10000\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
