@@ -33,6 +33,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --output_dir DIR   short for --set output_dir=DIR\n"
                             "  --seed N           short for --set training.seed=N\n"
                             "  --model_name NAME  short for --set model.name=NAME\n"
+                            "  --deepspeed FILE   short for --set deepspeed=FILE, a DeepSpeed configuration\n"
                             "  --accept KEY,...   keys that may differ from the checkpoint's, e.g.\n"
                             "                     learning_rate or data.train; short for\n"
                             "                     --set checkpointing.accept=KEY,...\n"
@@ -55,6 +56,7 @@ enum {
     OPT_OUTPUT,
     OPT_SEED,
     OPT_MODEL,
+    OPT_DEEPSPEED,
     OPT_ACCEPT,
     OPT_FRESH,
     OPT_LIST,
@@ -77,6 +79,7 @@ static const struct option long_options[] = {
     {"seed", required_argument, NULL, OPT_SEED},
     {"model_name", required_argument, NULL, OPT_MODEL},
     {"model-name", required_argument, NULL, OPT_MODEL},
+    {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
     {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
     {"list-strategies", no_argument, NULL, OPT_LIST},
@@ -282,6 +285,9 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_MODEL:
             add_set(o, "--model_name", "model.name", optarg);
+            break;
+        case OPT_DEEPSPEED:
+            add_set(o, "--deepspeed", "deepspeed", optarg);
             break;
         case OPT_ACCEPT:
             add_accepted(o, optarg);

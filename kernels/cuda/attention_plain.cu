@@ -2,8 +2,8 @@
  * reference for those. A warp takes EACH rows: rows of queries in the forward pass and for dq, rows
  * of keys for dk and dv. Each of its lanes first takes one key (or query) of a tile of 32, then a
  * few channels of the sums. What the lanes read of the tile serves all rows of the warp. Every sum
- * has a fixed order, and no two warps write the same element, so the bits are always the same. not
- * hot: shapes that must be fast have kernels of their own. */
+ * has a fixed order, and no two warps write the same element, so the bits are always the same.
+ * not hot: shapes that must be fast have kernels of their own. */
 #include "kernels/cuda/attention.cuh"
 
 namespace

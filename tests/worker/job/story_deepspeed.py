@@ -67,6 +67,12 @@ def test_batch_for_any_ranks(tmp_path):
         printed = support.run(["--print-config", theirs], env={"WORLD_SIZE": ranks}, executable=support.program("train"))
         words = next(line.split() for line in printed.out.splitlines() if line.startswith("training.gradient_accumulation_steps"))
         assert words[1] == str(micro_steps), printed
+    plain = tmp_path / "plain.json"
+    job = json.load(open(theirs))
+    plain.write_text(json.dumps({"model": job["model"], "data": job["data"]}))
+    printed = support.run(["--print-config", "--deepspeed", CONFIG, plain], env={"WORLD_SIZE": 2}, executable=support.program("train"))
+    words = next(line.split() for line in printed.out.splitlines() if line.startswith("training.learning_rate"))
+    assert words[1] == "0.002" and "deepspeed.json:" in words[2], printed
     refused = training.train(theirs, str(tmp_path / "out"), ranks=3, restarts=None)
     assert refused.code == 2 and "train_batch_size: 32 != 8 * 1 * 3: " in refused.out + refused.err, refused
     assert not (tmp_path / "out").exists()

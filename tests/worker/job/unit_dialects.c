@@ -282,6 +282,15 @@ static void test_auto_and_defaults(void **state)
     assert_string_equal(job.training.lr_scheduler_type, "warmupdecaylr_linear");
     assert_true(job.training.max_grad_norm == 1 && job.training.max_steps == -1);
     job_close(&job);
+    opened(&job, "\"deepspeed\": {\"steps_per_print\": 3}", NULL, 1);
+    assert_true(job.training.max_grad_norm == 0);
+    job_close(&job);
+    opened(&job, "\"deepspeed\": {\"steps_per_print\": 3}, \"training\": {\"max_grad_norm\": 2}", NULL, 1);
+    assert_true(job.training.max_grad_norm == 2);
+    job_close(&job);
+    opened(&job, "\"steps_per_print\": 3", NULL, 1); /* a key of theirs in our job */
+    assert_true(job.training.max_grad_norm == 1);
+    job_close(&job);
     refused("\"scheduler\": {\"type\": \"WarmupDecayLR\"}", NULL, 1,
             "job.json:2:16: scheduler.type: warmup_max_lr is missing, which DeepSpeed takes as 0.001 whatever the "
             "optimizer's lr is; add it, or \"auto\" for training.learning_rate\n");

@@ -174,7 +174,7 @@ static const struct dialect_rule rules[] = {
     MOVE("gradient_accumulation_steps", "training.gradient_accumulation_steps"),
     FUNCTION("train_batch_size", "training.batch_size_per_gpu", batch,
              "samples per micro-step * micro-steps * ranks; gives the one of them that is missing, and is checked"),
-    MOVE("gradient_clipping", "training.max_grad_norm"),
+    MOVE_OR("gradient_clipping", "training.max_grad_norm", "0"),
     MOVE("steps_per_print", "logging.log_every_n_steps"),
 
     FUNCTION("optimizer.type", "optimizer.name", optimizer,

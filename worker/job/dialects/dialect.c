@@ -180,12 +180,16 @@ static void apply(struct dialect_use *u, const struct dialect_rule *r, const cha
     dt_config_pass(u->c, path);
 }
 
-/* Their default, where the section of the key is given without it. */
+/* Their default, where the section of the key is given without it. A key without a section is of the
+ * dialect's own. */
 static void fall_back(struct dialect_use *u, const struct dialect_rule *r)
 {
-    const char *section = dt_arena_printf(u->arena, "%s%.*s", u->prefix, (int)strcspn(r->from, "."), r->from);
+    size_t size = strchr(r->from, '.') != NULL ? strcspn(r->from, ".") : 0;
+    const char *section = size > 0               ? dt_arena_printf(u->arena, "%s%.*s", u->prefix, (int)size, r->from)
+                          : u->prefix[0] != '\0' ? u->dialect->section
+                                                 : NULL;
     const cJSON *ours = dt_config_value(u->c, r->to);
-    if (dt_config_value(u->c, section) != NULL && (ours == NULL || dialect_is_auto(ours))) {
+    if (section != NULL && dt_config_value(u->c, section) != NULL && (ours == NULL || dialect_is_auto(ours))) {
         dt_config_move(u->c, section, r->to, cJSON_Parse(r->fallback));
     }
 }

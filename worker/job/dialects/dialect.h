@@ -30,7 +30,8 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
     const char *text;
     dialect_fn *fn;
     const char *fallback; /* JSON: their default, where the section of `from` is given without it and
-                           * nothing says `to`; null: our default holds */
+                           * nothing says `to`; a key at their top is of the dialect's section.
+                           * Null: our default holds */
 };
 
 /* Rows of a table. OR: with a fallback. */

@@ -193,7 +193,9 @@ void dialect_table(const struct dialect *d, struct dt_text *out)
                            r->text);
         }
         if (r->fallback != NULL) {
-            dt_text_printf(out, "; %s where `%.*s` does not say it", r->fallback, (int)strcspn(r->from, "."), r->from);
+            bool inside = strchr(r->from, '.') != NULL;
+            dt_text_printf(out, inside ? "; %s where `%.*s` does not say it" : "; %s where the file does not say it",
+                           r->fallback, (int)strcspn(r->from, "."), r->from);
         }
         dt_text_puts(out, " |\n");
     }
