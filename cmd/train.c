@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "worker/checkpoints/folder.h"
+#include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
 

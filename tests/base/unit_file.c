@@ -6,7 +6,7 @@
 #include "tests/lib/folder.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/data/shards.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <dirent.h>
 #include <fcntl.h>

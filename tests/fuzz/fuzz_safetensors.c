@@ -3,7 +3,7 @@
 #include "driver.h"
 
 #include "base/text.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef DT_TESTS_LIB_GOLDEN_H
 #define DT_TESTS_LIB_GOLDEN_H
 
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

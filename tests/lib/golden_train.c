@@ -4,7 +4,7 @@
 #include "ranks.h"
 
 #include "base/file.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "worker/checkpoints/course.h"
 #include "worker/checkpoints/manifest.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>

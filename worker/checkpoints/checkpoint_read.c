@@ -4,7 +4,7 @@
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/manifest.h"
 #include "worker/checkpoints/origin.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

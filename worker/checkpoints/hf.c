@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/scan.h"
 #include "worker/checkpoints/manifest.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

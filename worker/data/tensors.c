@@ -5,7 +5,7 @@
  * none. Without labels in the file, the ids are the labels. */
 #include "base/text.h"
 #include "worker/data/rows.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

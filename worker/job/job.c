@@ -4,7 +4,7 @@
 #include "worker/job/job.h"
 
 #include "base/config.h"
-#include "worker/checkpoints/folder.h"
+#include "worker/job/folder.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job_fields.h"
 #include "worker/job/job_model.h"

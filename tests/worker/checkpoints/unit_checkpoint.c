@@ -1,5 +1,5 @@
 /* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c */
-/* covers: worker/checkpoints/manifest.c worker/checkpoints/safetensors.c */
+/* covers: worker/checkpoints/manifest.c worker/data/safetensors.c */
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the
  * one before. */
 #include "base/clock.h"
@@ -7,7 +7,7 @@
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/checkpoints/manifest.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/checkpoints/safetensors.c */
+/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/data/safetensors.c */
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
  * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"
@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "tests/lib/folder.h"
 #include "worker/checkpoints/origin.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 #include "worker/model/models/gpt2.h"
 
 #include <cjson/cJSON.h>

@@ -8,7 +8,7 @@
 #include "worker/data/rows.h"
 #include "cmd/dtdata/corpus.h"
 #include "worker/data/shards.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 #include "worker/model/models/gpt2.h"
 
 #include <cjson/cJSON.h>

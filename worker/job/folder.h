@@ -1,6 +1,6 @@
 /* Checks of the folders that a run writes to, before anything is started. */
-#ifndef DT_WORKER_CHECKPOINTS_FOLDER_H
-#define DT_WORKER_CHECKPOINTS_FOLDER_H
+#ifndef DT_WORKER_JOB_FOLDER_H
+#define DT_WORKER_JOB_FOLDER_H
 
 #include "base/error.h"
 

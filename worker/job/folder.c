@@ -1,6 +1,6 @@
 /* Checks whether a path can be created, by the nearest existing folder above it: its kind, its
  * permissions, and the room on its disk. */
-#include "worker/checkpoints/folder.h"
+#include "worker/job/folder.h"
 
 #include "base/file.h"
 #include "base/text.h"

@@ -1,7 +1,7 @@
-/* covers: worker/checkpoints/safetensors.c base/dtype.c */
+/* covers: worker/data/safetensors.c base/dtype.c */
 /* safetensors: what the writer writes the reader reads; every broken header is refused with the
  * path and a cause. */
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include "base/file.h"
 #include "base/text.h"

@@ -1,7 +1,7 @@
 /* The reader of safetensors files: a scanner for the part of JSON that a header may use (objects of
  * strings, arrays of whole numbers), then checks of names, sizes and coverage. Anything else is an
  * error that names the byte. The writer is in safetensors_write.c. */
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include "base/arena.h"
 #include "base/text.h"

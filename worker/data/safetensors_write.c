@@ -1,6 +1,6 @@
 /* The writer of safetensors files: writes the header, then the data as it comes, into PATH.tmp-PID.
  * PATH appears only when the file is complete and on disk. */
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include "base/file.h"
 #include "base/text.h"

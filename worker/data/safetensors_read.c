@@ -1,6 +1,6 @@
 /* Converts elements of safetensors files to float, double or int64. Data may be unaligned, so every
  * element is copied before it is used. Only the pages of the elements are touched. */
-#include "worker/checkpoints/safetensors.h"
+#include "worker/data/safetensors.h"
 
 #include <math.h>
 #include <stdbool.h>

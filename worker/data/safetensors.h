@@ -3,8 +3,8 @@
  * "shape", "data_offsets"}}, then the data. The reader accepts a file only if the tensors, in
  * offset order, cover the data without holes or overlap, names are unique, and every size is that
  * of its shape. It does not look at values. */
-#ifndef DT_WORKER_CHECKPOINTS_SAFETENSORS_H
-#define DT_WORKER_CHECKPOINTS_SAFETENSORS_H
+#ifndef DT_WORKER_DATA_SAFETENSORS_H
+#define DT_WORKER_DATA_SAFETENSORS_H
 
 #include "base/dtype.h"
 #include "base/error.h"
