@@ -398,10 +398,15 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_job),   cmocka_unit_test(test_places),
-        cmocka_unit_test(test_rules),      cmocka_unit_test(test_two_foreign_owners),
-        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_auto_and_defaults),
-        cmocka_unit_test(test_batch),      cmocka_unit_test(test_docs),
+        cmocka_unit_test(test_same_job),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_two_foreign_owners),
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_auto_and_defaults),
+        cmocka_unit_test(test_batch),
+        /* with DT_UPDATE=1 it writes the table anew */
+        cmocka_unit_test(test_docs),
     };
     return cmocka_run_group_tests(tests, set_up, folder_teardown);
 }
