@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 #define LAST_STEP ((int64_t)1 << 53) /* a whole number in JSON, too */
 #define LONGEST_S 1e9
 #define LARGEST 1e18 /* bytes of memory, and whatever else a GPU has */
@@ -93,6 +93,15 @@ static void look_at_gpu(const struct dt_page_gpu *g, struct dt_page_look *out)
     text(out->gpu.bus, g->bus, sizeof out->gpu.bus);
 }
 
+static void look_at_cause(const struct dt_page *page, struct dt_error *out)
+{
+    struct dt_blame blame = {(enum dt_fault)page->cause_fault, page->cause_rank, (enum dt_told)page->cause_told,
+                             page->cause_teller, page->cause_host};
+    text(out->text, page->note, sizeof out->text);
+    out->status = out->text[0] != '\0' ? dt_status_of(page->cause_status) : DT_OK;
+    out->blame = dt_blame_valid(&blame) ? blame : (struct dt_blame){0};
+}
+
 void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look *out)
 {
     *out = (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1};
@@ -124,7 +133,7 @@ void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look 
     out->tokens_per_s = atomic_load(&page->tokens_per_s);
     out->ready_s = ready_s > 0 && ready_s <= now_s ? ready_s : 0;
     text(out->collective_name, page->collective_name, sizeof out->collective_name);
-    text(out->note, page->note, sizeof out->note);
+    look_at_cause(page, &out->cause);
     look_at_gpu(&page->gpu, out);
 }
 
@@ -201,6 +210,19 @@ void dt_page_close(struct dt_page *page, int fd)
     if (fd >= 0) {
         (void)close(fd);
     }
+}
+
+void dt_page_set_cause(struct dt_page *page, const struct dt_error *why)
+{
+    _Static_assert(sizeof page->note == sizeof why->text, "a text of one is a text of the other");
+    memcpy(page->note, why->text, sizeof page->note);
+    page->note[sizeof page->note - 1] = '\0';
+    page->cause_status = (int32_t)why->status;
+    page->cause_fault = (int32_t)why->blame.fault;
+    page->cause_rank = why->blame.rank;
+    page->cause_told = (int32_t)why->blame.told;
+    page->cause_teller = why->blame.teller;
+    page->cause_host = why->blame.host;
 }
 
 void dt_page_pulse(struct dt_page *page)

@@ -60,7 +60,7 @@ struct dt_page {
                                        * none */
     _Atomic int64_t micro_step;
     char collective_name[64];            /* what it is; a plain copy, read for reports only */
-    char note[512];                      /* the worker's own cause line for the report, before it
+    char note[512];                      /* the worker's own cause for the report, before it
                                           * exits; NUL-terminated */
     _Atomic double save_begin_s, save_s; /* when the newest save began; how long the newest
                                           * complete one took, 0: none yet */
@@ -72,6 +72,8 @@ struct dt_page {
     _Atomic double ready_s; /* when it was first ready for the others: store and communicators
                              * are open; 0: not yet */
     struct dt_page_gpu gpu;
+    /* of `note`, as numbers: enum dt_status, and struct dt_blame */
+    int32_t cause_status, cause_fault, cause_rank, cause_told, cause_teller, cause_host;
 };
 
 /* A page, read with every value in its range: a worker may have written anything there, also by
@@ -87,7 +89,8 @@ struct dt_page_look {
     double data_s, compute_s, communication_s;
     double loss, grad_norm, lr, tokens_per_s; /* as they are: a loss may be none */
     double ready_s;                           /* dt_now_s() then; 0: not yet */
-    char collective_name[64], note[512];
+    char collective_name[64];
+    struct dt_error cause; /* why the worker ends, as it says; no text: it says nothing */
     struct {
         /* -1: not known */
         double busy, memory_bytes, memory_total_bytes, clock_mhz, clock_max_mhz, temperature, power_w;
@@ -108,6 +111,8 @@ int dt_page_create(struct dt_page **out, int *fd, uint32_t round, struct dt_erro
 int dt_page_attach(struct dt_page **out, struct dt_error *err);
 /* Unmaps; closes fd unless it is -1. */
 void dt_page_close(struct dt_page *page, int fd);
+/* Worker: why it ends. */
+void dt_page_set_cause(struct dt_page *page, const struct dt_error *why);
 /* Worker: a sign of life. */
 void dt_page_pulse(struct dt_page *page);
 void dt_page_phase(struct dt_page *page, enum dt_phase phase);

@@ -378,7 +378,8 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
 static int fail(struct world *w, const struct dt_error *err, int code, bool told)
 {
     if (!world_tell_cause(w, err) && !told) {
-        fprintf(stderr, "train: %s\n", err->text);
+        char words[DT_WORDS_BYTES];
+        fprintf(stderr, "train: %s\n", dt_error_words(err, words));
     }
     if (w->page) {
         dt_page_phase(w->page, DT_PHASE_EXIT);
@@ -386,12 +387,11 @@ static int fail(struct world *w, const struct dt_error *err, int code, bool told
     return code;
 }
 
-/* All ranks end with the error of one ("rank 3: ..."): that one says it. When a peer is merely
- * lost, nobody may be left to say so. */
+/* All ranks end with the error of one: that one says it. When a peer is merely lost, nobody may be
+ * left to say so. */
 static bool another_says(const struct dt_error *err, int code, int rank)
 {
-    int named = rank;
-    return code != DT_EXIT_TEMPORARY && sscanf(err->text, "rank %d:", &named) == 1 && named != rank;
+    return code != DT_EXIT_TEMPORARY && err->blame.fault == DT_FAULT_FAILED && err->blame.rank != rank;
 }
 
 static int run(const struct job *job)

@@ -270,6 +270,14 @@ int dt_comm_alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_er
                : dt_wrap(err, "communicator %s: arena of %zu bytes", c->name, size_bytes);
 }
 
+int dt_comm_job_rank(const struct dt_comm *c, int rank)
+{
+    for (; c->parent != NULL; c = c->parent) {
+        rank = c->members[rank];
+    }
+    return c->shown != NULL ? c->shown[rank] : rank;
+}
+
 int dt_comm_stopped(struct dt_comm *c, struct dt_error *err)
 {
     int state = atomic_load(&c->stopped);
@@ -374,10 +382,10 @@ void dt_comm_start(struct dt_comm *c, const struct dt_collective *x, struct dt_s
         (void)perform(NULL, &call, &err);
     } else if (c->ops->start != NULL) {
         if (dt_comm_stopped(c, &err) != 0) {
-            dt_stream_fail(s, err.status, "%s", err.text);
+            dt_stream_fail_with(s, &err);
         } else if (c->ops->start(c, &call.x, call.number, s, &err) != 0) {
             comm_keep(c, &err);
-            dt_stream_fail(s, err.status, "%s", err.text);
+            dt_stream_fail_with(s, &err);
         }
     } else {
         dt_stream_call(s, perform, &call, sizeof(call));

@@ -181,6 +181,8 @@ bool dt_comm_beside(const struct dt_comm *c);
 /* Is everything well? -1 with the first failure of this communicator, or with DT_PEER when a
  * peer is gone. Does not wait. Ask it while waiting for a stream. */
 int dt_comm_poll(struct dt_comm *c, struct dt_error *err);
+/* What the job calls the communicator's rank `rank`: who is to blame for a failure. */
+int dt_comm_job_rank(const struct dt_comm *c, int rank);
 /* Has it failed or was it aborted, as far as is known? -1 with why. Looks at nobody: for loops. */
 int dt_comm_stopped(struct dt_comm *c, struct dt_error *err);
 /* Frees streams that wait in c, here and on the other ranks; c can only be closed afterwards. */

@@ -310,7 +310,6 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
         return dt_fail(err, DT_INVALID, "more than %d arenas", NCCL_ARENAS_MAX);
     }
     struct nccl_arena *a = &n->arenas[n->arena_count];
-    char teller[40];
     struct arena_fact mine, *all = dt_alloc((size_t)c->size * sizeof *all);
     struct dt_error why = {0};
     memset(&mine, 0, sizeof mine);
@@ -324,8 +323,9 @@ static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_err
     int rc = nccl_hosts_run(c, DT_ALL_GATHER, "arena", &mine, all, sizeof mine, err);
     for (int r = 0; r < c->size && rc == 0; r++) {
         if (all[r].size_bytes < 0) {
-            rc = dt_fail(err, dt_status_of(all[r].status), "rank %d: %.*s%s", shm_shown(c, r), (int)sizeof all[r].why,
-                         all[r].why, nccl_told_by(c, r, teller));
+            rc = dt_fail(err, dt_status_of(all[r].status), "rank %d: %.*s", shm_shown(c, r), (int)sizeof all[r].why,
+                         all[r].why);
+            nccl_heard(c, r, err);
         } else if (all[r].size_bytes != (int64_t)size_bytes) {
             rc = dt_fail(err, DT_INVALID, "the ranks ask for different sizes: rank %d for %zu bytes, rank %d for %lld",
                          shm_shown(c, c->rank), size_bytes, shm_shown(c, r), (long long)all[r].size_bytes);

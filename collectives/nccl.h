@@ -99,9 +99,8 @@ int nccl_hosts_run(struct dt_comm *c, enum dt_coll kind, const char *name, const
  * the same text on all where one has no NCCL (its status; the text names rank and, of several,
  * host), or another version than rank 0 (DT_INVALID, with both). */
 int nccl_agree(struct dt_comm *c, struct dt_error *err);
-/* For what all ranks say of one: " (noticed by rank 3)", by which a report knows whose words
- * they are; "" on that rank itself. */
-const char *nccl_told_by(const struct dt_comm *c, int rank, char out[40]);
+/* An error that all ranks have because of one: notes whose words they are. */
+void nccl_heard(const struct dt_comm *c, int rank, struct dt_error *err);
 
 /* nccl_watch.c */
 int nccl_watch_open(struct dt_comm *c, struct dt_error *err);

@@ -59,19 +59,22 @@ static const char *on_host(const struct dt_comm *c, const struct fact *x, char o
     return out;
 }
 
-const char *nccl_told_by(const struct dt_comm *c, int rank, char out[40])
+void nccl_heard(const struct dt_comm *c, int rank, struct dt_error *err)
 {
-    (void)snprintf(out, 40, " (noticed by rank %d)", shm_shown(c, rank));
-    return rank != c->rank ? out : "";
+    if (rank != c->rank) {
+        (void)dt_blame_heard(err, &(struct dt_blame){0}, dt_comm_job_rank(c, rank), -1);
+    }
 }
 
 static int compare_versions(const struct dt_comm *c, const struct fact *all, struct dt_error *err)
 {
-    char first[80], other[80], teller[40];
+    char first[80], other[80];
     for (int r = 0; r < c->size; r++) {
         if (all[r].version == 0) {
-            return dt_fail(err, dt_status_of(all[r].status), "rank %d%s: %s%s", shm_shown(c, r),
-                           on_host(c, &all[r], other), all[r].why, nccl_told_by(c, r, teller));
+            (void)dt_fail(err, dt_status_of(all[r].status), "rank %d%s: %s", shm_shown(c, r),
+                          on_host(c, &all[r], other), all[r].why);
+            nccl_heard(c, r, err);
+            return -1;
         }
     }
     for (int r = 1; r < c->size; r++) {

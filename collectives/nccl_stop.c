@@ -97,6 +97,7 @@ static int result_error(struct dt_comm *c, int result, const char *what, struct 
                   full ? "; leave it more of the GPU (training.batch_size_per_gpu), or let it take less "
                          "(training.collective_sms, NCCL_NVLS_ENABLE=0)"
                        : "");
+    err->device = named ? DT_DEVICE_FAILED : 0;
     dt_text_clear(&where);
     return -1;
 }

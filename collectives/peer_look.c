@@ -80,6 +80,7 @@ static int check_released(struct dt_comm *c, struct dt_error *err)
     for (int r = 0; r < c->size; r++) {
         if (r != c->rank && atomic_load(&p->sides[r]->released) != 0) {
             (void)dt_fail(err, DT_PEER, "communicator %s: rank %d has given up", c->name, shm_shown(c, r));
+            (void)dt_blame(err, DT_FAULT_LOST, dt_comm_job_rank(c, r));
             (void)shm_look(p->control, err);
             return -1;
         }

@@ -431,6 +431,7 @@ static void abort_shm(struct dt_comm *c)
 {
     struct dt_error why;
     (void)dt_fail(&why, DT_PEER, "rank %d aborted communicator %s", shm_shown(c, c->rank), c->name);
+    (void)dt_blame(&why, DT_FAULT_LOST, dt_comm_job_rank(c, c->rank));
     shm_fail(c, &why);
 }
 

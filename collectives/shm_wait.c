@@ -45,8 +45,9 @@ void shm_fail(struct dt_comm *c, const struct dt_error *why)
     struct shm_header *h = s->header;
     uint32_t none = 0;
     if (atomic_compare_exchange_strong(&h->failed, &none, 1)) {
-        h->failed_rank = shm_shown(c, c->rank);
+        h->failed_rank = dt_comm_job_rank(c, c->rank);
         h->failed_status = (int32_t)why->status;
+        h->failed_blame = why->blame;
         (void)snprintf(h->failed_text, sizeof(h->failed_text), "%s", why->text);
         atomic_store(&h->failed, 2);
     }
@@ -171,8 +172,11 @@ static int hear(struct dt_comm *c, struct dt_error *err)
         }
         relax();
     }
-    return dt_fail(err, dt_status_of(h->failed_status), "%.*s (noticed by rank %d)", (int)sizeof(h->failed_text),
-                   h->failed_text, h->failed_rank);
+    (void)dt_fail(err, dt_status_of(h->failed_status), "%.*s", (int)sizeof(h->failed_text), h->failed_text);
+    err->blame = h->failed_blame;
+    return h->failed_rank == dt_comm_job_rank(c, c->rank)
+               ? -1
+               : dt_blame_heard(err, &h->failed_blame, h->failed_rank, -1);
 }
 
 /* Fails when a rank that has not arrived never will. */
@@ -201,7 +205,7 @@ static int look_after_missing(struct dt_comm *c, struct dt_error *err)
             (void)dt_fail(err, DT_PEER, "%s, has closed communicator %s", dt_text_str(&who), c->name);
         }
         dt_text_clear(&who);
-        return -1;
+        return dt_blame(err, DT_FAULT_LOST, dt_comm_job_rank(c, r));
     }
     return 0;
 }
@@ -326,6 +330,7 @@ int shm_look(struct dt_comm *c, struct dt_error *err)
         if (r != c->rank && gone(s, r) && atomic_load(&slot->left) == SHM_HERE) {
             (void)dt_fail(err, DT_PEER, "communicator %s: rank %d is gone: process %d has ended", c->name,
                           shm_shown(c, r), slot->pid);
+            (void)dt_blame(err, DT_FAULT_LOST, dt_comm_job_rank(c, r));
             shm_fail(c, err);
             return -1;
         }

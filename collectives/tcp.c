@@ -307,7 +307,8 @@ static int run_alone(struct dt_comm *c, const struct dt_collective *x, struct tc
         p->with_head = at == 0;
         p->sums = sums;
         p->result = (char *)((uintptr_t)x->out - before + shift);
-        if (tcp_exchange(c, p, err) != 0) {
+        p->failed = tcp_exchange(c, p, err) != 0;
+        if (p->failed) {
             return -1;
         }
         at += p->n;
@@ -423,7 +424,8 @@ static int pass(struct staged *s, struct tcp_pass *p, const struct shm_call *cal
         p->with_head = s->at == 0;
         p->sums = s->sums;
         p->result = s->result;
-        if (tcp_exchange(s->c, p, err) != 0) {
+        p->failed = tcp_exchange(s->c, p, err) != 0;
+        if (p->failed) {
             return -1;
         }
     }
@@ -465,6 +467,7 @@ static void tell(struct dt_comm *c, const struct dt_error *why)
     struct dt_error abort;
     if (atomic_load(&c->stopped) == 1) {
         (void)dt_fail(&abort, DT_PEER, "rank %d aborted communicator %s", c->rank, c->name);
+        (void)dt_blame(&abort, DT_FAULT_LOST, dt_comm_job_rank(c, c->rank));
         why = &abort;
     }
     tcp_tell(c, why);
@@ -485,7 +488,7 @@ static int run(struct dt_comm *c, const struct dt_collective *x, int64_t number,
     int rc = t->inner->size == 1 ? run_alone(c, x, &p, err) : run_staged(c, x, &p, &call, err);
     if (rc != 0) {
         tell(c, err);
-        if (t->leader && strstr(err->text, call.name) == NULL) {
+        if (p.failed && err->blame.told == DT_TOLD_NOT && err->status != DT_INVALID) {
             (void)dt_wrap(err, "%s %s (number %lld)", call.what, call.name, (long long)number);
         }
     }
@@ -525,6 +528,7 @@ static void abort_tcp(struct dt_comm *c)
         atomic_store(&t->inner->stopped, 1);
     }
     (void)dt_fail(&why, DT_PEER, "rank %d aborted communicator %s", c->rank, c->name);
+    (void)dt_blame(&why, DT_FAULT_LOST, dt_comm_job_rank(c, c->rank));
     tell(c, &why);
 }
 

@@ -49,7 +49,9 @@ struct tcp_head {
 struct tcp_word {
     uint32_t magic;
     int32_t status; /* enum dt_status; DT_OK: closed in good order */
-    char text[504];
+    int32_t teller; /* the rank of the job that says it */
+    int32_t fault, rank, told, first_teller, host; /* struct dt_blame */
+    char text[480];
 };
 
 /* A node of the tree, and the host that holds it. */
@@ -121,6 +123,7 @@ struct tcp_pass {
     int64_t n, stride; /* stride: from one slot to the next in the buffers below */
     bool with_head;
     const char *const *sums; /* of this host's nodes, by index; null without a reduction */
+    bool failed;             /* in the exchange with other hosts, whose errors do not say where */
     char *result;            /* element 0 of the pass; those not written may lie outside the
                               * buffer */
 };

@@ -342,7 +342,7 @@ static int fail_gone(const struct dt_comm *c, const struct tcp_host *h, const ch
     (void)dt_fail(err, DT_PEER, "communicator %s: rank %d on %s is gone: %s", c->name, h->ranks[0], dt_text_str(&who),
                   cause);
     dt_text_clear(&who);
-    return -1;
+    return dt_blame(err, DT_FAULT_LOST, dt_comm_job_rank(c, h->ranks[0]));
 }
 
 int tcp_ordered(struct dt_comm *c, struct dt_error *err)
@@ -354,6 +354,22 @@ int tcp_ordered(struct dt_comm *c, struct dt_error *err)
         return dt_fail(err, DT_STOPPED, "communicator %s was aborted", c->name);
     }
     return 0;
+}
+
+/* The number by which the job knows a host: the agents' name for it, or else its place here. */
+static int host_number(const struct tcp *t, int j)
+{
+    long long number;
+    return dt_parse_int64(t->hosts[j].key, &number) && number >= 0 && number <= INT32_MAX ? (int)number : j;
+}
+
+/* The error that host j has sent. */
+static int hear(const struct tcp *t, int j, const struct tcp_word *w, struct dt_error *err)
+{
+    struct dt_blame blame = {(enum dt_fault)w->fault, w->rank, (enum dt_told)w->told, w->first_teller, w->host};
+    (void)dt_fail(err, dt_status_of(w->status), "%s", w->text);
+    return dt_blame_heard(err, dt_blame_valid(&blame) ? &blame : &(struct dt_blame){0}, w->teller > 0 ? w->teller : 0,
+                          host_number(t, j));
 }
 
 int tcp_look(struct dt_comm *c, struct dt_error *err)
@@ -369,7 +385,7 @@ int tcp_look(struct dt_comm *c, struct dt_error *err)
         struct tcp_word w;
         int said = j == t->here ? 0 : peek(&t->hosts[j], &w);
         if (said == 1 && w.status != DT_OK) {
-            return dt_fail(err, dt_status_of(w.status), "%s (told by host %s)", w.text, t->hosts[j].key);
+            return hear(t, j, &w, err);
         }
         if (said < 0) {
             return fail_gone(c, &t->hosts[j], "its connection has ended", err);
@@ -387,7 +403,8 @@ int tcp_lost(struct dt_comm *c, const struct tcp_host *h, const char *cause, str
             return -1;
         }
         if (peek(h, &w) == 1) {
-            return dt_fail(err, DT_PEER, "rank %d on host %s has closed communicator %s", h->ranks[0], h->key, c->name);
+            (void)dt_fail(err, DT_PEER, "rank %d on host %s has closed communicator %s", h->ranks[0], h->key, c->name);
+            return dt_blame(err, DT_FAULT_LOST, dt_comm_job_rank(c, h->ranks[0]));
         }
         if (dt_now_s() > end_s) {
             return fail_gone(c, h, cause, err);
@@ -396,15 +413,24 @@ int tcp_lost(struct dt_comm *c, const struct tcp_host *h, const char *cause, str
     }
 }
 
-static void say(struct dt_comm *c, enum dt_status status, const char *text)
+/* To all hosts. why null: this rank closes in good order. */
+static void say(struct dt_comm *c, const struct dt_error *why)
 {
     struct tcp *t = c->state;
     int none = 0;
     if (t->hosts == NULL || !t->leader || !atomic_compare_exchange_strong(&t->word_sent, &none, 1)) {
         return;
     }
-    struct tcp_word w = {.magic = TCP_MAGIC, .status = (int32_t)status};
-    (void)snprintf(w.text, sizeof(w.text), "%.440s", text);
+    struct tcp_word w = {.magic = TCP_MAGIC, .status = DT_OK, .teller = dt_comm_job_rank(c, c->rank)};
+    if (why != NULL) {
+        w.status = (int32_t)why->status;
+        w.fault = (int32_t)why->blame.fault;
+        w.rank = why->blame.rank;
+        w.told = (int32_t)why->blame.told;
+        w.first_teller = why->blame.teller;
+        w.host = why->blame.host;
+        (void)snprintf(w.text, sizeof(w.text), "%.440s", why->text);
+    }
     for (int j = 0; j < t->host_count; j++) {
         if (t->hosts[j].control >= 0) { /* the first bytes there: they fit the socket's buffer */
             (void)send(t->hosts[j].control, &w, sizeof(w), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -419,13 +445,15 @@ void tcp_tell(struct dt_comm *c, const struct dt_error *why)
         ((struct shm *)t->inner->state)->header != NULL) {
         shm_fail(t->inner, why);
     }
-    say(c, why->status, why->text);
+    say(c, why);
 }
 
 void tcp_disconnect(struct dt_comm *c)
 {
     struct tcp *t = c->state;
-    say(c, t->open ? DT_OK : DT_PEER, "it could not open the communicator");
+    struct dt_error why;
+    (void)dt_fail(&why, DT_PEER, "it could not open the communicator");
+    say(c, t->open ? NULL : &why);
     for (int j = 0; t->hosts != NULL && j < t->host_count; j++) {
         if (t->hosts[j].data >= 0) {
             (void)close(t->hosts[j].data);

@@ -40,6 +40,7 @@ static void let_go(struct comm_watch *w, struct dt_comm *first, const struct dt_
     if (atomic_load(&first->stopped) == 1) { /* by dt_comm_abort; for the others it is this rank
                                               * that gave up */
         (void)dt_fail(&cause, DT_PEER, "rank %d aborted communicator %s", first->rank, first->name);
+        (void)dt_blame(&cause, DT_FAULT_LOST, dt_comm_job_rank(first, first->rank));
     }
     for (int i = 0; i < w->count; i++) {
         comm_keep(w->list[i], why);

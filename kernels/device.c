@@ -258,6 +258,11 @@ void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt,
     s->device->ops->fail(s, &why);
 }
 
+void dt_stream_fail_with(struct dt_stream *s, const struct dt_error *why)
+{
+    s->device->ops->fail(s, why);
+}
+
 double dt_stream_waited_s(const struct dt_stream *s)
 {
     double seconds;

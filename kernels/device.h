@@ -224,6 +224,8 @@ void dt_stream_call(struct dt_stream *s, dt_stream_fn *fn, const void *args, siz
  * and so does what a GPU's queue holds). The first failure stays. */
 void dt_stream_fail(struct dt_stream *s, enum dt_status status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with an error that is there, whoever is to blame for it. */
+void dt_stream_fail_with(struct dt_stream *s, const struct dt_error *why);
 /* True if the stream has failed so far; err (may be null) gets why. Does not wait. */
 bool dt_stream_failed(struct dt_stream *s, struct dt_error *err);
 /* Seconds that its work has waited so far: in collectives, and for other streams. What is put in

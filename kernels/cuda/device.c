@@ -47,8 +47,12 @@ static enum dt_status status_of(cudaError_t rc)
 int cuda_fail(const struct cuda_device *c, struct dt_error *err, cudaError_t rc, const char *what)
 {
     (void)cudaGetLastError();
-    return dt_fail(err, status_of(rc), "%s: %s: %s (%s)%s", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc),
-                   cuda_advice(rc));
+    (void)dt_fail(err, status_of(rc), "%s: %s: %s (%s)%s", what, c->name, cudaGetErrorString(rc), cudaGetErrorName(rc),
+                  cuda_advice(rc));
+    if (err != NULL) {
+        err->device = DT_DEVICE_FAILED;
+    }
+    return -1;
 }
 
 /* ---- finding the GPU ---- */

@@ -194,7 +194,10 @@ static void enqueue(struct dt_stream *stream, word_fn *fn, uint32_t *at, uint32_
     CUdeviceptr word = reach(s->device, at);
     CUresult rc = word != 0 ? fn(s->native, word, value, flags) : CUDA_ERROR_INVALID_VALUE;
     if (rc != CUDA_SUCCESS) {
-        dt_stream_fail(stream, DT_IO, "%s: the driver refuses a word of memory (%d)", s->device->name, (int)rc);
+        struct dt_error why;
+        (void)dt_fail(&why, DT_IO, "%s: the driver refuses a word of memory (%d)", s->device->name, (int)rc);
+        why.device = DT_DEVICE_FAILED;
+        dt_stream_fail_with(stream, &why);
     }
 }
 

@@ -133,11 +133,15 @@ static void describe(int xid, char *out, size_t out_bytes)
     }
 }
 
-/* Nothing that this rank waits for on its GPU comes any more. The lock is held. */
-static void end(const struct gpu_watch *w, const char *what, const char *advice)
+/* Nothing that this rank waits for on its GPU comes any more. words: what of the driver's is in
+ * `what`. The lock is held. */
+static void end(const struct gpu_watch *w, const char *what, const char *advice, unsigned words)
 {
+    struct dt_error why;
     if (w->compute != NULL) {
-        dt_stream_fail(w->compute, DT_IO, "%s: %s%s", w->name, what, advice);
+        (void)dt_fail(&why, DT_IO, "%s: %s%s", w->name, what, advice);
+        why.device = DT_DEVICE_FAILED | words;
+        dt_stream_fail_with(w->compute, &why);
     }
 }
 
@@ -161,7 +165,7 @@ static void take_event(struct gpu_watch *w, const struct dt_nvml_event *e, enum 
         atomic_store(&w->page->gpu.xid, e->xid == 0 ? 48 : e->xid); /* that is its number */
     }
     if (ends) {
-        end(w, what, "; the host needs a look: nvidia-smi, dmesg");
+        end(w, what, "; the host needs a look: nvidia-smi, dmesg", DT_DEVICE_DRIVER);
     }
     (void)pthread_cond_broadcast(&w->told);
     (void)pthread_mutex_unlock(&w->lock);
@@ -177,7 +181,7 @@ static bool is_lost(struct gpu_watch *w, struct dt_nvml *n, struct dt_nvml_gpu *
     const char *cause = strchr(err.text, ':');
     (void)pthread_mutex_lock(&w->lock);
     w->lost = true;
-    end(w, cause != NULL ? cause + 2 : err.text, "");
+    end(w, cause != NULL ? cause + 2 : err.text, "", 0);
     (void)pthread_mutex_unlock(&w->lock);
     return true;
 }
@@ -321,10 +325,10 @@ static void wait_for_word(struct gpu_watch *w, bool sample_is_enough, double sec
 void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err, bool patient)
 {
     char what[128], serial[32];
-    if (w == NULL || err->status != DT_IO || strstr(err->text, w->name) == NULL) {
+    if (w == NULL || err->status != DT_IO || (err->device & DT_DEVICE_FAILED) == 0) {
         return;
     }
-    bool said = strstr(err->text, "Xid ") != NULL, numbered = strstr(err->text, "; serial number ") != NULL;
+    bool said = (err->device & DT_DEVICE_DRIVER) != 0, numbered = (err->device & DT_DEVICE_SERIAL) != 0;
     (void)pthread_mutex_lock(&w->lock);
     if (patient && !said) {
         wait_for_word(w, true, START_S);
@@ -338,6 +342,7 @@ void gpu_watch_explain(struct gpu_watch *w, struct dt_error *err, bool patient)
     size_t size = strlen(err->text);
     (void)snprintf(err->text + size, sizeof err->text - size, "%s%s%s%s", numbered ? "" : "; serial number ",
                    numbered ? "" : serial, recent ? "; the driver says: " : "", recent ? what : "");
+    err->device |= DT_DEVICE_SERIAL | (recent ? DT_DEVICE_DRIVER : 0);
 }
 
 void gpu_watch_close(struct gpu_watch *w)

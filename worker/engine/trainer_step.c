@@ -82,7 +82,7 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
     look_at_marks(t);
     if (dt_comm_stopped(w->comm, &why) != 0) {
         t->lost = true;
-        dt_stream_fail(w->compute, why.status, "%s", why.text);
+        dt_stream_fail_with(w->compute, &why);
     }
 }
 
@@ -114,11 +114,12 @@ int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, st
             return -1;
         }
         if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
-            return dt_fail(err, DT_STOPPED, "rank %d: %s: told to stop, the round is over", t->rank, what);
+            (void)dt_fail(err, DT_STOPPED, "%s: told to stop, the round is over", what);
+            return dt_blame(err, DT_FAULT_FAILED, t->rank);
         }
         if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
-            return dt_fail(err, DT_TIMEOUT, "rank %d: %s: not done after %.1f s (training.step_timeout)", t->rank, what,
-                           limit_s);
+            (void)dt_fail(err, DT_TIMEOUT, "%s: not done after %.1f s (training.step_timeout)", what, limit_s);
+            return dt_blame(err, DT_FAULT_FAILED, t->rank);
         }
     }
     look_at_marks(t);
@@ -363,21 +364,23 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     }
     const struct clip_result *r = clip_read(&t->clip, p->turn);
     if (r->bad_rank >= 0) {
-        return dt_fail(err, DT_INVALID,
-                       "rank %d: step %lld: the loss is not finite; lower training.learning_rate or look at the data",
-                       r->bad_rank, (long long)t->step + 1);
+        (void)dt_fail(err, DT_INVALID,
+                      "step %lld: the loss is not finite; lower training.learning_rate or look at the data",
+                      (long long)t->step + 1);
+        return dt_blame(err, DT_FAULT_FAILED, r->bad_rank);
     }
     if (!r->norm_finite) {
-        return dt_fail(
-            err, DT_INVALID,
-            "rank %d: step %lld: the gradient is not finite; lower training.learning_rate or look at the data", t->rank,
-            (long long)t->step + 1);
+        (void)dt_fail(err, DT_INVALID,
+                      "step %lld: the gradient is not finite; lower training.learning_rate or look at the data",
+                      (long long)t->step + 1);
+        return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     if (p->blank && r->valid_count > 0) {
-        return dt_fail(
+        (void)dt_fail(
             err, DT_INVALID,
-            "rank %d: step %lld: data.train has no targets here, and on another rank it has; give all the same files",
-            t->rank, (long long)t->step + 1);
+            "step %lld: data.train has no targets here, and on another rank it has; give all the same files",
+            (long long)t->step + 1);
+        return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     t->step++;
     t->epoch = p->epoch;

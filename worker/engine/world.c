@@ -505,6 +505,6 @@ bool world_tell_cause(struct world *w, const struct dt_error *why)
     if (w->page == NULL) {
         return false;
     }
-    (void)snprintf(w->page->note, sizeof w->page->note, "%s", why->text);
+    dt_page_set_cause(w->page, why);
     return w->agent && atomic_load(&w->page->order) != DT_ORDER_STOP;
 }

@@ -136,7 +136,8 @@ static void add_room(struct trainer *t, struct dt_error *err)
 
 void trainer_say_cause(struct trainer *t, const struct dt_error *why)
 {
-    (world_tell_cause(t->world, why) ? metrics_log : metrics_say)(&t->metrics, "train: %s", why->text);
+    char words[DT_WORDS_BYTES];
+    (world_tell_cause(t->world, why) ? metrics_log : metrics_say)(&t->metrics, "train: %s", dt_error_words(why, words));
     t->world->told = true;
 }
 
@@ -149,9 +150,10 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     double limit_s = t->job->checkpointing.save_timeout_s;
     set_pulse_limit(t, limit_s > 0 ? fmax(START_LIMIT_S, limit_s) : FOR_EVER_S);
     int64_t before = t->saved_step;
+    char cause[DT_WORDS_BYTES];
     int rc = trainer_save(t, err);
     if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
-        metrics_log(&t->metrics, "train: %s; trying once more", err->text);
+        metrics_log(&t->metrics, "train: %s; trying once more", dt_error_words(err, cause));
         dt_sleep_s(SECOND_TRY_S);
         rc = trainer_save(t, err);
     }
@@ -167,7 +169,7 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     }
     if (!last) {
         metrics_say(&t->metrics, "train: warning: %s; training goes on, the next try is at the next interval",
-                    err->text);
+                    dt_error_words(err, cause));
         return 0;
     }
     char words[128] = "; put that right, and the same command continues from the beginning";
@@ -459,7 +461,8 @@ out:
         world_explain(w, err, false);
         (void)world_tell_cause(w, err);
         if (!w->told) {
-            metrics_log(&t.metrics, "train: %s", err->text);
+            char words[DT_WORDS_BYTES];
+            metrics_log(&t.metrics, "train: %s", dt_error_words(err, words));
         }
         if (trainer_only_heard(err)) {
             let_the_cause_end(w);

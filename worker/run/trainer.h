@@ -236,8 +236,9 @@ int trainer_await(struct trainer *t, const char *key, struct dt_text *out, doubl
  * that error on all of them. */
 int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure,
                   double timeout_s, struct dt_error *err);
-/* Puts words behind an error of trainer_share, before the mark that says whose it is ("...
- * (noticed by rank 0)"), if it has one. */
+/* An error without blame is that of `rank`, which told of it; -1: of this rank. */
+void trainer_name_rank(int rank, struct dt_error *err);
+/* Puts words behind an error. Where there is no room for both, they stay. */
 void trainer_add_words(struct dt_error *err, const char *words);
 /* The error is that of a rank on another host. */
 bool trainer_only_heard(const struct dt_error *err);

@@ -38,48 +38,40 @@ int trainer_await(struct trainer *t, const char *key, struct dt_text *out, doubl
     }
 }
 
-#define HEARD " (noticed by rank %d)" /* launcher/output/report.h reads it */
-
-/* "rank 3: words": 3; -1: it names nobody. */
-static int rank_named(const char *text)
-{
-    int rank = -1, size = 0;
-    return sscanf(text, "rank %d:%n", &rank, &size) == 1 && size > 0 ? rank : -1;
-}
-
-/* Words of a rank on another host, with which all end: they say whose they are, so that its
+/* Words of a rank on another host, with which all end: the error says whose they are, so that its
  * agent, and no other, names the cause. On one host the agent hears all ranks itself. */
 static void mark_heard(const struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
-    char mark[48];
-    int named = rank_named(err->text), from = named >= 0 ? named : 0, first = w->rank - w->local_rank;
+    int from = err->blame.fault == DT_FAULT_FAILED ? err->blame.rank : 0, first = w->rank - w->local_rank;
     if (from < first || from >= first + w->local_size) {
-        (void)snprintf(mark, sizeof mark, HEARD, from);
-        trainer_add_words(err, mark);
+        struct dt_blame theirs = err->blame;
+        (void)dt_blame_heard(err, &theirs, from, -1);
+    }
+}
+
+void trainer_name_rank(int rank, struct dt_error *err)
+{
+    if (rank >= 0 && err->blame.fault == DT_FAULT_OWN) {
+        (void)dt_blame(err, DT_FAULT_FAILED, rank);
     }
 }
 
 void trainer_add_words(struct dt_error *err, const char *words)
 {
-    char mark[48] = "", *at = strstr(err->text, " (noticed by rank ");
-    if (at != NULL) { /* it stays at the end */
-        (void)snprintf(mark, sizeof mark, "%s", at);
-        *at = '\0';
-    }
-    size_t room = sizeof err->text - 1 - strlen(mark), more = strlen(words), used = strlen(err->text);
+    size_t room = sizeof err->text - 1, more = strlen(words), used = strlen(err->text);
     more = more < room ? more : room;
     used = used < room - more ? used : room - more; /* what is added is what to do */
-    (void)snprintf(err->text + used, sizeof err->text - used, "%.*s%s", (int)more, words, mark);
+    (void)snprintf(err->text + used, sizeof err->text - used, "%.*s", (int)more, words);
 }
 
 bool trainer_only_heard(const struct dt_error *err)
 {
-    return rank_named(err->text) >= 0 && strstr(err->text, " (noticed by rank ") != NULL;
+    return err->blame.fault == DT_FAULT_FAILED && err->blame.told != DT_TOLD_NOT;
 }
 
-/* On the wire a value follows '=', an error '!' and its status: neither can be taken for the
- * other, whatever a path is called. */
+/* On the wire a value follows '=', an error '!', its status and its blame: neither can be taken
+ * for the other, whatever a path is called. */
 int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure,
                   double timeout_s, struct dt_error *err)
 {
@@ -97,9 +89,7 @@ int trainer_share(struct trainer *t, const char *key, struct dt_text *text, cons
         rc = dt_wrap(err, "rank %d waits for rank 0", t->rank);
     }
     if (rc == 0 && trainer_hear(dt_text_str(&sent), err) != 0) {
-        if (t->rank != 0 && rank_named(err->text) < 0) { /* the others say whose failure it was */
-            (void)dt_wrap(err, "rank 0");
-        }
+        trainer_name_rank(t->rank != 0 ? 0 : -1, err);
         mark_heard(t, err);
         rc = -1;
     }
@@ -113,16 +103,26 @@ int trainer_share(struct trainer *t, const char *key, struct dt_text *text, cons
 
 void trainer_tell_failure(struct dt_text *text, const struct dt_error *failure)
 {
+    char blame[DT_BLAME_BYTES];
+    dt_blame_write(&failure->blame, blame);
     dt_text_reset(text);
-    dt_text_printf(text, "!%d %s", (int)failure->status, failure->text);
+    dt_text_printf(text, "!%d %s %s", (int)failure->status, blame, failure->text);
 }
 
 int trainer_hear(const char *said, struct dt_error *err)
 {
-    const char *cause = said[0] == '!' ? strchr(said, ' ') : NULL;
-    return said[0] != '!'
-               ? 0
-               : dt_fail(err, dt_status_of(strtol(said + 1, NULL, 10)), "%s", cause != NULL ? cause + 1 : said);
+    char *at = NULL;
+    struct dt_blame blame;
+    if (said[0] != '!') {
+        return 0;
+    }
+    long status = strtol(said + 1, &at, 10);
+    size_t size = dt_blame_read(at, &blame);
+    (void)dt_fail(err, dt_status_of(status), "%s", size > 0 && at[size] == ' ' ? at + size + 1 : said);
+    if (size > 0) {
+        err->blame = blame;
+    }
+    return -1;
 }
 
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err)
@@ -401,24 +401,23 @@ int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *o
 /* Rank 0 says why all fail: because of this rank. */
 static void say_for(struct trainer *t, int who, struct dt_error *why)
 {
-    if (who > 0) {
-        (void)dt_wrap(why, "rank %d", who);
-    }
+    trainer_name_rank(who > 0 ? who : -1, why);
     struct dt_error said = *why;
     mark_heard(t, &said);
     trainer_say_cause(t, &said);
 }
 
-/* Which checkpoint rank 0 proposes. The words hold no path that is used: each rank makes it of
- * its own job. */
+/* Which checkpoint rank 0 proposes: "NUMBER" is the step of one of the run's own, "@PATH" what
+ * checkpointing.resume names, "" none. No path that a rank reads is used: each rank makes it of its
+ * own job. */
 static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
 {
     int64_t step = step_in(path);
     char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
     if (path[0] != '\0' && strcmp(own, path) == 0) {
-        dt_text_printf(out, "own %lld", (long long)step);
+        dt_text_printf(out, "%lld", (long long)step);
     } else if (path[0] != '\0') {
-        dt_text_printf(out, "named %s", path);
+        dt_text_printf(out, "@%s", path);
     }
     free(own);
 }
@@ -429,17 +428,18 @@ static int hear_path(const struct trainer *t, const char *said, struct dt_text *
     const struct job_checkpointing *job = &t->job->checkpointing;
     long long step = -1;
     dt_text_reset(path);
-    if (strncmp(said, "own ", 4) == 0 && dt_parse_int64(said + 4, &step) && step >= 0) {
+    if (dt_parse_int64(said, &step) && step >= 0) {
         char *own = checkpoint_path(job->checkpoint_dir, step);
         dt_text_puts(path, own);
         free(own);
-    } else if (strncmp(said, "named ", 6) == 0 && is_name(job->resume) && strcmp(said + 6, job->resume) == 0) {
+    } else if (said[0] == '@' && is_name(job->resume) && strcmp(said + 1, job->resume) == 0) {
         dt_text_puts(path, job->resume);
     } else if (said[0] != '\0') {
-        return dt_fail(err, DT_INVALID,
-                       "rank %d: rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all "
-                       "hosts the same job",
-                       t->rank, said, job->resume != NULL ? job->resume : "auto");
+        (void)dt_fail(err, DT_INVALID,
+                      "rank 0 continues from \"%.200s\", and checkpointing.resume is %.200s here; give all hosts the "
+                      "same job",
+                      said + (said[0] == '@'), job->resume != NULL ? job->resume : "auto");
+        return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     return 0;
 }
@@ -512,7 +512,7 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
     } else if (loaded == 0) {
         rc = trainer_hear_all(t, "train/loaded", &word, &who, err);
         if (rc != 0 && who > 0) {
-            (void)dt_wrap(err, "rank %d", who);
+            trainer_name_rank(who, err);
             mark_heard(t, err);
         }
     }

@@ -356,7 +356,8 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         dt_page_pulse(t->world->page);
     }
     for (int r = 0; r < t->size && rc == 0; r++) {
-        rc = trainer_hear(entries[r], err) == 0 ? 0 : dt_wrap(err, "rank %d", r);
+        rc = trainer_hear(entries[r], err);
+        trainer_name_rank(rc == 0 ? -1 : r, err);
     }
     if (rc == 0) {
         struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->named_step};
