@@ -1,4 +1,4 @@
-/* Each agent is what dtrun runs for a job on several hosts (nodes.h), all on one loop, told what
+/* Each agent is what dtrun runs for a job on several hosts (hosts.h), all on one loop, told what
  * a node without workers has to say. */
 #include "cmd/bench/nodes.h"
 
@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "collectives/net.h"
-#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/hosts.h"
 #include "launcher/options/options.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static const double deadline_s = 120;
 struct crowd;
 struct bench_agent {
     struct crowd *crowd;
-    struct nodes *nodes;
+    struct hosts *hosts;
     struct options options;
     bool join; /* to be said when the member may be called */
 };
@@ -38,14 +38,13 @@ struct crowd { /* the agents of one process */
 
 static void say_join(struct bench_agent *a)
 {
-    nodes_tell(a->nodes, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
+    hosts_tell(a->hosts, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
 }
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
+static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {
-    (void)sizes;
     struct bench_agent *agent = user;
-    (void)master_addr, (void)master_port;
+    (void)meeting;
     if (a->kind == ACTION_START) {
         agent->crowd->started++;
     } else if (a->kind == ACTION_END) {
@@ -100,8 +99,8 @@ static int begin(struct crowd *c)
     struct dt_error err;
     for (int i = 0; i < c->count; i++) {
         struct bench_agent *a = &c->agents[i];
-        if (nodes_open(&a->nodes, &c->loop, &a->options,
-                       &(struct nodes_hooks){.user = a, .act = on_act, .settle = on_settle}, &err) != 0) {
+        if (hosts_open(&a->hosts, &c->loop, &a->options,
+                       &(struct hosts_hooks){.user = a, .act = on_act, .settle = on_settle}, &err) != 0) {
             return -1;
         }
         say_join(a);
@@ -173,8 +172,8 @@ static int lead(long count, int port, int in, int out, double *ms)
     }
     ms[0] = (dt_now_s() - began_s) * 1e3;
     began_s = dt_now_s();
-    nodes_tell(
-        c.agents[0].nodes,
+    hosts_tell(
+        c.agents[0].hosts,
         &(struct event){
             .kind = EVENT_FAILED, .round = 1, .failure = FAILURE_PLAIN, .code = 1, .step = -1, .saved_step = -1});
     say_join(&c.agents[0]);

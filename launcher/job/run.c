@@ -4,8 +4,8 @@
  *
  *     SIGCHLD ─▶ reap ─▶ agent_step ─▶ todo: order, signal, kill, spawn, exit
  *                            │  ▲
- *                       tell ▼  │ start, end, stop, verdict
- *                       coordinator_step
+ *                 hosts_tell ▼  │ start, end, stop, verdict: hooks.act
+ *                             hosts
  */
 #include "launcher/job/run.h"
 
@@ -13,10 +13,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "launcher/output/console.h"
-#include "launcher/net/endpoint.h"
 #include "launcher/options/env.h"
 #include "launcher/workers/guard.h"
-#include "launcher/net/lookup.h"
 #include "launcher/job/plan.h"
 #include "launcher/job/requeue.h"
 #include "launcher/job/run_parts.h"
@@ -31,7 +29,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NAME_S 5.0 /* for the name of the store's host */
 /* the first news of a failure waits so long for the round to be over and its cause known */
 #define SETTLE_S 0.1
 /* a stopped worker that may be silent for ever, as in a save, is lost after this */
@@ -185,8 +182,7 @@ static void exit_job(struct run *r)
 
 static void do_one(struct run *r, enum agent_do what)
 {
-    struct event e = {.node = RUN_SELF,
-                      .round = r->place.round,
+    struct event e = {.round = r->place.round,
                       .local_world_size = r->o->nproc,
                       .order = r->o->node_rank,
                       .role = r->o->role,
@@ -246,13 +242,13 @@ static void do_one(struct run *r, enum agent_do what)
         e.code = COORDINATOR_KILL;
         break;
     }
-    run_tell(r, &e);
+    hosts_tell(r->hosts, &e);
     /* whoever was told may be gone, and a round would begin without it */
     if (what == AGENT_DO_TELL_JOIN && r->wish != 0 && !r->exiting) {
         e.kind = EVENT_STOP;
         e.code = 128 + r->wish;
         e.saved = agent_has_saved(&r->agent);
-        run_tell(r, &e);
+        hosts_tell(r->hosts, &e);
     }
     free(why);
 }
@@ -261,20 +257,15 @@ static void do_one(struct run *r, enum agent_do what)
  * have lost it, or end with its words, so its cause counts more. */
 static void tell_late_failure(struct run *r)
 {
-    struct event e = {.kind = EVENT_FAILED,
-                      .node = RUN_SELF,
-                      .round = r->place.round,
-                      .code = DT_EXIT_FAILED,
-                      .step = -1,
-                      .saved_step = -1};
-    if (r->nodes == NULL || r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
+    struct event e = {
+        .kind = EVENT_FAILED, .round = r->place.round, .code = DT_EXIT_FAILED, .step = -1, .saved_step = -1};
+    if (r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
-    bool weak, failed,
-        told_others = failures_own_up(&r->failures, nodes_cause(r->nodes, r->place.round, &weak, &failed));
+    bool told_others = failures_own_up(&r->failures, hosts_cause(r->hosts, r->place.round).text);
     char *why = run_first_failure(r, &e);
     if ((!e.weak || told_others) && !r->failures.list[r->failures.root].stopped_by_us) {
-        run_tell(r, &e);
+        hosts_tell(r->hosts, &e);
     }
     free(why);
 }
@@ -305,13 +296,15 @@ void run_drain(struct run *r)
     r->draining = false;
 }
 
-/* ---- the coordinator, in the same process ---- */
+/* ---- what hosts answer ---- */
 
-static void apply(struct run *r, const struct action *a)
+static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {
+    struct run *r = user;
     switch (a->kind) {
     case ACTION_START:
         r->place = a->place;
+        r->meeting = *meeting;
         run_post(r, AGENT_ON_START, 0);
         break;
     case ACTION_END:
@@ -331,7 +324,7 @@ static void apply(struct run *r, const struct action *a)
         break;
     case ACTION_LEAVE:
         r->left = true;
-        r->alone = r->nodes != NULL && nodes_is_alone(r->nodes);
+        r->alone = hosts_view(r->hosts).alone;
         r->stop_signal = a->code > 128 ? a->code - 128 : 0;
         run_post(r, AGENT_ON_LEAVE, a->code);
         break;
@@ -342,94 +335,12 @@ static void apply(struct run *r, const struct action *a)
     }
 }
 
-void run_tell(struct run *r, const struct event *e)
-{
-    if (r->nodes != NULL) {
-        nodes_tell(r->nodes, e);
-        return;
-    }
-    coordinator_step(&r->coordinator, e, dt_now_s(), &r->actions);
-    for (int i = 0; i < r->actions.count; i++) {
-        apply(r, &r->actions.list[i]);
-    }
-    if (r->actions.wake_s > 0) {
-        double wait_s = r->actions.wake_s - dt_now_s();
-        (void)uv_timer_start(&r->wake, r->wake.timer_cb, (uint64_t)((wait_s > 0 ? wait_s : 0) * 1e3) + 1, 0);
-    }
-}
-
-/* ---- the coordinator of a job on several hosts ---- */
-
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
-{
-    struct run *r = user;
-    if (a->kind == ACTION_START) {
-        (void)snprintf(r->master_addr, sizeof r->master_addr, "%s",
-                       master_addr != NULL ? master_addr : r->o->master_addr);
-        r->master_port = master_port;
-        (void)snprintf(r->sizes, sizeof r->sizes, "%s", sizes);
-        nodes_launch(r->nodes, r->launch);
-    }
-    apply(r, a);
-}
-
 static void on_settle(void *user)
 {
     run_drain(user);
 }
 
 /* ---- begin and end ---- */
-
-/* Whoever said an address that is not of this host says the same at the next try. */
-static int explain_host(const struct options *o, struct dt_error *err)
-{
-    bool local = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
-    bool endpoint = strcmp(options_source(o, OPTION_rdzv_endpoint), "default") != 0;
-    err->status = DT_INVALID;
-    return dt_wrap(err, "%s",
-                   options_source(o, local      ? OPTION_local_addr
-                                     : endpoint ? OPTION_rdzv_endpoint
-                                                : OPTION_master_addr));
-}
-
-/* The workers of one host need no name to meet, and one that a name server does not know yet, as
- * that of a pod which has just begun, keeps nobody waiting. */
-static bool is_unknown_name(const char *host)
-{
-    struct lookup_list list;
-    struct dt_error why;
-    if (lookup_within(host, 0, NAME_S, NULL, &list, &why) == 0) {
-        return false;
-    }
-    console_say("dtrun: warning: %s; the workers of this one host meet at 127.0.0.1\n", why.text);
-    return true;
-}
-
-static int open_store(struct run *r, struct dt_error *err)
-{
-    const struct options *o = r->o;
-    (void)snprintf(r->master_addr, sizeof r->master_addr, "%s", o->master_addr);
-    struct store_server_options s = {.host = r->master_addr,
-                                     .port = o->master_port,
-                                     .range = {o->port_lo, o->port_hi, 0},
-                                     .access = {.users = o->store_users, .user_count = o->store_user_count}};
-    if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
-        return 0;
-    }
-    /* which nobody but this host has to know */
-    bool own_address = o->local_addr != NULL && strcmp(o->local_addr, o->master_addr) == 0;
-    if ((err->status == DT_NOT_FOUND || err->status == DT_TIMEOUT) && !own_address && is_unknown_name(r->master_addr)) {
-        (void)snprintf(r->master_addr, sizeof r->master_addr, "127.0.0.1");
-        if (store_server_open(&r->store, &r->loop, &s, err) == 0) {
-            return 0;
-        }
-    }
-    if (err->status == DT_NOT_FOUND) {
-        return explain_host(o, err);
-    }
-    bool range = o->master_port == 0 && o->port_hi > 0 && err->status == DT_IO;
-    return range ? dt_wrap(err, "%s", options_source(o, OPTION_port_range)) : -1;
-}
 
 /* --metrics_endpoint. What only looks on costs no job: without it a line, and the job goes on. */
 static void open_metrics(struct run *r)
@@ -478,22 +389,6 @@ static void say_choices(const struct options *o)
     dt_text_clear(&text);
 }
 
-/* Workers of one host would try until their own time is over. A program may do without; train
- * and the others here do not. */
-static int check_loopback(const struct run *r, struct dt_error *err)
-{
-    if (r->nodes != NULL || strcmp(r->o->master_addr, "127.0.0.1") != 0 || !endpoint_loopback_is_down()) {
-        return 0;
-    }
-    if (r->agent.options.bundled) {
-        return dt_fail(err, DT_INVALID,
-                       "the loopback interface is down, and the ranks of this host meet there: ip link set lo up");
-    }
-    console_say("dtrun: warning: the loopback interface is down, and workers that meet at 127.0.0.1 will not: ip link "
-                "set lo up\n");
-    return 0;
-}
-
 static int open_all(struct run *r, struct dt_error *err)
 {
     run_open_timers(r);
@@ -506,7 +401,6 @@ static int open_all(struct run *r, struct dt_error *err)
         err->status = DT_INVALID; /* another try finds it no more than this one */
         return -1;
     }
-    dt_text_random(r->launch); /* of several hosts, one's: it comes with the round */
     if (r->output_dir != NULL && dt_file_mkdirs(r->output_dir, err) != 0) {
         err->status = DT_INVALID; /* nothing was started, and another try finds the same */
         return dt_wrap(err, "output_dir");
@@ -514,24 +408,17 @@ static int open_all(struct run *r, struct dt_error *err)
     if (logs_open(&r->logs, &r->loop, r->o, err) != 0) {
         return -1;
     }
-    if (r->o->nnodes_max > 1) {
-        int result = nodes_open(&r->nodes, &r->loop, r->o,
-                                &(struct nodes_hooks){.user = r,
-                                                      .act = on_act,
-                                                      .settle = on_settle,
-                                                      .rows = run_status_rows,
-                                                      .gathered = run_status_gathered},
-                                err);
-        r->store = nodes_store(r->nodes);
-        if (result != 0) {
-            return -1;
-        }
+    if (hosts_open(&r->hosts, &r->loop, r->o,
+                   &(struct hosts_hooks){.user = r,
+                                         .act = on_act,
+                                         .settle = on_settle,
+                                         .rows = run_status_rows,
+                                         .gathered = run_status_gathered},
+                   err) != 0) {
+        return -1;
     }
     if (r->o->leash_key) {
         leash_forget_key(r->o->key_file);
-    }
-    if (r->nodes == NULL && (check_loopback(r, err) != 0 || open_store(r, err) != 0)) {
-        return -1;
     }
     if (r->output_dir != NULL) {
         r->events_path = dt_format("%s/events.jsonl", r->output_dir);
@@ -575,8 +462,8 @@ static void close_all(struct run *r)
 {
     struct dt_text lost;
     dt_text_init(&lost);
-    if (r->nodes != NULL && r->workers.running_count == 0) {
-        nodes_await_others(r->nodes);
+    if (r->hosts != NULL && r->workers.running_count == 0) {
+        hosts_await_others(r->hosts);
     }
     if (r->status != NULL) {
         status_close(r->status);
@@ -604,17 +491,11 @@ static void close_all(struct run *r)
     if (r->leash.user != NULL) {
         leash_close(&r->leash);
     }
-    if (r->nodes != NULL) {
-        nodes_close(r->nodes);
-    } else if (r->store != NULL) {
-        store_server_close(r->store, NULL, NULL);
-    }
+    hosts_close(r->hosts);
     uv_walk(&r->loop, close_handle, r);
     (void)uv_run(&r->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&r->loop);
-    if (r->nodes != NULL) {
-        nodes_free(r->nodes);
-    }
+    hosts_free(r->hosts);
     console_write(dt_text_str(&lost), lost.size);
     dt_text_clear(&lost);
     failures_clear(&r->failures);
@@ -669,12 +550,6 @@ static int run_all(const struct options *o, char *const *env)
                                                   .exit_code_worker = o->exit_code_worker,
                                                   .permanent_codes = o->permanent_codes,
                                                   .permanent_code_count = o->permanent_code_count});
-    coordinator_init(&r->coordinator, &(struct coordinator_options){.nodes_min = o->nnodes_min,
-                                                                    .nodes_max = o->nnodes_max,
-                                                                    .restarts_max = o->max_restarts,
-                                                                    .join_timeout_s = o->join_timeout_s,
-                                                                    .last_call_s = o->last_call_s,
-                                                                    .watch_progress = r->is_train});
     int failed = uv_loop_init(&r->loop);
     if (failed != 0) {
         console_say("dtrun: event loop: %s\n", uv_strerror(failed));
@@ -696,11 +571,11 @@ static int run_all(const struct options *o, char *const *env)
         run_say_end(r);
         run_torch_end(r);
         run_event(r, "end", "\"code\":%d,\"rounds\":%d,\"restarts\":%d", r->code, r->place.round,
-                  run_restarts_used(r, false));
+                  hosts_view(r->hosts).restarts_used);
     } else {
         console_say("dtrun: %s\n", err.text);
         r->code = err.status == DT_INVALID ? DT_EXIT_USAGE : DT_EXIT_TEMPORARY;
-        if (r->nodes == NULL) { /* a folder, or what else only this host lacks */
+        if (r->hosts == NULL) { /* a folder, or what else only this host lacks */
             run_tell_failed_check(o, r->code, r->signal_fd);
         }
     }

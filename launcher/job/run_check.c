@@ -20,15 +20,14 @@ struct check {
     uv_poll_t signals;
     uv_timer_t over, line;
     int signal_fd;
-    struct nodes *nodes;
+    struct hosts *hosts;
 };
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
+/* A refusal. Nothing else comes with such a digest, but an end counts, too. */
+static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {
     struct check *c = user;
-    (void)a, (void)master_addr, (void)master_port, (void)sizes; /* a refusal; nothing else comes
-                                                                 * with such a digest, but an end
-                                                                 * counts, too */
+    (void)a, (void)meeting;
     uv_stop(&c->loop);
 }
 
@@ -88,18 +87,16 @@ void run_tell_failed_check(const struct options *o, int code, int signal_fd)
     (void)uv_poll_init(&c.loop, &c.signals, signal_fd);
     c.signals.data = &c;
     (void)uv_poll_start(&c.signals, UV_READABLE, on_signals);
-    if (nodes_open(&c.nodes, &c.loop, &told, &(struct nodes_hooks){.user = &c, .act = on_act, .settle = on_settle},
+    if (hosts_open(&c.hosts, &c.loop, &told, &(struct hosts_hooks){.user = &c, .act = on_act, .settle = on_settle},
                    &hidden) == 0) {
-        nodes_tell(c.nodes, &(struct event){.kind = EVENT_JOIN,
-                                            .node = RUN_SELF,
-                                            .local_world_size = o->nproc,
-                                            .order = o->node_rank,
-                                            .role = o->role});
+        hosts_tell(
+            c.hosts,
+            &(struct event){.kind = EVENT_JOIN, .local_world_size = o->nproc, .order = o->node_rank, .role = o->role});
         (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     }
-    nodes_close(c.nodes);
+    hosts_close(c.hosts);
     uv_walk(&c.loop, close_handle, &c);
     (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&c.loop);
-    nodes_free(c.nodes);
+    hosts_free(c.hosts);
 }

@@ -70,10 +70,10 @@ static struct job_numbers look_at_job(const struct run *r, double now_s)
     struct store_server_counts store;
     const struct place *p = &r->place;
     (void)process_look(getpid(), &process);
-    store_server_count(r->store, &store);
+    store_server_count(hosts_store(r->hosts), &store);
     return (struct job_numbers){
         .round = p->round,
-        .restarts = run_restarts_used(r, false),
+        .restarts = hosts_view(r->hosts).restarts_used,
         .max_restarts = r->o->max_restarts,
         .hosts = is_in_round(r) ? p->group_world_size : 0,
         .min_hosts = r->o->nnodes_min,

@@ -10,7 +10,7 @@
 #include "launcher/ssh/leash.h"
 #include "launcher/output/logs.h"
 #include "launcher/query/exporter.h"
-#include "launcher/hosts/nodes.h"
+#include "launcher/hosts/hosts.h"
 #include "launcher/options/options.h"
 #include "launcher/workers/ras.h"
 #include "launcher/query/status.h"
@@ -21,7 +21,6 @@
 
 #include <uv.h>
 
-#define RUN_SELF 0       /* this node's number at the coordinator */
 #define RUN_STUCK_S 10.0 /* after KILL: it hangs in the kernel */
 /* events of one turn that are not yet handled; each worker's end is handled at once */
 #define QUEUE 64
@@ -37,7 +36,7 @@ struct run {
     uv_loop_t loop;
     uv_poll_t signals;
     struct leash leash; /* of an agent that --hostfile started */
-    uv_timer_t grace, patience, news, barrier, sweep, watch, wake, late;
+    uv_timer_t grace, patience, news, barrier, sweep, watch, late;
     int signal_fd;
     int null_fd;          /* standard input of workers that are not given ours */
     int signal_count[65]; /* by the guard's hand */
@@ -46,15 +45,9 @@ struct run {
     struct run_binding *bindings; /* (nproc); null: workers run where we may */
     struct watch_options watch_options;
     struct agent agent;
-    struct coordinator coordinator;
-    struct actions actions;
-    struct place place;    /* of the round */
-    char launch[33];       /* the same on all hosts; no other launch has it, whatever its run id */
-    struct nodes *nodes;   /* null: a job on one host, whose coordinator is ours */
-    char master_addr[256]; /* of the round */
-    int master_port;
-    char sizes[2048]; /* workers of each host of the round, "8(x3),4"; "": not known */
-    struct store_server *store;
+    struct hosts *hosts;          /* null: not open yet */
+    struct place place;           /* of the round */
+    struct hosts_meeting meeting; /* of the round */
     struct logs *logs;
     struct status *status;     /* null: nobody can ask */
     struct exporter *metrics;  /* null: not asked for, or not to be had */
@@ -114,8 +107,6 @@ struct run {
 void run_post(struct run *r, enum agent_event event, int value);
 void run_drain(struct run *r);
 void run_reap(struct run *r);
-/* To the coordinator, ours or another host's. */
-void run_tell(struct run *r, const struct event *e);
 /* How long workers may take to end. */
 double run_grace_s(const struct run *r);
 /* Workers, or what is left of them, have so long to end, with a line about it after two seconds
@@ -149,9 +140,6 @@ void run_open_timers(struct run *r);
 
 /* One line of events.jsonl; fmt gives the inside of a JSON object. */
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Restarts used by the job; failed: a failure here has just cost one, which we may not have been
- * told. */
-int run_restarts_used(const struct run *r, bool failed);
 /* What is known of the round's first failure, for the coordinator: weak, out_of_memory, at_step,
  * and why, which the caller frees. */
 char *run_first_failure(struct run *r, struct event *e);

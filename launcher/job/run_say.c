@@ -39,16 +39,10 @@ static const char *error_file_of(void *user, int local_rank)
     return logs_error_file(r->logs, local_rank);
 }
 
-int run_restarts_used(const struct run *r, bool failed)
-{
-    return r->nodes != NULL ? nodes_restarts_used(r->nodes, failed) : r->coordinator.restarts_used;
-}
-
 /* The verdict is there, or on its way from the host that leads. */
 static bool is_end(const struct run *r)
 {
-    return r->agent.verdict || r->oom_again ||
-           (r->nodes != NULL && (r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts));
+    return r->agent.verdict || r->oom_again || r->agent.failure != FAILURE_PLAIN || r->cause_used > r->o->max_restarts;
 }
 
 /* As far as is known: the verdict may be on its way. */
@@ -146,7 +140,7 @@ static void note_elsewhere(struct run *r, int round, const char *cause)
  * of them failed or was killed, the caller knows. */
 static void write_elsewhere(struct run *r, const char *cause, const char *here, bool failed)
 {
-    int used = run_restarts_used(r, false);
+    int used = hosts_view(r->hosts).restarts_used;
     struct dt_text line;
     dt_text_init(&line);
     dt_text_printf(&line, "dtrun: %s; %s", cause, here);
@@ -168,70 +162,65 @@ static bool say_cause_elsewhere(struct run *r)
     const struct failures *f = &r->failures;
     /* null: all ended with 0 when they were told to end */
     const struct report_failure *root = f->count > 0 ? &f->list[f->root] : NULL;
-    bool weak = false, failed = false, own_weak = root != NULL && is_weak(r, root),
-         told = root == NULL || root->stopped_by_us;
-    if (r->nodes == NULL || (!told && !own_weak)) {
+    bool own_weak = root != NULL && is_weak(r, root), told = root == NULL || root->stopped_by_us;
+    if (!hosts_view(r->hosts).others) {
+        return root == NULL; /* nobody failed */
+    }
+    if (!told && !own_weak) {
         return false;
     }
-    if (r->lost_round == r->cause_round || nodes_cause_said(r->nodes, r->cause_round)) {
+    struct hosts_cause cause = hosts_cause(r->hosts, r->cause_round);
+    if (r->lost_round == r->cause_round || cause.said) {
         return true;
     }
-    const char *cause = nodes_cause(r->nodes, r->cause_round, &weak, &failed);
     /* else it is by the rank that has told ours */
-    weak = weak && (told || report_heard(root->note) == 0 || report_heard(cause) > 0);
+    bool weak = cause.weak && (told || report_heard(root->note) == 0 || report_heard(cause.text) > 0);
     /* somebody asked for it: run_say_end */
-    if (told && cause == NULL && r->agent.stop_wanted) {
+    if (told && cause.text == NULL && r->agent.stop_wanted) {
         return true;
     }
-    if ((cause == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
+    if ((cause.text == NULL || weak) && !r->cause_due) { /* whoever knows more speaks up soon */
         r->cause_late = true;
         r->cause_seen = false;
         (void)uv_timer_start(&r->late, r->late.timer_cb, LATE_MS, 0);
         return true;
     }
-    if (!told && (cause == NULL || weak)) {
+    if (!told && (cause.text == NULL || weak)) {
         return false;
     }
     char here[320];
     int count = root != NULL ? f->count : r->workers.count;
     (void)snprintf(here, sizeof here, "because of it %d worker%s stopped at host %s", count, count == 1 ? "" : "s",
                    f->host);
-    write_elsewhere(r, cause != NULL ? cause : "the round ended elsewhere", here, failed);
+    write_elsewhere(r, cause.text != NULL ? cause.text : "the round ended elsewhere", here, cause.failed);
     return true;
 }
 
 void run_say_elsewhere(struct run *r)
 {
-    bool weak, failed, own = r->failures.count > 0 || r->no_start[0] != '\0' || r->wish != 0 || r->left;
+    bool own = r->failures.count > 0 || r->no_start[0] != '\0' || r->wish != 0 || r->left;
     int round = r->place.round;
-    if (r->nodes == NULL || own || round == 0 || r->elsewhere_round == round || r->lost_round == round ||
-        nodes_cause_said(r->nodes, round)) {
+    struct hosts_cause cause = hosts_cause(r->hosts, round);
+    if (own || round == 0 || r->elsewhere_round == round || r->lost_round == round || cause.said) {
         return;
     }
-    const char *cause = nodes_cause(r->nodes, round, &weak, &failed);
     char here[320];
-    if (cause != NULL) {
+    if (cause.text != NULL) {
+        struct hosts_view view = hosts_view(r->hosts);
         r->cause_round = round;
-        r->cause_used = run_restarts_used(r, failed);
+        r->cause_used = cause.failed ? view.restarts_after_failure : view.restarts_used;
         (void)snprintf(here, sizeof here, "the worker%s at host %s had ended with exit code 0",
                        r->workers.count == 1 ? "" : "s", r->failures.host);
-        write_elsewhere(r, cause, here, failed);
+        write_elsewhere(r, cause.text, here, cause.failed);
     }
-}
-
-static int no_progress(const struct run *r, int64_t *best_step)
-{
-    *best_step = r->coordinator.best_step;
-    return r->nodes != NULL ? nodes_no_progress(r->nodes, best_step) : r->coordinator.no_progress;
 }
 
 /* Of failures that another try might have survived. */
 static void say_why_permanent(const struct run *r, struct dt_text *out)
 {
     const struct report_failure *root = &r->failures.list[r->failures.root];
-    int64_t best_step;
     bool permanent = r->agent.code == DT_EXIT_PERMANENT && r->agent.failure == FAILURE_PLAIN &&
-                     no_progress(r, &best_step) < COORDINATOR_NO_PROGRESS;
+                     hosts_view(r->hosts).no_progress < COORDINATOR_NO_PROGRESS;
     if (root->out_of_memory && (permanent || r->oom_again)) {
         char where[48] = "before the first step", limit[32] = "unknown";
         double bytes = failures_memory_limit_bytes();
@@ -252,13 +241,13 @@ void run_say_cause(struct run *r)
     struct failures *f = &r->failures;
     struct dt_text line;
     /* with 0, but only because they were told to */
-    bool ended_elsewhere = r->nodes != NULL && r->ending && r->no_start[0] == '\0';
+    bool ended_elsewhere = r->ending && r->no_start[0] == '\0';
     if ((f->count == 0 && !ended_elsewhere) || r->wish != 0) {
         return;
     }
     if (!r->cause_due) {
         r->cause_round = r->place.round;
-        r->cause_used = run_restarts_used(r, true);
+        r->cause_used = hosts_view(r->hosts).restarts_after_failure;
     }
     if (f->count > 0) {
         failures_settle(f, error_file_of, r, r->agent.options.bundled);
@@ -282,7 +271,7 @@ void run_say_cause(struct run *r)
             .title = r->o->program,
             .tail = tail.size > 0 ? dt_text_str(&tail) : NULL,
             .log_dir = logs_has_files(r->logs) ? logs_worker_dir(r->logs, f->list[f->root].local_rank) : NULL,
-            .restarts_used = run_restarts_used(r, false),
+            .restarts_used = hosts_view(r->hosts).restarts_used,
             .restarts_max = is_permanent(r) ? 0 : r->o->max_restarts,
             .no_restart = forbids_restart(r, &f->list[f->root])};
         report_write(f->list, f->count, f->root, &c, &line);
@@ -317,23 +306,22 @@ void run_say_cause(struct run *r)
 
 void run_say_lost(struct run *r)
 {
-    bool weak, failed;
-    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
+    struct hosts_cause cause = hosts_cause(r->hosts, r->place.round);
     int count = r->workers.running_count;
-    if (cause == NULL || failed || r->wish != 0 || r->lost_round == r->place.round) {
+    if (cause.text == NULL || cause.failed || r->wish != 0 || r->lost_round == r->place.round) {
         return;
     }
     /* a worker failed, and what it had started is still ending */
     if (count == 0 && r->left_since_s > 0 && r->failures.count > 0) {
-        console_say("dtrun: %s\n", cause);
+        console_say("dtrun: %s\n", cause.text);
     }
     if (count == 0) {
         return;
     }
     r->lost_round = r->place.round;
-    console_say("dtrun: %s; because of it %d worker%s at host %s\n", cause, count, count == 1 ? " ends" : "s end",
+    console_say("dtrun: %s; because of it %d worker%s at host %s\n", cause.text, count, count == 1 ? " ends" : "s end",
                 r->failures.host);
-    note_elsewhere(r, r->place.round, cause);
+    note_elsewhere(r, r->place.round, cause.text);
 }
 
 /* "rank 3", "ranks 0, 1, ..." */
@@ -416,8 +404,7 @@ void run_say_late(struct run *r)
 
 void run_say_pause(struct run *r)
 {
-    bool weak, failed;
-    const char *cause = r->nodes != NULL ? nodes_cause(r->nodes, r->place.round, &weak, &failed) : NULL;
+    const char *cause = hosts_cause(r->hosts, r->place.round).text;
     if (cause != NULL) {
         r->lost_round = r->place.round;
         console_say("dtrun: %s\n", cause);
@@ -428,17 +415,17 @@ void run_say_pause(struct run *r)
 /* The number is the leader's; other hosts may have heard of it. */
 static void say_no_progress(const struct run *r)
 {
-    int64_t best_step;
-    int restarts = no_progress(r, &best_step);
+    struct hosts_view view = hosts_view(r->hosts);
     char where[48] = "to no step at all";
     if (!r->is_train || r->code != DT_EXIT_PERMANENT || r->agent.failure != FAILURE_PLAIN ||
-        restarts < COORDINATOR_NO_PROGRESS) {
+        view.no_progress < COORDINATOR_NO_PROGRESS) {
         return;
     }
-    if (best_step >= 0) {
-        (void)snprintf(where, sizeof where, "no further than step %lld", (long long)best_step);
+    if (view.best_step >= 0) {
+        (void)snprintf(where, sizeof where, "no further than step %lld", (long long)view.best_step);
     }
-    console_say("dtrun: no progress: %d restarts came %s; another try would fail the same way\n", restarts, where);
+    console_say("dtrun: no progress: %d restarts came %s; another try would fail the same way\n", view.no_progress,
+                where);
 }
 
 /* The job was stopped by a signal that came to another host, which is told by its end alone
@@ -446,15 +433,15 @@ static void say_no_progress(const struct run *r)
 static int stopped_elsewhere(const struct run *r)
 {
     /* what a failed job's exit code is */
-    bool weak, failed, others_choose = r->o->exit_code_worker || r->o->permanent_code_count > 0;
+    bool others_choose = r->o->exit_code_worker || r->o->permanent_code_count > 0;
     int number = r->code - 128;
-    if (r->nodes == NULL || r->wish != 0 || r->guard_gone) {
+    if (!hosts_view(r->hosts).others || r->wish != 0 || r->guard_gone) {
         return 0;
     }
     if (r->stop_signal != 0 && (r->code == DT_EXIT_STOPPED || number == r->stop_signal)) {
         return r->stop_signal;
     }
-    bool after_failure = nodes_cause(r->nodes, r->place.round, &weak, &failed) != NULL && failed;
+    bool after_failure = hosts_cause(r->hosts, r->place.round).failed;
     return number > 0 && number < 65 && !(after_failure && others_choose) ? number : 0;
 }
 
@@ -497,17 +484,16 @@ static const char *without_name(const char *cause)
 static void say_first(const struct run *r)
 {
     const struct failures *f = &r->failures;
-    bool weak = false, failed = false,
-         own_said = r->failure_told && r->cause_round == r->place.round && f->count > 0 && r->code != DT_EXIT_DONE;
-    const char *cause = r->nodes != NULL && own_said ? nodes_cause(r->nodes, r->cause_round, &weak, &failed) : NULL;
-    if (cause == NULL || !failed || weak) {
+    bool own_said = r->failure_told && r->cause_round == r->place.round && f->count > 0 && r->code != DT_EXIT_DONE;
+    struct hosts_cause cause = hosts_cause(r->hosts, r->cause_round);
+    if (!own_said || !cause.failed || cause.weak) {
         return;
     }
     struct dt_text own;
     dt_text_init(&own);
     report_cause(&f->list[f->root], 1, 0, &own);
-    if (strcmp(without_name(dt_text_str(&own)), without_name(cause)) != 0) {
-        console_say("dtrun: the first failure of the job: %s\n", cause);
+    if (strcmp(without_name(dt_text_str(&own)), without_name(cause.text)) != 0) {
+        console_say("dtrun: the first failure of the job: %s\n", cause.text);
     }
     dt_text_clear(&own);
 }
@@ -526,7 +512,7 @@ void run_say_end(const struct run *r)
                    elsewhere != 0 ? " at another host" : "");
     say_first(r);
     say_no_progress(r);
-    if (r->nodes != NULL && r->place.round == 0 && r->code == DT_EXIT_DONE) {
+    if (r->place.round == 0 && r->code == DT_EXIT_DONE) {
         console_say("dtrun: the job of run id %s is done; this host was a spare all the time and ran nothing\n",
                     r->o->run_id);
     } else if (r->guard_gone) {

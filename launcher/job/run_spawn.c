@@ -36,7 +36,7 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
     bool shared = o->local_total > 0, numbered = o->host_count > 0;
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), r->workers.list[i].page_fd);
     struct env_worker w = {.round = p->round,
-                           .launch = r->launch,
+                           .launch = r->meeting.launch,
                            .restart_count = p->restarts_used,
                            .local_rank = o->local_first + i,
                            .local_world_size = shared ? o->local_total : p->local_world_size,
@@ -46,17 +46,15 @@ static int spawn_one(struct run *r, int i, struct dt_arena *arena, struct dt_err
                            .group_world_size = numbered ? o->host_count : p->group_world_size,
                            .role_rank = p->role_rank + i,
                            .role_world_size = p->role_world_size,
-                           .master_addr = r->master_addr,
-                           .local_addr = r->nodes != NULL ? nodes_address(r->nodes) : NULL,
-                           .master_port = r->nodes != NULL ? r->master_port : store_server_port(r->store),
+                           .master_addr = r->meeting.master_addr,
+                           .local_addr = hosts_view(r->hosts).address,
+                           .master_port = r->meeting.master_port,
                            .use_agent_store = true,
                            .page = page,
                            .error_file = logs_error_file(r->logs, i),
                            .timer_file = r->timers != NULL ? timer_file_path(r->timers) : NULL,
                            .log_dir = logs_worker_dir(r->logs, i),
-                           .sizes = shared             ? NULL
-                                    : r->nodes != NULL ? r->sizes
-                                                       : dt_arena_printf(arena, "%d", p->local_world_size),
+                           .sizes = shared ? NULL : r->meeting.sizes,
                            .output_dir = r->output_dir,
                            .cpu_sharers = r->bindings != NULL && !shared ? r->bindings[i].sharers : 0};
     if (env_command(o, w.local_rank, r->env, arena, &path, &argv, err) != 0 ||
@@ -90,8 +88,8 @@ static void say_short_backlog(struct run *r)
     if (most <= 0 || most >= BACKLOG || most >= r->place.world_size || r->backlog_said) {
         return;
     }
-    bool port = r->nodes == NULL || r->master_port == store_server_port(r->store);
-    if (port && (r->place.group_rank == 0 || dt_net_is_here(r->master_addr))) {
+    bool port = r->meeting.master_port == store_server_port(hosts_store(r->hosts));
+    if (port && (r->place.group_rank == 0 || dt_net_is_here(r->meeting.master_addr))) {
         r->backlog_said = true;
         console_say("dtrun: warning: net.core.somaxconn is %ld, and %d workers connect to this host at once, which may "
                     "take seconds: sysctl "
@@ -132,13 +130,6 @@ void run_spawn(struct run *r)
     if (r->timers != NULL) {
         timer_file_reset(r->timers);
     }
-    if (r->nodes == NULL) { /* else it is the leader's, and was made ready before anybody was
-                             * told to start */
-        if (p->round > 1) {
-            store_server_reset(r->store);
-        }
-        store_server_expect(r->store, p->world_size);
-    }
     say_short_backlog(r);
     if (workers_begin(&r->workers, p->round, &err) != 0 ||
         logs_attempt(r->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) !=
@@ -157,7 +148,7 @@ void run_spawn(struct run *r)
         return;
     }
     dt_log(DT_LOG_INFO, "agent", "round %d node %d of %d ranks %d restarts %d port %d", p->round, p->group_rank,
-           p->group_world_size, p->world_size, p->restarts_used, store_server_port(r->store));
+           p->group_world_size, p->world_size, p->restarts_used, store_server_port(hosts_store(r->hosts)));
     run_torch_round(r);
     run_event(r, "round", "\"round\":%d,\"nodes\":%d,\"world_size\":%d,\"restarts\":%d", p->round, p->group_world_size,
               p->world_size, p->restarts_used);

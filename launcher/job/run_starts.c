@@ -19,9 +19,7 @@ static void on_ping(void *user, int pid)
 
 void run_starts_open(struct run *r)
 {
-    if (r->store != NULL) {
-        store_server_on_ping(r->store, on_ping, r);
-    }
+    store_server_on_ping(hosts_store(r->hosts), on_ping, r);
 }
 
 /* Negative: it never was. */

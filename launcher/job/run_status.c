@@ -13,7 +13,7 @@ enum { COMMAND_BYTES = 4096 };
 
 bool run_is_spare(const struct run *r)
 {
-    return r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
+    return r->agent.state == AGENT_JOINING && hosts_view(r->hosts).spare;
 }
 
 static void add_string(struct dt_text *out, const char *key, const char *value)
@@ -129,7 +129,7 @@ void run_status_rows(void *user, struct dt_text *out)
 bool run_status_ask(void *user)
 {
     struct run *r = user;
-    return r->nodes != NULL && nodes_gather(r->nodes);
+    return hosts_gather(r->hosts);
 }
 
 void run_status_gathered(void *user)
@@ -176,7 +176,7 @@ void run_status(void *user, struct dt_text *out)
     dt_text_printf(out,
                    "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_"
                    "pid\":%d,\"up_s\":%.1f",
-                   spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false),
+                   spare ? "spare" : agent_state_name(r->agent.state), p->round, hosts_view(r->hosts).restarts_used,
                    o->max_restarts, (int)getpid(), (int)getppid(), now_s - r->begin_s);
     add_string(out, "run_id", o->run_id);
     add_string(out, "host", r->failures.host);
@@ -186,21 +186,15 @@ void run_status(void *user, struct dt_text *out)
     add_string(out, "output_dir", r->output_dir);
     dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,",
                    p->group_world_size, o->nnodes_min, o->nnodes_max, p->group_rank, p->world_size);
-    if (r->nodes != NULL) {
-        nodes_status(r->nodes, out);
-    } else {
-        dt_text_puts(out, "\"role\":\"alone\",\"members\":[]");
-    }
+    hosts_status(r->hosts, out);
     struct dt_text rows;
     dt_text_init(&rows);
     run_status_rows(user, &rows);
-    if (r->nodes != NULL) {
-        nodes_rows(r->nodes, &rows);
-    }
+    hosts_rows(r->hosts, &rows);
     dt_text_puts(out, ",\"ranks\":[");
     add_elements(&rows, out);
     dt_text_clear(&rows);
-    dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(r->store));
-    store_server_stats(r->store, out);
+    dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(hosts_store(r->hosts)));
+    store_server_stats(hosts_store(r->hosts), out);
     dt_text_puts(out, "}");
 }

@@ -233,12 +233,6 @@ static void on_late(uv_timer_t *timer)
     run_say_late(r);
 }
 
-static void on_wake(uv_timer_t *timer)
-{
-    run_tell(timer->data, &(struct event){.kind = EVENT_TICK, .node = RUN_SELF});
-    run_drain(timer->data);
-}
-
 static void open_timer(struct run *r, uv_timer_t *timer, uv_timer_cb callback)
 {
     (void)uv_timer_init(&r->loop, timer);
@@ -254,6 +248,5 @@ void run_open_timers(struct run *r)
     open_timer(r, &r->barrier, on_barrier);
     open_timer(r, &r->sweep, on_sweep);
     open_timer(r, &r->watch, on_watch);
-    open_timer(r, &r->wake, on_wake);
     open_timer(r, &r->late, on_late);
 }

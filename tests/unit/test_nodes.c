@@ -2,9 +2,9 @@
  * this process, the leader's in one that is killed. They meet, elect another leader, and hold a
  * few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. Before that,
  * what hosts compare. */
-#include "launcher/hosts/nodes.h"
-#include "launcher/hosts/nodes_place.h"
-#include "launcher/hosts/nodes_wait.h"
+#include "launcher/hosts/hosts.h"
+#include "launcher/hosts/place.h"
+#include "launcher/hosts/wait.h"
 #include "launcher/hosts/link/link.h"
 #include "launcher/store/store_server.h"
 
@@ -30,7 +30,7 @@ extern char **environ;
 
 struct agent {
     struct crowd *crowd;
-    struct nodes *nodes;
+    struct hosts *hosts;
     struct options options;
     bool join; /* to be said when the member may be called */
     int world; /* of its newest round */
@@ -43,14 +43,13 @@ struct crowd {
     int count, over;
 };
 
-static void on_act(void *user, const struct action *a, const char *master_addr, int master_port, const char *sizes)
+static void on_act(void *user, const struct action *a, const struct hosts_meeting *meeting)
 {
-    (void)sizes;
     struct agent *agent = user;
     if (a->kind == ACTION_START) {
-        assert_true(master_addr != NULL && master_port > 0);
+        assert_true(meeting->master_addr[0] != '\0' && meeting->master_port > 0);
         agent->world = a->place.world_size;
-        nodes_launch(agent->nodes, agent->launch);
+        memcpy(agent->launch, meeting->launch, sizeof agent->launch);
     } else if (a->kind == ACTION_END) {
         agent->join = true;
     } else {
@@ -60,7 +59,7 @@ static void on_act(void *user, const struct action *a, const char *master_addr, 
 
 static void say_join(struct agent *a)
 {
-    nodes_tell(a->nodes, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
+    hosts_tell(a->hosts, &(struct event){.kind = EVENT_JOIN, .local_world_size = 1, .order = -1, .role = "default"});
 }
 
 static void on_settle(void *user)
@@ -106,8 +105,8 @@ static void begin(struct crowd *c, int first, int count, int all, int port)
                         NULL};
         a->crowd = c;
         assert_int_equal(options_read(&a->options, 10, argv, environ, &err), 0);
-        struct nodes_hooks hooks = {.user = a, .act = on_act, .settle = on_settle};
-        assert_int_equal(nodes_open(&a->nodes, &c->loop, &a->options, &hooks, &err), 0);
+        struct hosts_hooks hooks = {.user = a, .act = on_act, .settle = on_settle};
+        assert_int_equal(hosts_open(&a->hosts, &c->loop, &a->options, &hooks, &err), 0);
         say_join(a);
     }
 }
@@ -133,7 +132,7 @@ static void fail_late(const struct crowd *c, int world)
         late = late == NULL && c->agents[i].world != world ? &c->agents[i] : late;
     }
     dt_text_init(&status);
-    nodes_status(late->nodes, &status);
+    hosts_status(late->hosts, &status);
     fail_msg("%d of %d agents are in a round of %d; agent %d: %s", in, c->count, world, (int)(late - c->agents),
              dt_text_str(&status));
 }
@@ -241,13 +240,13 @@ static void followers_of_a_killed_leader_elect_another(void **state)
     assert_true(open_sockets() < 4 * all + 200); /* the leader's ends are here, too; and the
                                                   * council's among themselves */
     for (int i = 0; i < c.count; i++) {
-        nodes_close(c.agents[i].nodes);
+        hosts_close(c.agents[i].hosts);
     }
     uv_close((uv_handle_t *)&c.waker, NULL);
     (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&c.loop), 0);
     for (int i = 0; i < c.count; i++) {
-        nodes_free(c.agents[i].nodes);
+        hosts_free(c.agents[i].hosts);
         options_clear(&c.agents[i].options);
     }
     free(c.agents);
@@ -370,13 +369,13 @@ static void a_start_that_cannot_be_costs_the_link(void **state)
     run_while(&c.loop, &c.agents[0].world, 1);
     assert_int_equal(c.agents[0].world, 2);
     assert_int_equal(c.over, 0);
-    nodes_close(c.agents[0].nodes);
+    hosts_close(c.agents[0].hosts);
     link_close(l.link, NULL, NULL);
     store_server_close(store, NULL, NULL);
     uv_close((uv_handle_t *)&c.waker, NULL);
     (void)uv_run(&c.loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&c.loop), 0);
-    nodes_free(c.agents[0].nodes);
+    hosts_free(c.agents[0].hosts);
     options_clear(&c.agents[0].options);
     free(c.agents);
     char line[1024];
@@ -406,7 +405,7 @@ static void digest_of(char *out, char *const *words, char *const *variables)
     }
     argv[argc] = NULL;
     assert_int_equal(options_read(&o, argc, argv, (char **)(uintptr_t)variables, &err), 0);
-    nodes_digest(&o, out, MESSAGE_TEXT_BYTES);
+    hosts_digest(&o, out, MESSAGE_TEXT_BYTES);
     assert_true(strlen(out) < MESSAGE_TEXT_BYTES - 1);
     options_clear(&o);
 }
@@ -489,29 +488,29 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
                         .join_timeout_s = 600,
                         .time_scale = 1};
     struct member *m = dt_alloc(sizeof *m);
-    struct nodes_wait w = {.since_s = dt_now_s()};
+    struct hosts_wait w = {.since_s = dt_now_s()};
     struct dt_text line;
     dt_text_init(&line);
     m->role = MEMBER_SEEKING;
     m->seek_since_s = w.since_s;
     for (int i = 0; i < 15; i++) {
-        assert_false(nodes_wait_key_refused(&w, key, 100 + i, 1));
+        assert_false(hosts_wait_key_refused(&w, key, 100 + i, 1));
     }
-    assert_true(nodes_wait_key_refused(&w, key, 115, 1));
-    assert_true(nodes_wait_is_key(&w, m));
+    assert_true(hosts_wait_key_refused(&w, key, 115, 1));
+    assert_true(hosts_wait_is_key(&w, m));
     (void)snprintf(w.trouble, sizeof w.trouble,
                    "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
     (void)snprintf(w.denied, sizeof w.denied, "%s", key);
-    nodes_wait_line(&w, m, &o, 0, &line);
+    hosts_wait_line(&w, m, &o, 0, &line);
     assert_non_null(strstr(dt_text_str(&line), "s left: refused our proof: the key files differ"));
     dt_text_reset(&line);
-    nodes_wait_too_few(&w, m, &o, &line);
+    hosts_wait_too_few(&w, m, &o, &line);
     assert_string_equal(dt_text_str(&line),
                         "endpoint 10.0.0.1 port 29500: refused our proof: the key files differ, or it is ending");
     m->record.round = 1; /* whoever was in a round had the right key: the job ends with another
                           * code, and names what it saw last */
     dt_text_reset(&line);
-    nodes_wait_too_few(&w, m, &o, &line);
+    hosts_wait_too_few(&w, m, &o, &line);
     assert_non_null(strstr(dt_text_str(&line), "port 29500: closed the connection"));
     dt_text_clear(&line);
     free(m);
@@ -520,12 +519,12 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
 static void refusals_far_apart_are_no_proof(void **state)
 {
     (void)state;
-    struct nodes_wait w = {.since_s = 0};
+    struct hosts_wait w = {.since_s = 0};
     for (int i = 0; i < 10; i++) {
-        assert_false(nodes_wait_key_refused(&w, "x", 100 + 3 * i, 1));
+        assert_false(hosts_wait_key_refused(&w, "x", 100 + 3 * i, 1));
     }
-    nodes_wait_met(&w);
-    assert_false(nodes_wait_key_refused(&w, "x", 128, 1));
+    hosts_wait_met(&w);
+    assert_false(hosts_wait_key_refused(&w, "x", 128, 1));
     assert_int_equal(w.key_refusals, 1);
 }
 

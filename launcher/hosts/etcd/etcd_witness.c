@@ -1,6 +1,6 @@
 /* A call of the witness's end becomes one transaction; the record of a run that is over is put
  * under a lease first, so that nothing stays. */
-#include "launcher/hosts/etcd/nodes_etcd.h"
+#include "launcher/hosts/etcd/etcd_witness.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,8 +15,8 @@ static const double last_words_dead =
         * end what they ran */
 static const double say_after_dead = 0.7; /* silence of etcd is said after so many */
 
-struct nodes_etcd {
-    struct nodes_etcd_hooks hooks;
+struct etcd_witness {
+    struct etcd_witness_hooks hooks;
     struct witness_end witness;
     struct etcd *etcd;
     uv_timer_t timer;
@@ -27,18 +27,18 @@ struct nodes_etcd {
     struct witness_call call; /* waits for its lease */
 };
 
-static void send_txn(struct nodes_etcd *n, int64_t lease);
+static void send_txn(struct etcd_witness *n, int64_t lease);
 
 static void free_it(uv_handle_t *handle)
 {
-    struct nodes_etcd *n = handle->data;
+    struct etcd_witness *n = handle->data;
     witness_clear(&n->witness);
     free(n->state_key);
     free(n->beat_key);
     free(n);
 }
 
-static void end(struct nodes_etcd *n)
+static void end(struct etcd_witness *n)
 {
     if (!n->closed) {
         n->closed = true;
@@ -55,7 +55,7 @@ static void say(void *user, const char *line)
 
 /* ---- answers ---- */
 
-static void on_failed(struct nodes_etcd *n, const struct dt_error *err)
+static void on_failed(struct etcd_witness *n, const struct dt_error *err)
 {
     struct witness_result r = {.failed = true};
     double now_s = dt_now_s();
@@ -78,7 +78,7 @@ static void on_failed(struct nodes_etcd *n, const struct dt_error *err)
 
 static void on_txn(void *user, const struct etcd_result *result, const struct dt_error *err)
 {
-    struct nodes_etcd *n = user;
+    struct etcd_witness *n = user;
     if (result == NULL) {
         on_failed(n, err);
     } else {
@@ -108,7 +108,7 @@ static void on_txn(void *user, const struct etcd_result *result, const struct dt
 
 static void on_lease(void *user, const struct etcd_result *result, const struct dt_error *err)
 {
-    struct nodes_etcd *n = user;
+    struct etcd_witness *n = user;
     if (result == NULL) {
         on_txn(n, NULL, err);
     } else {
@@ -118,7 +118,7 @@ static void on_lease(void *user, const struct etcd_result *result, const struct 
 
 /* ---- calls ---- */
 
-static void send_txn(struct nodes_etcd *n, int64_t lease)
+static void send_txn(struct etcd_witness *n, int64_t lease)
 {
     const struct witness_call *c = &n->call;
     bool puts = c->put_state || c->put_beat;
@@ -139,7 +139,7 @@ static void send_txn(struct nodes_etcd *n, int64_t lease)
 
 static void call(void *user, const struct witness_call *c)
 {
-    struct nodes_etcd *n = user;
+    struct etcd_witness *n = user;
     n->call = *c;
     if (c->last) {
         etcd_grant(n->etcd, last_words_dead * n->dead_s + n->linger_s, on_lease, n);
@@ -150,27 +150,27 @@ static void call(void *user, const struct witness_call *c)
 
 static void knock(void *user, const struct peer_info *at)
 {
-    struct nodes_etcd *n = user;
+    struct etcd_witness *n = user;
     n->hooks.knock(n->hooks.user, at);
 }
 
-struct witness_end *nodes_etcd_witness(struct nodes_etcd *n)
+struct witness_end *etcd_witness_end(struct etcd_witness *n)
 {
     return &n->witness;
 }
 
 static void on_time(uv_timer_t *timer)
 {
-    struct nodes_etcd *n = timer->data;
+    struct etcd_witness *n = timer->data;
     witness_tick(&n->witness, dt_now_s());
 }
 
 /* ---- begin and end ---- */
 
-int nodes_etcd_open(struct nodes_etcd **out, uv_loop_t *loop, const struct options *o, struct member *member,
-                    const struct nodes_etcd_hooks *hooks, struct dt_error *err)
+int etcd_witness_open(struct etcd_witness **out, uv_loop_t *loop, const struct options *o, struct member *member,
+                      const struct etcd_witness_hooks *hooks, struct dt_error *err)
 {
-    struct nodes_etcd *n = dt_alloc(sizeof *n);
+    struct etcd_witness *n = dt_alloc(sizeof *n);
     struct etcd_options e = {.endpoint_count = o->etcd.endpoint_count,
                              .tls = strcmp(o->etcd.protocol, "https") == 0,
                              .cacert = o->etcd.cacert,
@@ -215,7 +215,7 @@ static void on_late(uv_timer_t *timer)
     end(timer->data);
 }
 
-void nodes_etcd_close(struct nodes_etcd *n)
+void etcd_witness_close(struct etcd_witness *n)
 {
     n->closing = true;
     if (!etcd_is_busy(n->etcd)) {

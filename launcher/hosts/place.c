@@ -1,6 +1,6 @@
 /* The address is the one that --local_addr names; else, where the endpoint is held, the
  * endpoint's own; else that of the interface on the way there. */
-#include "launcher/hosts/nodes_place.h"
+#include "launcher/hosts/place.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -24,7 +24,7 @@
 static const double name_s = 1; /* for the endpoint's name at the start; then it is looked up
                                  * beside everything else */
 
-bool nodes_is_loopback(const char *address)
+bool hosts_is_loopback(const char *address)
 {
     return address[0] == '\0' || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
@@ -93,7 +93,7 @@ static void add_unnamed(const struct options *o, struct dt_text *out)
  * trainers); ranks of `train` train the same. --dead_after as it is used, time scale and
  * --rdzv_conf included: a host that reckons with another one lets its workers live when the
  * others begin without it. */
-void nodes_digest(const struct options *o, char *out, size_t out_bytes)
+void hosts_digest(const struct options *o, char *out, size_t out_bytes)
 {
     struct dt_text job;
     dt_text_init(&job);
@@ -120,7 +120,7 @@ void nodes_digest(const struct options *o, char *out, size_t out_bytes)
 
 /* ---- the endpoint ---- */
 
-enum endpoint_choice nodes_choice(const struct options *o)
+enum endpoint_choice hosts_endpoint_choice(const struct options *o)
 {
     if (o->etcd.endpoint_count > 0) {
         return ENDPOINT_JOIN;
@@ -132,7 +132,7 @@ enum endpoint_choice nodes_choice(const struct options *o)
 }
 
 /* self->address; "" when only the first link will tell. */
-static int publish(const struct nodes_place *p, const struct options *o, struct peer_info *self, struct dt_error *err)
+static int publish(const struct hosts_place *p, const struct options *o, struct peer_info *self, struct dt_error *err)
 {
     struct lookup_list local;
     const char *warning = NULL;
@@ -147,7 +147,7 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
         if (endpoint_published(&p->endpoint, self->address, sizeof self->address, &warning, err) != 0) {
             return -1;
         }
-        bool plain = nodes_is_loopback(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
+        bool plain = hosts_is_loopback(o->master_addr) || strncmp(o->master_addr, "localhost", 9) == 0;
         if (warning != NULL && !plain && o->check_code == 0) {
             char here[LOOKUP_NAME_BYTES] = "nothing"; /* the list may be empty */
             if (p->endpoint.count > 0) {
@@ -166,7 +166,7 @@ static int publish(const struct nodes_place *p, const struct options *o, struct 
         struct dt_error ignored;
         if (endpoint_route((struct sockaddr *)&p->endpoint.addresses[i], self->address, sizeof self->address,
                            &ignored) == 0) {
-            if (o->etcd.endpoint_count == 0 || !nodes_is_loopback(self->address)) {
+            if (o->etcd.endpoint_count == 0 || !hosts_is_loopback(self->address)) {
                 return 0;
             }
             break;
@@ -215,11 +215,11 @@ static void warn_elsewhere(const struct options *o)
     }
 }
 
-int nodes_place_open(struct nodes_place *p, const struct options *o, struct peer_info *self, char *trouble,
+int hosts_place_open(struct hosts_place *p, const struct options *o, struct peer_info *self, char *trouble,
                      size_t trouble_bytes, struct dt_error *err)
 {
     struct endpoint decided = {.fd = -1, .why = "an etcd"};
-    enum endpoint_choice choice = nodes_choice(o);
+    enum endpoint_choice choice = hosts_endpoint_choice(o);
     /* a name server may know it later */
     if (lookup_within(o->master_addr, o->master_port, name_s, NULL, &p->endpoint, err) != 0) {
         p->endpoint.count = 0;

@@ -1,42 +1,42 @@
-#include "launcher/hosts/nodes_wait.h"
+#include "launcher/hosts/wait.h"
 
 #include "base/clock.h"
 
 #include <stdio.h>
 #include <string.h>
 
-bool nodes_wait_key_refused(struct nodes_wait *w, const char *why, double now_s, double time_scale)
+bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale)
 {
-    double long_s = NODES_WAIT_KEY_S / time_scale;
+    double long_s = HOSTS_WAIT_KEY_S / time_scale;
     bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 6;
     (void)snprintf(w->key, sizeof w->key, "%s", why);
     w->key_refusals++;
     w->row_refusals = follows ? w->row_refusals + 1 : 1;
     w->row_since_s = follows ? w->row_since_s : now_s;
     w->row_newest_s = now_s;
-    return w->row_refusals >= NODES_WAIT_REFUSALS && now_s - w->row_since_s >= long_s;
+    return w->row_refusals >= HOSTS_WAIT_REFUSALS && now_s - w->row_since_s >= long_s;
 }
 
-void nodes_wait_met(struct nodes_wait *w)
+void hosts_wait_met(struct hosts_wait *w)
 {
     w->trouble[0] = '\0';
     w->key_refusals = w->row_refusals = 0;
 }
 
-bool nodes_wait_is_key(const struct nodes_wait *w, const struct member *m)
+bool hosts_wait_is_key(const struct hosts_wait *w, const struct member *m)
 {
-    return w->key_refusals >= NODES_WAIT_REFUSALS && m->record.round == 0;
+    return w->key_refusals >= HOSTS_WAIT_REFUSALS && m->record.round == 0;
 }
 
 /* Why nobody answers: the newest trouble, unless that is what an endpoint does who heard our
  * wrong key too often. */
-static const char *why_of(const struct nodes_wait *w, const struct member *m)
+static const char *why_of(const struct hosts_wait *w, const struct member *m)
 {
-    return nodes_wait_is_key(w, m) ? w->key : w->trouble;
+    return hosts_wait_is_key(w, m) ? w->key : w->trouble;
 }
 
 /* The same, without the endpoint's address where that has been said just before. */
-static const char *why_at_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o)
+static const char *why_at_endpoint(const struct hosts_wait *w, const struct member *m, const struct options *o)
 {
     const char *why = why_of(w, m);
     char address[300];
@@ -48,14 +48,14 @@ static const char *why_at_endpoint(const struct nodes_wait *w, const struct memb
 }
 
 /* It may be no agent. */
-static void add_holder(const struct nodes_wait *w, const struct member *m, struct dt_text *out)
+static void add_holder(const struct hosts_wait *w, const struct member *m, struct dt_text *out)
 {
-    if (w->holder[0] != '\0' && !nodes_wait_is_key(w, m)) {
+    if (w->holder[0] != '\0' && !hosts_wait_is_key(w, m)) {
         dt_text_printf(out, "; the port is held by %s", w->holder);
     }
 }
 
-void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o,
+void hosts_wait_endpoint(const struct hosts_wait *w, const struct member *m, const struct options *o,
                          struct dt_text *out)
 {
     const char *why = why_at_endpoint(w, m, o);
@@ -66,7 +66,7 @@ void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, con
     add_holder(w, m, out);
 }
 
-void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o,
+void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, const struct options *o,
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
@@ -81,7 +81,7 @@ void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, cons
     } else if (m->wait_text[0] != '\0') {
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
     } else {
-        nodes_wait_endpoint(w, m, o, out);
+        hosts_wait_endpoint(w, m, o, out);
     }
     const char *after_address = strstr(w->denied, ": ");
     if (lost == NULL && after_address != NULL && strstr(dt_text_str(out), after_address + 2) == NULL) {
@@ -106,7 +106,7 @@ static void add_council(const struct member *m, struct dt_text *line)
     }
 }
 
-void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s,
+void hosts_wait_line(const struct hosts_wait *w, const struct member *m, const struct options *o, double free_s,
                      struct dt_text *out)
 {
     double now_s = dt_now_s(), waited_s = now_s - w->since_s;

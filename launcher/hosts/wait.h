@@ -1,15 +1,15 @@
 /* For whom a host of a job on several hosts waits, in words. */
-#ifndef DT_LAUNCHER_HOSTS_NODES_WAIT_H
-#define DT_LAUNCHER_HOSTS_NODES_WAIT_H
+#ifndef DT_LAUNCHER_HOSTS_WAIT_H
+#define DT_LAUNCHER_HOSTS_WAIT_H
 
 #include "launcher/rounds/member.h"
 #include "launcher/options/options.h"
 
-#define NODES_WAIT_REFUSALS 3 /* of so many the key is the cause */
+#define HOSTS_WAIT_REFUSALS 3 /* of so many the key is the cause */
 /* for so long refused, and by nobody else answered: the key will not get better */
-#define NODES_WAIT_KEY_S 15.0
+#define HOSTS_WAIT_KEY_S 15.0
 
-struct nodes_wait {
+struct hosts_wait {
     double since_s;    /* our node waits for a round; -1: it does not */
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
@@ -22,23 +22,23 @@ struct nodes_wait {
     double row_since_s, row_newest_s;
 };
 
-/* The endpoint refused our key. True when it has done so for long enough (NODES_WAIT_KEY_S /
+/* The endpoint refused our key. True when it has done so for long enough (HOSTS_WAIT_KEY_S /
  * time_scale) that nothing else can be the cause. */
-bool nodes_wait_key_refused(struct nodes_wait *w, const char *why, double now_s, double time_scale);
+bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale);
 /* Another agent was met. */
-void nodes_wait_met(struct nodes_wait *w);
+void hosts_wait_met(struct hosts_wait *w);
 /* Appends what is wrong at the endpoint. */
-void nodes_wait_endpoint(const struct nodes_wait *w, const struct member *m, const struct options *o,
+void hosts_wait_endpoint(const struct hosts_wait *w, const struct member *m, const struct options *o,
                          struct dt_text *out);
 /* The job that cannot begin ends with DT_EXIT_USAGE: whoever starts the same again finds the
  * same. */
-bool nodes_wait_is_key(const struct nodes_wait *w, const struct member *m);
+bool hosts_wait_is_key(const struct hosts_wait *w, const struct member *m);
 /* Appends the line that a wait is told with every few seconds. free_s: when the witness lets
  * another run begin; 0: nothing is known of that. */
-void nodes_wait_line(const struct nodes_wait *w, const struct member *m, const struct options *o, double free_s,
+void hosts_wait_line(const struct hosts_wait *w, const struct member *m, const struct options *o, double free_s,
                      struct dt_text *out);
 /* Appends why the job ends without having begun another round. */
-void nodes_wait_too_few(const struct nodes_wait *w, const struct member *m, const struct options *o,
+void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, const struct options *o,
                         struct dt_text *out);
 
 #endif
