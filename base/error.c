@@ -11,6 +11,15 @@ enum dt_status dt_status_of(long number)
     return number > DT_OK && number <= DT_USAGE ? (enum dt_status)number : DT_INTERNAL;
 }
 
+uint32_t dt_digest(const char *text)
+{
+    uint32_t digest = 2166136261u; /* FNV-1a */
+    for (; *text != '\0'; text++) {
+        digest = (digest ^ (unsigned char)*text) * 16777619u;
+    }
+    return digest;
+}
+
 int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_list args)
 {
     if (err == NULL) {
@@ -23,6 +32,7 @@ int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_l
     dt_text_make_visible(err->text, sizeof err->text); /* names of files, tensors and peers are
                                                         * in it, and it goes to terminals and
                                                         * logs */
+    err->digest = dt_digest(err->text);
     return -1;
 }
 

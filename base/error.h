@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum dt_status {
     DT_OK = 0,
@@ -64,9 +65,14 @@ struct dt_error {
     enum dt_status status;
     struct dt_blame blame;
     unsigned device; /* enum dt_device_words */
+    uint32_t digest; /* of the text before anything was put before or behind it: what happened,
+                      * whoever it happened to */
     char text[512]; /* no newline, nothing that a terminal does not show (base/text.h); `where:
                      * what: cause; do this` */
 };
+
+/* A number that the same texts share, and others hardly. */
+uint32_t dt_digest(const char *text);
 
 /* Sets status and text, and blames nobody (err may be null). Returns -1, so that callers can `return dt_fail(...)`. */
 int dt_fail(struct dt_error *err, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

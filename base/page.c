@@ -99,6 +99,7 @@ static void look_at_cause(const struct dt_page *page, struct dt_error *out)
                              page->cause_teller, page->cause_host};
     text(out->text, page->note, sizeof out->text);
     out->status = out->text[0] != '\0' ? dt_status_of(page->cause_status) : DT_OK;
+    out->digest = page->cause_digest;
     out->blame = dt_blame_valid(&blame) ? blame : (struct dt_blame){0};
 }
 
@@ -217,6 +218,7 @@ void dt_page_set_cause(struct dt_page *page, const struct dt_error *why)
     _Static_assert(sizeof page->note == sizeof why->text, "a text of one is a text of the other");
     memcpy(page->note, why->text, sizeof page->note);
     page->note[sizeof page->note - 1] = '\0';
+    page->cause_digest = why->digest;
     page->cause_status = (int32_t)why->status;
     page->cause_fault = (int32_t)why->blame.fault;
     page->cause_rank = why->blame.rank;

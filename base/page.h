@@ -72,7 +72,8 @@ struct dt_page {
     _Atomic double ready_s; /* when it was first ready for the others: store and communicators
                              * are open; 0: not yet */
     struct dt_page_gpu gpu;
-    /* of `note`, as numbers: enum dt_status, and struct dt_blame */
+    /* of `note`, as numbers: enum dt_status, struct dt_blame, the digest */
+    uint32_t cause_digest;
     int32_t cause_status, cause_fault, cause_rank, cause_told, cause_teller, cause_host;
 };
 

@@ -5,6 +5,7 @@
 #ifndef DT_LAUNCHER_HOSTS_HOSTS_H
 #define DT_LAUNCHER_HOSTS_HOSTS_H
 
+#include "launcher/output/cause.h"
 #include "launcher/rounds/coordinator.h"
 #include "launcher/options/options.h"
 #include "launcher/store/store_server.h"
@@ -43,8 +44,9 @@ struct hosts_view { /* what is known on this host now */
     const char *address;        /* where others reach this host, numeric; null: not known */
 };
 
-struct hosts_cause {  /* why a round ended */
-    const char *text; /* null: not known on this host; valid until the loop runs on */
+struct hosts_cause {           /* why a round ended; valid until the loop runs on */
+    const struct cause *cause; /* null: not known on this host */
+    const char *text;          /* the same for people; null: not known */
     bool weak;        /* no more than that a worker lost its peers */
     bool failed;      /* it costs a restart */
     bool said;        /* people have been told */

@@ -82,7 +82,7 @@ static void on_etcd_moved(void *user)
 static void on_etcd_trouble(void *user, const char *why)
 {
     struct several *s = user;
-    (void)snprintf(s->wait.trouble, sizeof s->wait.trouble, "%s", why != NULL ? why : "");
+    hosts_wait_trouble(&s->wait, why != NULL ? why : "", 0);
 }
 
 static void on_forsaken(void *user, uint64_t peer, enum knock_end end)
@@ -230,9 +230,12 @@ static struct hosts_cause cause(const struct hosts *h, int round)
     if (c == NULL) {
         return (struct hosts_cause){0};
     }
-    bool weak = c->kind == CAUSE_PEER;
-    return (struct hosts_cause){
-        .text = c->text, .weak = weak, .failed = weak || c->kind == CAUSE_FAILED, .said = c->said};
+    bool weak = c->cause.kind == CAUSE_PEER;
+    return (struct hosts_cause){.cause = &c->cause,
+                                .text = c->text,
+                                .weak = weak,
+                                .failed = weak || c->cause.kind == CAUSE_FAILED,
+                                .said = c->said};
 }
 
 static bool gather(struct hosts *h)

@@ -149,12 +149,13 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     bool refused = err->status == DT_INVALID || err->status == DT_IN_USE;
     /* the endpoint that we hold is in no trouble */
     if (peer == 0 && (!s->place.hosts || refused)) {
-        (void)snprintf(s->wait.trouble, sizeof s->wait.trouble, "%s", err->text);
+        hosts_wait_trouble(&s->wait, err->text, err->digest);
         bool sure =
             err->status == DT_INVALID && hosts_wait_key_refused(&s->wait, err->text, dt_now_s(), s->base.o->time_scale);
         bool denied = refused && strcmp(s->wait.trouble, s->wait.denied) != 0;
         if (denied) { /* waiting will hardly help */
             memcpy(s->wait.denied, s->wait.trouble, sizeof s->wait.denied);
+            s->wait.denied_digest = err->digest;
             several_say(s->wait.trouble);
         } else if (s->place.endpoint.count == 0 && !s->told_name &&
                    dt_now_s() - s->open_s >= name_line_s / s->base.o->time_scale) {
@@ -199,7 +200,7 @@ void several_claimed(void *user, int fd, const struct lookup_list *list)
     struct peer_info *self = &s->member.options.self;
     s->place.endpoint = *list;
     s->place.hosts = true;
-    s->wait.trouble[0] = '\0'; /* was with the endpoint of somebody else */
+    hosts_wait_trouble(&s->wait, "", 0); /* was with the endpoint of somebody else */
     self->port = s->base.o->master_port;
     link_set_port(s->link, self->port);
     if (self->address[0] == '\0') {

@@ -17,9 +17,15 @@ bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s,
     return w->row_refusals >= HOSTS_WAIT_REFUSALS && now_s - w->row_since_s >= long_s;
 }
 
+void hosts_wait_trouble(struct hosts_wait *w, const char *text, uint32_t digest)
+{
+    (void)snprintf(w->trouble, sizeof w->trouble, "%s", text);
+    w->trouble_digest = digest;
+}
+
 void hosts_wait_met(struct hosts_wait *w)
 {
-    w->trouble[0] = '\0';
+    hosts_wait_trouble(w, "", 0);
     w->key_refusals = w->row_refusals = 0;
 }
 
@@ -70,11 +76,13 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
+    bool newest_said = false; /* the newest trouble is in `out` */
     if (m->coordinator != NULL) {
         const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count,
                        o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
+        newest_said = !hosts_wait_is_key(w, m);
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
         }
@@ -82,14 +90,14 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
     } else {
         hosts_wait_endpoint(w, m, o, out);
+        newest_said = !hosts_wait_is_key(w, m);
     }
-    const char *after_address = strstr(w->denied, ": ");
-    if (lost == NULL && after_address != NULL && strstr(dt_text_str(out), after_address + 2) == NULL) {
+    bool denial_said = newest_said && w->trouble_digest == w->denied_digest;
+    if (lost == NULL && w->denied[0] != '\0' && !denial_said) {
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
-        /* what was to come next is past */
-        size_t size = lost->kind == CAUSE_HOST ? strcspn(lost->text, ";") : strlen(lost->text);
-        dt_text_printf(out, "; first cause: round %d ended: %.*s", lost->round, (int)size, lost->text);
+        dt_text_printf(out, "; first cause: round %d ended: ", lost->round);
+        cause_add_line(&lost->cause, out); /* what was to come next is past */
     } else if (lost != NULL) {
         dt_text_printf(out, "; cause: %s", lost->text);
     }

@@ -13,6 +13,7 @@ struct hosts_wait {
     double since_s;    /* our node waits for a round; -1: it does not */
     char trouble[256]; /* why the endpoint cannot be reached, newest */
     char denied[256];  /* what cannot get better by itself, and has been said; or "" */
+    uint32_t trouble_digest, denied_digest; /* the same, whatever address it came from */
     char key[256];     /* newest refusal that counts in key_refusals */
     char holder[160];  /* who has the endpoint's port, when that is on this host; or "" */
     int key_refusals;  /* by the endpoint, since another agent was met: that a key differs, or
@@ -25,6 +26,8 @@ struct hosts_wait {
 /* The endpoint refused our key. True when it has done so for long enough (HOSTS_WAIT_KEY_S /
  * time_scale) that nothing else can be the cause. */
 bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale);
+/* Why the endpoint cannot be reached now, "" for none; digest: of what happened, 0 where that is not known. */
+void hosts_wait_trouble(struct hosts_wait *w, const char *text, uint32_t digest);
 /* Another agent was met. */
 void hosts_wait_met(struct hosts_wait *w);
 /* Appends what is wrong at the endpoint. */

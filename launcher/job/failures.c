@@ -13,9 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* of a cause; the rest may have been cut off where it was passed on */
-#define TOLD_BYTES ((size_t)300)
-#define TOLD_LEAST_BYTES ((size_t)24) /* fewer may be anybody's */
 #define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
 
 /* The number behind `key` ("": at the beginning) in a file of our memory control group, or of
@@ -92,22 +89,10 @@ static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t s
     return true;
 }
 
-/* The rank that a note is about ("rank 3: checkpoint ..."), or -1; *rest is what it says of it. */
-static int rank_named(const char *note, const char **rest)
-{
-    int rank = -1, size = 0;
-    *rest = note;
-    if (sscanf(note, "rank %d: %n", &rank, &size) != 1 || size == 0) {
-        return -1;
-    }
-    *rest = note + size;
-    return rank;
-}
-
 /* Words that say more than the exit code does, or nothing; and whether it was for memory. note:
- * of whoever ended it; own: its own. */
-static void write_note(const struct failures *f, const struct worker *one, const char *note, const char *own,
-                       struct report_failure *x)
+ * of whoever ended it; own: its own, on its page. */
+static void write_note(const struct failures *f, const struct worker *one, const char *note,
+                       const struct dt_error *own, struct report_failure *x)
 {
     char signal_name[32], *out = x->note;
     size_t size = sizeof x->note;
@@ -115,8 +100,11 @@ static void write_note(const struct failures *f, const struct worker *one, const
     int code = x->exit_code;
     if (note != NULL && note[0] != 0) {
         (void)snprintf(out, size, "%s", note);
-    } else if (own[0] != 0) {
-        (void)snprintf(out, size, "%s", own);
+    } else if (own->text[0] != 0) {
+        (void)snprintf(out, size, "%s", own->text);
+        x->status = own->status;
+        x->blame = own->blame;
+        x->digest = own->digest;
     } else if (code == -SIGKILL && !x->stopped_by_us && f->oom_before >= 0 && oom_kills() > f->oom_before) {
         double limit = failures_memory_limit_bytes();
         double peak = group_number("memory.peak", "memory.max_usage_in_bytes", "", false);
@@ -154,7 +142,8 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
     x->stopped_by_us = ended_by_us;
     x->step = page.step;
     (void)snprintf(x->host, sizeof x->host, "%s", f->host);
-    write_note(f, one, note, page.note, x);
+    write_note(f, one, note, &page.cause, x);
+    x->digest = x->digest != 0 ? x->digest : dt_digest(x->note);
 }
 
 void failures_progress(struct failures *f, const struct workers *w)
@@ -167,18 +156,24 @@ void failures_progress(struct failures *f, const struct workers *w)
     }
 }
 
+static bool is_named(const struct report_failure *x)
+{
+    return x->blame.fault == DT_FAULT_FAILED;
+}
+
+/* It says by itself why it ended, and not only that it was told to. */
+static bool has_own_words(const struct report_failure *x)
+{
+    return x->note[0] != '\0' && x->blame.told == DT_TOLD_NOT && x->status != DT_STOPPED;
+}
+
 /* All ranks end with the error of one, in the same words. When that one is here it is the cause,
  * and the others merely followed: also when it was the last to end, and was told to by then. Of
  * one on another host we know what its followers say. */
 static void follow(struct failures *f, struct report_failure *x)
 {
-    const char *rest = x->note;
-    int named = x->exit_code == DT_EXIT_TEMPORARY ? -1 : rank_named(x->note, &rest);
+    int named = x->exit_code != DT_EXIT_TEMPORARY && is_named(x) && x->blame.rank != x->rank ? x->blame.rank : -1;
     x->follows = -1;
-    if (named == x->rank) { /* the line says already who it is */
-        memmove(x->note, rest, strlen(rest) + 1);
-        return;
-    }
     for (int i = 0; named >= 0 && i < f->count; i++) {
         struct report_failure *cause = &f->list[i];
         if (cause->rank == named) {
@@ -186,71 +181,60 @@ static void follow(struct failures *f, struct report_failure *x)
                 cause->stopped_by_us = false;
                 cause->exit_code = x->exit_code; /* its own would have been the same, had it not
                                                   * been told to end */
-                (void)snprintf(cause->note, sizeof cause->note, "%s", rest);
+                (void)snprintf(cause->note, sizeof cause->note, "%s", x->note);
+                cause->blame = (struct dt_blame){0};
+                cause->digest = x->digest;
             }
             x->stopped_by_us = true;
             (void)snprintf(x->note, sizeof x->note, "failed because rank %d did", named);
+            x->blame = (struct dt_blame){0};
+            x->status = DT_STOPPED;
+            x->digest = dt_digest(x->note);
             return;
         }
     }
     x->follows = named;
 }
 
-/* "rank 1 aborted ...", "rank 1: the connection ended": who a rank lost; -1: it says nothing of
- * another one. */
-static int rank_lost(const struct report_failure *x)
-{
-    int rank = -1;
-    return sscanf(x->note, "rank %d", &rank) == 1 && rank != x->rank ? rank : -1;
-}
-
-/* Who merely lost a rank is not the cause when that rank is here, too, and has words of its own:
- * that its GPU failed, say. It may take longer to end. */
+/* A rank that merely lost another one is not the cause when that one is here, too, and has words of
+ * its own: that its GPU failed, say. It may take longer to end. */
 static void yield(struct failures *f, struct report_failure *x)
 {
-    int lost = x->exit_code == DT_EXIT_TEMPORARY ? rank_lost(x) : -1;
+    int lost = x->exit_code == DT_EXIT_TEMPORARY && x->blame.fault == DT_FAULT_LOST && x->blame.rank != x->rank
+                   ? x->blame.rank
+                   : -1;
     for (int i = 0; lost >= 0 && i < f->count; i++) {
         struct report_failure *cause = &f->list[i];
-        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && cause->note[0] != '\0' &&
-            strncmp(cause->note, "rank ", 5) != 0) {
+        if (cause->rank == lost && cause->exit_code == DT_EXIT_TEMPORARY && has_own_words(cause) &&
+            cause->blame.fault == DT_FAULT_OWN) {
             cause->stopped_by_us = false;
             x->stopped_by_us = true;
         }
     }
 }
 
-/* Are these its own words that others repeat? Before them each says where it was itself. */
-static bool is_origin(const struct report_failure *x, const char *text, size_t heard)
+/* A rank of ours told others what is in `heard`: it failed by itself. */
+static bool own_up(struct failures *f, const struct dt_blame *heard)
 {
-    const char *words = report_heard(x->note) == 0 ? x->note : "";
-    for (size_t size; (size = strnlen(words, TOLD_BYTES)) >= TOLD_LEAST_BYTES; words += 2) {
-        if (memmem(text, heard, words, size) != NULL) {
-            return true;
-        }
-        words = strstr(words, ": ");
-        if (words == NULL) {
-            return false;
-        }
-    }
-    return false;
-}
-
-bool failures_own_up(struct failures *f, const char *cause)
-{
-    size_t heard = cause != NULL ? report_heard(cause) : 0;
-    for (int i = 0; heard > 0 && i < f->count; i++) {
-        if (is_origin(&f->list[i], cause, heard)) {
-            f->list[i].stopped_by_us = false; /* it was on its way out when it was told to end */
+    for (int i = 0; heard->told != DT_TOLD_NOT && i < f->count; i++) {
+        struct report_failure *x = &f->list[i];
+        if (x->rank == heard->teller && has_own_words(x)) {
+            x->stopped_by_us = false; /* it was on its way out when it was told to end */
             return true;
         }
     }
     return false;
 }
 
-/* Who was told by a rank that is here, too, is not the cause. */
+bool failures_own_up(struct failures *f, const struct cause *cause)
+{
+    return cause != NULL && own_up(f, &cause->blame);
+}
+
+/* A rank that was told by one that is here, too, is not the cause. */
 static void give_back(struct failures *f, struct report_failure *x)
 {
-    x->stopped_by_us = failures_own_up(f, x->note) || x->stopped_by_us;
+    x->stopped_by_us = own_up(f, &x->blame) || x->stopped_by_us;
 }
 
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user,

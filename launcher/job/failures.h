@@ -35,7 +35,8 @@ void failures_settle(struct failures *f, const char *(*error_file)(void *user, i
 /* When they have settled: forgets those that we ended, for a cause that is none of theirs. */
 void failures_keep_own(struct failures *f);
 /* The cause that is known of the round may be what a rank elsewhere was told by one of ours:
- * then that one failed by itself, also when it was told to end meanwhile. False: it is not. */
-bool failures_own_up(struct failures *f, const char *cause);
+ * then that one failed by itself, also when it was told to end meanwhile. False: it is not.
+ * cause: may be null. */
+bool failures_own_up(struct failures *f, const struct cause *cause);
 
 #endif

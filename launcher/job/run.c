@@ -188,7 +188,7 @@ static void do_one(struct run *r, enum agent_do what)
                       .role = r->o->role,
                       .failure = r->agent.failure,
                       .code = r->agent.failure_code};
-    char *why = NULL;
+    struct cause cause;
     switch (what) {
     case AGENT_DO_SPAWN:
         run_spawn(r);
@@ -222,7 +222,7 @@ static void do_one(struct run *r, enum agent_do what)
         r->told_failed = true;
         e.kind = EVENT_FAILED;
         failures_progress(&r->failures, &r->workers);
-        why = run_first_failure(r, &e);
+        run_first_failure(r, &e, &cause);
         e.step = r->failures.step;
         e.saved_step = r->failures.saved_step;
         break;
@@ -250,7 +250,6 @@ static void do_one(struct run *r, enum agent_do what)
         e.saved = agent_has_saved(&r->agent);
         hosts_tell(r->hosts, &e);
     }
-    free(why);
 }
 
 /* A worker failed by itself while the round was being ended because of others: they may only
@@ -262,12 +261,12 @@ static void tell_late_failure(struct run *r)
     if (r->told_failed || r->agent.stop_wanted || r->agent.verdict || r->failures.count == 0) {
         return;
     }
-    bool told_others = failures_own_up(&r->failures, hosts_cause(r->hosts, r->place.round).text);
-    char *why = run_first_failure(r, &e);
+    struct cause cause;
+    bool told_others = failures_own_up(&r->failures, hosts_cause(r->hosts, r->place.round).cause);
+    run_first_failure(r, &e, &cause);
     if ((!e.weak || told_others) && !r->failures.list[r->failures.root].stopped_by_us) {
         hosts_tell(r->hosts, &e);
     }
-    free(why);
 }
 
 void run_drain(struct run *r)

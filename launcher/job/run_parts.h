@@ -142,7 +142,7 @@ void run_open_timers(struct run *r);
 void run_event(struct run *r, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* What is known of the round's first failure, for the coordinator: weak, out_of_memory, at_step,
  * and why, which the caller frees. */
-char *run_first_failure(struct run *r, struct event *e);
+void run_first_failure(struct run *r, struct event *e, struct cause *out);
 /* All workers of a failed round have ended: one cause line and what happens next, or the whole
  * report when this was the end. */
 void run_say_cause(struct run *r);

@@ -57,21 +57,18 @@ static bool is_permanent(const struct run *r)
 static bool is_weak(const struct run *r, const struct report_failure *root)
 {
     return r->agent.options.bundled &&
-           (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || report_heard(root->note) > 0);
+           (root->exit_code == DT_EXIT_TEMPORARY || root->follows >= 0 || root->blame.told != DT_TOLD_NOT);
 }
 
-/* A rank of ours that has not ended yet is the cause of this failure: its name goes before its
- * words. */
+/* A rank of ours that has not ended yet is the cause of this failure, in whose words it ended. */
 static void name_the_cause(const struct run *r, struct report_failure *x)
 {
     int local_rank = x->follows - r->place.rank;
-    const char *words = strstr(x->note, ": ");
-    if (x->follows >= 0 && local_rank >= 0 && local_rank < r->workers.count && words != NULL) {
+    if (x->follows >= 0 && local_rank >= 0 && local_rank < r->workers.count) {
         x->rank = x->follows;
         x->local_rank = local_rank;
         x->pid = r->workers.list[local_rank].pid;
         x->follows = -1;
-        memmove(x->note, words + 2, strlen(words + 2) + 1);
     }
 }
 
@@ -99,16 +96,19 @@ static const char *forbids_restart(const struct run *r, const struct report_fail
     return NULL;
 }
 
-char *run_first_failure(struct run *r, struct event *e)
+void run_first_failure(struct run *r, struct event *e, struct cause *out)
 {
     struct failures *f = &r->failures;
+    e->cause = out;
     if (f->count == 0) {
-        char *no_start = dt_strdup(r->no_start);
-        e->why = no_start;
-        return no_start;
+        *out = (struct cause){.kind = r->no_start[0] != '\0' ? CAUSE_FAILED : CAUSE_NONE,
+                              .rank = -1,
+                              .step = -1,
+                              .digest = dt_digest(r->no_start),
+                              .whole = true};
+        (void)snprintf(out->words, sizeof out->words, "%s", r->no_start);
+        return;
     }
-    struct dt_text line;
-    dt_text_init(&line);
     failures_settle(f, error_file_of, r, r->agent.options.bundled);
     struct report_failure root = f->list[f->root]; /* borrows its texts */
     name_the_cause(r, &root);
@@ -118,11 +118,7 @@ char *run_first_failure(struct run *r, struct event *e)
     if (r->told_failed) { /* once a round */
         note_memory(r, &root);
     }
-    report_cause(&root, 1, 0, &line);
-    char *text = dt_strdup(dt_text_str(&line) + strlen("dtrun: "));
-    dt_text_clear(&line);
-    e->why = text;
-    return text;
+    report_to_cause(&root, e->weak ? CAUSE_PEER : CAUSE_FAILED, out);
 }
 
 /* The same words for whoever reads events.jsonl. */
@@ -174,7 +170,7 @@ static bool say_cause_elsewhere(struct run *r)
         return true;
     }
     /* else it is by the rank that has told ours */
-    bool weak = cause.weak && (told || report_heard(root->note) == 0 || report_heard(cause.text) > 0);
+    bool weak = cause.weak && (told || root->blame.told == DT_TOLD_NOT || cause_is_heard(cause.cause));
     /* somebody asked for it: run_say_end */
     if (told && cause.text == NULL && r->agent.stop_wanted) {
         return true;
@@ -467,18 +463,6 @@ static const char *what_stays(const struct run *r, char *out, size_t out_bytes)
     return out;
 }
 
-/* What a cause line says of a worker's end, without which worker it was, nor which rank of a
- * communicator. */
-static const char *without_name(const char *cause)
-{
-    const char *words = strstr(cause, "): "), *place = strstr(cause, ", rank ");
-    int rank, ranks, size = 0;
-    if (place != NULL && sscanf(place, ", rank %d of %d: %n", &rank, &ranks, &size) == 2 && size > 0) {
-        return place + size;
-    }
-    return words != NULL ? words : cause;
-}
-
 /* Workers of two hosts failed at about the same time, and ours was said: the job ends because of
  * the first one, by whoever leads. The same words about another rank would explain nothing. */
 static void say_first(const struct run *r)
@@ -489,13 +473,11 @@ static void say_first(const struct run *r)
     if (!own_said || !cause.failed || cause.weak) {
         return;
     }
-    struct dt_text own;
-    dt_text_init(&own);
-    report_cause(&f->list[f->root], 1, 0, &own);
-    if (strcmp(without_name(dt_text_str(&own)), without_name(cause.text)) != 0) {
+    struct cause own;
+    report_to_cause(&f->list[f->root], CAUSE_FAILED, &own);
+    if (!cause_alike(&own, cause.cause)) {
         console_say("dtrun: the first failure of the job: %s\n", cause.text);
     }
-    dt_text_clear(&own);
 }
 
 void run_say_end(const struct run *r)

@@ -208,17 +208,6 @@ static bool is_sooner(const struct report_failure *a, const struct report_failur
     return a_s < b_s;
 }
 
-size_t report_heard(const char *text)
-{
-    static const char *const ways[] = {" (told by host ", " (noticed by rank "};
-    size_t heard = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        const char *at = strstr(text, ways[i]);
-        heard = at != NULL && (heard == 0 || (size_t)(at - text) < heard) ? (size_t)(at - text) : heard;
-    }
-    return heard;
-}
-
 /* A worker that we stopped is the first cause only when its own file says that it had failed
  * before everybody else: it was still shutting down when a peer's death was seen. */
 int report_root(const struct report_failure *f, int count)
@@ -256,40 +245,40 @@ const char *report_signal_name(int number, char *buffer, size_t size)
     return buffer;
 }
 
-/* What happened to one worker, in words. */
-static void add_what(const struct report_failure *f, struct dt_text *out)
+void report_to_cause(const struct report_failure *f, enum cause_kind kind, struct cause *out)
 {
-    char name[32];
-    const char *words = f->note[0] != '\0' ? f->note : f->message;
-    if (f->exit_code <= 0 && f->note[0] != '\0') {
-        add_safe(out, f->note, sizeof f->note, NULL);
-        return;
+    struct dt_text safe;
+    bool noted = f->note[0] != '\0';
+    *out = (struct cause){.kind = kind,
+                          .rank = f->rank,
+                          .local_rank = f->local_rank,
+                          .pid = f->pid,
+                          .exit_code = f->exit_code,
+                          .stopped_by_us = f->stopped_by_us,
+                          .step = f->step,
+                          .blame = f->blame,
+                          .digest = f->digest,
+                          .whole = noted && f->exit_code <= 0};
+    dt_text_init(&safe);
+    add_safe(&safe, f->host, sizeof f->host, NULL);
+    (void)snprintf(out->host, sizeof out->host, "%s", dt_text_str(&safe));
+    dt_text_reset(&safe);
+    if (noted || f->message != NULL) {
+        add_safe(&safe, noted ? f->note : f->message, noted ? sizeof f->note : 300, NULL);
     }
-    if (f->stopped_by_us && words != NULL && words[0] != '\0') { /* and took its time to end */
-        dt_text_puts(out, "failed");
-    } else if (f->exit_code < 0) {
-        dt_text_printf(out, "killed by signal %d (%s)", -f->exit_code,
-                       report_signal_name(-f->exit_code, name, sizeof name));
-    } else {
-        dt_text_printf(out, "exit code %d", f->exit_code);
+    (void)snprintf(out->words, sizeof out->words, "%s", dt_text_str(&safe));
+    if (!noted && f->message != NULL) {
+        out->digest = dt_digest(f->message);
     }
-    if (words != NULL && words[0] != '\0') {
-        dt_text_puts(out, ": ");
-        add_safe(out, words, words == f->note ? sizeof f->note : 300, NULL);
-    }
+    dt_text_clear(&safe);
 }
 
 void report_cause(const struct report_failure *f, int count, int root, struct dt_text *out)
 {
-    const struct report_failure *r = &f[root];
+    struct cause cause;
+    report_to_cause(&f[root], CAUSE_FAILED, &cause);
     dt_text_puts(out, "dtrun: ");
-    if (r->host[0] != '\0') {
-        dt_text_puts(out, "host ");
-        add_safe(out, r->host, sizeof r->host, NULL);
-        dt_text_puts(out, " ");
-    }
-    dt_text_printf(out, "rank %d (local %d, pid %ld): ", r->rank, r->local_rank, (long)r->pid);
-    add_what(r, out);
+    cause_add_line(&cause, out);
     int stopped = 0;
     int failed = 0;
     for (int i = 0; i < count; i++) {
@@ -327,7 +316,8 @@ static void add_block(const struct report_failure *f, int index, bool said, stru
     } else if (f->note[0] != '\0' && said) {
         dt_text_puts(out, "none left; the first line says what happened");
     } else if (f->note[0] != '\0') {
-        add_safe(out, f->note, sizeof f->note, "  ");
+        char words[DT_WORDS_BYTES];
+        add_safe(out, dt_blame_words(&f->blame, f->note, f->rank, words, sizeof words), sizeof words, "  ");
     } else if (f->exit_code < 0) {
         dt_text_printf(out, "Signal %d (%s) received by PID %ld", -f->exit_code,
                        report_signal_name(-f->exit_code, name, sizeof name), (long)f->pid);
@@ -381,7 +371,7 @@ void report_write(const struct report_failure *f, int count, int root, const str
                        c->tail[strlen(c->tail) - 1] == '\n' ? "" : "\n");
     }
     for (int i = 0; i < count; i++) {
-        add_block(&f[i], i, strcmp(f[i].note, f[root].note) == 0, i == root ? &first : &others);
+        add_block(&f[i], i, i == root || (f[i].digest != 0 && f[i].digest == f[root].digest), i == root ? &first : &others);
     }
     add_safe(&title, c->title, 4096, NULL);
     dt_text_puts(&title, " FAILED");
@@ -467,9 +457,11 @@ int report_event(const char *path, const char *event, const char *fields, struct
 
 void report_event_failure(const struct report_failure *f, struct dt_text *out)
 {
+    struct cause data;
     struct dt_text cause;
     dt_text_init(&cause);
-    add_what(f, &cause);
+    report_to_cause(f, CAUSE_FAILED, &data);
+    cause_add_what(&data, &cause);
     dt_text_printf(out,
                    "\"rank\":%d,\"local_rank\":%d,\"pid\":%ld,\"exit_code\":%d,\"stopped_by_us\":%s,\"host\":", f->rank,
                    f->local_rank, (long)f->pid, f->exit_code, f->stopped_by_us ? "true" : "false");

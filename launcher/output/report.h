@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/output/cause.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -21,6 +22,9 @@ struct report_failure {
                          * with its own */
     int64_t step;       /* in which it ended; -1: before the first, or unknown */
     char host[256];
+    enum dt_status status; /* of a note from the page; else DT_OK */
+    struct dt_blame blame; /* of the note */
+    uint32_t digest;       /* of what happened, as struct cause has it */
     char note[512]; /* cause in words when somebody knows better than the code: the page's note,
                      * "out of memory ...", "no pulse for 60.0 s in all_reduce 17"; empty
                      * otherwise */
@@ -43,13 +47,11 @@ void report_read_error_file(struct report_failure *f, const char *path);
  * where there is one, in whole seconds; on a tie by when the file was written, or the end
  * noticed; then the earlier recorded). -1 when count is 0. */
 int report_root(const struct report_failure *f, int count);
-/* A rank that ends with what another one has told it says so: "... (told by host 1)", "...
- * (noticed by rank 2)". How many bytes of the text are that other one's words; 0: all are its
- * own. */
-size_t report_heard(const char *text);
 /* "SIGKILL" for 9, "SIGRTMIN+1" ..., "signal 99". */
 const char *report_signal_name(int number, char *buffer, size_t size);
 
+/* The failure as other hosts are told it. */
+void report_to_cause(const struct report_failure *f, enum cause_kind kind, struct cause *out);
 /* The cause line, without newline: "dtrun: host b rank 5 (local 1, pid 4242): killed by signal 9
  * (SIGKILL); 3 other ranks stopped because of it". The caller may append "; restarting (1 of 3
  * used)". */

@@ -166,9 +166,9 @@ static void on_beat(struct member *m, uint64_t peer, const struct message *in, d
 /* Our round is over without its leader; run.c says so with the workers' end, when there are any. */
 static void tell_loss(struct member *m, const char *text)
 {
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, "");
     if (m->waiting) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, "", set);
     }
 }
 
@@ -386,7 +386,7 @@ void member_message(struct member *m, uint64_t peer, const struct message *in, d
         break;
     case MESSAGE_CAUSE:
         if (m->role == MEMBER_FOLLOWING && peer == m->leader) {
-            member_set_cause(m, in->round, (enum cause_kind)in->count, in->text);
+            (void)member_set_cause(m, in->round, &in->cause);
         }
         break;
     case MESSAGE_YIELD:

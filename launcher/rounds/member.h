@@ -141,10 +141,10 @@ struct member_pair { /* of followers in a round that is to begin */
 };
 struct member_cause { /* why a round ended, for people */
     int round;
-    enum cause_kind kind;
     bool said; /* to people, by us */
     bool past; /* of a run that we gave up */
-    char text[512];
+    struct cause cause;
+    char text[1024]; /* for people, with what comes of it */
 };
 struct member_past {
     struct record record;

@@ -119,14 +119,14 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
     for (int i = 0; i < c->node_count; i++) {
         stay += !c->nodes[i].leaving;
     }
-    char text[256];
-    (void)snprintf(text, sizeof text, "host %s (pid %d): %s; going on with %d of %d hosts (minimum %d)",
-                   who != NULL ? who->host : "?", who != NULL ? who->pid : 0,
-                   pause != NULL ? "was asked to stop: all save, then it leaves" : "left", stay, c->options.nodes_max,
+    char text[256], next[CAUSE_NEXT_BYTES];
+    (void)snprintf(text, sizeof text, "host %s (pid %d): %s", who != NULL ? who->host : "?",
+                   who != NULL ? who->pid : 0, pause != NULL ? "was asked to stop: all save, then it leaves" : "left");
+    (void)snprintf(next, sizeof next, "going on with %d of %d hosts (minimum %d)", stay, c->options.nodes_max,
                    c->options.nodes_min);
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, next);
     if (p != NULL) {
-        p->leave_told = strcmp(m->cause.text, text) == 0;
+        p->leave_told = set;
     }
 }
 
@@ -136,7 +136,7 @@ static void tell_joining(struct member *m, int node)
     char text[128];
     const struct peer_info *who = member_info_of_node(m, node);
     (void)snprintf(text, sizeof text, "host %s joins", who != NULL ? who->host : "?");
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    (void)member_set_host_cause(m, text, "");
 }
 
 /* A new round: who never was in one may have another order now. */
@@ -214,8 +214,8 @@ void member_lead_step(struct member *m, const struct event *e, double now_s)
 
 static void note_failure(struct member *m, const struct event *e)
 {
-    if (e->kind == EVENT_FAILED && e->why != NULL && e->round == m->record.round) {
-        member_set_cause(m, e->round, e->weak ? CAUSE_PEER : CAUSE_FAILED, e->why);
+    if (e->kind == EVENT_FAILED && e->cause != NULL && e->round == m->record.round) {
+        (void)member_set_cause(m, e->round, e->cause);
     }
 }
 
@@ -275,15 +275,13 @@ void member_on_leading(struct member *m, struct member_peer *p, const struct mes
  * is known when we have a leader again, or lead on. */
 static void tell_sleep(struct member *m, bool ends, double slept_s)
 {
+    static const char next[] = "the other hosts may have gone on without it";
     char text[256];
-    (void)snprintf(text, sizeof text,
-                   "host %s (pid %d): was stopped or asleep for %.1f s; the other hosts may have gone on without it",
-                   m->options.self.host, m->options.self.pid, slept_s);
-    if (ends) {
-        member_set_cause(m, m->record.round, CAUSE_HOST, text);
-    }
+    (void)snprintf(text, sizeof text, "host %s (pid %d): was stopped or asleep for %.1f s", m->options.self.host,
+                   m->options.self.pid, slept_s);
+    bool set = ends && member_set_host_cause(m, text, next);
     if (m->waiting && !m->sleep_told) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, next, set);
         m->sleep_told = true;
     }
 }
@@ -294,7 +292,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     const struct coordinator *c = m->coordinator;
     bool doubted = coordinator_doubts(c, gone->node); /* a worker lost its peers before we lost
                                                        * their host */
-    char text[512];
+    char text[512], next[CAUSE_NEXT_BYTES] = "";
     double slept_s = member_slept_s(m, now_s);
     if (slept_s > 0 && !gone->left && !member_is_dead(m, gone->id)) {
         tell_sleep(m, (was_in && c->running) || doubted, slept_s);
@@ -303,27 +301,24 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
     int left = c->node_count - 1,
         n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
     if (now_s - gone->heard_s >= m->options.dead_s) {
-        n += snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s",
+        (void)snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s",
                       now_s - gone->heard_s, gone->info.address);
     } else {
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s",
-                      gone->left                    ? "left"
-                      : member_is_dead(m, gone->id) ? "its dtrun is gone"
-                                                    : "the connection with it was lost");
+        (void)snprintf(text + n, sizeof text - (size_t)n, "%s",
+                       gone->left                    ? "left"
+                       : member_is_dead(m, gone->id) ? "its dtrun is gone"
+                                                     : "the connection with it was lost");
     }
     if (!c->stopping && !c->finished && left >= c->options.nodes_min) {
-        (void)snprintf(text + n, sizeof text - (size_t)n, "; going on with %d of %d hosts (minimum %d)", left,
-                       c->options.nodes_max, c->options.nodes_min);
+        (void)snprintf(next, sizeof next, "going on with %d of %d hosts (minimum %d)", left, c->options.nodes_max,
+                       c->options.nodes_min);
     } else if (!c->stopping && !c->finished) {
-        (void)snprintf(text + n, sizeof text - (size_t)n,
-                       "; %d of at least %d hosts are here: waiting up to %.0f s for more", left, c->options.nodes_min,
-                       c->options.join_timeout_s);
+        (void)snprintf(next, sizeof next, "%d of at least %d hosts are here: waiting up to %.0f s for more", left,
+                       c->options.nodes_min, c->options.join_timeout_s);
     }
-    if ((was_in && c->running) || doubted) {
-        member_set_cause(m, m->record.round, CAUSE_HOST, text);
-    }
+    bool set = ((was_in && c->running) || doubted) && member_set_host_cause(m, text, next);
     if (!gone->leave_told && (!was_in || m->waiting)) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, next, set);
     }
 }
 

@@ -1,7 +1,6 @@
 /* What people are told: who is silent, for whom a round waits, why one ended; and how long our
  * workers may live, which is told to the guard. */
 #include "launcher/rounds/member_parts.h"
-#include "launcher/output/report.h"
 
 #include "base/text.h"
 
@@ -139,43 +138,52 @@ void member_forget_past_cause(struct member *m)
     }
 }
 
-void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text)
+bool member_set_cause(struct member *m, int round, const struct cause *cause)
 {
+    struct member_cause *known = &m->cause;
     member_forget_past_cause(m);
     /* until now only from ranks that were told */
-    bool heard = kind == CAUSE_PEER && report_heard(m->cause.text) > 0 && report_heard(text) == 0;
-    bool weaker = m->cause.round == round && m->cause.kind != CAUSE_NONE &&
-                  (m->cause.kind != CAUSE_PEER || (kind == CAUSE_PEER && !heard));
-    if (weaker || round < m->cause.round || text[0] == '\0') {
-        return;
+    bool heard = cause->kind == CAUSE_PEER && cause_is_heard(&known->cause) && !cause_is_heard(cause);
+    bool weaker = known->round == round && known->cause.kind != CAUSE_NONE &&
+                  (known->cause.kind != CAUSE_PEER || (cause->kind == CAUSE_PEER && !heard));
+    if (weaker || round < known->round || cause->kind == CAUSE_NONE) {
+        return false;
     }
-    m->cause.round = round;
-    m->cause.kind = kind;
-    m->cause.said = false;
-    (void)snprintf(m->cause.text, sizeof m->cause.text, "%s", text);
-    dt_text_make_harmless(m->cause.text, false); /* a worker may have said it, and it goes to a
-                                                  * terminal */
-    if (m->role != MEMBER_LEADING) {
-        return;
-    }
-    struct message out = {.kind = MESSAGE_CAUSE, .round = round, .count = (int)kind};
-    (void)snprintf(out.text, sizeof out.text, "%s", m->cause.text);
-    for (int i = 0; i < m->peer_count; i++) {
+    struct message out = {.kind = MESSAGE_CAUSE, .round = round, .cause = *cause};
+    struct dt_text line;
+    dt_text_init(&line);
+    cause_add_line(cause, &line);
+    dt_text_printf(&line, "%s%s", cause->next[0] != '\0' ? "; " : "", cause->next);
+    *known = (struct member_cause){.round = round, .cause = *cause};
+    (void)snprintf(known->text, sizeof known->text, "%s", dt_text_str(&line));
+    dt_text_make_harmless(known->text, false); /* a worker may have said it, and it goes to a
+                                                * terminal */
+    dt_text_clear(&line);
+    for (int i = 0; i < m->peer_count && m->role == MEMBER_LEADING; i++) {
         if (m->peers[i].joined) {
             member_send(m, m->peers[i].id, &out);
         }
     }
+    return true;
 }
 
-void member_say_cause(struct member *m, const char *text)
+bool member_set_host_cause(struct member *m, const char *words, const char *next)
 {
-    member_say(m, "%s", text);
-    m->cause.said = m->cause.said || (m->cause.round == m->record.round && strcmp(m->cause.text, text) == 0);
+    struct cause cause = {.kind = CAUSE_HOST, .rank = -1, .step = -1, .digest = dt_digest(words), .whole = true};
+    (void)snprintf(cause.words, sizeof cause.words, "%s", words);
+    (void)snprintf(cause.next, sizeof cause.next, "%s", next);
+    return member_set_cause(m, m->record.round, &cause);
+}
+
+void member_say_cause(struct member *m, const char *words, const char *next, bool set)
+{
+    member_say(m, "%s%s%s", words, next[0] != '\0' ? "; " : "", next);
+    m->cause.said = m->cause.said || set;
 }
 
 const struct member_cause *member_cause(const struct member *m, int round)
 {
-    return m->cause.round == round && m->cause.kind != CAUSE_NONE ? &m->cause : NULL;
+    return m->cause.round == round && m->cause.cause.kind != CAUSE_NONE ? &m->cause : NULL;
 }
 
 /* ---- for whom a round waits ---- */

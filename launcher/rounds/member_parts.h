@@ -120,9 +120,13 @@ double member_workers_s(const struct member *m);
 void member_add_ghost(struct member *m, const struct member_peer *p);
 /* A round of this run begins, or ends: why one of a run before ended need not be said any more. */
 void member_forget_past_cause(struct member *m);
-void member_set_cause(struct member *m, int round, enum cause_kind kind, const char *text);
-/* Says to people now what may be the cause of a round's end, so that nobody says it again. */
-void member_say_cause(struct member *m, const char *text);
+/* False: a better one is known. A leader tells the others. */
+bool member_set_cause(struct member *m, int round, const struct cause *cause);
+/* The same for the round of now, and for what happened to a host: words, and what comes of it or "". */
+bool member_set_host_cause(struct member *m, const char *words, const char *next);
+/* Says to people now what may be the cause of a round's end. set: that is the cause, and nobody
+ * says it again. */
+void member_say_cause(struct member *m, const char *words, const char *next, bool set);
 void member_wait_text(struct member *m, char *text, size_t size);
 
 #endif

@@ -153,19 +153,20 @@ static struct member_peer *loneliest(const struct member *m, uint64_t *other)
 
 /* They were in the round before, and its workers lost their peers: that is why, and costs no
  * restart. Everybody hears it before the next round begins. */
-static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *text)
+static bool ended_a_round(struct member *m, const struct member_peer *p, uint64_t other, const char *words,
+                          const char *next)
 {
     const struct member_peer *o = member_find(m, other);
     if (o == NULL || !coordinator_apart(m->coordinator, p->node, o->node)) {
         return false;
     }
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    (void)member_set_host_cause(m, words, next);
     return true;
 }
 
 void member_tick_reach(struct member *m, double now_s)
 {
-    char text[256], line[512];
+    char text[256], next[CAUSE_NEXT_BYTES];
     if (!m->reaching || !m->fenced) {
         return;
     }
@@ -182,19 +183,20 @@ void member_tick_reach(struct member *m, double now_s)
         return;
     }
     if (c->node_count - 1 >= c->options.nodes_min) {
-        (void)snprintf(line, sizeof line, "%s; going on without %s, with %d of %d hosts (minimum %d)", text,
-                       p->info.host, c->node_count - 1, c->options.nodes_max, c->options.nodes_min);
-        if (ended_a_round(m, p, other, line)) {
+        (void)snprintf(next, sizeof next, "going on without %s, with %d of %d hosts (minimum %d)", p->info.host,
+                       c->node_count - 1, c->options.nodes_max, c->options.nodes_min);
+        bool ended = ended_a_round(m, p, other, text, next);
+        if (ended) {
             member_note_loss(m, &p->info);
         }
-        member_say_cause(m, line);
+        member_say_cause(m, text, next, ended);
         p->apart = other;
         member_put_out(m, p, now_s);
         return;
     }
-    (void)ended_a_round(m, p, other, text);
+    (void)ended_a_round(m, p, other, text, "");
     if (now_s - m->reach_since_s >= c->options.join_timeout_s) {
-        member_set_cause(m, m->record.round, CAUSE_HOST, text);
+        (void)member_set_host_cause(m, text, "");
         struct event e = {
             .kind = EVENT_FAILED, .node = 0, .round = c->round, .failure = FAILURE_START, .code = DT_EXIT_TEMPORARY};
         member_lead_step(m, &e, now_s);

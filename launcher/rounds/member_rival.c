@@ -56,9 +56,9 @@ static void yield(struct member *m, const struct member_peer *to, const struct m
     if (out.info.address[0] == '\0') { /* where we see it */
         memcpy(out.info.address, to->info.address, sizeof out.info.address);
     }
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, "");
     if (m->waiting) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, "", set);
     }
     for (int i = 0; i < m->peer_count; i++) {
         if (m->peers[i].joined && m->peers[i].id != to->id) {
@@ -131,7 +131,7 @@ void member_on_yield(struct member *m, const struct message *in, double now_s)
         return;
     }
     if (m->waiting && m->cause.round == m->record.round && !m->cause.said) {
-        member_say_cause(m, m->cause.text);
+        member_say_cause(m, m->cause.text, "", true);
     }
     member_lose_leader(m, true, now_s);
     if (m->role != MEMBER_SEEKING) {

@@ -177,9 +177,9 @@ void member_stand_down(struct member *m, const char *why, double seconds, double
     char text[128];
     m->leader_heard_s = now_s - m->options.lease_s;
     (void)snprintf(text, sizeof text, why, seconds);
-    member_set_cause(m, m->record.round, CAUSE_HOST, text);
+    bool set = member_set_host_cause(m, text, "");
     if (m->waiting) {
-        member_say_cause(m, text);
+        member_say_cause(m, text, "", set);
     }
     member_stop_leading(m);
     member_lose_leader(m, false, now_s);

@@ -252,6 +252,36 @@ static void walk_record(struct walk *w, struct record *r)
     walk_u64(w, &r->before_leader);
 }
 
+/* Why a round ended. An event that names no cause has one of kind CAUSE_NONE. */
+static void walk_cause(struct walk *w, struct cause *c)
+{
+    struct dt_blame *b = &c->blame;
+    int kind = c->kind, fault = b->fault, told = b->told, pid = c->pid;
+    int64_t digest = c->digest;
+    walk_int(w, "cause", &kind, CAUSE_NONE, CAUSE_KIND_COUNT - 1);
+    walk_name(w, "cause: host", c->host, sizeof c->host);
+    walk_int(w, "cause: rank", &c->rank, -1, MESSAGE_COUNT_MAX);
+    walk_int(w, "cause: local rank", &c->local_rank, 0, MESSAGE_COUNT_MAX);
+    walk_int(w, "cause: pid", &pid, 0, INT32_MAX);
+    walk_int(w, "cause: exit code", &c->exit_code, -255, 255);
+    walk_bool(w, "cause: stopped", &c->stopped_by_us);
+    walk_step(w, "cause: step", &c->step);
+    walk_int(w, "cause: fault", &fault, 0, DT_FAULT_COUNT - 1);
+    walk_int(w, "cause: blamed rank", &b->rank, 0, MESSAGE_COUNT_MAX);
+    walk_int(w, "cause: told", &told, 0, DT_TOLD_COUNT - 1);
+    walk_int(w, "cause: teller", &b->teller, 0, MESSAGE_COUNT_MAX);
+    walk_int(w, "cause: teller's host", &b->host, 0, MESSAGE_COUNT_MAX);
+    walk_i64(w, "cause: digest", &digest, 0, UINT32_MAX);
+    walk_bool(w, "cause: whole", &c->whole);
+    walk_text(w, c->words, sizeof c->words, false);
+    walk_text(w, c->next, sizeof c->next, false);
+    c->kind = (enum cause_kind)kind;
+    b->fault = (enum dt_fault)fault;
+    b->told = (enum dt_told)told;
+    c->pid = pid;
+    c->digest = (uint32_t)digest;
+}
+
 /* What an agent may say of its own node: the rest of the events is what its leader sees. */
 static void walk_event(struct walk *w, struct message *m)
 {
@@ -273,8 +303,8 @@ static void walk_event(struct walk *w, struct message *m)
     walk_bool(w, "saved", &e->saved);
     walk_bool(w, "out of memory", &e->out_of_memory);
     walk_step(w, "step out of memory", &e->at_step);
-    walk_text(w, m->text, sizeof m->text, false);
-    e->why = m->text;
+    walk_cause(w, &m->cause);
+    e->cause = &m->cause;
 }
 
 /* Ranks and sizes of a node in a round must fit each other: they become the sizes of tables, and
@@ -420,8 +450,7 @@ static void walk(struct walk *w, struct message *m)
         walk_record(w, &m->record);
         break;
     case MESSAGE_CAUSE:
-        walk_int(w, "cause", &m->count, CAUSE_PEER, CAUSE_KIND_COUNT - 1);
-        walk_text(w, m->text, sizeof m->text, false);
+        walk_cause(w, &m->cause);
         break;
     case MESSAGE_STATUS_ASK:
         walk_u64(w, &m->nonce[0]);
@@ -449,9 +478,8 @@ void message_encode(const struct message *m, struct dt_text *out)
         memset(copy.role, 0, sizeof copy.role);
         memcpy(copy.role, m->event.role, strnlen(m->event.role, sizeof copy.role - 1));
     }
-    if (copy.kind == MESSAGE_EVENT && m->event.why != NULL && m->event.why != m->text) {
-        memset(copy.text, 0, sizeof copy.text);
-        memcpy(copy.text, m->event.why, strnlen(m->event.why, sizeof copy.text - 1));
+    if (copy.kind == MESSAGE_EVENT && m->event.cause != NULL && m->event.cause != &m->cause) {
+        copy.cause = *m->event.cause;
     }
     struct walk w = {.out = out};
     uint8_t head[2] = {PROTOCOL_VERSION, (uint8_t)m->kind};

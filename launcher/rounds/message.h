@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "launcher/output/cause.h"
 #include "launcher/rounds/coordinator.h"
 
 #include <stdbool.h>
@@ -81,7 +82,7 @@ enum message_kind {
     MESSAGE_BYE,        /* I am leaving in order: do not count me any more */
     MESSAGE_PROBE,      /* from the leader: get a link with `info` */
     MESSAGE_REACH,      /* to the leader: I have a link with info.id */
-    MESSAGE_CAUSE,      /* from the leader: why `round` ended: text, count: enum cause_kind */
+    MESSAGE_CAUSE,      /* from the leader: why `round` ended: cause */
     MESSAGE_YIELD,      /* from the leader: our run is over, another one of the same name goes
                          * on; info leads it: join there */
     MESSAGE_STATUS_ASK, /* what do your workers do? nonce: number of the question, id of who
@@ -89,14 +90,6 @@ enum message_kind {
     MESSAGE_STATUS,     /* nonce: as asked; info: who answers; body: part `count` of JSON lines, of
                          * workers, or (granted) of the leader's hosts; finished: the last part */
     MESSAGE_KIND_COUNT
-};
-
-enum cause_kind {
-    CAUSE_NONE,
-    CAUSE_PEER,   /* a worker lost its peers: somebody will say more */
-    CAUSE_HOST,   /* a host came, or was lost */
-    CAUSE_FAILED, /* a worker failed */
-    CAUSE_KIND_COUNT
 };
 
 struct message {
@@ -113,7 +106,8 @@ struct message {
     uint64_t nonce[2];
     struct peer_info info;
     struct record record;
-    struct event event;   /* role points into `role` after decoding */
+    struct event event;   /* role points into `role`, and cause to `cause`, after decoding */
+    struct cause cause;   /* of an event, and of a CAUSE */
     struct action action; /* node is not sent */
     char role[COORDINATOR_ROLE_BYTES];
     char text[MESSAGE_TEXT_BYTES];
