@@ -67,7 +67,7 @@ struct dt_error {
     unsigned device; /* enum dt_device_words */
     uint32_t digest; /* of the text before anything was put before or behind it: what happened,
                       * whoever it happened to */
-    char text[512]; /* no newline, nothing that a terminal does not show (base/text.h); `where:
+    char text[512];  /* no newline, nothing that a terminal does not show (base/text.h); `where:
                      * what: cause; do this` */
 };
 

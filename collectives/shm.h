@@ -69,7 +69,7 @@ struct shm_header {
     alignas(64) _Atomic uint32_t sleepers;
     alignas(64) _Atomic uint32_t failed; /* 1: being written, 2: the first failure of any rank is
                                           * below */
-    int32_t failed_rank, failed_status; /* the rank is the job's */
+    int32_t failed_rank, failed_status;  /* the rank is the job's */
     struct dt_blame failed_blame;
     char failed_text[400];
 };

@@ -174,9 +174,8 @@ static int hear(struct dt_comm *c, struct dt_error *err)
     }
     (void)dt_fail(err, dt_status_of(h->failed_status), "%.*s", (int)sizeof(h->failed_text), h->failed_text);
     err->blame = h->failed_blame;
-    return h->failed_rank == dt_comm_job_rank(c, c->rank)
-               ? -1
-               : dt_blame_heard(err, &h->failed_blame, h->failed_rank, -1);
+    return h->failed_rank == dt_comm_job_rank(c, c->rank) ? -1
+                                                          : dt_blame_heard(err, &h->failed_blame, h->failed_rank, -1);
 }
 
 /* Fails when a rank that has not arrived never will. */

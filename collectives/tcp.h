@@ -48,8 +48,8 @@ struct tcp_head {
 /* On the control connection, at most once in each direction; stays there to be looked at. */
 struct tcp_word {
     uint32_t magic;
-    int32_t status; /* enum dt_status; DT_OK: closed in good order */
-    int32_t teller; /* the rank of the job that says it */
+    int32_t status;                                /* enum dt_status; DT_OK: closed in good order */
+    int32_t teller;                                /* the rank of the job that says it */
     int32_t fault, rank, told, first_teller, host; /* struct dt_blame */
     char text[480];
 };

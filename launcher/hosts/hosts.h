@@ -47,9 +47,9 @@ struct hosts_view { /* what is known on this host now */
 struct hosts_cause {           /* why a round ended; valid until the loop runs on */
     const struct cause *cause; /* null: not known on this host */
     const char *text;          /* the same for people; null: not known */
-    bool weak;        /* no more than that a worker lost its peers */
-    bool failed;      /* it costs a restart */
-    bool said;        /* people have been told */
+    bool weak;                 /* no more than that a worker lost its peers */
+    bool failed;               /* it costs a restart */
+    bool said;                 /* people have been told */
 };
 
 struct hosts;

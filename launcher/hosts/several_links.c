@@ -150,8 +150,8 @@ static void on_failed(void *user, uint64_t peer, const struct dt_error *err)
     /* the endpoint that we hold is in no trouble */
     if (peer == 0 && (!s->place.hosts || refused)) {
         hosts_wait_trouble(&s->wait, err->text, err->digest);
-        bool sure =
-            err->status == DT_INVALID && hosts_wait_key_refused(&s->wait, err->text, dt_now_s(), s->base.o->time_scale);
+        bool sure = err->status == DT_INVALID &&
+                    hosts_wait_key_refused(&s->wait, err->text, err->digest, dt_now_s(), s->base.o->time_scale);
         bool denied = refused && strcmp(s->wait.trouble, s->wait.denied) != 0;
         if (denied) { /* waiting will hardly help */
             memcpy(s->wait.denied, s->wait.trouble, sizeof s->wait.denied);

@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, double now_s, double time_scale)
+bool hosts_wait_key_refused(struct hosts_wait *w, const char *why, uint32_t digest, double now_s, double time_scale)
 {
     double long_s = HOSTS_WAIT_KEY_S / time_scale;
     bool follows = w->row_refusals > 0 && now_s - w->row_newest_s <= long_s / 6;
     (void)snprintf(w->key, sizeof w->key, "%s", why);
+    w->key_digest = digest;
     w->key_refusals++;
     w->row_refusals = follows ? w->row_refusals + 1 : 1;
     w->row_since_s = follows ? w->row_since_s : now_s;
@@ -76,13 +77,13 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
                         struct dt_text *out)
 {
     const struct member_cause *lost = member_cause(m, m->record.round);
-    bool newest_said = false; /* the newest trouble is in `out` */
+    uint32_t said = 0; /* the digest of what is in `out` */
     if (m->coordinator != NULL) {
         const char *why = why_of(w, m);
         dt_text_printf(out, "%d of %d hosts came within %.0f s (--join_timeout)", m->coordinator->node_count,
                        o->nnodes_min, o->join_timeout_s);
         dt_text_printf(out, "%s%s", why[0] != '\0' ? ": " : "", why);
-        newest_said = !hosts_wait_is_key(w, m);
+        said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
         if (lost == NULL) { /* else that one is named */
             member_missing(m, out);
         }
@@ -90,10 +91,9 @@ void hosts_wait_too_few(const struct hosts_wait *w, const struct member *m, cons
         dt_text_printf(out, "too few hosts within %.0f s (--join_timeout): %s", o->join_timeout_s, m->wait_text);
     } else {
         hosts_wait_endpoint(w, m, o, out);
-        newest_said = !hosts_wait_is_key(w, m);
+        said = hosts_wait_is_key(w, m) ? w->key_digest : w->trouble_digest;
     }
-    bool denial_said = newest_said && w->trouble_digest == w->denied_digest;
-    if (lost == NULL && w->denied[0] != '\0' && !denial_said) {
+    if (lost == NULL && w->denied[0] != '\0' && said != w->denied_digest) {
         dt_text_printf(out, "; refused before: %s", w->denied);
     } else if (lost != NULL && lost->round > 0) {
         dt_text_printf(out, "; first cause: round %d ended: ", lost->round);

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UNLIMITED 9e18                /* what version 1 calls no limit is a little more */
+#define UNLIMITED 9e18 /* what version 1 calls no limit is a little more */
 
 /* The number behind `key` ("": at the beginning) in a file of our memory control group, or of
  * the first one above that has it; with `least` the least of all. The file's name in version 2
@@ -91,8 +91,8 @@ static bool is_cpu_limit(const struct worker *one, int code, char *out, size_t s
 
 /* Words that say more than the exit code does, or nothing; and whether it was for memory. note:
  * of whoever ended it; own: its own, on its page. */
-static void write_note(const struct failures *f, const struct worker *one, const char *note,
-                       const struct dt_error *own, struct report_failure *x)
+static void write_note(const struct failures *f, const struct worker *one, const char *note, const struct dt_error *own,
+                       struct report_failure *x)
 {
     char signal_name[32], *out = x->note;
     size_t size = sizeof x->note;

@@ -18,11 +18,7 @@ enum cause_kind {
     CAUSE_KIND_COUNT
 };
 
-enum {
-    CAUSE_HOST_BYTES = 256,
-    CAUSE_WORDS_BYTES = 512,
-    CAUSE_NEXT_BYTES = 160
-};
+enum { CAUSE_HOST_BYTES = 256, CAUSE_WORDS_BYTES = 512, CAUSE_NEXT_BYTES = 160 };
 
 struct cause {
     enum cause_kind kind;
@@ -34,8 +30,8 @@ struct cause {
     bool stopped_by_us; /* it was told to end, and failed meanwhile */
     int64_t step;       /* in which it ended; -1: before the first, or unknown */
     struct dt_blame blame;
-    uint32_t digest;    /* dt_digest of what happened, whoever it happened to */
-    bool whole;         /* the words say how it ended; else exit code or signal go before them */
+    uint32_t digest;               /* dt_digest of what happened, whoever it happened to */
+    bool whole;                    /* the words say how it ended; else exit code or signal go before them */
     char words[CAUSE_WORDS_BYTES]; /* what happened; one line, or "" */
     char next[CAUSE_NEXT_BYTES];   /* what comes of it, "going on with 2 of 3 hosts"; or "" */
 };

@@ -371,7 +371,8 @@ void report_write(const struct report_failure *f, int count, int root, const str
                        c->tail[strlen(c->tail) - 1] == '\n' ? "" : "\n");
     }
     for (int i = 0; i < count; i++) {
-        add_block(&f[i], i, i == root || (f[i].digest != 0 && f[i].digest == f[root].digest), i == root ? &first : &others);
+        add_block(&f[i], i, i == root || (f[i].digest != 0 && f[i].digest == f[root].digest),
+                  i == root ? &first : &others);
     }
     add_safe(&title, c->title, 4096, NULL);
     dt_text_puts(&title, " FAILED");

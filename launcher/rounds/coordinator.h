@@ -49,11 +49,11 @@ struct event {
     /* FAILED, STOPPED, STOP */
     enum failure_kind failure;
     int code;
-    int64_t step, saved_step; /* how far the round came; -1: unknown or nothing */
+    int64_t step, saved_step;  /* how far the round came; -1: unknown or nothing */
     const struct cause *cause; /* FAILED: for the other hosts; not kept here; may be null */
-    bool weak;                /* FAILED: the worker merely lost its peers */
-    bool saved;               /* STOP: the node's workers have saved and are gone */
-    bool out_of_memory;       /* FAILED: the kernel killed the worker for memory, in step
+    bool weak;                 /* FAILED: the worker merely lost its peers */
+    bool saved;                /* STOP: the node's workers have saved and are gone */
+    bool out_of_memory;        /* FAILED: the kernel killed the worker for memory, in step
                                * `at_step` (-1: before the first) */
     int64_t at_step;
 };

@@ -120,8 +120,8 @@ static void tell_leaving(struct member *m, int node, const struct actions *list,
         stay += !c->nodes[i].leaving;
     }
     char text[256], next[CAUSE_NEXT_BYTES];
-    (void)snprintf(text, sizeof text, "host %s (pid %d): %s", who != NULL ? who->host : "?",
-                   who != NULL ? who->pid : 0, pause != NULL ? "was asked to stop: all save, then it leaves" : "left");
+    (void)snprintf(text, sizeof text, "host %s (pid %d): %s", who != NULL ? who->host : "?", who != NULL ? who->pid : 0,
+                   pause != NULL ? "was asked to stop: all save, then it leaves" : "left");
     (void)snprintf(next, sizeof next, "going on with %d of %d hosts (minimum %d)", stay, c->options.nodes_max,
                    c->options.nodes_min);
     bool set = member_set_host_cause(m, text, next);
@@ -302,7 +302,7 @@ static void tell_loss(struct member *m, const struct member_peer *gone, bool was
         n = snprintf(text, sizeof text, "host %s (pid %d): ", gone->info.host, gone->info.pid);
     if (now_s - gone->heard_s >= m->options.dead_s) {
         (void)snprintf(text + n, sizeof text - (size_t)n, "no heartbeat for %.1f s, last seen at %s",
-                      now_s - gone->heard_s, gone->info.address);
+                       now_s - gone->heard_s, gone->info.address);
     } else {
         (void)snprintf(text + n, sizeof text - (size_t)n, "%s",
                        gone->left                    ? "left"

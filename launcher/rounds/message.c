@@ -252,13 +252,13 @@ static void walk_record(struct walk *w, struct record *r)
     walk_u64(w, &r->before_leader);
 }
 
-/* Why a round ended. An event that names no cause has one of kind CAUSE_NONE. */
-static void walk_cause(struct walk *w, struct cause *c)
+/* Why a round ended. least: CAUSE_NONE where there may be no cause. */
+static void walk_cause(struct walk *w, struct cause *c, enum cause_kind least)
 {
     struct dt_blame *b = &c->blame;
     int kind = c->kind, fault = b->fault, told = b->told, pid = c->pid;
     int64_t digest = c->digest;
-    walk_int(w, "cause", &kind, CAUSE_NONE, CAUSE_KIND_COUNT - 1);
+    walk_int(w, "cause", &kind, (int)least, CAUSE_KIND_COUNT - 1);
     walk_name(w, "cause: host", c->host, sizeof c->host);
     walk_int(w, "cause: rank", &c->rank, -1, MESSAGE_COUNT_MAX);
     walk_int(w, "cause: local rank", &c->local_rank, 0, MESSAGE_COUNT_MAX);
@@ -303,7 +303,7 @@ static void walk_event(struct walk *w, struct message *m)
     walk_bool(w, "saved", &e->saved);
     walk_bool(w, "out of memory", &e->out_of_memory);
     walk_step(w, "step out of memory", &e->at_step);
-    walk_cause(w, &m->cause);
+    walk_cause(w, &m->cause, CAUSE_NONE);
     e->cause = &m->cause;
 }
 
@@ -450,7 +450,7 @@ static void walk(struct walk *w, struct message *m)
         walk_record(w, &m->record);
         break;
     case MESSAGE_CAUSE:
-        walk_cause(w, &m->cause);
+        walk_cause(w, &m->cause, CAUSE_PEER);
         break;
     case MESSAGE_STATUS_ASK:
         walk_u64(w, &m->nonce[0]);

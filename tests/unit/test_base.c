@@ -425,7 +425,7 @@ static void a_page_is_read_with_care(void **state)
     struct dt_page_look look;
     dt_page_read(NULL, 5, &look);
     assert_true(!look.known && look.step == -1 && look.saved_step == -1 && look.learned_step == -1 &&
-                look.note[0] == '\0');
+                look.cause.text[0] == '\0');
     atomic_store(&page.pulse_count, 3);
     atomic_store(&page.pulse_s, 4);
     atomic_store(&page.step, 7);
@@ -440,7 +440,7 @@ static void a_page_is_read_with_care(void **state)
     assert_true(fabs(look.pulse_age_s - 1) < 1e-9 && fabs(look.ready_s - 4.5) < 1e-9 &&
                 fabs(look.gpu.busy - 0.5) < 1e-9);
     assert_true(isnan(look.loss)); /* as one may be */
-    assert_string_equal(look.note, "step 7: \xc3\xb6");
+    assert_string_equal(look.cause.text, "step 7: \xc3\xb6");
     static const uint64_t words[] = {UINT64_MAX,         1,
                                      (uint64_t)1 << 62,  (uint64_t)1 << 63,
                                      0x7ff0000000000000, 0xfff0000000000000,
@@ -467,7 +467,8 @@ static void a_page_is_read_with_care(void **state)
             assert_true(gpu[i] >= -1 && gpu[i] <= 1e18);
         }
         assert_true(look.ready_s <= 5 && look.phase < DT_PHASE_COUNT && look.gpu.xid >= 0);
-        assert_true(dt_text_is_harmless(look.note, strlen(look.note), false) && strlen(look.note) < sizeof look.note);
+        assert_true(dt_text_is_harmless(look.cause.text, strlen(look.cause.text), false) &&
+                    strlen(look.cause.text) < sizeof look.cause.text);
         assert_true(dt_text_is_harmless(look.collective_name, strlen(look.collective_name), false));
         assert_true(dt_text_is_harmless(look.gpu.bus, strlen(look.gpu.bus), false));
     }

@@ -494,7 +494,7 @@ static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
             expect_unused(seed, 3);
             const struct member_cause *cause =
                 member_cause(cluster_agent(0).member, cluster_agent(0).member->cause.round);
-            assert_true(cause != NULL && cause->kind == CAUSE_HOST && cause->said);
+            assert_true(cause != NULL && cause->cause.kind == CAUSE_HOST && cause->said);
             assert_non_null(strstr(cause->text, "cannot reach each other; going on without h"));
             cluster_heal();
             /* who came back three times stays for a minute first */

@@ -83,10 +83,9 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     m->finished = rnd() % 2 != 0;
     m->code = number(0, 255);
     m->local_world_size = number(1, MESSAGE_LOCAL_MAX);
-    m->count = kind == MESSAGE_BEAT    ? number(-1, 0)
-               : kind == MESSAGE_CAUSE ? number(CAUSE_PEER, CAUSE_FAILED)
-               : kind == MESSAGE_VOTE  ? number(0, 1)
-                                       : number(0, MESSAGE_COUNT_MAX);
+    m->count = kind == MESSAGE_BEAT   ? number(-1, 0)
+               : kind == MESSAGE_VOTE ? number(0, 1)
+                                      : number(0, MESSAGE_COUNT_MAX);
     m->members = number(0, COORDINATOR_MAX_NODES);
     m->stamp = number(0, INT32_MAX) / 1024.0;
     m->echo = number(0, INT32_MAX) / 1024.0;
@@ -118,6 +117,24 @@ static void fill(struct message *m, enum message_kind kind, bool full)
         fill_info(&r->council[i], full);
         fill_info(&r->before[i], full);
     }
+    m->cause =
+        (struct cause){.kind = (enum cause_kind)number(kind == MESSAGE_CAUSE ? CAUSE_PEER : CAUSE_NONE, CAUSE_FAILED),
+                       .rank = number(-1, 1000),
+                       .local_rank = number(0, 8),
+                       .pid = number(0, INT32_MAX),
+                       .exit_code = number(-64, 255),
+                       .stopped_by_us = rnd() % 2 != 0,
+                       .step = step(),
+                       .blame = {.fault = (enum dt_fault)number(0, DT_FAULT_LOST),
+                                 .rank = number(0, 1000),
+                                 .told = (enum dt_told)number(0, DT_TOLD_BY_HOST),
+                                 .teller = number(0, 1000),
+                                 .host = number(0, 1000)},
+                       .digest = (uint32_t)rnd(),
+                       .whole = rnd() % 2 != 0};
+    fill_text(m->cause.host, sizeof m->cause.host, full);
+    fill_text(m->cause.words, sizeof m->cause.words, full);
+    fill_text(m->cause.next, sizeof m->cause.next, full);
     m->event = (struct event){.kind = (enum event_kind)number(0, EVENT_STOP),
                               .round = number(0, 1000),
                               .local_world_size = number(0, MESSAGE_LOCAL_MAX),
@@ -127,7 +144,7 @@ static void fill(struct message *m, enum message_kind kind, bool full)
                               .code = number(0, 255),
                               .step = step(),
                               .saved_step = -1,
-                              .why = m->text,
+                              .cause = &m->cause,
                               .weak = rnd() % 2 != 0,
                               .out_of_memory = rnd() % 2 != 0,
                               .at_step = step()};
@@ -207,11 +224,13 @@ static void fields_arrive(void **state)
     fill(&in, MESSAGE_EVENT, false);
     const char *role = "trainer";
     in.event.role = role; /* as the leader's own node gives it */
-    in.event.why = "host b rank 1: exit code 3";
+    static const struct cause cause = {.kind = CAUSE_FAILED, .host = "b", .rank = 1, .words = "a file"};
+    in.event.cause = &cause; /* as the leader's own node gives it */
     message_encode(&in, &bytes);
     assert_int_equal(decode(&out, &bytes), 0);
     assert_string_equal(out.event.role, role);
-    assert_string_equal(out.event.why, in.event.why);
+    assert_ptr_equal(out.event.cause, &out.cause);
+    assert_memory_equal(&out.cause, &cause, sizeof cause);
     assert_int_equal(out.event.weak, in.event.weak);
     assert_int_equal(out.event.out_of_memory, in.event.out_of_memory);
     assert_true(out.event.at_step == in.event.at_step);
@@ -356,7 +375,13 @@ struct wrong {
     X(MESSAGE_EVENT, "step 4611686018427387904", far_step, m->event.step = (int64_t)1 << 62)                           \
     X(MESSAGE_EVENT, "saved step", no_saved_step, m->event.saved_step = INT64_MIN)                                     \
     X(MESSAGE_EVENT, "out of memory", far_at_step, m->event.at_step = INT64_MAX)                                       \
-    X(MESSAGE_CAUSE, "cause 0", no_cause, m->count = 0)                                                                \
+    X(MESSAGE_CAUSE, "cause 0", no_cause, m->cause.kind = CAUSE_NONE)                                                  \
+    X(MESSAGE_CAUSE, "cause 4", unknown_cause, m->cause.kind = CAUSE_KIND_COUNT)                                       \
+    X(MESSAGE_EVENT, "cause: rank -2", no_rank, m->cause.rank = -2)                                                    \
+    X(MESSAGE_EVENT, "cause: fault 3", unknown_fault, m->cause.blame.fault = DT_FAULT_COUNT)                           \
+    X(MESSAGE_CAUSE, "cause: blamed rank -1", blamed_nobody, m->cause.blame.rank = -1)                                 \
+    X(MESSAGE_CAUSE, "cause: told 3", unknown_told, m->cause.blame.told = DT_TOLD_COUNT)                               \
+    X(MESSAGE_CAUSE, "cause: teller -1", no_teller, m->cause.blame.teller = -1)                                        \
     X(MESSAGE_STATUS, "part -1", no_part, m->count = -1)                                                               \
     X(MESSAGE_ACTION, "order -1", start_without_order, start(m); m->info.order = -1)                                   \
     X(MESSAGE_ACTION, "sizes", strange_sizes, start(m); (void)strcpy(m->text, "8;id"))                                 \
@@ -444,11 +469,11 @@ static void texts_are_harmless(void **state)
         assert_string_equal(err.text, "join message: host: control characters, or no UTF-8");
         dt_text_reset(&bytes);
         fill(&in, MESSAGE_EVENT, false);
-        in.event.why = harmful[i];
+        (void)strcpy(in.cause.words, harmful[i]);
         message_encode(&in, &bytes);
         assert_int_equal(message_decode(&out, bytes.data, bytes.size, &err), 0);
-        assert_int_equal(strlen(out.text), size);
-        assert_non_null(strchr(out.text, '?'));
+        assert_int_equal(strlen(out.cause.words), size);
+        assert_non_null(strchr(out.cause.words, '?'));
         dt_text_clear(&bytes);
     }
     struct dt_text bytes = {0};

@@ -494,13 +494,14 @@ static void a_wrong_key_is_named_while_waiting_and_at_the_end(void **state)
     m->role = MEMBER_SEEKING;
     m->seek_since_s = w.since_s;
     for (int i = 0; i < 15; i++) {
-        assert_false(hosts_wait_key_refused(&w, key, 100 + i, 1));
+        assert_false(hosts_wait_key_refused(&w, key, 7, 100 + i, 1));
     }
-    assert_true(hosts_wait_key_refused(&w, key, 115, 1));
+    assert_true(hosts_wait_key_refused(&w, key, 7, 115, 1));
     assert_true(hosts_wait_is_key(&w, m));
     (void)snprintf(w.trouble, sizeof w.trouble,
                    "10.0.0.1:29500: closed the connection; no agent of this job, or it is ending");
     (void)snprintf(w.denied, sizeof w.denied, "%s", key);
+    w.denied_digest = 7;
     hosts_wait_line(&w, m, &o, 0, &line);
     assert_non_null(strstr(dt_text_str(&line), "s left: refused our proof: the key files differ"));
     dt_text_reset(&line);
@@ -521,10 +522,10 @@ static void refusals_far_apart_are_no_proof(void **state)
     (void)state;
     struct hosts_wait w = {.since_s = 0};
     for (int i = 0; i < 10; i++) {
-        assert_false(hosts_wait_key_refused(&w, "x", 100 + 3 * i, 1));
+        assert_false(hosts_wait_key_refused(&w, "x", 7, 100 + 3 * i, 1));
     }
     hosts_wait_met(&w);
-    assert_false(hosts_wait_key_refused(&w, "x", 128, 1));
+    assert_false(hosts_wait_key_refused(&w, "x", 7, 128, 1));
     assert_int_equal(w.key_refusals, 1);
 }
 

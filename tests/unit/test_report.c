@@ -267,6 +267,7 @@ static void test_note_once(void **state)
     struct report_failure f[2] = {failure(0, 100, 1795173860), failure(1, 100, 1795173860)};
     (void)strcpy(f[0].note, "checkpoint of step 4: No space left on device");
     (void)strcpy(f[1].note, f[0].note);
+    f[0].digest = f[1].digest = dt_digest(f[0].note);
     struct report_context c = {.title = "train"};
     report_write(f, 2, 1, &c, &out);
     const char *first = strstr(dt_text_str(&out), "No space left");

@@ -450,7 +450,8 @@ static void test_loss_not_finite(void **state)
     for (int r = 0; r < 3; r++) {
         assert_int_equal(out.rc[r], -1);
         assert_int_equal(trainer_exit_code(&out.err[r]), DT_EXIT_PERMANENT);
-        assert_non_null(strstr(out.err[r].text, "rank 1: step 2: the loss is not finite"));
+        assert_non_null(strstr(out.err[r].text, "step 2: the loss is not finite"));
+        assert_true(out.err[r].blame.fault == DT_FAULT_FAILED && out.err[r].blame.rank == 1);
     }
     ranks_clear(&out);
     dt_arena_clear(&job.arena);

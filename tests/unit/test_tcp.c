@@ -367,7 +367,8 @@ static void a_word_that_breaks_off_is_an_end(void **unused)
     struct tcp t = {.inner = &solo, .leader = true, .open = true, .host_count = 2, .hosts = hosts};
     struct dt_comm c = {.name = "world", .state = &t};
     struct dt_error err;
-    struct tcp_word word = {.magic = TCP_MAGIC, .status = DT_IO, .text = "disk"};
+    struct tcp_word word = {
+        .magic = TCP_MAGIC, .status = DT_IO, .teller = 1, .fault = DT_FAULT_FAILED, .rank = 3, .text = "disk"};
     for (int whole = 0; whole < 2; whole++) {
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
         hosts[1].control = ends[0];
@@ -380,7 +381,13 @@ static void a_word_that_breaks_off_is_an_end(void **unused)
         assert_int_equal(close(ends[1]), 0);
         assert_int_equal(tcp_look(&c, &err), -1);
         assert_int_equal(err.status, whole ? DT_IO : DT_PEER);
-        assert_non_null(strstr(err.text, whole ? "disk (told by host b)" : "its connection has ended"));
+        assert_non_null(strstr(err.text, whole ? "disk" : "its connection has ended"));
+        if (whole) { /* who failed was said by rank 1, for host 1 */
+            assert_true(err.blame.fault == DT_FAULT_FAILED && err.blame.rank == 3);
+            assert_true(err.blame.told == DT_TOLD_BY_HOST && err.blame.teller == 1 && err.blame.host == 1);
+        } else {
+            assert_true(err.blame.fault == DT_FAULT_LOST && err.blame.rank == 1 && err.blame.told == DT_TOLD_NOT);
+        }
         assert_int_equal(close(ends[0]), 0);
     }
 }

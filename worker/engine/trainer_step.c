@@ -376,10 +376,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     if (p->blank && r->valid_count > 0) {
-        (void)dt_fail(
-            err, DT_INVALID,
-            "step %lld: data.train has no targets here, and on another rank it has; give all the same files",
-            (long long)t->step + 1);
+        (void)dt_fail(err, DT_INVALID,
+                      "step %lld: data.train has no targets here, and on another rank it has; give all the same files",
+                      (long long)t->step + 1);
         return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     t->step++;

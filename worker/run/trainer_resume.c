@@ -118,10 +118,11 @@ int trainer_hear(const char *said, struct dt_error *err)
     }
     long status = strtol(said + 1, &at, 10);
     size_t size = dt_blame_read(at, &blame);
-    (void)dt_fail(err, dt_status_of(status), "%s", size > 0 && at[size] == ' ' ? at + size + 1 : said);
-    if (size > 0) {
-        err->blame = blame;
+    if (size == 0 || at[size] != ' ') {
+        return dt_fail(err, DT_INTERNAL, "%s", said);
     }
+    (void)dt_fail(err, dt_status_of(status), "%s", at + size + 1);
+    err->blame = blame;
     return -1;
 }
 
