@@ -271,14 +271,14 @@ char **hostfile_ssh(struct options *o, int i)
  * them. */
 static void add_sources(const struct options *o, const enum option *list, const char *otherwise, struct dt_text *out)
 {
-    const char *before = " (";
+    bool any = false;
     for (; *list != OPTION_COUNT; list++) {
         if (o->sources[*list] != OPTIONS_FROM_DEFAULT) {
-            dt_text_printf(out, "%s%s", before, options_source(o, *list));
-            before = ", ";
+            dt_text_printf(out, "%s%s", any ? ", " : " (", options_source(o, *list));
+            any = true;
         }
     }
-    dt_text_printf(out, strcmp(before, " (") == 0 ? " (%s)" : ")", otherwise);
+    dt_text_printf(out, any ? ")" : " (%s)", otherwise);
 }
 
 static void describe_endpoint(const struct options *o, struct dt_text *out)

@@ -45,7 +45,7 @@ static void say_where(const char *name, pid_t pid, double since_s)
     struct dt_text where;
     struct process_look look;
     dt_text_init(&where);
-    process_where(pid, &where);
+    (void)process_where(pid, &where);
     (void)process_look(pid, &look);
     console_say("dtrun: %s (pid %d): not done after %.0f s: %s%s%s\n", name, (int)pid, dt_now_s() - since_s,
                 where.size > 0      ? "it waits in the kernel, in "

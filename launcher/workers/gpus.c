@@ -1,4 +1,4 @@
-/* The child writes a line per GPU, or `trouble:` and what it is. The four calls of the driver's
+/* The child writes a line per GPU, or `!` and what the trouble is. The four calls of the driver's
  * interface below have been the same since CUDA 4, and make no context on a device:
  * cudaGetDeviceProperties, which torchrun asks, reads the same attributes. */
 #include "launcher/workers/gpus.h"
@@ -28,7 +28,7 @@ typedef int cuda_attribute(int *value, int attribute, int device);
 
 static void trouble(const char *call, int code)
 {
-    printf("trouble: %s gave %d\n", call, code);
+    printf("!%s gave %d\n", call, code);
 }
 
 static void print_gpus(void *library)
@@ -39,7 +39,7 @@ static void print_gpus(void *library)
     cuda_attribute *attribute = (cuda_attribute *)(uintptr_t)dlsym(library, "cuDeviceGetAttribute");
     int count = 0, device, domain, bus, slot;
     if (init == NULL || count_of == NULL || get == NULL || attribute == NULL) {
-        printf("trouble: libcuda.so.1 lacks a call of CUDA's driver interface\n");
+        printf("!libcuda.so.1 lacks a call of CUDA's driver interface\n");
         return;
     }
     int code = init(0);
@@ -85,8 +85,8 @@ static int read_lines(struct gpus *out, char *text, struct dt_error *err)
 {
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        if (strncmp(line, "trouble: ", 9) == 0) {
-            (void)snprintf(out->trouble, sizeof out->trouble, "%s", line + 9);
+        if (line[0] == '!') {
+            (void)snprintf(out->trouble, sizeof out->trouble, "%s", line + 1);
             out->count = 0; /* those before it work, and nobody knows which worker gets them */
             return 0;
         }

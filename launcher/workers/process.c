@@ -135,9 +135,11 @@ static bool add_function(const char *before, const char *text, struct dt_text *o
     return n > 0;
 }
 
-void process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out)
+size_t process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out)
 {
+    size_t before = out->size;
     bool known = add_function("", wchan, out);
+    size_t place = out->size - before;
     int count = 0;
     /* [<0>] futex_wait_queue+0x5f/0x90 */
     for (const char *line = stack; *line != '\0' && count < STACK_FRAMES;) {
@@ -151,10 +153,12 @@ void process_where_text(const char *wchan, const char *stack, const char *call, 
     /* "202 0x7f... ": its number; "running" while it computes */
     if (!known && count == 0 && isdigit((unsigned char)call[0])) {
         dt_text_printf(out, "system call %.*s", (int)strspn(call, "0123456789"), call);
+        place = out->size - before;
     }
+    return place;
 }
 
-void process_where(pid_t pid, struct dt_text *out)
+size_t process_where(pid_t pid, struct dt_text *out)
 {
     char path[64], wchan[256], stack[4096], call[256];
     (void)snprintf(path, sizeof path, "/proc/%d/wchan", (int)pid);
@@ -163,5 +167,5 @@ void process_where(pid_t pid, struct dt_text *out)
     process_read(path, stack, sizeof stack);
     (void)snprintf(path, sizeof path, "/proc/%d/syscall", (int)pid);
     process_read(path, call, sizeof call);
-    process_where_text(wchan, stack, call, out);
+    return process_where_text(wchan, stack, call, out);
 }

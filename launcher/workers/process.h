@@ -45,10 +45,11 @@ bool process_ignores(pid_t pid, int n);
 void process_add_use(pid_t pid, struct process_use *out);
 /* Appends where its main thread is in the kernel, as far as we may read it: "futex_wait_queue",
  * "; kernel stack: futex_wait_queue < futex_wait < do_futex", or "system call 202". Nothing when
- * the kernel does not say, or the process computes. */
-void process_where(pid_t pid, struct dt_text *out);
+ * the kernel does not say, or the process computes. Returns the bytes of the place alone, which go
+ * before the kernel's stack; 0: only that is known. */
+size_t process_where(pid_t pid, struct dt_text *out);
 /* The same of what the three files of /proc hold. */
-void process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out);
+size_t process_where_text(const char *wchan, const char *stack, const char *call, struct dt_text *out);
 /* Reads a small file whole, as text; empty when it cannot be read. */
 void process_read(const char *path, char *out, size_t out_bytes);
 

@@ -115,8 +115,7 @@ static void describe_process(const struct worker *one, double now_s, struct dt_t
     } else {
         struct dt_text where;
         dt_text_init(&where);
-        process_where(one->pid, &where);
-        bool named = where.size > 0 && strncmp(dt_text_str(&where), "kernel stack", strlen("kernel stack")) != 0;
+        bool named = process_where(one->pid, &where) > 0;
         dt_text_printf(out, "it waits (state %c)%s%s", look.state,
                        where.size == 0 ? ""
                        : named         ? " in "
@@ -186,10 +185,11 @@ static struct silent *find_silent(const struct workers *w, const struct watch_op
         if (one->running && !one->blamed && silent_s > limit_s / 2) {
             struct dt_text where;
             dt_text_init(&where);
-            process_where(one->pid, &where);
-            const char *text = dt_text_str(&where);
-            list[(*count)++] = (struct silent){
-                .index = i, .over = silent_s > over_s, .place = dt_format("%.*s", (int)strcspn(text, ";"), text)};
+            size_t place = process_where(one->pid, &where);
+            list[(*count)++] =
+                (struct silent){.index = i,
+                                .over = silent_s > over_s,
+                                .place = dt_format("%.*s", (int)(place > 0 ? place : where.size), dt_text_str(&where))};
             dt_text_clear(&where);
         }
     }

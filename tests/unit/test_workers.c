@@ -302,23 +302,24 @@ static void where_a_process_waits(void **state)
 {
     static const struct {
         const char *wchan, *stack, *call, *said;
+        size_t place;
     } cases[] = {
-        {"futex_wait_queue", "", "202 0x7f 0x80", "futex_wait_queue"},
-        {"0", "[<0>] __switch_to_asm+0x70/0x70\n", "running\n", ""},
+        {"futex_wait_queue", "", "202 0x7f 0x80", "futex_wait_queue", 16},
+        {"0", "[<0>] __switch_to_asm+0x70/0x70\n", "running\n", "", 0},
         {"0",
          "[<0>] hrtimer_nanosleep+0x74/0xf0\n[<0>] __x64_sys_clock_nanosleep+0xce/0x140\n[<0>] "
          "do_syscall_64+0x71/0x280\n",
-         "230 0x0", "kernel stack: hrtimer_nanosleep < __x64_sys_clock_nanosleep"},
+         "230 0x0", "kernel stack: hrtimer_nanosleep < __x64_sys_clock_nanosleep", 0},
         {"pipe_read", "[<0>] a+1/2\n[<0>] b\n[<0>] c.isra.0+1/2\n[<0>] d\n[<0>] e\n[<0>] f\n", "0 0x0",
-         "pipe_read; kernel stack: a < b < c.isra.0 < d < e"},
-        {"", "", "7 0x0 0x1\n", "system call 7"},
-        {"\033[2J", "] ] ]\n\n] \033\n", "", ""},
+         "pipe_read; kernel stack: a < b < c.isra.0 < d < e", 9},
+        {"", "", "7 0x0 0x1\n", "system call 7", 13},
+        {"\033[2J", "] ] ]\n\n] \033\n", "", "", 0},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dt_text words;
         dt_text_init(&words);
-        process_where_text(cases[i].wchan, cases[i].stack, cases[i].call, &words);
+        assert_int_equal(process_where_text(cases[i].wchan, cases[i].stack, cases[i].call, &words), cases[i].place);
         assert_string_equal(dt_text_str(&words), cases[i].said);
         dt_text_clear(&words);
     }
