@@ -378,8 +378,9 @@ int dt_config_read(struct dt_config *c, const char *section, const struct dt_fie
     }
     struct entry *e = *section != 0 ? find(c, section) : NULL;
     if (e != NULL) {
+        bool again = e->read; /* by another table: what is wrong with it was said */
         e->read = true;
-        if (!e->section && !cJSON_IsNull(e->value)) {
+        if (!again && !e->section && !cJSON_IsNull(e->value)) {
             struct dt_text t;
             dt_text_init(&t);
             dt_text_printf(&t, "%s: %s: is ", e->value_where, section);

@@ -68,7 +68,7 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
  * Before dt_config_close; the table must outlive c. */
 void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);
 /* Fills `out` from a section ("" is the top). Wrong values are noted as problems, and the
- * default stands in. The word "auto" stands for the default of a number or bool. Returns how
+ * default stands in. A section may be read by several tables. The word "auto" stands for the default of a number or bool. Returns how
  * many problems this section had. */
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out);
 /* Where "training.seed" was given: "job.json:4:9" or "--set training.seed=7"; null when it was

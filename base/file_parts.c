@@ -11,33 +11,41 @@
 
 #define LINKS 40 /* as many as the kernel follows */
 
-/* A folder that all may write to, and a part in it (null: it is the last one, or there is none
- * of that name). */
+/* The user says that nobody who may write to the folders will exchange anything. */
+static bool trusts_all(void)
+{
+    const char *trust = getenv("DTRUN_TRUST_FOLDERS");
+    return trust != NULL && strcmp(trust, "1") == 0;
+}
+
+/* Checks `part`, which lies in `folder`. part null: it is the last one, or nothing of that name
+ * is there. above: of the folder. */
 static int check_part(const char *folder, const struct stat *above, const char *part, const struct stat *st,
                       struct dt_error *err)
 {
-    const char *trust = getenv("DTRUN_TRUST_FOLDERS");
-    if ((above->st_mode & S_IWOTH) == 0 || (trust != NULL && strcmp(trust, "1") == 0)) {
+    if ((above->st_mode & S_IWOTH) == 0) {
         return 0;
     }
-    if (part != NULL && st->st_uid != geteuid() && st->st_uid != 0) {
+    bool foreign = part != NULL && st->st_uid != geteuid() && st->st_uid != 0;
+    if (!foreign && (above->st_mode & S_ISVTX) != 0) {
+        return 0;
+    }
+    if (trusts_all()) {
+        return 0;
+    }
+    if (foreign) {
         char *chown = geteuid() == 0 ? dt_format(", run: chown 0 %s", part) : dt_strdup("");
         int rc = dt_fail(err, DT_INVALID,
                          "%s: belongs to user %u, and anybody could have put it into %s; choose another folder%s, or "
-                         "set DTRUN_TRUST_FOLDERS=1 where "
-                         "this user is trusted",
+                         "set DTRUN_TRUST_FOLDERS=1 where this user is trusted",
                          part, (unsigned)st->st_uid, folder, chown);
         free(chown);
         return rc;
     }
-    if ((above->st_mode & S_ISVTX) == 0) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: anybody may write to it (mode %04o), and so exchange what lies in it; choose another "
-                       "folder, run: chmod o-w %s, or set "
-                       "DTRUN_TRUST_FOLDERS=1 where all users are trusted",
-                       folder, (unsigned)above->st_mode & 07777, folder);
-    }
-    return 0;
+    return dt_fail(err, DT_INVALID,
+                   "%s: anybody may write to it (mode %04o), and so exchange what lies in it; choose another folder, "
+                   "run: chmod o-w %s, or set DTRUN_TRUST_FOLDERS=1 where all users are trusted",
+                   folder, (unsigned)above->st_mode & 07777, folder);
 }
 
 /* The first part of *rest, which then begins behind it; empty: there is none. */

@@ -182,13 +182,13 @@ struct dt_cost dt_cost_adamw(const struct dt_adamw_args *a)
                  (2.0 * size_of(a->type) + moments + copy + optimizer_grad_size(a->type, a->grad_type)));
 }
 
-struct dt_cost dt_cost_adamw_many(const struct dt_adamw_args *each, int count)
+struct dt_cost dt_cost_adamw_many(const struct dt_adamw_many_args *a)
 {
-    struct dt_adamw_args a = count > 0 ? each[0] : (struct dt_adamw_args){.count = 0};
-    for (int i = 1; i < count; i++) {
-        a.count += each[i].count;
+    struct dt_adamw_args all = a->count > 0 ? a->each[0] : (struct dt_adamw_args){.count = 0};
+    for (int i = 1; i < a->count; i++) {
+        all.count += a->each[i].count;
     }
-    return dt_cost_adamw(&a);
+    return dt_cost_adamw(&all);
 }
 
 struct dt_cost dt_cost_sgd(const struct dt_sgd_args *a)

@@ -229,9 +229,12 @@ struct dt_adamw_args {
     enum dt_dtype grad_type;   /* where type is F32: F32, or BF16 */
     enum dt_dtype moment_type; /* of m and v, where type is F32: F32, or BF16 */
 };
-/* adamw_many: `count` slices in one launch on a GPU. They may differ in memory, count,
- * weight_decay, unit and first; the rest is the first one's. The array is read before it
- * returns. */
+/* adamw of `count` slices, in one launch on a GPU. They may differ in memory, count, weight_decay,
+ * unit and first; for the rest the first one speaks. `each` is read before the call returns. */
+struct dt_adamw_many_args {
+    const struct dt_adamw_args *each;
+    int count;
+};
 /* As torch.optim.SGD (dampening 0); momentum_buffer null: without. On step 1 the buffer is g. */
 struct dt_sgd_args {
     void *w, *momentum_buffer;
@@ -276,32 +279,11 @@ struct dt_exact_sum_args {
 
 struct dt_kernels {
     const char *name; /* "avx512", "twin64" */
-    void (*fill)(struct dt_stream *s, const struct dt_fill_args *a);
-    void (*cast)(struct dt_stream *s, const struct dt_cast_args *a);
-    void (*scale)(struct dt_stream *s, const struct dt_scale_args *a);
-    void (*add)(struct dt_stream *s, const struct dt_add_args *a);
-    void (*sum_slices)(struct dt_stream *s, const struct dt_sum_slices_args *a);
-    void (*matmul)(struct dt_stream *s, const struct dt_matmul_args *a);
-    /* A product with its epilogue in one pass. False: that is not possible, or not faster than
-     * one after the other; nothing was done. Null: it never is. */
+#define KERNEL(name, types) void (*name)(struct dt_stream * s, const struct dt_##name##_args *a);
+#include "kernels/rows.def"
+    /* No kernel but a shortcut: a product with its epilogue in one pass. False: the device cannot
+     * do it, or not faster than one after the other, and nothing was done. Null: it never can. */
     bool (*matmul_epilogue)(struct dt_stream *s, const struct dt_matmul_args *a);
-    void (*column_sum)(struct dt_stream *s, const struct dt_column_sum_args *a);
-    void (*layernorm)(struct dt_stream *s, const struct dt_layernorm_args *a);
-    void (*layernorm_backward)(struct dt_stream *s, const struct dt_layernorm_backward_args *a);
-    void (*activation)(struct dt_stream *s, const struct dt_activation_args *a);
-    void (*activation_backward)(struct dt_stream *s, const struct dt_activation_backward_args *a);
-    void (*attention)(struct dt_stream *s, const struct dt_attention_args *a);
-    void (*attention_backward)(struct dt_stream *s, const struct dt_attention_backward_args *a);
-    void (*embedding)(struct dt_stream *s, const struct dt_embedding_args *a);
-    void (*embedding_backward)(struct dt_stream *s, const struct dt_embedding_backward_args *a);
-    void (*position_backward)(struct dt_stream *s, const struct dt_position_backward_args *a);
-    void (*cross_entropy)(struct dt_stream *s, const struct dt_cross_entropy_args *a);
-    void (*adamw)(struct dt_stream *s, const struct dt_adamw_args *a);
-    void (*adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count);
-    void (*sgd)(struct dt_stream *s, const struct dt_sgd_args *a);
-    void (*norm_sum)(struct dt_stream *s, const struct dt_norm_sum_args *a);
-    void (*norm_finish)(struct dt_stream *s, const struct dt_norm_finish_args *a);
-    void (*exact_sum)(struct dt_stream *s, const struct dt_exact_sum_args *a);
 };
 
 /* A product with its epilogue: by k's row matmul_epilogue, or one after the other.

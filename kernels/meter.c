@@ -4,16 +4,18 @@
 
 #include "base/text.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
-#define ROW_OF(kernel) ROW_##kernel,
-#define NAME_OF(kernel) [ROW_##kernel] = #kernel,
-enum row { DT_COST_ROWS(ROW_OF) ROW_matmul_epilogue, ROW_adamw_many };
-static const char *const names[DT_METER_ROWS] = {DT_COST_ROWS(NAME_OF) NAME_OF(matmul_epilogue) NAME_OF(adamw_many)};
+#define KERNEL(name, types) ROW_##name,
+enum row {
+#include "kernels/rows.def"
+    ROW_matmul_epilogue
+};
 
-_Static_assert(sizeof(struct dt_kernels) == offsetof(struct dt_kernels, fill) + DT_METER_ROWS * sizeof(void (*)(void)),
-               "a row of struct dt_kernels is not metered: add it to DT_COST_ROWS (cost.h)");
+static const char *const names[DT_METER_ROWS] = {
+#define KERNEL(name, types) #name,
+#include "kernels/rows.def"
+    "matmul_epilogue"};
 
 const char *dt_meter_name(int row)
 {
@@ -51,23 +53,15 @@ static void end(struct dt_metered *call, struct dt_stream *s)
     }
 }
 
-#define METERED(kernel)                                                                                                \
-    static void metered_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                              \
+#define KERNEL(name, types)                                                                                            \
+    static void metered_##name(struct dt_stream *s, const struct dt_##name##_args *a)                                  \
     {                                                                                                                  \
         struct dt_meter *m = meter_of(s);                                                                              \
-        struct dt_metered *call = begin(m, s, ROW_##kernel, dt_cost_##kernel(a));                                      \
-        m->inner->kernel(s, a);                                                                                        \
+        struct dt_metered *call = begin(m, s, ROW_##name, dt_cost_##name(a));                                          \
+        m->inner->name(s, a);                                                                                          \
         end(call, s);                                                                                                  \
     }
-DT_COST_ROWS(METERED)
-
-static void metered_adamw_many(struct dt_stream *s, const struct dt_adamw_args *each, int count)
-{
-    struct dt_meter *m = meter_of(s);
-    struct dt_metered *call = begin(m, s, ROW_adamw_many, dt_cost_adamw_many(each, count));
-    m->inner->adamw_many(s, each, count);
-    end(call, s);
-}
+#include "kernels/rows.def"
 
 static bool metered_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
@@ -84,12 +78,12 @@ static bool metered_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d)
 {
-    *m = (struct dt_meter){.inner = d->kernels, .device = d, .table.name = d->kernels->name};
-    const struct dt_kernels *k = m->inner;
-#define SET(kernel) m->table.kernel = k->kernel != NULL ? metered_##kernel : NULL;
-    DT_COST_ROWS(SET)
-    SET(matmul_epilogue)
-    SET(adamw_many)
+    const struct dt_kernels *k = d->kernels;
+    *m = (struct dt_meter){.inner = k, .device = d};
+    m->table = (struct dt_kernels){.name = k->name,
+#define KERNEL(row, types) .row = metered_##row,
+#include "kernels/rows.def"
+                                   .matmul_epilogue = k->matmul_epilogue != NULL ? metered_matmul_epilogue : NULL};
 }
 
 void dt_meter_begin(struct dt_meter *m)

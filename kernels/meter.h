@@ -24,8 +24,11 @@ struct dt_meter {
 
 /* Rows of struct dt_kernels, and their names. What matmul_epilogue refuses is no call; what is
  * done in its place is. */
-#define DT_METER_ONE(kernel) +1
-enum { DT_METER_ROWS = DT_COST_ROWS(DT_METER_ONE) + 2 };
+enum {
+    DT_METER_ROWS = 1 /* matmul_epilogue */
+#define KERNEL(name, types) +1
+#include "kernels/rows.def"
+};
 const char *dt_meter_name(int row);
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d);

@@ -20,7 +20,7 @@ EXCEPTIONS = {  # file or folder: headers
     "launcher/workers/leftovers.c": ["launcher/query/status.h"],
     "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],
     "worker/data/tensors.c": ["worker/checkpoints/safetensors.h"],
-    "worker/engine/clip.h": ["worker/run/pace.h"],
+    "worker/engine/step_sums.h": ["worker/run/pace.h"],
     "worker/engine/products.c": ["worker/run/trainer.h"],
     "worker/engine/trainer_": ["worker/run/trainer.h"],
     "worker/job/job.c": ["worker/checkpoints/folder.h"],

@@ -19,15 +19,15 @@
 
 enum { REPEATS_MOST = 101, TENSORS = 148 /* of GPT-2 124M */ };
 
-/* ---- kernels that memory decides: each makes its buffers, calls when `go`, and gives the bytes that must move ---- */
+/* ---- kernels that memory decides: each makes its buffers and its arguments ---- */
+
+/* Calls the kernel when `go`; the bytes that it must move. */
+#define CALL(kernel, b, go, args) ((go) ? (b)->k->kernel((b)->s, args) : (void)0, dt_cost_##kernel(args).bytes)
 
 static double fill(struct bench *b, bool go)
 {
     struct dt_fill_args a = {bench_buffer(b, 0, b->rows * b->cols, b->type), b->rows * b->cols, 0.25, b->type};
-    if (go) {
-        b->k->fill(b->s, &a);
-    }
-    return dt_cost_fill(&a).bytes;
+    return CALL(fill, b, go, &a);
 }
 
 static double cast(struct bench *b, bool go)
@@ -35,20 +35,14 @@ static double cast(struct bench *b, bool go)
     int64_t n = b->rows * b->cols;
     enum dt_dtype from = b->type == DT_F32 ? DT_BF16 : DT_F32;
     struct dt_cast_args a = {bench_buffer(b, 0, n, b->type), bench_buffer(b, 1, n, from), n, b->type, from};
-    if (go) {
-        b->k->cast(b->s, &a);
-    }
-    return dt_cost_cast(&a).bytes;
+    return CALL(cast, b, go, &a);
 }
 
 static double scale(struct bench *b, bool go)
 {
     struct dt_scale_args a = {
         .x = bench_buffer(b, 0, b->rows * b->cols, b->type), .count = b->rows * b->cols, .factor = -1, .type = b->type};
-    if (go) {
-        b->k->scale(b->s, &a);
-    }
-    return dt_cost_scale(&a).bytes;
+    return CALL(scale, b, go, &a);
 }
 
 static double add(struct bench *b, bool go)
@@ -60,10 +54,7 @@ static double add(struct bench *b, bool go)
                             n,
                             b->type,
                             b->type};
-    if (go) {
-        b->k->add(b->s, &a);
-    }
-    return dt_cost_add(&a).bytes;
+    return CALL(add, b, go, &a);
 }
 
 static double sum_slices(struct bench *b, bool go)
@@ -74,10 +65,7 @@ static double sum_slices(struct bench *b, bool go)
         in[i] = bench_buffer(b, i, n, b->type);
     }
     struct dt_sum_slices_args a = {bench_buffer(b, 4, n, b->type), in, 4, DT_OP_SUM, n, b->type};
-    if (go) {
-        b->k->sum_slices(b->s, &a);
-    }
-    return dt_cost_sum_slices(&a).bytes;
+    return CALL(sum_slices, b, go, &a);
 }
 
 static double column_sum(struct bench *b, bool go)
@@ -88,10 +76,7 @@ static double column_sum(struct bench *b, bool go)
                                    .col_count = b->cols,
                                    .type = b->type,
                                    .grad_type = DT_F32};
-    if (go) {
-        b->k->column_sum(b->s, &a);
-    }
-    return dt_cost_column_sum(&a).bytes;
+    return CALL(column_sum, b, go, &a);
 }
 
 static double layernorm(struct bench *b, bool go)
@@ -109,10 +94,7 @@ static double layernorm(struct bench *b, bool go)
                                   .col_count = b->cols,
                                   .eps = 1e-5,
                                   .type = b->type};
-    if (go) {
-        b->k->layernorm(b->s, &a);
-    }
-    return dt_cost_layernorm(&a).bytes;
+    return CALL(layernorm, b, go, &a);
 }
 
 static double layernorm_backward(struct bench *b, bool go)
@@ -131,10 +113,7 @@ static double layernorm_backward(struct bench *b, bool go)
                                            .col_count = b->cols,
                                            .type = b->type,
                                            .grad_type = DT_F32};
-    if (go) {
-        b->k->layernorm_backward(b->s, &a);
-    }
-    return dt_cost_layernorm_backward(&a).bytes;
+    return CALL(layernorm_backward, b, go, &a);
 }
 
 static double activation(struct bench *b, bool go)
@@ -142,10 +121,7 @@ static double activation(struct bench *b, bool go)
     int64_t n = b->rows * b->cols;
     struct dt_activation_args a = {bench_buffer(b, 0, n, b->type), bench_buffer(b, 1, n, b->type), n, DT_ACT_GELU,
                                    b->type};
-    if (go) {
-        b->k->activation(b->s, &a);
-    }
-    return dt_cost_activation(&a).bytes;
+    return CALL(activation, b, go, &a);
 }
 
 static double activation_backward(struct bench *b, bool go)
@@ -160,10 +136,7 @@ static double activation_backward(struct bench *b, bool go)
                                             .dbias = bench_buffer(b, 3, b->cols, DT_F32),
                                             .col_count = b->cols,
                                             .grad_type = DT_F32};
-    if (go) {
-        b->k->activation_backward(b->s, &a);
-    }
-    return dt_cost_activation_backward(&a).bytes;
+    return CALL(activation_backward, b, go, &a);
 }
 
 static double embedding(struct bench *b, bool go)
@@ -176,10 +149,7 @@ static double embedding(struct bench *b, bool go)
                                   BENCH_POSITIONS,
                                   b->cols,
                                   b->type};
-    if (go) {
-        b->k->embedding(b->s, &a);
-    }
-    return dt_cost_embedding(&a).bytes;
+    return CALL(embedding, b, go, &a);
 }
 
 static double embedding_backward(struct bench *b, bool go)
@@ -193,10 +163,7 @@ static double embedding_backward(struct bench *b, bool go)
                                            .accumulate = true,
                                            .type = b->type,
                                            .grad_type = DT_F32};
-    if (go) {
-        b->k->embedding_backward(b->s, &a);
-    }
-    return dt_cost_embedding_backward(&a).bytes;
+    return CALL(embedding_backward, b, go, &a);
 }
 
 static double position_backward(struct bench *b, bool go)
@@ -209,10 +176,7 @@ static double position_backward(struct bench *b, bool go)
                                           .col_count = b->cols,
                                           .type = b->type,
                                           .grad_type = DT_F32};
-    if (go) {
-        b->k->position_backward(b->s, &a);
-    }
-    return dt_cost_position_backward(&a).bytes;
+    return CALL(position_backward, b, go, &a);
 }
 
 static double cross_entropy(struct bench *b, bool go)
@@ -226,10 +190,7 @@ static double cross_entropy(struct bench *b, bool go)
                                       .grad_scale = 1.0 / 1024,
                                       .with_grad = true,
                                       .type = b->type};
-    if (go) {
-        b->k->cross_entropy(b->s, &a);
-    }
-    return dt_cost_cross_entropy(&a).bytes;
+    return CALL(cross_entropy, b, go, &a);
 }
 
 static struct dt_adamw_args adamw_args(struct bench *b, enum dt_dtype moments)
@@ -257,20 +218,14 @@ static struct dt_adamw_args adamw_args(struct bench *b, enum dt_dtype moments)
 static double adamw(struct bench *b, bool go)
 {
     struct dt_adamw_args a = adamw_args(b, DT_F32);
-    if (go) {
-        b->k->adamw(b->s, &a);
-    }
-    return dt_cost_adamw(&a).bytes;
+    return CALL(adamw, b, go, &a);
 }
 
 /* Fewer bytes, and a hash per element for the random bits of its moments. */
 static double adamw_bf16_moments(struct bench *b, bool go)
 {
     struct dt_adamw_args a = adamw_args(b, DT_BF16);
-    if (go) {
-        b->k->adamw(b->s, &a);
-    }
-    return dt_cost_adamw(&a).bytes;
+    return CALL(adamw, b, go, &a);
 }
 
 /* The same memory as tensors of a model, of which every other one decays. */
@@ -292,10 +247,8 @@ static double adamw_many(struct bench *b, bool go)
         each[count].weight_decay = count % 2 == 0 ? a.weight_decay : 0;
         each[count].count = last ? b->parameters - first : part;
     }
-    if (go) {
-        b->k->adamw_many(b->s, each, count);
-    }
-    return dt_cost_adamw_many(each, count).bytes;
+    struct dt_adamw_many_args many = {each, count};
+    return CALL(adamw_many, b, go, &many);
 }
 
 static double sgd(struct bench *b, bool go)
@@ -312,20 +265,14 @@ static double sgd(struct bench *b, bool go)
                             .grad_scale = 0.5,
                             .type = DT_F32,
                             .grad_type = b->type};
-    if (go) {
-        b->k->sgd(b->s, &a);
-    }
-    return dt_cost_sgd(&a).bytes;
+    return CALL(sgd, b, go, &a);
 }
 
 static double norm_sum(struct bench *b, bool go)
 {
     struct dt_norm_sum_args a = {bench_buffer(b, 0, DT_EXACT_LIMBS, DT_I64), bench_buffer(b, 1, b->parameters, b->type),
                                  b->parameters, b->type};
-    if (go) {
-        b->k->norm_sum(b->s, &a);
-    }
-    return dt_cost_norm_sum(&a).bytes;
+    return CALL(norm_sum, b, go, &a);
 }
 
 static double norm_finish(struct bench *b, bool go)
@@ -334,10 +281,7 @@ static double norm_finish(struct bench *b, bool go)
                                     .limbs = bench_buffer(b, 1, DT_EXACT_LIMBS, DT_I64),
                                     .scale = 1,
                                     .max_norm = 1};
-    if (go) {
-        b->k->norm_finish(b->s, &a);
-    }
-    return dt_cost_norm_finish(&a).bytes;
+    return CALL(norm_finish, b, go, &a);
 }
 
 static double exact_sum(struct bench *b, bool go)
@@ -346,10 +290,7 @@ static double exact_sum(struct bench *b, bool go)
                                   .bad_count = bench_buffer(b, 1, 1, DT_I64),
                                   .x = bench_buffer(b, 2, b->loss_rows, DT_F64),
                                   .count = b->loss_rows};
-    if (go) {
-        b->k->exact_sum(b->s, &a);
-    }
-    return dt_cost_exact_sum(&a).bytes;
+    return CALL(exact_sum, b, go, &a);
 }
 
 enum shape { ELEMENTS, LOSS, PARAMETERS, ARITHMETIC, ONE };

@@ -357,7 +357,8 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
 {
     enum { PIECE = 16384 };
     struct data_source s;
-    if (data_open(&s, glob, "tokens", 1, err) != 0) {
+    const struct batch_layout layout = batch_tokens(1, 1, 0, NULL);
+    if (data_open(&s, glob, "tokens", &layout, err) != 0) {
         return NULL;
     }
     uint8_t *bytes = NULL;
@@ -370,7 +371,7 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
         bytes = dt_alloc((size_t)count + 1);
         for (int64_t i = 0; i < count; i++) { /* samples of one token and its label */
             int32_t id, label;
-            s.ops->read(&s, i / PIECE * stride + i % PIECE, &id, &label);
+            s.ops->read(&s, i / PIECE * stride + i % PIECE, &(struct batch){.layout = &layout, .at = {&id, &label}}, 0);
             bytes[i] = (uint8_t)id;
         }
     }

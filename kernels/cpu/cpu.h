@@ -37,22 +37,26 @@ struct dt_gemm_bf16 {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate, c_is_f32;
 };
-/* By oneDNN in the calling thread. For BF16 by what is faster on this CPU: its product for that,
- * or the one for F32 on converted blocks. */
-void dt_gemm_bf16_onednn(const struct dt_gemm_bf16 *g);
+/* onednn.c: by oneDNN in the calling thread. */
+void dt_onednn_gemm(const struct dt_gemm *g);
+/* False: oneDNN has no such product here, and nothing was done. */
+bool dt_onednn_gemm_bf16(const struct dt_gemm_bf16 *g);
+/* Does the number of rows change an F32 element's bits? With AVX2 it does: oneDNN sums a matrix of
+ * many rows in another order than slices of it. BF16 may always change. */
+bool dt_onednn_rows_change_bits(void);
+/* matmul_bf16.c: by oneDNN's product of BF16 or, block by block as floats, by its product of F32:
+ * whichever is faster on this CPU. */
+void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g);
 /* Decides that, once: as DTRUN_BF16=onednn|f32 says, otherwise by measuring. DT_INVALID for
  * another word. */
 int dt_gemm_bf16_choose(struct dt_error *err);
-void dt_gemm_onednn(const struct dt_gemm *g);
-/* Our own (kernels/cpu/isa/gemm.c) without special instructions; no cut of m and n changes a
- * bit. */
+/* Our own product (kernels/cpu/isa/gemm.c) without special instructions, in the calling thread. An
+ * element's bits do not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);
 void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
-/* Tells the OpenMP library that oneDNN runs on to use one thread for the calling one. */
-void dt_gemm_one_thread(void);
-/* The row `matmul` on top of one of these. */
+/* matmul.c: the row `matmul` by oneDNN, and by our own product. */
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
-void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a);
+void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a);
 /* to[l * step + i] = from[i * row + l] for i < count, l < length. */
 void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64_t count, int64_t length);
 

@@ -1,12 +1,10 @@
-/* The row `matmul`: slices of rows that the pool's threads take one by one; each is computed in
- * one thread by oneDNN, or by our own plain product. oneDNN (Debian's build runs on OpenMP) is
- * told to use one thread. One thread alone takes the whole where an element's sum has an order
- * that rows do not change (test_kernels compares the bits): 5 % less time for wide products. */
+/* The row `matmul`: the rows of c are cut into slices, which the pool's threads take one by one. A
+ * slice is computed in one thread, by oneDNN or by our own plain product. When one thread works
+ * alone, it takes all rows as one slice, which saves 5 % of wide products, unless the number of
+ * rows changes the order of an element's sum (test_kernels compares the bits). */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
-#include <dlfcn.h>
-#include <dnnl.h>
 #include <string.h>
 
 #define SLICE_ROWS 256 /* at most */
@@ -58,46 +56,6 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
     }
 }
 
-/* ---- one product ---- */
-
-/* The OpenMP library keeps its thread count per thread. */
-void dt_gemm_one_thread(void)
-{
-    static __thread bool done;
-    if (done) {
-        return;
-    }
-    done = true;
-    void *symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    void (*set)(int) = NULL;
-    memcpy(&set, &symbol, sizeof set);
-    if (set != NULL) {
-        set(1);
-    }
-}
-
-/* The library's product of a transposed and a plain matrix loses a fifth of its speed: such an
- * `a` is turned over first. */
-void dt_gemm_onednn(const struct dt_gemm *g)
-{
-    dt_gemm_one_thread();
-    const float *a = g->a;
-    int64_t lda = g->a_row;
-    if (g->a_col != 1) {
-        float *turned = dt_cpu_work(DT_WORK_TRANSPOSE, (size_t)(g->m * g->k) * sizeof(float));
-        dt_transpose(turned, g->k, a, g->a_col, g->k, g->m);
-        a = turned;
-        lda = g->k;
-    }
-    for (int64_t i = 0; g->bias != NULL && i < g->m; i++) {
-        memcpy(g->c + i * g->ldc, g->bias, (size_t)g->n * sizeof(float));
-    }
-    bool turned_b = g->b_col != 1;
-    float beta = g->accumulate || g->bias != NULL ? 1.0F : 0.0F;
-    dnnl_sgemm('N', turned_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, turned_b ? g->b_col : g->b_row, beta,
-               g->c, g->ldc);
-}
-
 /* ---- the row ---- */
 
 /* What computes a product in one thread. */
@@ -106,12 +64,6 @@ struct engine {
     void (*bf16)(const struct dt_gemm_bf16 *g);
     bool rows_change_bits; /* of F32; for BF16 they always may */
 };
-
-/* The library's kernels for AVX2 do not sum a matrix of many rows as they do its slices. */
-static bool library_rows_change_bits(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
-}
 
 struct slices {
     const struct dt_matmul_args *args;
@@ -189,7 +141,7 @@ static int run_onednn(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->type == DT_BF16 && dt_gemm_bf16_choose(err) != 0) {
         return -1;
     }
-    return matmul_now(s, a, &(struct engine){dt_gemm_onednn, dt_gemm_bf16_onednn, library_rows_change_bits()}, err);
+    return matmul_now(s, a, &(struct engine){dt_onednn_gemm, dt_gemm_bf16_faster, dt_onednn_rows_change_bits()}, err);
 }
 
 static int run_plain(struct dt_stream *s, void *args, struct dt_error *err)
@@ -202,7 +154,7 @@ void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a)
     dt_stream_call(s, run_onednn, a, sizeof *a);
 }
 
-void dt_matmul_plain(struct dt_stream *s, const struct dt_matmul_args *a)
+void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     dt_stream_call(s, run_plain, a, sizeof *a);
 }

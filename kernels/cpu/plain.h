@@ -4,11 +4,11 @@
 
 #include "kernels/kernels.h"
 
-void dt_plain_fill(struct dt_stream *s, const struct dt_fill_args *a);
-void dt_plain_cast(struct dt_stream *s, const struct dt_cast_args *a);
-void dt_plain_sum_slices(struct dt_stream *s, const struct dt_sum_slices_args *a);
-void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a);
-void dt_plain_exact_sum(struct dt_stream *s, const struct dt_exact_sum_args *a);
+#define DT_PLAIN_any(name) void dt_plain_##name(struct dt_stream *s, const struct dt_##name##_args *a);
+#define DT_PLAIN_flows(name)
+#define DT_PLAIN_masters(name)
+#define KERNEL(name, types) DT_PLAIN_##types(name)
+#include "kernels/rows.def"
 
 /* Parts of cross_entropy that its versions share: targets in range; losses and valid rows summed
  * in row order. */

@@ -69,31 +69,9 @@ int dt_cuda_kernels_load(void);
  * kernels need. 0, or -1. */
 int dt_cuda_kernels_open(int shared_bytes, struct dt_error *err);
 
-#define DT_CUDA_ROW(kernel) void dt_cuda_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a);
-DT_CUDA_ROW(fill)
-DT_CUDA_ROW(cast)
-DT_CUDA_ROW(scale)
-DT_CUDA_ROW(add)
-DT_CUDA_ROW(sum_slices)
-DT_CUDA_ROW(column_sum)
-DT_CUDA_ROW(layernorm)
-DT_CUDA_ROW(layernorm_backward)
-DT_CUDA_ROW(activation)
-DT_CUDA_ROW(activation_backward)
-DT_CUDA_ROW(embedding)
-DT_CUDA_ROW(embedding_backward)
-DT_CUDA_ROW(position_backward)
-DT_CUDA_ROW(cross_entropy)
-DT_CUDA_ROW(adamw)
-DT_CUDA_ROW(sgd)
-DT_CUDA_ROW(norm_sum)
-DT_CUDA_ROW(matmul)
-DT_CUDA_ROW(attention)
-DT_CUDA_ROW(attention_backward)
-DT_CUDA_ROW(norm_finish)
-DT_CUDA_ROW(exact_sum)
+#define KERNEL(name, types) void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a);
+#include "kernels/rows.def"
 bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a);
-void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_args *each, int count);
 
 #ifdef __cplusplus
 }

@@ -364,17 +364,18 @@ template <typename G> void run_sgd(const struct dt_cuda_launch *l, const struct 
 
 } // namespace
 
-extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_args *each, int count)
+extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_many_args *a)
 {
     struct dt_cuda_launch l;
-    if (count <= 0 || !dt_cuda_begin(s, &l)) {
+    const struct dt_adamw_args *each = a->each;
+    if (a->count <= 0 || !dt_cuda_begin(s, &l)) {
         return;
     }
     bool made = each->type == DT_F32 && (each->moment_type == DT_F32 || each->moment_type == DT_BF16);
     if (made && each->grad_type == DT_F32) {
-        run_typed<float>(&l, each, count);
+        run_typed<float>(&l, each, a->count);
     } else if (made && each->grad_type == DT_BF16) {
-        run_typed<bf16>(&l, each, count);
+        run_typed<bf16>(&l, each, a->count);
     } else {
         dt_stream_fail(s, DT_INTERNAL, "adamw: types %s, %s, %s are not made", dt_dtype_name(each->type),
                        dt_dtype_name(each->grad_type), dt_dtype_name(each->moment_type));
@@ -384,7 +385,8 @@ extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_adamw_ar
 
 extern "C" void dt_cuda_adamw(struct dt_stream *s, const struct dt_adamw_args *a)
 {
-    dt_cuda_adamw_many(s, a, 1);
+    const struct dt_adamw_many_args one = {a, 1};
+    dt_cuda_adamw_many(s, &one);
 }
 
 extern "C" void dt_cuda_sgd(struct dt_stream *s, const struct dt_sgd_args *a)

@@ -51,7 +51,8 @@ int dt_fuzz(const uint8_t *data, size_t size)
     } else {
         (void)unlink(info);
     }
-    if (data_open(&s, shard, "auto", T, &err) != 0) {
+    const struct batch_layout layout = batch_tokens(1, T, 0, NULL);
+    if (data_open(&s, shard, "auto", &layout, &err) != 0) {
         if (err.text[0] == 0) {
             abort();
         }
@@ -59,7 +60,7 @@ int dt_fuzz(const uint8_t *data, size_t size)
     }
     for (int64_t i = 0; i < s.sample_count; i++) {
         int32_t ids[T], labels[T];
-        s.ops->read(&s, i, ids, labels);
+        s.ops->read(&s, i, &(struct batch){.layout = &layout, .at = {ids, labels}}, 0);
         for (int t = 0; t < T; t++) {
             if (ids[t] < 0 || ids[t] >= s.vocabulary || labels[t] < -100 || labels[t] >= s.vocabulary) {
                 abort();

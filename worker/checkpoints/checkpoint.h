@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/data/data.h"
+#include "worker/model/block.h"
 #include "worker/run/horizon.h"
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ struct checkpoint_slice {
     const char *name;    /* tensor name; purpose is a prefix in the file: "weight/", "exp_avg/",
                           * "exp_avg_sq/" */
     const char *purpose; /* "weight", "exp_avg", "exp_avg_sq" */
+    enum role role;      /* frozen tensors and buffers have a "weight" alone */
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;

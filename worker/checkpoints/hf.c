@@ -50,7 +50,19 @@ static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_
     return json != NULL ? 0 : -1;
 }
 
-int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_written, struct dt_error *err)
+static int unknown_model(const char *path, const cJSON *type, struct dt_error *err)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    model_list(&names);
+    (void)dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
+                  cJSON_IsString(type) ? type->valuestring : "", dt_text_str(&names));
+    dt_text_clear(&names);
+    return -1;
+}
+
+int hf_config(const char *folder, const struct model_ops **ops, struct model_sizes *sizes, struct dt_text *as_written,
+              struct dt_error *err)
 {
     char *path = dt_format("%s/config.json", folder);
     cJSON *json = NULL;
@@ -64,10 +76,9 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
     }
     if (rc == 0) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
-        const struct model_ops *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
-        if (ops == NULL) {
-            rc = dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
-                         cJSON_IsString(type) ? type->valuestring : "", model_names());
+        *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
+        if (*ops == NULL) {
+            rc = unknown_model(path, type, err);
         } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(
                        json, "quantization_config"))) { /* it would come out again beside fp32
                                                          * weights */
@@ -75,10 +86,8 @@ int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_wr
                 err, DT_INVALID,
                 "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
                 path);
-        } else if (ops->read_config(json, spec, err) != 0) {
+        } else if (model_read_config(*ops, json, sizes->bytes, err) != 0) {
             rc = dt_wrap(err, "%s", path);
-        } else {
-            spec->name = ops->name;
         }
     }
     if (as_written != NULL) {

@@ -6,10 +6,10 @@
 
 #include "worker/model/chain.h"
 
-/* Only config.json: sets name and sizes of spec (layers ... resid_pdrop; not batch_size,
- * sequence_length, type). as_written: the file's text is added, or null. Errors name the file
- * and key. */
-int hf_config(const char *folder, struct model_spec *spec, struct dt_text *as_written, struct dt_error *err);
+/* Only config.json: which model it is, and its sizes. as_written: the file's text is added, or
+ * null. Errors name the file and key. */
+int hf_config(const char *folder, const struct model_ops **ops, struct model_sizes *sizes, struct dt_text *as_written,
+              struct dt_error *err);
 
 struct hf;
 /* Opens model.safetensors, or the files of model.safetensors.index.json, and checks that they

@@ -48,6 +48,9 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
         const struct checkpoint_slice *s = &slices[i];
         dt_text_printf(out, "%s{\"purpose\":\"%s\",\"name\":", i > 0 ? ",\n" : "\n", s->purpose);
         dt_text_json(out, s->name, strlen(s->name));
+        if (s->role != ROLE_TRAINED) {
+            dt_text_printf(out, ",\"role\":\"%s\"", s->role == ROLE_FROZEN ? "frozen" : "buffer");
+        }
         dt_text_puts(out, ",\"shape\":[");
         for (int d = 0; d < s->dims; d++) {
             dt_text_printf(out, "%s%" PRId64, d > 0 ? "," : "", s->shape[d]);
@@ -414,6 +417,7 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     if (s->tensor < 0) {
         return -1;
     }
+    m->tensors[s->tensor].stateless |= read_string(item, "role") != NULL;
     m->slice_count++;
     return 0;
 }
@@ -433,7 +437,16 @@ static int compare_slices(const void *a, const void *b)
     return by != 0 ? by : (x->first > y->first) - (x->first < y->first);
 }
 
-/* Every purpose that appears covers every tensor exactly once. */
+/* The next tensor from `at` on that a purpose covers: weights are of all tensors. */
+static int next_covered(const struct manifest *m, const char *purpose, int at)
+{
+    while (at < m->tensor_count && m->tensors[at].stateless && strcmp(purpose, "weight") != 0) {
+        at++;
+    }
+    return at;
+}
+
+/* Every purpose that appears covers every tensor that it is of exactly once. */
 static int check_cover(struct manifest *m, struct dt_error *err)
 {
     qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
@@ -443,7 +456,7 @@ static int check_cover(struct manifest *m, struct dt_error *err)
     for (int i = 0; i <= m->slice_count; i++) {
         const struct manifest_slice *s = i < m->slice_count ? &m->slices[i] : NULL;
         if (purpose != NULL && next_tensor < m->tensor_count && covered == m->tensors[next_tensor].numel) {
-            next_tensor++;
+            next_tensor = next_covered(m, purpose, next_tensor + 1);
             covered = 0;
         }
         if (s == NULL || purpose != s->purpose) {
@@ -452,7 +465,7 @@ static int check_cover(struct manifest *m, struct dt_error *err)
                                purpose, covered);
             }
             purpose = s != NULL ? s->purpose : NULL;
-            next_tensor = 0;
+            next_tensor = purpose != NULL ? next_covered(m, purpose, 0) : 0;
             covered = 0;
         }
         if (s == NULL) {

@@ -29,6 +29,7 @@ struct manifest_tensor {
     const char *name;
     int dims;
     int64_t shape[4], numel;
+    bool stateless; /* frozen, or a buffer: no optimizer has state of it */
 };
 
 struct manifest_file {

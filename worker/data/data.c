@@ -148,19 +148,33 @@ static void clear(struct data_source *s)
     *s = (struct data_source){0};
 }
 
-int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length,
+int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err)
 {
     const struct data_ops *ops = find_row(glob, format, err);
     if (ops == NULL) {
         return -1;
     }
-    *s = (struct data_source){.ops = ops, .sequence_length = sequence_length};
-    if (ops->open(s, glob, sequence_length, err) != 0) {
+    const struct batch_field *first = &layout->field[0];
+    *s = (struct data_source){.ops = ops,
+                              .layout = *layout,
+                              .labels = batch_find(layout, "labels"),
+                              .sequence_length = first->dims == 2 ? first->most[1] : 1};
+    if (ops->open(s, glob, err) != 0) {
         clear(s);
         return -1;
     }
     return 0;
+}
+
+int data_too_large(const struct data_source *s)
+{
+    for (int k = 0; k < s->layout.count; k++) {
+        if (s->layout.field[k].below > 0 && s->largest[k] >= s->layout.field[k].below) {
+            return k;
+        }
+    }
+    return -1;
 }
 
 void data_close(struct data_source *s)
@@ -234,26 +248,35 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
     return 0;
 }
 
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                   int ranks, int64_t batch_size, int32_t *ids, int32_t *labels)
+/* A sample that is not there: zeros, and nothing to judge. */
+static void clear_row(const struct data_source *s, const struct batch *b, int64_t row)
 {
-    int64_t length = s->sequence_length, counted = 0;
-    for (int64_t b = 0; b < batch_size; b++) {
-        int32_t *row_ids = ids + b * length, *row_labels = labels + b * length;
-        int64_t position = first + b * ranks + rank;
-        if (position < order->sample_count) {
-            s->ops->read(s, sampler_at(order, epoch, position), row_ids, row_labels);
-        } else {
-            for (int64_t t = 0; t < length; t++) {
-                row_ids[t] = 0;
-                row_labels[t] = -100;
-            }
-        }
-        for (int64_t t = 0; t < length; t++) {
-            counted += row_labels[t] != -100;
+    for (int k = 0; k < s->layout.count; k++) {
+        int64_t count = batch_sample_elements(&s->layout, k);
+        size_t size = (size_t)count * dt_dtype_size(s->layout.field[k].type);
+        memset((char *)b->at[k] + (size_t)row * size, 0, size);
+        for (int64_t i = 0; k == s->labels && i < count; i++) {
+            ((int32_t *)b->at[k])[row * count + i] = -100;
         }
     }
-    return counted;
+}
+
+void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                int ranks, struct batch *b)
+{
+    int64_t labels = b->samples * batch_sample_elements(&s->layout, s->labels);
+    for (int64_t row = 0; row < b->samples; row++) {
+        int64_t position = first + row * ranks + rank;
+        if (position < order->sample_count) {
+            s->ops->read(s, sampler_at(order, epoch, position), b, row);
+        } else {
+            clear_row(s, b, row);
+        }
+    }
+    b->weight = 0;
+    for (int64_t i = 0; i < labels; i++) {
+        b->weight += ((const int32_t *)b->at[s->labels])[i] != -100;
+    }
 }
 
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "worker/job/job.h"
+#include "worker/model/batch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,11 +20,11 @@ struct data_ops {
     const char *name; /* "tokens", "tensors" */
     /* True when the file looks like this format (by its first bytes). */
     bool (*recognise)(const char *path);
-    /* Opens all files of a glob (sorted). sequence_length: T wanted. */
-    int (*open)(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err);
-    /* Writes sample i: ids (T) and labels (T), labels already shifted by one (labels[t] is what
-     * comes after ids[t]), -100: ignored. */
-    void (*read)(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels);
+    /* Opens all files of a glob (sorted). s->layout says what is wanted of them. */
+    int (*open)(struct data_source *s, const char *glob, struct dt_error *err);
+    /* Writes the fields of sample i into row `row` of b, which lies in host memory; labels of -100
+     * are ignored. */
+    void (*read)(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row);
     /* None of sample i's labels is a target. Null: each has some. */
     bool (*blank)(const struct data_source *s, int64_t sample);
     /* Sample i will be read soon: the kernel may begin to bring what the disk has of it. */
@@ -33,19 +34,22 @@ struct data_ops {
 
 struct data_file { /* what is in a file, whatever it is called */
     char *name;    /* without folders: for messages */
-    int64_t count; /* tokens */
+    int64_t count; /* tokens, or samples that are no sequences */
     uint64_t hash; /* of the content */
 };
 
 struct data_source {
     const struct data_ops *ops;
-    int64_t sample_count, sequence_length;
-    int64_t vocabulary; /* smallest vocabulary that holds every id (from the shard's JSON, or
-                         * measured) */
-    int64_t token_count;
-    char tokenizer[64];     /* name in the shards' JSON ("bytes"), or "" */
-    int64_t blank_count;    /* samples without any target */
-    const char *blank_path; /* where the first of them is: file and row, from 1; null: there is
+    struct batch_layout layout;
+    int labels;                            /* the field of the layout that says what is judged */
+    int64_t sample_count, sequence_length; /* sequence_length: T; 1 where samples are no sequences */
+    int64_t vocabulary;                    /* smallest vocabulary that holds every id (from the shard's
+                                            * JSON, or measured) */
+    int64_t largest[BATCH_FIELDS_MAX];     /* of the whole numbers in each field */
+    int64_t token_count;                   /* or samples, where they are no sequences */
+    char tokenizer[64];                    /* name in the shards' JSON ("bytes"), or "" */
+    int64_t blank_count;                   /* samples without any target */
+    const char *blank_path;                /* where the first of them is: file and row, from 1; null: there is
                              * none */
     int64_t blank_row;
     uint64_t hash;           /* over names, sizes and content hashes of the files */
@@ -55,10 +59,13 @@ struct data_source {
     void *state;
 };
 
-/* format: "auto" asks every row. Errors name file and cause (missing, empty, truncated, other
- * tokenizer, too short for one sequence, id >= vocabulary). */
-int data_open(struct data_source *s, const char *glob, const char *format, int64_t sequence_length,
+/* format: "auto" asks every row. layout: what the model reads; its number of samples does not
+ * matter. Errors name file and cause (missing, empty, truncated, other tokenizer, other shape, too
+ * short for one sequence, id >= vocabulary). */
+int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err);
+/* A field with values that its model has no room for; -1: there is none. */
+int data_too_large(const struct data_source *s);
 void data_close(struct data_source *s);
 /* True when `s` is not what `was` lists: says the first file that is new, changed or gone
  * ("train-00002.bin is new"). A rename is no difference. */
@@ -81,12 +88,12 @@ struct sampler {
 };
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
-/* Fills one micro-batch for a rank: samples at positions first + b * ranks + rank for b in
- * 0..batch_size-1 of the epoch (rank r takes r, r+N, ...). A position >= sample_count gives a
- * row of ignored labels (evaluation's ragged end). Returns the number of labels that are not
- * -100. */
-int64_t data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                   int ranks, int64_t batch_size, int32_t *ids, int32_t *labels);
+/* Fills one micro-batch for a rank, b, which lies in host memory: samples at positions first +
+ * row * ranks + rank of the epoch for each row (rank r takes r, r+N, ...). A position >=
+ * sample_count gives a row of zeros with ignored labels (evaluation's ragged end). Sets b->weight,
+ * the number of labels that are not -100. */
+void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+                int ranks, struct batch *b);
 
 /* Would data_batch find no label but -100? At once where each sample has targets. */
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,

@@ -1,7 +1,8 @@
-/* Data from safetensors files: `input_ids` (..., T) as int64 or int32, optional `labels` of the
- * same shape with -100 for what is not judged. All leading dimensions together count the
- * samples, in file order. Labels are shifted here: position t is judged against labels[t + 1],
- * the last one against nothing. */
+/* Data from safetensors files: a tensor for each field of the layout, whole numbers as int64 or
+ * int32, floats as fp32, fp64, bf16 or fp16; labels of -100 are not judged. A tensor ends with the
+ * dimensions of a sample; those before them count the samples, in file order. Shifted labels are
+ * shifted here, position t is judged against labels[t + 1] and the last one against nothing, and
+ * where the file has none they are the ids. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/checkpoints/safetensors.h"
@@ -16,7 +17,7 @@
 
 struct batch_file {
     struct st_file *file;
-    const struct st_tensor *ids, *labels; /* labels: null when there are none */
+    const struct st_tensor *of[BATCH_FIELDS_MAX]; /* null: labels that the ids stand in for */
     int64_t first, rows;
     unsigned char *blank; /* a bit per row: it has no target; null: each has some */
 };
@@ -69,13 +70,38 @@ static int64_t value(const struct st_tensor *x, int64_t i)
     return v;
 }
 
-static int check_labels(const struct batch_file *f, const char *path, struct dt_error *err)
+static void put_shape(struct dt_text *out, const char *before, const int64_t *shape, int dims)
 {
-    if (!integers(f->labels) || f->labels->dims != f->ids->dims ||
-        memcmp(f->labels->shape, f->ids->shape, (size_t)f->ids->dims * sizeof(int64_t)) != 0) {
-        return dt_fail(err, DT_INVALID, "%s: labels: not I64 or I32 in the shape of input_ids", path);
+    dt_text_printf(out, "(%s", before);
+    for (int d = 0; d < dims; d++) {
+        dt_text_printf(out, "%s%" PRId64, d > 0 || *before != 0 ? ", " : "", shape[d]);
     }
-    return 0;
+    dt_text_puts(out, ")");
+}
+
+/* The tensor ends with the dimensions of a sample. */
+static int check_shape(const struct st_tensor *x, const struct batch_field *f, const char *path, struct dt_error *err)
+{
+    int inner = f->dims - 1, outer = x->dims - inner;
+    if (outer >= 0 && memcmp(x->shape + outer, f->most + 1, (size_t)inner * sizeof *f->most) == 0) {
+        return 0;
+    }
+    if (f->dims == 2 && strcmp(f->name, "input_ids") == 0 && outer >= 0) {
+        int64_t length = x->shape[outer];
+        return dt_fail(err, DT_INVALID,
+                       "%s: rows of %" PRId64 " tokens, but data.sequence_length is %" PRId64 "; set it to %" PRId64,
+                       path, length, f->most[1], length);
+    }
+    struct dt_text is, wanted;
+    dt_text_init(&is);
+    dt_text_init(&wanted);
+    put_shape(&is, "", x->shape, x->dims);
+    put_shape(&wanted, "n", f->most + 1, inner);
+    (void)dt_fail(err, DT_INVALID, "%s: %s: shape %s, but the model reads %s", path, f->name, dt_text_str(&is),
+                  dt_text_str(&wanted));
+    dt_text_clear(&is);
+    dt_text_clear(&wanted);
+    return -1;
 }
 
 /* Every id and label: at least 0 (labels also -100); *max is raised to the largest. */
@@ -92,10 +118,12 @@ static int check_values(const struct st_tensor *x, bool ignored, const char *pat
     return 0;
 }
 
-/* A row's first label is judged by nothing. */
-static bool has_target(const struct st_tensor *labels, int64_t row, int64_t length)
+/* Shifted labels: a row's first one is judged by nothing. */
+static bool has_target(const struct data_source *s, const struct batch_file *f, int64_t row)
 {
-    for (int64_t k = 1; k < length; k++) {
+    const struct st_tensor *labels = f->of[s->labels];
+    int64_t length = batch_sample_elements(&s->layout, s->labels);
+    for (int64_t k = s->layout.field[s->labels].shifted; k < length; k++) {
         if (labels == NULL || value(labels, row * length + k) != -100) {
             return true;
         }
@@ -103,10 +131,10 @@ static bool has_target(const struct st_tensor *labels, int64_t row, int64_t leng
     return false;
 }
 
-static void note_blank(struct data_source *s, struct batch_file *f, int64_t length)
+static void note_blank(struct data_source *s, struct batch_file *f)
 {
     for (int64_t row = 0; row < f->rows; row++) {
-        if (has_target(f->labels, row, length)) {
+        if (has_target(s, f, row)) {
             continue;
         }
         if (f->blank == NULL) {
@@ -120,42 +148,64 @@ static void note_blank(struct data_source *s, struct batch_file *f, int64_t leng
     }
 }
 
-static int open_file(struct data_source *s, struct batch_file *f, const char *path, int64_t sequence_length,
-                     int64_t *max, struct dt_error *err)
+static int check_mask(const struct batch_file *f, const char *path, struct dt_error *err)
+{
+    const struct st_tensor *mask = st_find(f->file, "attention_mask");
+    for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
+        if (!integers(mask) || value(mask, i) != 1) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: attention_mask: masked tokens are not there yet; pad with labels of -100 and drop it",
+                           path);
+        }
+    }
+    return 0;
+}
+
+/* Finds and checks the tensor of field k. */
+static int open_field(struct data_source *s, struct batch_file *f, int k, const char *path, struct dt_error *err)
+{
+    const struct batch_field *field = &s->layout.field[k];
+    const struct st_tensor *x = f->of[k] = st_find(f->file, field->name);
+    bool whole = field->type == DT_I32;
+    float none;
+    if (x == NULL && field->shifted) {
+        return 0;
+    }
+    if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
+        const char *types = whole ? "I64 or I32" : "F32, F64, BF16 or F16";
+        return k == 0 && field->dims == 2 ? dt_fail(err, DT_INVALID, "%s: no %s (n, T) of %s", path, field->name, types)
+                                          : dt_fail(err, DT_INVALID, "%s: no %s of %s", path, field->name, types);
+    }
+    if (check_shape(x, field, path, err) != 0) {
+        return -1;
+    }
+    int64_t rows = x->numel / batch_sample_elements(&s->layout, k);
+    if (k > 0 && rows != f->rows) {
+        return dt_fail(err, DT_INVALID, "%s: %s: %" PRId64 " samples, but %s has %" PRId64, path, field->name, rows,
+                       s->layout.field[0].name, f->rows);
+    }
+    f->rows = rows;
+    return whole ? check_values(x, k == s->labels, path, &s->largest[k], err)
+                 : st_read_f32(f->file, x, 0, 0, &none, err);
+}
+
+static int open_file(struct data_source *s, struct batch_file *f, const char *path, struct dt_error *err)
 {
     if (st_open(&f->file, path, err) != 0) {
         return -1;
     }
-    f->ids = st_find(f->file, "input_ids");
-    f->labels = st_find(f->file, "labels");
-    if (f->ids == NULL || !integers(f->ids) || f->ids->dims < 1 || f->ids->numel == 0) {
-        return dt_fail(err, DT_INVALID, "%s: no input_ids (n, T) of I64 or I32", path);
-    }
-    int64_t length = f->ids->shape[f->ids->dims - 1];
-    if (length != sequence_length) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: rows of %" PRId64 " tokens, but data.sequence_length is %" PRId64 "; set it to %" PRId64,
-                       path, length, sequence_length, length);
-    }
-    if (st_find(f->file, "attention_mask") != NULL) {
-        const struct st_tensor *mask = st_find(f->file, "attention_mask");
-        for (int64_t i = 0; i < mask->numel; i++) {
-            if (!integers(mask) || value(mask, i) != 1) {
-                return dt_fail(
-                    err, DT_INVALID,
-                    "%s: attention_mask: masked tokens are not there yet; pad with labels of -100 and drop it", path);
-            }
+    for (int k = 0; k < s->layout.count; k++) {
+        if (open_field(s, f, k, path, err) != 0) {
+            return -1;
         }
     }
-    if ((f->labels != NULL && check_labels(f, path, err) != 0) || check_values(f->ids, false, path, max, err) != 0 ||
-        (f->labels != NULL && check_values(f->labels, true, path, max, err) != 0)) {
+    if (check_mask(f, path, err) != 0) {
         return -1;
     }
-    f->rows = f->ids->numel / length;
     f->first = s->sample_count;
-    note_blank(s, f, length);
+    note_blank(s, f);
     s->sample_count += f->rows;
-    s->token_count += f->ids->numel;
+    s->token_count += f->rows * s->sequence_length;
     return 0;
 }
 
@@ -165,15 +215,16 @@ static void add_hash(XXH3_state_t *h, const struct st_tensor *x)
     (void)XXH3_64bits_update(h, x->data, x->size_bytes);
 }
 
-static void add_content(XXH3_state_t *h, const struct batch_file *f)
+static void add_content(XXH3_state_t *h, const struct data_source *s, const struct batch_file *f)
 {
-    add_hash(h, f->ids);
-    if (f->labels != NULL) {
-        add_hash(h, f->labels);
+    for (int k = 0; k < s->layout.count; k++) {
+        if (f->of[k] != NULL) {
+            add_hash(h, f->of[k]);
+        }
     }
 }
 
-static int open_tensors(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err)
+static int open_tensors(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
     if (data_files_open(&files, glob, err) != 0) {
@@ -182,25 +233,26 @@ static int open_tensors(struct data_source *s, const char *glob, int64_t sequenc
     struct tensors *t = dt_alloc(sizeof *t);
     s->state = t;
     t->files = dt_alloc(files.count * sizeof *t->files);
-    int64_t max = 0;
     int result = 0;
     XXH3_state_t *h = XXH3_createState(), *own = XXH3_createState();
     (void)XXH3_64bits_reset(h);
     for (size_t i = 0; result == 0 && i < files.count; i++) {
         t->count++;
-        result = open_file(s, &t->files[i], files.paths[i], sequence_length, &max, err);
+        result = open_file(s, &t->files[i], files.paths[i], err);
         if (result == 0) {
             const char *name = data_base_name(files.paths[i]);
             (void)XXH3_64bits_update(h, name, strlen(name) + 1);
-            add_content(h, &t->files[i]);
+            add_content(h, s, &t->files[i]);
             (void)XXH3_64bits_reset(own);
-            add_content(own, &t->files[i]);
-            data_list_file(s, files.paths[i], t->files[i].ids->numel, XXH3_64bits_digest(own));
+            add_content(own, s, &t->files[i]);
+            data_list_file(s, files.paths[i], t->files[i].rows * s->sequence_length, XXH3_64bits_digest(own));
             const char *tokenizer = st_metadata(t->files[i].file, "tokenizer");
             (void)snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tokenizer != NULL ? tokenizer : "");
         }
     }
-    s->vocabulary = max + 1;
+    for (int k = 0; k < s->layout.count; k++) {
+        s->vocabulary = s->largest[k] + 1 > s->vocabulary ? s->largest[k] + 1 : s->vocabulary;
+    }
     s->hash = XXH3_64bits_digest(h);
     (void)XXH3_freeState(h);
     (void)XXH3_freeState(own);
@@ -221,14 +273,25 @@ static const struct batch_file *file_of(const struct tensors *t, int64_t sample)
     return &t->files[low];
 }
 
-static void read_tensors(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+static void read_whole(const struct data_source *s, const struct batch_file *f, int k, int64_t from, int32_t *out)
+{
+    int64_t length = batch_sample_elements(&s->layout, k), shift = s->layout.field[k].shifted;
+    const struct st_tensor *x = f->of[k] != NULL ? f->of[k] : f->of[batch_find(&s->layout, "input_ids")];
+    for (int64_t i = 0; i < length; i++) {
+        out[i] = i + shift < length ? (int32_t)value(x, from + i + shift) : -100;
+    }
+}
+
+static void read_tensors(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row)
 {
     const struct batch_file *f = file_of(s->state, sample);
-    int64_t length = s->sequence_length, at = (sample - f->first) * length;
-    const struct st_tensor *judged = f->labels != NULL ? f->labels : f->ids;
-    for (int64_t k = 0; k < length; k++) {
-        ids[k] = (int32_t)value(f->ids, at + k);
-        labels[k] = k + 1 < length ? (int32_t)value(judged, at + k + 1) : -100;
+    for (int k = 0; k < s->layout.count; k++) {
+        int64_t length = batch_sample_elements(&s->layout, k), from = (sample - f->first) * length;
+        if (s->layout.field[k].type == DT_I32) {
+            read_whole(s, f, k, from, (int32_t *)b->at[k] + row * length);
+        } else { /* its type was looked at when the file was opened */
+            (void)st_read_f32(f->file, f->of[k], from, length, (float *)b->at[k] + row * length, NULL);
+        }
     }
 }
 
@@ -242,11 +305,10 @@ static bool blank_tensors(const struct data_source *s, int64_t sample)
 static void expect_tensors(const struct data_source *s, int64_t sample)
 {
     const struct batch_file *f = file_of(s->state, sample);
-    const struct st_tensor *const both[] = {f->ids, f->labels};
-    for (int i = 0; i < 2; i++) {
-        if (both[i] != NULL) {
-            size_t row_bytes = both[i]->size_bytes / (size_t)f->rows;
-            data_expect_bytes((const char *)both[i]->data + (size_t)(sample - f->first) * row_bytes, row_bytes);
+    for (int k = 0; k < s->layout.count; k++) {
+        if (f->of[k] != NULL) {
+            size_t row_bytes = f->of[k]->size_bytes / (size_t)f->rows;
+            data_expect_bytes((const char *)f->of[k]->data + (size_t)(sample - f->first) * row_bytes, row_bytes);
         }
     }
 }

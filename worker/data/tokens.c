@@ -109,9 +109,26 @@ static uint64_t hash_all(const struct tokens *t)
     return hash;
 }
 
-static int open_tokens(struct data_source *s, const char *glob, int64_t sequence_length, struct dt_error *err)
+/* Shards hold a stream of ids and nothing else. */
+static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
+{
+    for (int k = 0; k < s->layout.count; k++) {
+        const struct batch_field *f = &s->layout.field[k];
+        if (strcmp(f->name, "input_ids") != 0 && !f->shifted) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
+        }
+    }
+    return 0;
+}
+
+static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
+    int64_t sequence_length = s->sequence_length;
+    if (check_layout(s, glob, err) != 0) {
+        return -1;
+    }
     if (data_files_open(&files, glob, err) != 0) {
         return -1;
     }
@@ -131,6 +148,9 @@ static int open_tokens(struct data_source *s, const char *glob, int64_t sequence
     if (result == 0) {
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
+        for (int k = 0; k < s->layout.count; k++) {
+            s->largest[k] = s->vocabulary - 1;
+        }
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
                              "%s: %" PRId64 " tokens, too few for one sample of data.sequence_length %" PRId64
@@ -156,10 +176,11 @@ static size_t shard_at(const struct tokens *t, int64_t p)
     return low;
 }
 
-static void read_tokens(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
+static void read_tokens(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row)
 {
     const struct tokens *t = s->state;
     int64_t length = s->sequence_length, p = sample * length;
+    int32_t *ids = (int32_t *)b->at[1 - s->labels] + row * length, *labels = (int32_t *)b->at[s->labels] + row * length;
     size_t i = shard_at(t, p);
     bool bad = false;
     for (int64_t k = 0; k <= length; k++, p++) {

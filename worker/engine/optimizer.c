@@ -42,6 +42,9 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
         int64_t first, count;
         strategy_owned(s, u, &first, &count);
         o->unit_first[u] = o->total;
+        if (!strategy_trains(s, u)) {
+            continue;
+        }
         o->total += count;
         const struct tensor *previous = NULL; /* a tensor's range reaches to the next one's
                                                * start: the gap stays zero either way */
@@ -75,7 +78,8 @@ void optimizer_open(struct optimizer *o, const struct plan *p)
 void *optimizer_weights(const struct optimizer *o, int unit)
 {
     struct strategy *s = o->strategy;
-    return o->w != NULL ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->real) : s->weights->slice(s, unit);
+    return o->w != NULL && strategy_trains(s, unit) ? o->w + (size_t)o->unit_first[unit] * dt_dtype_size(s->real)
+                                                    : s->weights->slice(s, unit);
 }
 
 size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element)
@@ -116,7 +120,7 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             .moment_type = o->moment_type,
         };
     }
-    w->device->kernels->adamw_many(w->compute, o->calls, o->range_count);
+    w->device->kernels->adamw_many(w->compute, &(struct dt_adamw_many_args){o->calls, o->range_count});
 }
 
 void optimizer_clear(struct optimizer *o)

@@ -41,7 +41,7 @@ size_t optimizer_moment(const struct optimizer *o, int unit, int64_t element);
  * memory), once. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
 /* The weights of a unit that this rank owns, as they are updated and saved: of the strategy's
- * type `real`, in device memory. */
+ * type `real`, those of a frozen unit of its `type`, in device memory. */
 void *optimizer_weights(const struct optimizer *o, int unit);
 void optimizer_clear(struct optimizer *o);
 

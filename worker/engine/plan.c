@@ -1,5 +1,5 @@
 /* Adds pieces up, allocates the blocks, and knows how much memory this host would still give.
- * What the pieces are for is known to those who add them: strategy, optimizer, clip, trainer. */
+ * What the pieces are for is known to those who add them: strategy, optimizer, step sums, trainer. */
 #include "worker/engine/plan.h"
 
 #include "base/cgroup.h"

@@ -3,6 +3,7 @@
 #include "worker/engine/products.h"
 
 #include "base/clock.h"
+#include "worker/model/chain_walk.h"
 #include "worker/run/trainer.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 /* ---- a table of kernels that only collects ---- */
 
 struct collector {
-    struct dt_stream stream; /* first: it is what the kernels are given */
+    struct dt_stream stream;   /* first: it is what the kernels are given */
+    struct dt_kernels kernels; /* write down products and attention, and do nothing else */
     struct products *to;
 };
 
@@ -46,12 +48,10 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
     p->each[p->count++] = *a;
 }
 
-static const struct dt_kernels collecting;
-
 /* Its parts first: what they take is what it is compared with. */
 static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
-    dt_matmul_parts(&collecting, s, a);
+    dt_matmul_parts(&((struct collector *)s)->kernels, s, a);
     if (a->epilogue != DT_EPILOGUE_NONE) {
         collect(s, a);
     }
@@ -89,50 +89,26 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
     p->attention_backward[p->attention_backward_count++] = *a;
 }
 
-#define SKIP(kernel)                                                                                                   \
-    static void skip_##kernel(struct dt_stream *s, const struct dt_##kernel##_args *a)                                 \
+#define KERNEL(name, types)                                                                                            \
+    static void skip_##name(struct dt_stream *s, const struct dt_##name##_args *a)                                     \
     {                                                                                                                  \
         (void)s;                                                                                                       \
         (void)a;                                                                                                       \
     }
-SKIP(fill)
-SKIP(cast)
-SKIP(scale)
-SKIP(add)
-SKIP(sum_slices)
-SKIP(column_sum)
-SKIP(layernorm)
-SKIP(layernorm_backward)
-SKIP(activation)
-SKIP(activation_backward)
-SKIP(embedding)
-SKIP(embedding_backward)
-SKIP(position_backward)
-SKIP(cross_entropy)
-#undef SKIP
+#include "kernels/rows.def"
 
-/* What blocks call: optimizers and norms are not theirs. */
-static const struct dt_kernels collecting = {
-    .name = "collecting",
-    .fill = skip_fill,
-    .cast = skip_cast,
-    .scale = skip_scale,
-    .add = skip_add,
-    .sum_slices = skip_sum_slices,
-    .matmul = collect,
-    .matmul_epilogue = collect_epilogue,
-    .column_sum = skip_column_sum,
-    .layernorm = skip_layernorm,
-    .layernorm_backward = skip_layernorm_backward,
-    .activation = skip_activation,
-    .activation_backward = skip_activation_backward,
-    .attention = collect_attention,
-    .attention_backward = collect_attention_backward,
-    .embedding = skip_embedding,
-    .embedding_backward = skip_embedding_backward,
-    .position_backward = skip_position_backward,
-    .cross_entropy = skip_cross_entropy,
-};
+static struct collector collector_to(struct products *to)
+{
+    struct collector c = {.to = to,
+                          .kernels = {.name = "collecting",
+#define KERNEL(row, types) .row = skip_##row,
+#include "kernels/rows.def"
+                                      .matmul_epilogue = collect_epilogue}};
+    c.kernels.matmul = collect;
+    c.kernels.attention = collect_attention;
+    c.kernels.attention_backward = collect_attention_backward;
+    return c;
+}
 
 /* Addresses that nobody reads or writes: blocks add to them, and products keep their alignment. */
 static void *nowhere(int at)
@@ -140,50 +116,51 @@ static void *nowhere(int at)
     return (void *)((uintptr_t)(at + 1) << 40);
 }
 
+static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
+{
+    const struct products_beside *beside = w->context;
+    p->busy_sms = b->index + 1 == w->chain->block_count ? beside->last[p->phase] : beside->blocks[p->phase];
+    for (int k = 0; k < b->unit_count; k++) {
+        p->weights[k] = nowhere(k);
+        p->grads[k] = p->phase == PASS_BACKWARD ? nowhere(BLOCK_UNITS_MAX + k) : NULL;
+    }
+    return true;
+}
+
 void products_add(struct products *to, const struct chain *c, enum dt_dtype grad_type,
                   const struct products_beside *beside)
 {
     static const struct products_beside nothing;
-    beside = beside != NULL ? beside : &nothing;
-    struct collector collector = {.to = to};
-    struct batch batch = {.ids = nowhere(0),
-                          .labels = nowhere(1),
-                          .batch_size = c->spec.batch_size,
-                          .sequence_length = c->spec.sequence_length,
-                          .valid_count = 1};
-    static const enum pass_phase phases[] = {PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL};
-    for (size_t phase = 0; phase < sizeof phases / sizeof phases[0]; phase++) {
-        for (int i = 0; i < c->block_count; i++) {
-            const struct block *b = &c->blocks[i];
-            bool first = i == 0, last = i + 1 == c->block_count,
-                 forward = phases[phase] == PASS_FORWARD || phases[phase] == PASS_EVAL;
-            struct pass p = {.phase = phases[phase],
-                             .stream = &collector.stream,
-                             .kernels = &collecting,
-                             .batch = &batch,
-                             .weights = nowhere(2),
-                             .grads = nowhere(3),
-                             .grad_type = grad_type,
-                             .kept = nowhere(4),
-                             .saved = nowhere(5),
-                             .again = nowhere(14),
-                             .scratch = nowhere(6),
-                             .busy_sms = last ? beside->last[phases[phase]] : beside->blocks[phases[phase]],
-                             .loss_scale = 1,
-                             .loss_sum = nowhere(7)};
-            p.x_residual = forward && !first ? nowhere(8) : NULL;
-            p.x_branch = forward && !first && c->blocks[i - 1].branch_out ? nowhere(9) : NULL;
-            p.y_residual = !forward ? NULL : b->residual_saved ? p.saved : nowhere(10);
-            p.y_branch = forward ? nowhere(11) : NULL;
-            p.dy = last ? NULL : nowhere(12);
-            p.dx = first ? NULL : nowhere(13);
-            if (phases[phase] == PASS_BACKWARD) {
-                b->ops->backward(b, &p);
-            } else {
-                b->ops->forward(b, &p);
-            }
-        }
+    static const struct walk_hooks hooks = {.enter = enter};
+    enum { OTHERS = 2 * BLOCK_UNITS_MAX };
+    struct collector collector = collector_to(to);
+    struct batch batch = {
+        .layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length, .weight = 1};
+    for (int k = 0; k < c->batch.count; k++) {
+        batch.at[k] = nowhere(OTHERS + k);
     }
+    void **kept = dt_alloc((size_t)c->block_count * sizeof *kept);
+    for (int i = 0; i < c->block_count; i++) {
+        kept[i] = nowhere(OTHERS + 8);
+    }
+    const struct chain_walk walk = {.chain = c,
+                                    .stream = &collector.stream,
+                                    .kernels = &collector.kernels,
+                                    .grad_type = grad_type,
+                                    .y = {nowhere(OTHERS + 9), nowhere(OTHERS + 10)},
+                                    .y_branch = {nowhere(OTHERS + 11), nowhere(OTHERS + 12)},
+                                    .gradient = {nowhere(OTHERS + 13), nowhere(OTHERS + 14)},
+                                    .kept = kept,
+                                    .again = nowhere(OTHERS + 15),
+                                    .scratch = nowhere(OTHERS + 16),
+                                    .buffers = nowhere(OTHERS + 17),
+                                    .hooks = &hooks,
+                                    .context = (void *)(uintptr_t)(beside != NULL ? beside : &nothing)};
+    const struct walk_loss loss = {.scale = 1, .sum = nowhere(OTHERS + 18)};
+    chain_forward(&walk, PASS_FORWARD, &batch, &loss);
+    chain_backward(&walk, &batch, &loss);
+    chain_forward(&walk, PASS_EVAL, &batch, &loss);
+    free(kept);
 }
 
 void products_clear(struct products *p)

@@ -208,6 +208,11 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
         s->unit_first[u + 1] = s->unit_first[u] + chain->units[u].numel;
     }
     s->total = s->unit_first[units];
+    s->grad_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->grad_first);
+    for (int u = 0; u < units; u++) {
+        s->grad_first[u + 1] = s->grad_first[u] + (strategy_trains(s, u) ? chain->units[u].numel : 0);
+    }
+    s->grad_total = s->grad_first[units];
     return 0;
 }
 
@@ -219,7 +224,8 @@ void strategy_plan(struct strategy *s, struct plan *p)
 
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
 {
-    const unsigned sums = 1u << DT_ALL_REDUCE, slices = 1u << DT_REDUCE_SCATTER | 1u << DT_ALL_GATHER;
+    const unsigned sums = 1u << DT_ALL_REDUCE, buffers = s->chain->buffer_count > 0 ? 1u << DT_BROADCAST : 0,
+                   slices = 1u << DT_REDUCE_SCATTER | 1u << DT_ALL_GATHER;
     bool sliced = s->optimizer == PART_SLICE, one = w->shard == w->comm;
     size_t all = (size_t)s->total * sizeof(float), bytes = all < CONNECT_BYTES ? all : CONNECT_BYTES;
     if (s->alone) {
@@ -232,10 +238,11 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
     bool apart = world_gathers_apart(w);
     unsigned of_shards = apart ? 1u << DT_REDUCE_SCATTER : slices;
     /* the step's sums are a few words */
-    if ((!sliced || !one) && dt_comm_connect(w->comm, sums, sliced ? 0 : bytes, w->communication, err) != 0) {
+    if ((!sliced || !one) && dt_comm_connect(w->comm, sums | buffers, sliced ? 0 : bytes, w->communication, err) != 0) {
         return -1;
     }
-    if (sliced && dt_comm_connect(w->shard, one ? of_shards | sums : of_shards, bytes, w->communication, err) != 0) {
+    if (sliced &&
+        dt_comm_connect(w->shard, one ? of_shards | sums | buffers : of_shards, bytes, w->communication, err) != 0) {
         return -1;
     }
     if (apart && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
@@ -314,6 +321,27 @@ void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *c
         owned -= (size_t)owned_first * s->type_size;
     }
     return owned;
+}
+
+bool strategy_trains(const struct strategy *s, int unit)
+{
+    return s->chain->units[unit].role == ROLE_TRAINED;
+}
+
+void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
+{
+    struct world *w = s->world;
+    if (s->alone || count == 0) {
+        return;
+    }
+    dt_event_record(s->demand, w->compute);
+    dt_event_wait(s->demand, w->communication);
+    dt_comm_start(
+        w->comm,
+        &(struct dt_collective){
+            .kind = DT_BROADCAST, .name = "buffers", .in = buffers, .out = buffers, .count = count, .type = s->real},
+        w->communication);
+    strategy_land(s);
 }
 
 bool strategy_counts(const struct strategy *s)
@@ -420,9 +448,10 @@ static bool same_layout(const struct chain *c, int a, int b)
     }
 }
 
-/* Assigns slots to units and adds their memory. */
+/* Assigns slots to units and adds their memory. Blocks take turns with two sets of slots, so that the
+ * next one's units have room while one computes; a set has a slot for each unit of a block. */
 void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
-                enum dt_dtype type)
+                bool grads, enum dt_dtype type)
 {
     const struct chain *c = s->chain;
     int units = c->unit_count;
@@ -430,27 +459,32 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
     x->slot = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->slot);
     x->first = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->first);
     int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
-    int alternating[2] = {-1, -1}, turn = 0;
+    int sets[2][BLOCK_UNITS_MAX], turn = 1, place = 0, block = -1;
+    memset(sets, -1, sizeof sets);
     x->count = 0;
     x->type_size = dt_dtype_size(type);
     for (int u = 0; u < units; u++) {
-        int i = -1;
-        if (!one_each && !c->units[u].shared) {
-            i = alternating[turn];
+        const struct unit *unit = &c->units[u];
+        if (grads && !strategy_trains(s, u)) {
+            x->of[u] = -1;
+            continue;
         }
-        if (i < 0) {
-            i = x->count++;
-            x->slot[i].first = u;
-        } else if (!same_layout(c, x->slot[i].first, u)) {
-            x->slot[i].mixed = true;
+        int own = -1, *i = &own;
+        if (!one_each && !unit->shared) {
+            place = unit->first_use == block ? place + 1 : 0;
+            turn = unit->first_use == block ? turn : 1 - turn;
+            block = unit->first_use;
+            i = &sets[turn][place];
         }
-        if (!one_each && !c->units[u].shared) {
-            alternating[turn] = i;
-            turn = 1 - turn;
+        if (*i < 0) {
+            *i = x->count++;
+            x->slot[*i].first = u;
+        } else if (!same_layout(c, x->slot[*i].first, u)) {
+            x->slot[*i].mixed = true;
         }
-        x->of[u] = i;
-        x->slot[i].unit = -1;
-        size[i] = c->units[u].numel > size[i] ? c->units[u].numel : size[i];
+        x->of[u] = *i;
+        x->slot[*i].unit = -1;
+        size[*i] = unit->numel > size[*i] ? unit->numel : size[*i];
     }
     for (int i = 0; i < x->count; i++) {
         x->first[i] = x->total;

@@ -134,6 +134,8 @@ struct strategy {
                                                    * they are reduced, as slice gives them */
     int64_t total;                                /* elements of all units */
     int64_t *unit_first;                          /* elements before each unit */
+    int64_t grad_total;                           /* the same of gradients: frozen units have none */
+    int64_t *grad_first;
     struct dt_arena arena;
     struct strategy_trace *trace; /* tests; may be null */
     struct timeline *timeline;    /* the trainer's; may be null */
@@ -147,7 +149,8 @@ struct strategy {
                               * together */
     int *bucket_of;          /* per unit */
     struct bucket {
-        int first, count, ready; /* units; how many are complete in this step */
+        int first, count;  /* units, frozen ones among them */
+        int wanted, ready; /* trained ones; how many of these are complete in this step */
     } * buckets;
     struct dt_event **unit_ready; /* weights_whole: published and arrived */
     struct dt_event **unit_done;  /* gradients of a unit are complete on the compute stream */
@@ -184,6 +187,11 @@ void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t 
 /* Elements of the unit's weights that stay here between uses (whole or slice), and where they
  * are. */
 void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
+/* The unit is trained: it has gradients, and the optimizer updates it. */
+bool strategy_trains(const struct strategy *s, int unit);
+/* Rank 0's buffers (running statistics, `count` elements of the strategy's type `real`) become
+ * everybody's, in the order of the compute stream. */
+void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count);
 /* True on the ranks whose shares count (all but the further replicas of hybrid rows). */
 bool strategy_counts(const struct strategy *s);
 /* The stream in whose order the sums of gradients come about: compute's when alone. */
@@ -206,8 +214,9 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
 /* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
 void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
                     const void *in, void *out, int64_t count, const char *name);
+/* grads: of gradients, which frozen units do not have. */
 void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
-                enum dt_dtype type);
+                bool grads, enum dt_dtype type);
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err);
 void slots_close(struct slots *x);
 

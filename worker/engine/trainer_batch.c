@@ -23,25 +23,24 @@ enum { EXPECTED_STEPS = 2, COLD_STEPS = 64, COLD_MOST = 1 << 20 };
 int trainer_batch_open(struct trainer *t, struct dt_error *err)
 {
     struct dt_device *d = t->world->device;
-    const struct model_spec *m = &t->chain.spec;
-    int64_t elements = m->batch_size * m->sequence_length, of_step = 2 * t->micro_steps * elements;
-    int32_t *device = plan_at(&t->plan, t->piece_batch), *host = plan_at(&t->plan, t->piece_host_batch);
+    const struct batch_layout *layout = &t->chain.batch;
+    size_t batch_bytes = batch_offset(layout, layout->count), of_step = (size_t)t->micro_steps * batch_bytes;
+    char *device = plan_at(&t->plan, t->piece_batch), *host = plan_at(&t->plan, t->piece_host_batch);
     if (!d->host_memory && dt_stream_open(d, -1, &t->copy, err) != 0) { /* for copies alone */
         return -1;
     }
     t->ahead = d->host_memory ? 0 : 1;
     for (int i = 0; i < 2; i++) {
         struct trainer_feed *f = &t->feeds[i];
-        f->host = host + i * of_step;
-        f->device = device + i * of_step;
+        f->host = host + (size_t)i * of_step;
+        f->device = device + (size_t)i * of_step;
         f->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->valid);
         f->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->batches);
-        for (int64_t j = 0; j < t->micro_steps; j++) { /* ids and labels of a micro-step side by
-                                                        * side */
-            f->batches[j] = (struct batch){.ids = f->device + 2 * j * elements,
-                                           .labels = f->device + (2 * j + 1) * elements,
-                                           .batch_size = m->batch_size,
-                                           .sequence_length = m->sequence_length};
+        for (int64_t j = 0; j < t->micro_steps; j++) { /* the fields of a micro-step side by side */
+            f->batches[j] = t->shape;
+            for (int k = 0; k < layout->count; k++) {
+                f->batches[j].at[k] = f->device + (size_t)j * batch_bytes + batch_offset(layout, k);
+            }
         }
         if (t->copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
             return -1;
@@ -103,17 +102,19 @@ static int64_t place_micro_steps(struct trainer *t)
     return n;
 }
 
-/* The loader fills host memory, one copy in stream order brings ids and labels to the device. */
+/* The loader fills host memory, one copy in stream order brings all fields to the device. */
 static void read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from,
                        const struct sampler *order, const struct trainer_micro *at, int64_t j, struct dt_stream *stream)
 {
-    struct batch *b = &f->batches[j];
-    int64_t elements = b->batch_size * b->sequence_length;
-    int32_t *ids = f->host + 2 * j * elements, *labels = ids + elements;
-    b->valid_count = f->valid[j] =
-        data_batch(from, order, at->epoch, at->position, t->rank, t->size, b->batch_size, ids, labels);
+    struct batch *b = &f->batches[j], in_host = *b;
+    size_t batch_bytes = batch_offset(b->layout, b->layout->count);
+    for (int k = 0; k < b->layout->count; k++) {
+        in_host.at[k] = f->host + ((char *)b->at[k] - f->device);
+    }
+    data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host);
+    b->weight = f->valid[j] = in_host.weight;
     int span = timeline_begin(t->timeline, t->copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream, "batch", NULL);
-    dt_stream_copy(stream, f->device + 2 * j * elements, ids, (size_t)(2 * elements) * sizeof *ids);
+    dt_stream_copy(stream, f->device + (size_t)j * batch_bytes, f->host + (size_t)j * batch_bytes, batch_bytes);
     timeline_end(t->timeline, span, stream);
 }
 

@@ -5,7 +5,7 @@
  *
  * A graph stands for the arguments that it was taken down with, so it is found by all that a
  * call depends on (`struct call`): another address, size or flag is another call. Layers have
- * the same ones in each step: units keep their slots, and a layer is given no ids. A call that
+ * the same ones in each step: units keep their slots, and a layer takes no field of the batch. A call that
  * comes for the first time runs directly, as plans are made and code is loaded then; the second
  * time it is taken down. What a block has beyond CALLS of them runs directly for good.
  *
@@ -33,11 +33,10 @@ enum {
 struct call {
     enum pass_phase phase;
     enum dt_dtype grad_type;
-    bool accumulate;
-    const void *weights, *grads, *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx, *kept, *saved, *again,
-        *scratch;
-    const void *ids, *labels, *logits, *loss_sum;
-    int64_t batch_size, sequence_length, logits_row, busy_sms;
+    bool accumulate[BLOCK_UNITS_MAX];
+    const void *weights[BLOCK_UNITS_MAX], *grads[BLOCK_UNITS_MAX], *memory[PLACE_COUNT], *fields[BATCH_FIELDS_MAX];
+    const void *buffers, *x, *x_branch, *y, *y_branch, *dy, *dx, *logits, *loss_sum;
+    int64_t samples, length, logits_row, busy_sms;
     double loss_scale;
 };
 
@@ -56,7 +55,11 @@ struct trainer_graphs {
 
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device)
 {
-    return dt_device_has_graphs(device) ? (double)t->chain.spec.layers * LAUNCHES * LAUNCH_BYTES : 0;
+    int layers = 0;
+    for (int i = 0; i < t->chain.block_count; i++) {
+        layers += t->chain.blocks[i].layer >= 0;
+    }
+    return dt_device_has_graphs(device) ? (double)layers * LAUNCHES * LAUNCH_BYTES : 0;
 }
 
 /* Nobody asked for graphs, and what they take may be missing. */
@@ -109,25 +112,22 @@ static struct call call_of(const struct pass *p)
     memset(&c, 0, sizeof c); /* it is compared whole */
     c.phase = p->phase;
     c.grad_type = p->grad_type;
-    c.accumulate = p->accumulate;
-    c.weights = p->weights;
-    c.grads = p->grads;
-    c.x_residual = p->x_residual;
+    memcpy(c.accumulate, p->accumulate, sizeof c.accumulate);
+    memcpy(c.weights, p->weights, sizeof c.weights);
+    memcpy(c.grads, p->grads, sizeof c.grads);
+    memcpy(c.memory, p->memory, sizeof c.memory);
+    memcpy(c.fields, p->batch->at, sizeof c.fields);
+    c.buffers = p->buffers;
+    c.x = p->x;
     c.x_branch = p->x_branch;
-    c.y_residual = p->y_residual;
+    c.y = p->y;
     c.y_branch = p->y_branch;
     c.dy = p->dy;
     c.dx = p->dx;
-    c.kept = p->kept;
-    c.saved = p->saved;
-    c.again = p->again;
-    c.scratch = p->scratch;
-    c.ids = p->batch->ids;
-    c.labels = p->batch->labels;
     c.logits = p->logits;
     c.loss_sum = p->loss_sum;
-    c.batch_size = p->batch->batch_size;
-    c.sequence_length = p->batch->sequence_length;
+    c.samples = p->batch->samples;
+    c.length = p->batch->length;
     c.logits_row = p->logits_row;
     c.busy_sms = p->busy_sms;
     c.loss_scale = p->loss_scale;
@@ -149,18 +149,13 @@ static struct dt_graph **find(struct trainer_graphs *g, int block, const struct 
     return NULL;
 }
 
-static void run(const struct block *b, const struct pass *p)
-{
-    (p->phase == PASS_BACKWARD ? b->ops->backward : b->ops->forward)(b, p);
-}
-
 /* False: it could not be taken down, nothing of it has run, and no other call is tried. */
 static bool take_down(struct trainer *t, const struct block *b, const struct pass *p, struct dt_graph **out)
 {
     struct dt_error err = {0};
     int rc = dt_graph_begin(p->stream, &err);
     if (rc == 0) {
-        run(b, p);
+        chain_call(b, p);
         rc = dt_graph_end(p->stream, out, &err);
     }
     if (rc != 0) {
@@ -177,7 +172,7 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
 {
     struct trainer_graphs *g = t->graphs;
     if (g == NULL || g->refused || b->layer < 0) {
-        run(b, p);
+        chain_call(b, p);
         return;
     }
     struct call c = call_of(p);
@@ -185,7 +180,7 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
     if (g->on && graph != NULL && (*graph != NULL || take_down(t, b, p, graph))) {
         dt_graph_launch(*graph);
     } else {
-        run(b, p);
+        chain_call(b, p);
     }
 }
 

@@ -157,7 +157,7 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
                                dt_text_bytes(need, bytes, sizeof bytes));
             }
         }
-        dt_text_puts(out, "use a smaller model (model.n_layer, model.n_embd) or data.sequence_length");
+        dt_text_printf(out, "use a smaller model (%s", job->model.ops->smaller);
         for (int hosts = 2; hosts <= 1024; hosts *= 2) {
             if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) *
                     holders <=

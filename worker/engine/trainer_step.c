@@ -137,135 +137,153 @@ int trainer_settle(struct trainer *t, const char *what, struct dt_error *err)
 
 /* ---- one micro-step ---- */
 
-/* Which of its step's micro-steps a pass is in; a batch of an evaluation is one by itself. */
-struct micro {
-    int64_t step, count;
-};
-
-static int busy_sms(const struct trainer *t, enum pass_phase phase, int block, struct micro micro)
+static int busy_sms(const struct trainer *t, const struct block *b, enum pass_phase phase)
 {
-    return strategy_busy_sms(&t->strategy, t->world, phase, block + 1 == t->chain.block_count, micro.step == 0,
-                             micro.step + 1 == micro.count);
+    return strategy_busy_sms(&t->strategy, t->world, phase, b->index + 1 == t->chain.block_count, t->at.micro_step == 0,
+                             t->at.micro_step + 1 == t->at.count);
 }
 
-static struct pass new_pass(struct trainer *t, enum pass_phase phase, int block, const struct batch *batch,
-                            struct micro micro)
+static void fetch(struct trainer *t, int block)
 {
-    return (struct pass){
-        .phase = phase,
-        .stream = t->world->compute,
-        .kernels = t->world->device->kernels,
-        .batch = t->chain.blocks[block].layer >= 0 ? &t->shape : batch,
-        .kept = t->kept[block],
-        .saved = t->saved[block],
-        .again = t->again,
-        .scratch = t->scratch,
-        .grad_type = t->strategy.grad_type,
-        .busy_sms = busy_sms(t, phase, block, micro),
-    };
+    const struct block *b = &t->chain.blocks[block];
+    for (int k = 0; k < b->unit_count; k++) {
+        t->strategy.weights->fetch(&t->strategy, b->units[k]);
+    }
 }
 
-static void run_block(struct trainer *t, const struct block *b, const struct pass *p, const char *what)
+static void note(struct trainer *t, char what, const struct block *b)
 {
+    for (int k = 0; k < b->unit_count; k++) {
+        strategy_note(&t->strategy, what, b->units[k]);
+    }
+}
+
+/* Asks for the block's weights, and for those of the block that runs next, if they are wanted
+ * early. */
+static void bring_weights(struct trainer *t, const struct block *b, struct pass *p)
+{
+    struct strategy *s = &t->strategy;
+    bool back = p->phase == PASS_RECOMPUTE;
+    int next = back ? b->index - 1 : b->index + 1,
+        count = p->phase == PASS_FORWARD ? t->chain.block_count - 1 : t->chain.block_count;
+    fetch(t, b->index);
+    if ((back ? s->prefetch == PREFETCH_PRE : s->forward_prefetch) && next >= 0 && next < count) {
+        fetch(t, next);
+    }
+    for (int k = 0; k < b->unit_count; k++) {
+        p->weights[k] = s->weights->get(s, b->units[k]);
+    }
+    note(t, back ? 'B' : 'F', b);
+}
+
+static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
+{
+    struct trainer *t = w->context;
+    struct strategy *s = &t->strategy;
+    p->batch = b->takes_batch ? p->batch : &t->shape;
+    p->busy_sms = busy_sms(t, b, p->phase);
+    p->kernels = t->world->device->kernels; /* a meter may have come before them since */
+    if (p->phase != PASS_BACKWARD) {
+        if (t->lost) {
+            return false;
+        }
+        bring_weights(t, b, p);
+        return true;
+    }
+    for (int k = 0; k < b->unit_count; k++) {
+        if (!strategy_trains(s, b->units[k])) {
+            continue;
+        }
+        p->grads[k] = s->grads->get(s, b->units[k], t->at.micro_step, &p->accumulate[k]);
+    }
+    return true;
+}
+
+static void run_block(const struct chain_walk *w, const struct block *b, const struct pass *p)
+{
+    struct trainer *t = w->context;
+    const char *what = p->phase == PASS_RECOMPUTE ? "recompute" : p->phase == PASS_BACKWARD ? "backward" : "forward";
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, p->stream, what,
                               b->layer >= 0 ? t->chain.units[b->unit].name : b->ops->name);
     trainer_run_block(t, b, p);
     timeline_end(t->timeline, span, p->stream);
 }
 
-/* Where a block's residual goes: one pair of buffers serves all blocks, each overwrites what it
- * has read, but for those that keep theirs. */
-static void *residual_of(const struct trainer *t, int block)
-{
-    return t->chain.blocks[block].residual_saved ? t->saved[block] : t->residual;
-}
-
-/* The pair of the block before `block`. */
-static void set_input(const struct trainer *t, struct pass *p, int block)
-{
-    p->x_residual = block > 0 ? residual_of(t, block - 1) : NULL;
-    p->x_branch = block > 0 && t->chain.blocks[block - 1].branch_out ? t->branch : NULL;
-}
-
-/* Runs all blocks, but in training not the last: its work is in backward. */
-static void forward(struct trainer *t, enum pass_phase phase, const struct batch *batch, struct micro micro,
-                    double *loss_sum)
+/* Forward: weights that no later block uses go, but for those that backward, which comes from
+ * the other end, needs first. */
+static void leave_forward(struct trainer *t, const struct block *b, enum pass_phase phase)
 {
     struct strategy *s = &t->strategy;
-    const struct weights_ops *weights = s->weights;
-    const struct chain *c = &t->chain;
-    int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
-    for (int i = 0; i < count && !t->lost; i++) {
-        const struct block *b = &c->blocks[i];
-        const struct unit *u = &c->units[b->unit];
-        weights->fetch(s, b->unit);
-        if (s->forward_prefetch && i + 1 < count) {
-            weights->fetch(s, c->blocks[i + 1].unit);
-        }
-        struct pass p = new_pass(t, phase, i, batch, micro);
-        p.weights = weights->get(s, b->unit);
-        p.y_residual = residual_of(t, i);
-        p.y_branch = t->branch;
-        p.loss_sum = loss_sum;
-        set_input(t, &p, i);
-        strategy_note(s, 'F', b->unit);
-        run_block(t, b, &p, "forward");
-        /* Backward comes from the other end: what it needs first stays. */
-        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || i + 1 == count);
-        if (i == u->last_use && !stays) {
-            weights->drop(s, b->unit);
+    for (int k = 0; k < b->unit_count; k++) {
+        const struct unit *u = &t->chain.units[b->units[k]];
+        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || b->index + 2 == t->chain.block_count);
+        if (b->index == u->last_use && !stays) {
+            s->weights->drop(s, b->units[k]);
         }
     }
 }
 
-static void backward(struct trainer *t, const struct batch *batch, struct micro micro)
+/* Backward: units that no earlier block uses are complete. Kept weights stay for the next
+ * micro-step unless gradients travel at each one anyway. */
+static void leave_backward(struct trainer *t, const struct block *b)
 {
     struct strategy *s = &t->strategy;
-    const struct weights_ops *weights = s->weights;
+    bool last_micro_step = t->at.micro_step + 1 == t->at.count;
+    mark(t, DT_PHASE_BACKWARD, t->at.micro_step);
+    if (s->prefetch == PREFETCH_POST && b->index > 0) {
+        fetch(t, b->index - 1);
+    }
+    for (int k = 0; k < b->unit_count; k++) {
+        if (b->index != t->chain.units[b->units[k]].first_use) {
+            continue;
+        }
+        if (strategy_trains(s, b->units[k])) {
+            step_sums_add(&t->step_sums, s->grads->reduce(s, b->units[k], last_micro_step));
+        }
+        if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
+            s->weights->drop(s, b->units[k]);
+        }
+    }
+}
+
+static void leave(const struct chain_walk *w, const struct block *b, const struct pass *p)
+{
+    if (p->phase == PASS_BACKWARD) {
+        leave_backward(w->context, b);
+    } else {
+        leave_forward(w->context, b, p->phase);
+    }
+}
+
+void trainer_step_open(struct trainer *t)
+{
+    static const struct walk_hooks hooks = {.enter = enter, .run = run_block, .leave = leave};
     const struct chain *c = &t->chain;
-    int64_t micro_step = micro.step;
-    bool last_micro_step = micro_step + 1 == micro.count;
-    double scale = 1;
-    if (t->job->training.loss_normalization == LOSS_LOCAL_MEAN) {
-        scale = batch->valid_count > 0 ? 1.0 / (double)batch->valid_count : 0;
+    void **kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *kept);
+    for (int i = 0; i < c->block_count; i++) {
+        kept[i] = plan_at(&t->plan, t->piece_kept[i]);
     }
-    for (int i = c->block_count - 1; i >= 0 && !t->lost; i--) {
-        const struct block *b = &c->blocks[i];
-        bool last_block = i + 1 == c->block_count;
-        weights->fetch(s, b->unit);
-        if (s->prefetch == PREFETCH_PRE && i > 0) {
-            weights->fetch(s, c->blocks[i - 1].unit);
-        }
-        struct pass p = new_pass(t, PASS_RECOMPUTE, i, batch, micro);
-        p.weights = weights->get(s, b->unit);
-        strategy_note(s, 'B', b->unit);
-        if (b->again_bytes > 0) {
-            run_block(t, b, &p, "recompute");
-        }
-        p.phase = PASS_BACKWARD;
-        p.busy_sms = busy_sms(t, PASS_BACKWARD, i, micro);
-        p.grads = s->grads->get(s, b->unit, micro_step, &p.accumulate);
-        p.dy = last_block ? NULL : t->gradient;
-        p.dx = i > 0 ? t->gradient : NULL;
-        if (last_block) {
-            set_input(t, &p, i);
-            p.loss_scale = scale;
-            p.loss_sum = &t->loss_sum[micro_step];
-        }
-        run_block(t, b, &p, "backward");
-        mark(t, DT_PHASE_BACKWARD, micro_step);
-        if (s->prefetch == PREFETCH_POST && i > 0) {
-            weights->fetch(s, c->blocks[i - 1].unit);
-        }
-        if (i == c->units[b->unit].first_use) {
-            clip_add(&t->clip, s->grads->reduce(s, b->unit, last_micro_step));
-            /* Kept weights stay for the next micro-step unless gradients travel at each one
-             * anyway. */
-            if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
-                weights->drop(s, b->unit);
-            }
-        }
+    t->walk = (struct chain_walk){.chain = c,
+                                  .stream = t->world->compute,
+                                  .kernels = t->world->device->kernels,
+                                  .grad_type = t->strategy.grad_type,
+                                  .kept = kept,
+                                  .again = plan_at(&t->plan, t->piece_again),
+                                  .scratch = plan_at(&t->plan, t->piece_scratch),
+                                  .buffers = plan_at(&t->plan, t->piece_buffers),
+                                  .hooks = &hooks,
+                                  .context = t};
+    for (int i = 0; i < 2; i++) {
+        t->walk.y[i] = plan_at(&t->plan, t->piece_y[i]);
+        t->walk.y_branch[i] = plan_at(&t->plan, t->piece_branch[i]);
+        t->walk.gradient[i] = plan_at(&t->plan, t->piece_gradient[i]);
     }
+}
+
+static double loss_scale(const struct trainer *t, const struct batch *b)
+{
+    bool local = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
+    return !local ? 1 : b->weight > 0 ? 1.0 / (double)b->weight : 0;
 }
 
 /* ---- the step ---- */
@@ -297,33 +315,35 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     trainer_graph_begin(t);
     timeline_step(t->timeline, t->begun + 1);
 
-    clip_begin(&t->clip);
+    step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
-        const struct micro micro = {j, f->count};
+        const struct batch *batch = &f->batches[j];
+        const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->loss_sum[j]};
+        t->at = (struct trainer_at){j, f->count};
         mark(t, DT_PHASE_FORWARD, j);
-        forward(t, PASS_FORWARD, &f->batches[j], micro, NULL);
+        chain_forward(&t->walk, PASS_FORWARD, batch, &loss);
         mark(t, DT_PHASE_BACKWARD, j);
-        backward(t, &f->batches[j], micro);
+        chain_backward(&t->walk, batch, &loss);
     }
     trainer_batch_used(t, f);
     strategy_land(s);
 
     mark(t, DT_PHASE_STEP, f->count);
-    struct clip_input sums = {.loss_sum = t->loss_sum,
-                              .valid_count = f->valid,
-                              .micro_steps = f->count,
-                              .max_norm = t->job->training.max_grad_norm,
-                              .normalization = t->job->training.loss_normalization,
-                              .riders = p->riders ? t->pace.block_ns : NULL,
-                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
+    struct step_sums_input sums = {.loss_sum = t->loss_sum,
+                                   .valid_count = f->valid,
+                                   .micro_steps = f->count,
+                                   .max_norm = t->job->training.max_grad_norm,
+                                   .normalization = t->job->training.loss_normalization,
+                                   .riders = p->riders ? t->pace.block_ns : NULL,
+                                   .stop = atomic_load(&w->page->order) == DT_ORDER_STOP};
     int span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
-    p->turn = clip_start(&t->clip, &sums);
+    p->turn = step_sums_start(&t->step_sums, &sums);
     timeline_end(t->timeline, span, w->compute);
     if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
                       * nothing */
         span = timeline_begin(t->timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-        optimizer_step(&t->optimizer, p->rate, t->clip.factor);
+        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor);
         timeline_end(t->timeline, span, w->compute);
     }
     s->weights->publish(s);
@@ -362,7 +382,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     if (trainer_wait(t, p->done, what, err) != 0) {
         return -1;
     }
-    const struct clip_result *r = clip_read(&t->clip, p->turn);
+    const struct step_sums_result *r = step_sums_read(&t->step_sums, p->turn);
     if (r->bad_rank >= 0) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the loss is not finite; lower training.learning_rate or look at the data",
@@ -397,7 +417,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                                    .step_s = now_s - fmax(p->begin_s, t->finished_s),
                                    .valid_count = r->valid_count,
                                    .micro_steps = p->count,
-                                   .pace = p->riders ? clip_riders(&t->clip, p->turn) : NULL};
+                                   .pace = p->riders ? step_sums_riders(&t->step_sums, p->turn) : NULL};
     t->finished_s = now_s;
     trainer_graph_timed(t, t->step - 1, out->step_s);
     return 0;
@@ -412,16 +432,19 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
     int64_t valid = 0;
     int turn = 0;
     timeline_step(t->timeline, 0);
+    strategy_send_buffers(&t->strategy, t->walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
         const struct batch *batch = trainer_batch_eval(t, i);
-        valid += batch->valid_count;
+        valid += batch->weight;
+        t->at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
-        forward(t, PASS_EVAL, batch, (struct micro){0, 1}, t->loss_sum);
+        chain_forward(&t->walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->loss_sum});
         /* The sums so far, of all ranks: the last are the result. With them travels the wish to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
          * this one does, so the host waits. */
-        turn = clip_start_sum(&t->clip, &(struct clip_input){.loss_sum = t->loss_sum,
+        turn = step_sums_start_sum(&t->step_sums,
+                                   &(struct step_sums_input){.loss_sum = t->loss_sum,
                                                              .valid_count = &valid,
                                                              .micro_steps = 1,
                                                              .stop = atomic_load(&w->page->order) == DT_ORDER_STOP});
@@ -429,13 +452,13 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         if (trainer_wait(t, t->done, "evaluation", err) != 0) {
             return -1;
         }
-        if (clip_read(&t->clip, turn)->stop_count > 0 && i + 1 < count) {
+        if (step_sums_read(&t->step_sums, turn)->stop_count > 0 && i + 1 < count) {
             t->stop_wanted = true;
             *loss = NAN;
             return 0;
         }
     }
-    const struct clip_result *r = count > 0 ? clip_read(&t->clip, turn) : NULL;
+    const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
     *loss = r != NULL && r->valid_count > 0 ? r->loss : NAN;
     return 0;
 }

@@ -27,28 +27,34 @@ static char *name_of(struct dt_arena *arena, const char *path)
 
 static void check_model(struct job *job, struct dt_config *c)
 {
-    const struct job_model *m = &job->model;
-    if (m->n_embd % m->n_head != 0) {
-        dt_config_problem(c, dt_config_where(c, "model.n_head") != NULL ? "model.n_head" : "model.n_embd",
-                          "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple",
-                          m->n_embd, m->n_head);
-    }
-    if (m->n_embd > 0 && m->vocab_size > ((int64_t)1 << 40) / m->n_embd) {
-        dt_config_problem(c, "model.vocab_size",
-                          "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights", m->vocab_size,
-                          m->n_embd);
+    const struct model_ops *ops = job->model.ops;
+    const char *key = NULL;
+    struct dt_error err;
+    if (ops->check != NULL && ops->check(job->model.sizes.bytes, &key, &err) != 0) {
+        dt_config_problem(c, dt_arena_printf(&job->arena, "model.%s", key), "%s", err.text);
     }
 }
 
 static void check_data(struct job *job, struct dt_config *c)
 {
-    if (job->data.sequence_length == 0) {
-        job->data.sequence_length = job->model.n_positions;
-        dt_config_derived(c, "data.sequence_length", "model.n_positions");
-    } else if (job->data.sequence_length > job->model.n_positions) {
-        dt_config_problem(c, "data.sequence_length",
-                          "%" PRId64 " is longer than model.n_positions %" PRId64 " (%s); lower it",
-                          job->data.sequence_length, job->model.n_positions, dt_config_source(c, "model.n_positions"));
+    const struct model_ops *ops = job->model.ops;
+    int64_t *length = &job->data.sequence_length;
+    if (ops->positions == NULL) {
+        if (*length > 1) {
+            dt_config_problem(c, "data.sequence_length", "samples of %s are no sequences; remove it", ops->name);
+        }
+        *length = 1;
+        dt_config_derived(c, "data.sequence_length", "model.name");
+        return;
+    }
+    int64_t positions = model_integer(ops, job->model.sizes.bytes, ops->positions);
+    const char *key = dt_arena_printf(&job->arena, "model.%s", ops->positions);
+    if (*length == 0) {
+        *length = positions;
+        dt_config_derived(c, "data.sequence_length", key);
+    } else if (*length > positions) {
+        dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than %s %" PRId64 " (%s); lower it",
+                          *length, key, positions, dt_config_source(c, key));
     }
 }
 
@@ -82,13 +88,22 @@ static void check_length(struct job *job, struct dt_config *c)
     }
 }
 
-static bool is_key(const char *path)
+static bool has_key(const struct dt_field *fields, const char *key)
 {
+    while (fields->key != NULL && strcmp(fields->key, key) != 0) {
+        fields++;
+    }
+    return fields->key != NULL;
+}
+
+static bool is_key(struct job *job, const char *path)
+{
+    struct job_part parts[2];
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
         size_t size = strlen(s->name);
-        for (const struct dt_field *f = s->fields;
-             strncmp(path, s->name, size) == 0 && path[size] == '.' && f->key != NULL; f++) {
-            if (strcmp(f->key, path + size + 1) == 0) {
+        int count = job_parts(job, s, parts);
+        for (int i = 0; strncmp(path, s->name, size) == 0 && path[size] == '.' && i < count; i++) {
+            if (has_key(parts[i].fields, path + size + 1)) {
                 return true;
             }
         }
@@ -103,11 +118,11 @@ static void check_accept(struct job *job, struct dt_config *c)
     dt_text_init(&all);
     for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
         size_t size = strcspn(p, ",");
-        const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name),
-                   *nearest = job_accept_nearest(name);
+        const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name, &job->arena),
+                   *nearest = job_accept_nearest(name, &job->arena);
         if (key != NULL) {
             dt_text_printf(&all, "%s%s", all.size > 0 ? "," : "", key);
-        } else if (is_key(name)) {
+        } else if (is_key(job, name)) {
             dt_config_problem(c, "checkpointing.accept", "%s may always differ from a checkpoint's; remove it", name);
         } else {
             dt_config_problem(c, "checkpointing.accept", "%s: is no key that a checkpoint is compared by%s%s%s", name,
@@ -280,6 +295,16 @@ static void *section_of(struct job *job, const struct job_section *s)
     return (char *)job + s->offset;
 }
 
+int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2])
+{
+    parts[0] = (struct job_part){s->fields, section_of(job, s)};
+    if (s != &job_sections[JOB_MODEL] || job->model.ops == NULL) {
+        return 1;
+    }
+    parts[1] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
+    return 2;
+}
+
 static void write_text(struct job *job)
 {
     struct dt_text t;
@@ -290,10 +315,14 @@ static void write_text(struct job *job)
         if (!top) {
             dt_text_printf(&t, "  \"%s\": {\n", s->name);
         }
-        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
-            dt_text_printf(&t, "%s\"%s\": ", top ? "  " : "    ", f->key);
-            dt_config_format(f, section_of(job, s), &t);
-            dt_text_puts(&t, top || f[1].key != NULL ? ",\n" : "\n");
+        struct job_part parts[2];
+        int count = job_parts(job, s, parts);
+        for (int i = 0; i < count; i++) {
+            for (const struct dt_field *f = parts[i].fields; f->key != NULL; f++) {
+                dt_text_printf(&t, "%s\"%s\": ", top ? "  " : "    ", f->key);
+                dt_config_format(f, parts[i].in, &t);
+                dt_text_puts(&t, top || f[1].key != NULL || i + 1 < count ? ",\n" : "\n");
+            }
         }
         if (!top) {
             dt_text_puts(&t, s[1].name != NULL ? "  },\n" : "  }\n");
@@ -320,28 +349,37 @@ static void put_cell(struct dt_text *out, size_t *used, size_t column, const cha
     *used = column + size;
 }
 
-/* Key, value and source of each value, in three columns of a terminal of 80. There is one file:
- * where its path is too long, its name will do. */
-static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
+/* Key, value and source of a value, in three columns of a terminal of 80. There is one file: where
+ * its path is too long, its name will do. */
+static void print_source(const struct job *job, const struct dt_config *c, const char *section,
+                         const struct dt_field *f, const void *in, struct dt_text *out)
 {
     enum { VALUE = 38, SOURCE = 58, SOURCE_BYTES = 79 - SOURCE };
     const char *slash = strrchr(job->path, '/');
-    size_t folder = slash != NULL ? (size_t)(slash + 1 - job->path) : 0;
+    size_t folder = slash != NULL ? (size_t)(slash + 1 - job->path) : 0, used = 0;
+    char path[128];
+    struct dt_text value;
+    (void)snprintf(path, sizeof path, "%s%s%s", section, *section != 0 ? "." : "", f->key);
+    dt_text_init(&value);
+    dt_config_format(f, in, &value);
+    put_cell(out, &used, 0, path);
+    put_cell(out, &used, VALUE, dt_text_str(&value));
+    const char *source = dt_config_source(c, path);
+    bool in_file = strncmp(source, job->path, strlen(job->path)) == 0 && source[strlen(job->path)] == ':';
+    put_cell(out, &used, SOURCE, in_file && strlen(source) > SOURCE_BYTES ? source + folder : source);
+    dt_text_puts(out, "\n");
+    dt_text_clear(&value);
+}
+
+static void print_sources(struct job *job, const struct dt_config *c, struct dt_text *out)
+{
+    struct job_part parts[2];
     for (const struct job_section *s = job_sections; s->name != NULL; s++) {
-        for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
-            char path[128];
-            size_t used = 0;
-            struct dt_text value;
-            (void)snprintf(path, sizeof path, "%s%s%s", s->name, *s->name != 0 ? "." : "", f->key);
-            dt_text_init(&value);
-            dt_config_format(f, section_of(job, s), &value);
-            put_cell(out, &used, 0, path);
-            put_cell(out, &used, VALUE, dt_text_str(&value));
-            const char *source = dt_config_source(c, path);
-            bool in_file = strncmp(source, job->path, strlen(job->path)) == 0 && source[strlen(job->path)] == ':';
-            put_cell(out, &used, SOURCE, in_file && strlen(source) > SOURCE_BYTES ? source + folder : source);
-            dt_text_puts(out, "\n");
-            dt_text_clear(&value);
+        int count = job_parts(job, s, parts);
+        for (int i = 0; i < count; i++) {
+            for (const struct dt_field *f = parts[i].fields; f->key != NULL; f++) {
+                print_source(job, c, s->name, f, parts[i].in, out);
+            }
         }
     }
 }
@@ -442,6 +480,25 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
     return result;
 }
 
+/* The keys of all models; one that several models have is described as the first of them does. */
+static void schema_models(struct dt_text *out)
+{
+    for (int i = 0; model_at(i) != NULL; i++) {
+        for (const struct dt_field *f = model_at(i)->fields; f->key != NULL; f++) {
+            bool known = false;
+            for (int k = 0; k < i; k++) {
+                known |= has_key(model_at(k)->fields, f->key);
+            }
+            if (!known) {
+                const struct dt_field one[2] = {*f, {0}};
+                out->size--; /* a member follows */
+                dt_text_puts(out, ",\n");
+                dt_config_schema(one, 8, out);
+            }
+        }
+    }
+}
+
 void job_schema(struct dt_text *out)
 {
     dt_text_puts(out, "{\n  \"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n  \"title\": \"job of "
@@ -469,6 +526,9 @@ void job_schema(struct dt_text *out)
         }
         dt_text_puts(out, required ? "],\n      \"properties\": {\n" : "      \"properties\": {\n");
         dt_config_schema(s->fields, 8, out);
+        if (s == &job_sections[JOB_MODEL]) {
+            schema_models(out);
+        }
         dt_text_puts(out, "      }\n    }");
     }
     dt_text_puts(out, "\n  }\n}\n");

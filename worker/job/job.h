@@ -7,7 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "worker/model/block.h"
+#include "worker/model/chain.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,10 +34,8 @@ struct job {
         const char *name;
         /* Hugging Face folder, or null */
         const char *load;
-        /* n_inner 0: 4 * n_embd */
-        int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner;
-        double layer_norm_epsilon, initializer_range;
-        double attn_pdrop, embd_pdrop, resid_pdrop; /* not computed with */
+        const struct model_ops *ops;
+        struct model_sizes sizes; /* the values of ops->fields */
     } model;
     struct job_data {
         const char *train, *val; /* path or glob of shards; val may be null */
@@ -155,11 +153,11 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 29 };
+enum { JOB_KEYS_MAX = 64 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {
-    const char *key;
+    char key[64];
     enum job_key_kind kind;
     char was[64], is[64]; /* JSON, cut short; "" of JOB_DATA_KEY */
 };
@@ -174,9 +172,9 @@ struct job_changes {
 int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
                 struct dt_error *err);
 /* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that
- * may be meant, or null. */
-const char *job_accept_key(const char *name);
-const char *job_accept_nearest(const char *name);
+ * may be meant, or null. In the arena. */
+const char *job_accept_key(const char *name, struct dt_arena *arena);
+const char *job_accept_nearest(const char *name, struct dt_arena *arena);
 /* Puts what a saved job says of training into *out. Strings are in the arena. */
 void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out);
 

@@ -15,16 +15,8 @@
 static const struct job_key {
     const char *path;
     enum job_key_kind kind;
-} keys[JOB_KEYS_MAX] = {
+} keys[] = {
     {"model.name", JOB_KEY_TENSORS},
-    {"model.n_layer", JOB_KEY_TENSORS},
-    {"model.n_head", JOB_KEY_TENSORS},
-    {"model.n_embd", JOB_KEY_TENSORS},
-    {"model.n_positions", JOB_KEY_TENSORS},
-    {"model.vocab_size", JOB_KEY_TENSORS},
-    {"model.n_inner", JOB_KEY_TENSORS},
-    {"model.layer_norm_epsilon", JOB_KEY_TENSORS},
-    {"model.initializer_range", JOB_KEY_TENSORS},
     {"data.tokenizer", JOB_KEY_TOKENS},
     {JOB_DATA_KEY, JOB_KEY_DATA},
     {"data.sequence_length", JOB_KEY_DATA},
@@ -47,6 +39,27 @@ static const struct job_key {
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
+enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 512 };
+
+/* model.name, the keys of one model (ops) or of all (null), then all others; returns how many. */
+static int list_keys(const struct model_ops *ops, struct dt_arena *arena, struct job_key *out, int most)
+{
+    int count = 0;
+    out[count++] = keys[0];
+    for (int i = 0; model_at(i) != NULL; i++) {
+        const struct dt_field *f = ops == NULL || ops == model_at(i) ? model_at(i)->fields : NULL;
+        for (; f != NULL && f->key != NULL && count < most - KEY_COUNT; f++) {
+            if (!model_keeps(model_at(i), f->key)) {
+                out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), JOB_KEY_TENSORS};
+            }
+        }
+    }
+    for (int i = 1; i < KEY_COUNT; i++) {
+        out[count++] = keys[i];
+    }
+    return count;
+}
+
 /* ---- checkpointing.accept ---- */
 
 static const char *short_name(const char *path)
@@ -54,27 +67,31 @@ static const char *short_name(const char *path)
     return strrchr(path, '.') + 1;
 }
 
-const char *job_accept_key(const char *name)
+const char *job_accept_key(const char *name, struct dt_arena *arena)
 {
-    for (int i = 0; i < JOB_KEYS_MAX; i++) {
-        if (keys[i].kind != JOB_KEY_LENGTH &&
-            (strcmp(keys[i].path, name) == 0 || strcmp(short_name(keys[i].path), name) == 0)) {
-            return keys[i].path;
+    struct job_key all[KEYS_OF_ALL_MAX];
+    int count = list_keys(NULL, arena, all, KEYS_OF_ALL_MAX);
+    for (int i = 0; i < count; i++) {
+        if (all[i].kind != JOB_KEY_LENGTH &&
+            (strcmp(all[i].path, name) == 0 || strcmp(short_name(all[i].path), name) == 0)) {
+            return all[i].path;
         }
     }
     return NULL;
 }
 
-const char *job_accept_nearest(const char *name)
+const char *job_accept_nearest(const char *name, struct dt_arena *arena)
 {
-    const char *names[JOB_KEYS_MAX];
-    size_t count = 0;
-    for (int i = 0; i < JOB_KEYS_MAX; i++) {
-        if (keys[i].kind != JOB_KEY_LENGTH) {
-            names[count++] = strchr(name, '.') != NULL ? keys[i].path : short_name(keys[i].path);
+    struct job_key all[KEYS_OF_ALL_MAX];
+    const char *names[KEYS_OF_ALL_MAX];
+    int count = list_keys(NULL, arena, all, KEYS_OF_ALL_MAX);
+    size_t named = 0;
+    for (int i = 0; i < count; i++) {
+        if (all[i].kind != JOB_KEY_LENGTH) {
+            names[named++] = strchr(name, '.') != NULL ? all[i].path : short_name(all[i].path);
         }
     }
-    return dt_text_nearest(name, names, count);
+    return dt_text_nearest(name, names, named);
 }
 
 static bool accepts(const char *accept, const char *path)
@@ -110,7 +127,8 @@ static void show(const cJSON *value, char *out, size_t out_bytes)
 static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is, const char *other_data,
                     struct job_change *out)
 {
-    *out = (struct job_change){.key = key->path, .kind = key->kind};
+    *out = (struct job_change){.kind = key->kind};
+    (void)snprintf(out->key, sizeof out->key, "%s", key->path);
     if (strcmp(key->path, JOB_DATA_KEY) == 0) { /* where they lie says nothing */
         return other_data != NULL;
     }
@@ -180,9 +198,15 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     b = a != NULL ? dt_scan_parse(now, strlen(now), "this job", NULL, err) : NULL;
     *out = (struct job_changes){.count = 0};
     (void)snprintf(out->data, sizeof out->data, "%s", other_data != NULL ? other_data : "");
-    for (int i = 0; b != NULL && i < JOB_KEYS_MAX; i++) {
+    struct dt_arena arena;
+    dt_arena_init(&arena);
+    const cJSON *name = value_at(b, "model.name");
+    const struct model_ops *ops = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
+    struct job_key all[JOB_KEYS_MAX];
+    int count = list_keys(ops != NULL ? ops : model_at(0), &arena, all, JOB_KEYS_MAX);
+    for (int i = 0; b != NULL && i < count; i++) {
         struct job_change change;
-        if (differs(&keys[i], a, b, other_data, &change)) {
+        if (differs(&all[i], a, b, other_data, &change)) {
             bool taken = change.kind == JOB_KEY_LENGTH || (!never(change.kind) && accepts(accept, change.key));
             struct job_changes *to = taken ? out : &refused;
             to->list[to->count++] = change;
@@ -190,6 +214,7 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     }
     cJSON_Delete(a);
     bool compared = b != NULL;
+    dt_arena_clear(&arena);
     cJSON_Delete(b);
     return !compared ? -1 : refused.count > 0 ? refuse(&refused, out, accept, other_data, err) : 0;
 }

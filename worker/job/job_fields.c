@@ -3,6 +3,8 @@
  * come from these tables. */
 #include "worker/job/job_fields.h"
 
+#include "worker/model/model.h"
+
 #include <stddef.h>
 
 /* a microsecond each, and the run takes eleven days: nobody wants more */
@@ -23,10 +25,6 @@ static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 10
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
-static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
-static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
-static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
-static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
 static const struct dt_rule stage = {.type = DT_RULE_INTEGER, .min = 0, .max = 3, .null = true, .null_value = -1};
@@ -41,7 +39,7 @@ static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {
-    .type = DT_RULE_CHOICE, .choices = "gpt2", .later = "gpt|llama|bert|resnet|mlp", .null = true};
+    .type = DT_RULE_CHOICE, .choices = MODEL_NAMES, .later = "gpt|llama|bert|resnet", .null = true};
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
                                         .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
@@ -92,19 +90,6 @@ static const struct dt_field top_fields[] = {
 static const struct dt_field model_fields[] = {
     {"name", "null", "which model; from config.json when `load` is given", AT(name), &model_name},
     {"load", "null", "Hugging Face folder with config.json and safetensors to begin with", AT(load), &string_or_null},
-    {"n_layer", "12", "number of layers", AT(n_layer), &layers},
-    {"n_head", "12", "attention heads per layer", AT(n_head), &layers},
-    {"n_embd", "768", "width of the residual stream", AT(n_embd), &width},
-    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
-    {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
-    {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
-    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
-    {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
-    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
-     &fraction},
-    {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
-    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
-     &fraction},
     {0},
 };
 #undef AT
@@ -112,7 +97,7 @@ static const struct dt_field model_fields[] = {
 static const struct dt_field data_fields[] = {
     {"train", NULL, "path or glob of the training shards", AT(train), &string},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
-    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with input_ids", AT(format), &format},
+    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with what the model reads", AT(format), &format},
     {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},

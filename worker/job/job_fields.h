@@ -27,8 +27,15 @@ enum {
     JOB_LOGGING,
     JOB_SECTION_COUNT
 };
-/* by the enum; ends with a null name */
+/* by the enum; ends with a null name. The section `model` has the fields of its model besides
+ * (job_parts). */
 extern const struct job_section job_sections[JOB_SECTION_COUNT + 1];
+/* The tables of a section, and where their values are: one, or two of `model`. Returns how many. */
+struct job_part {
+    const struct dt_field *fields;
+    void *in;
+};
+int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
 /* keys of other systems, and those that come later */
 extern const struct dt_config_hint job_hints[];
 

@@ -1,4 +1,4 @@
-/* config.json of a Hugging Face folder -> struct job_model. A dimension that stands in both
+/* Which model, and its keys: from the job, or config.json of a Hugging Face folder. A dimension that stands in both
  * files must agree. */
 #include "worker/job/job_model.h"
 
@@ -11,14 +11,14 @@
 #include <string.h>
 
 /* One dimension of the folder's file into the job. */
-static int take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct job_model *loaded,
+static int take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct model_sizes *loaded,
                 const char *file)
 {
-    char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
+    char *path = dt_arena_printf(&job->arena, "model.%s", f->key), *own = job->model.sizes.bytes;
     struct dt_text ours, theirs;
     dt_text_init(&ours);
     dt_text_init(&theirs);
-    dt_config_format(f, &job->model, &ours);
+    dt_config_format(f, own, &ours);
     dt_config_format(f, loaded, &theirs);
     bool differs = strcmp(dt_text_str(&ours), dt_text_str(&theirs)) != 0;
     int bad = 0;
@@ -28,7 +28,7 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
         bad = 1;
     } else if (dt_config_where(c, path) == NULL) {
         size_t size = f->rule->type == DT_RULE_NUMBER ? sizeof(double) : sizeof(int64_t);
-        memcpy((char *)&job->model + f->offset, (const char *)loaded + f->offset, size);
+        memcpy(own + f->offset, loaded->bytes + f->offset, size);
         dt_config_derived(c, path, file);
     }
     dt_text_clear(&ours);
@@ -45,35 +45,35 @@ static const char *folder_of(const struct job *job, struct dt_arena *arena)
     return goes_on && !dt_file_exists(job->model.load) && dt_file_exists(kept) ? kept : job->model.load;
 }
 
+/* The model's own keys of the section. Without a model, those of the first one are known, so that
+ * only what is wrong is said. */
+static int read_sizes(struct job *job, struct dt_config *c, const struct model_ops *ops)
+{
+    job->model.ops = ops != NULL ? ops : model_at(0);
+    return dt_config_read(c, "model", job->model.ops->fields, job->model.sizes.bytes);
+}
+
 static int load(struct job *job, struct dt_config *c)
 {
     const char *folder = folder_of(job, &job->arena), *file = dt_arena_printf(&job->arena, "%s/config.json", folder);
+    const struct model_ops *ops = NULL, *named = job->model.name != NULL ? model_find(job->model.name) : NULL;
     struct dt_error err = {0};
-    struct model_spec spec = {0};
-    int bad = 0;
-    if (hf_config(folder, &spec, NULL, &err) != 0) {
+    struct model_sizes loaded;
+    if (hf_config(folder, &ops, &loaded, NULL, &err) != 0) {
         dt_config_problem(c, "model.load", "%s", err.text);
+        (void)read_sizes(job, c, named != NULL ? named : ops);
         return 1;
     }
-    const struct job_model loaded = {.n_layer = spec.layers,
-                                     .n_head = spec.heads,
-                                     .n_embd = spec.channels,
-                                     .n_positions = spec.positions,
-                                     .vocab_size = spec.vocabulary,
-                                     .n_inner = spec.inner == 4 * spec.channels ? 0 : spec.inner,
-                                     .layer_norm_epsilon = spec.norm_epsilon,
-                                     .initializer_range = spec.init_std,
-                                     .attn_pdrop = spec.attn_pdrop,
-                                     .embd_pdrop = spec.embd_pdrop,
-                                     .resid_pdrop = spec.resid_pdrop};
-    for (const struct job_section *s = job_sections; s->name != NULL; s++) {
-        for (const struct dt_field *f = s->fields; strcmp(s->name, "model") == 0 && f->key != NULL; f++) {
-            bad += f->rule->type == DT_RULE_INTEGER || f->rule->type == DT_RULE_NUMBER ? take(job, c, f, &loaded, file)
-                                                                                       : 0;
-        }
+    int bad = read_sizes(job, c, ops);
+    if (named != NULL && named != ops) {
+        dt_config_problem(c, "model.name", "is %s, but %s says %s; remove it here", named->name, file, ops->name);
+        return bad + 1;
+    }
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        bad += take(job, c, f, &loaded, file);
     }
     if (job->model.name == NULL) {
-        job->model.name = spec.name;
+        job->model.name = ops->name;
         dt_config_derived(c, "model.name", file);
     }
     return bad;
@@ -84,9 +84,15 @@ int job_model_load(struct job *job, struct dt_config *c)
     if (job->model.load != NULL) {
         return load(job, c);
     }
+    int bad = read_sizes(job, c, job->model.name != NULL ? model_find(job->model.name) : NULL);
     if (job->model.name == NULL && dt_config_where(c, "model.name") == NULL) {
-        dt_config_problem(c, "model.name", "missing; give model.name (gpt2) or model.load (a Hugging Face folder)");
-        return 1;
+        struct dt_text names;
+        dt_text_init(&names);
+        model_list(&names);
+        dt_config_problem(c, "model.name", "missing; give model.name (%s) or model.load (a Hugging Face folder)",
+                          dt_text_str(&names));
+        dt_text_clear(&names);
+        bad++;
     }
-    return 0;
+    return bad;
 }

@@ -5,9 +5,9 @@
 #include "base/config.h"
 #include "worker/job/job.h"
 
-/* Without `load`: checks that there is a name. With it: reads config.json, takes its dimensions,
- * notes a problem where the job says something else or the file asks for what we do not compute.
- * Returns the number of problems. */
+/* After name and load were read: finds the model and reads its keys. With `load` the sizes are
+ * those of config.json; notes a problem where the job says something else or the file asks for what
+ * we do not compute. Returns the number of problems. */
 int job_model_load(struct job *job, struct dt_config *c);
 
 #endif

@@ -5,6 +5,8 @@
 #include "worker/model/chain.h"
 
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -28,10 +30,12 @@ static void *grow(void *array, int count, size_t element_bytes)
     return dt_realloc(array, (size_t)(count < 8 ? 8 : 2 * count) * element_bytes);
 }
 
-int chain_unit(struct chain *c, const char *name)
+int chain_unit(struct chain *c, const char *name, enum role role)
 {
+    assert(role != ROLE_BUFFER);
     c->units = grow(c->units, c->unit_count, sizeof *c->units);
-    c->units[c->unit_count] = (struct unit){.name = dt_arena_strdup(&c->arena, name), .first_use = -1, .last_use = -1};
+    c->units[c->unit_count] =
+        (struct unit){.name = dt_arena_strdup(&c->arena, name), .role = role, .first_use = -1, .last_use = -1};
     return c->unit_count++;
 }
 
@@ -67,74 +71,192 @@ static void note_name(struct chain *c)
     }
 }
 
-/* Fails (later, in chain_add) when a name comes back with another shape or in another unit. */
-static void check_tied(struct block *b, const struct tensor *t, const int64_t *shape, int dims)
+/* Keeps the first mistake of a model or block; chain_add reports it. */
+static void __attribute__((format(printf, 2, 3))) mistake(struct chain *c, const char *format, ...)
 {
-    struct chain *c = b->chain;
-    if (c->problem.status != DT_OK) {
-        return;
-    }
-    if (t->unit != b->unit) {
-        (void)dt_fail(&c->problem, DT_INTERNAL,
-                      "model %s: tied tensor %s is used in unit %s and in unit %s; put both uses in one unit",
-                      c->spec.name, t->name, c->units[t->unit].name, c->units[b->unit].name);
-    } else if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
-        (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: tied tensor %s has two shapes", c->spec.name, t->name);
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (c->problem.status == DT_OK) {
+        (void)dt_fail(&c->problem, DT_INTERNAL, "model %s: %s", c->spec.name, text);
     }
 }
 
-int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, enum init_kind init,
-                 double init_std)
+static struct tensor *new_tensor(struct chain *c, int unit, const char *name, const int64_t *shape, int dims,
+                                 const struct tensor_rule *rule)
+{
+    c->tensors = grow(c->tensors, c->tensor_count, sizeof *c->tensors);
+    struct tensor *t = &c->tensors[c->tensor_count++];
+    *t = (struct tensor){.name = dt_arena_strdup(&c->arena, name),
+                         .dims = dims,
+                         .numel = 1,
+                         .rule = *rule,
+                         .decay = dims >= 2,
+                         .unit = rule->role == ROLE_BUFFER ? -1 : unit};
+    for (int i = 0; i < dims; i++) {
+        t->shape[i] = shape[i];
+        t->numel *= shape[i];
+    }
+    note_name(c);
+    if (t->unit < 0) {
+        t->offset = round_up(c->buffer_count, ALIGN);
+        c->buffer_count = t->offset + t->numel;
+        return t;
+    }
+    struct unit *u = &c->units[unit];
+    if (u->role != rule->role) {
+        mistake(c, "tensor %s is %s, and its unit %s is not", name, rule->role == ROLE_FROZEN ? "frozen" : "trained",
+                u->name);
+    }
+    t->offset = round_up(u->used, ALIGN);
+    u->used = t->offset + t->numel;
+    u->tensor_count++;
+    c->parameter_count += t->numel;
+    return t;
+}
+
+/* The place of a unit among the block's own. */
+static int use_unit(struct block *b, int unit)
+{
+    for (int i = 0; i < b->unit_count; i++) {
+        if (b->units[i] == unit) {
+            return i;
+        }
+    }
+    struct unit *u = &b->chain->units[unit];
+    assert(b->unit_count < BLOCK_UNITS_MAX);
+    u->shared = u->first_use >= 0;
+    u->first_use = u->shared ? u->first_use : b->index;
+    u->last_use = b->index;
+    b->units[b->unit_count] = unit;
+    return b->unit_count++;
+}
+
+int block_tensor_in(struct block *b, int unit, const char *name, const int64_t *shape, int dims,
+                    const struct tensor_rule *rule)
 {
     struct chain *c = b->chain;
     assert(b->tensor_count < BLOCK_TENSORS_MAX && dims >= 1 && dims <= TENSOR_DIMS_MAX);
     int at = find_tensor(c, name);
-    if (at >= 0) {
-        check_tied(b, &c->tensors[at], shape, dims);
-    } else {
-        at = c->tensor_count;
-        c->tensors = grow(c->tensors, c->tensor_count, sizeof *c->tensors);
-        c->tensor_count++;
-        struct tensor *t = &c->tensors[at];
-        *t = (struct tensor){.name = dt_arena_strdup(&c->arena, name),
-                             .dims = dims,
-                             .numel = 1,
-                             .init = init,
-                             .init_std = init_std,
-                             .decay = dims >= 2,
-                             .unit = b->unit};
-        for (int i = 0; i < dims; i++) {
-            t->shape[i] = shape[i];
-            t->numel *= shape[i];
-        }
-        struct unit *u = &c->units[b->unit];
-        t->offset = round_up(u->used, ALIGN);
-        u->used = t->offset + t->numel;
-        u->tensor_count++;
-        c->parameter_count += t->numel;
-        note_name(c);
+    const struct tensor *t = at >= 0 ? &c->tensors[at] : new_tensor(c, unit, name, shape, dims, rule);
+    if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
+        mistake(c, "tied tensor %s has two shapes", name);
+    } else if (t->rule.role != rule->role) {
+        mistake(c, "tied tensor %s has two roles", name);
     }
-    b->tensors[b->tensor_count] = at;
-    b->offsets[b->tensor_count] = c->tensors[at].offset;
+    b->tensors[b->tensor_count] = (int)(t - c->tensors);
+    b->offsets[b->tensor_count] = t->offset;
+    b->unit_of[b->tensor_count] = t->unit >= 0 ? use_unit(b, t->unit) : -1;
     return b->tensor_count++;
 }
 
-int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer, struct dt_error *err)
+int block_tensor(struct block *b, const char *name, const int64_t *shape, int dims, const struct tensor_rule *rule)
+{
+    return block_tensor_in(b, b->unit, name, shape, dims, rule);
+}
+
+int block_memory(struct block *b, const char *name, enum life life, int again_from, int64_t count, enum dt_dtype type)
+{
+    assert(b->memory_count < BLOCK_MEMORY_MAX);
+    enum memory_place place = life == LIFE_CALL                 ? PLACE_CALL
+                              : (int)b->recompute >= again_from ? PLACE_AGAIN
+                                                                : PLACE_KEPT;
+    size_t size_bytes = ((size_t)count * dt_dtype_size(type) + 63) / 64 * 64;
+    b->memory[b->memory_count] =
+        (struct block_memory){.name = name, .place = place, .offset = b->bytes[place], .size_bytes = size_bytes};
+    b->bytes[place] += size_bytes;
+    return b->memory_count++;
+}
+
+int block_field(struct block *b, const char *name)
+{
+    int at = batch_find(&b->chain->batch, name);
+    if (at < 0) {
+        mistake(b->chain, "block %s reads %s, which a batch does not have", b->ops->name, name);
+    }
+    b->takes_batch = true;
+    return at;
+}
+
+static void put_flow(const struct flow *f, char *out, size_t out_bytes)
+{
+    int at = snprintf(out, out_bytes, "%s of %s (", f->pair ? "a pair" : "one", dt_dtype_name(f->type));
+    for (int d = 0; d < f->dims; d++) {
+        at += snprintf(out + at, out_bytes - (size_t)at, "%s%lld", d > 0 ? ", " : "", (long long)f->shape[d]);
+    }
+    (void)snprintf(out + at, out_bytes - (size_t)at, ")");
+}
+
+/* What the block takes must be what the one before gives; a branch that does not come is none. */
+static void check_flow(const struct block *b)
+{
+    static const struct flow nothing;
+    const struct flow *from = b->index > 0 ? &b[-1].out : &nothing, *to = &b->in;
+    bool fits = from->dims == to->dims && memcmp(from->shape, to->shape, sizeof to->shape) == 0 &&
+                (to->dims == 0 || from->type == to->type) && (!from->pair || to->pair);
+    char given[128], taken[128];
+    if (!fits) {
+        put_flow(from, given, sizeof given);
+        put_flow(to, taken, sizeof taken);
+        mistake(b->chain, "block %d, %s, takes %s, and before it %s gives %s", b->index, b->ops->name, taken,
+                b->index > 0 ? b[-1].ops->name : "the batch", given);
+    }
+}
+
+static size_t flow_bytes(const struct flow *f)
+{
+    int64_t count = f->dims > 0 ? 1 : 0;
+    for (int d = 0; d < f->dims; d++) {
+        count *= f->shape[d];
+    }
+    return (size_t)count * dt_dtype_size(f->type);
+}
+
+static void check_input(const struct block *b)
+{
+    if (b->reads_x && (b->index == 0 || b[-1].y_memory < 0)) {
+        mistake(b->chain, "block %d, %s, reads its input in backward, and the block before it does not keep it",
+                b->index, b->ops->name);
+    }
+}
+
+/* A block in place writes where it reads, others into the other slot. */
+static void place_output(struct chain *c, struct block *b)
+{
+    size_t bytes = flow_bytes(&b->out);
+    b->slot = b->index == 0 ? 0 : b->in_place ? b[-1].slot : 1 - b[-1].slot;
+    c->slot_bytes[b->slot] = bytes > c->slot_bytes[b->slot] ? bytes : c->slot_bytes[b->slot];
+    if (b->out.pair) {
+        c->branch_bytes[b->slot] = bytes > c->branch_bytes[b->slot] ? bytes : c->branch_bytes[b->slot];
+    }
+}
+
+int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer, const void *args, size_t args_bytes,
+              struct dt_error *err)
 {
     c->blocks = grow(c->blocks, c->block_count, sizeof *c->blocks);
     struct block *b = &c->blocks[c->block_count];
-    *b =
-        (struct block){.ops = ops, .chain = c, .spec = &c->spec, .index = c->block_count, .layer = layer, .unit = unit};
+    void *own = dt_arena_alloc(&c->arena, args_bytes + 1);
+    memcpy(own, args, args_bytes);
+    *b = (struct block){.ops = ops,
+                        .chain = c,
+                        .spec = &c->spec,
+                        .args = own,
+                        .index = c->block_count,
+                        .layer = layer,
+                        .unit = unit,
+                        .y_memory = -1};
     bool chosen = layer >= 0 && layer % (c->spec.recompute_every > 0 ? c->spec.recompute_every : 1) == 0;
     b->recompute = chosen ? c->spec.recompute : RECOMPUTE_CHEAP;
     c->block_count++;
-    struct unit *u = &c->units[unit];
-    u->shared = u->first_use >= 0;
-    u->first_use = u->shared ? u->first_use : b->index;
-    u->last_use = b->index;
-    if (ops->declare(b, &c->spec, err) != 0) {
+    if (ops->declare(b, err) != 0) {
         return dt_wrap(err, "model %s", c->spec.name);
     }
+    check_flow(b);
+    check_input(b);
+    place_output(c, b);
     if (c->problem.status != DT_OK) {
         *err = c->problem;
         return -1;
@@ -145,48 +267,57 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
 /* A block's backward adds to what a later block has written. */
 static void mark_adds(struct chain *c)
 {
-    for (int i = 0; i < c->block_count; i++) {
+    bool *later = dt_alloc((size_t)c->tensor_count + 1);
+    for (int i = c->block_count - 1; i >= 0; i--) {
         struct block *b = &c->blocks[i];
-        for (int j = i + 1; j < c->block_count; j++) {
-            const struct block *later = &c->blocks[j];
-            for (int k = 0; later->unit == b->unit && k < b->tensor_count * later->tensor_count; k++) {
-                int mine = k / later->tensor_count;
-                b->adds[mine] = b->adds[mine] || b->tensors[mine] == later->tensors[k % later->tensor_count];
-            }
+        for (int k = 0; k < b->tensor_count; k++) {
+            b->adds[k] = later[b->tensors[k]];
+        }
+        for (int k = 0; k < b->tensor_count; k++) {
+            later[b->tensors[k]] = true;
         }
     }
+    free(later);
 }
 
-static int check_size(const char *name, int64_t value, int64_t most, struct dt_error *err)
+static int check_size(const char *name, int64_t value, int64_t least, int64_t most, struct dt_error *err)
 {
-    if (value < 1 || value > most) {
-        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between 1 and %lld", name, (long long)value,
-                       (long long)most);
+    if (value < least || value > most) {
+        return dt_fail(err, DT_INVALID, "model: %s: %lld is not between %lld and %lld", name, (long long)value,
+                       (long long)least, (long long)most);
     }
     return 0;
 }
 
-/* Bounds that keep every product below 2^63; what makes sense for one model only is checked by
- * its blocks. */
-static int check_spec(const struct model_spec *m, struct dt_error *err)
+/* Each value as its rule has it: whoever made them, no product of them reaches 2^63. */
+static int check_sizes(const struct model_ops *ops, const void *sizes, struct dt_error *err)
+{
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        if (f->rule->type == DT_RULE_INTEGER) {
+            int64_t value = model_integer(ops, sizes, f->key);
+            if (!(f->rule->null && value == f->rule->null_value) &&
+                check_size(f->key, value, (int64_t)f->rule->min, (int64_t)f->rule->max, err) != 0) {
+                return -1;
+            }
+        }
+    }
+    const char *key;
+    return ops->check == NULL || ops->check(sizes, &key, err) == 0 ? 0 : dt_wrap(err, "model");
+}
+
+static int check_spec(const struct model_ops *ops, const struct model_spec *m, struct dt_error *err)
 {
     const int64_t most = 1 << 24;
-    if (check_size("n_layer", m->layers, 100000, err) != 0 || check_size("n_head", m->heads, most, err) != 0 ||
-        check_size("n_embd", m->channels, most, err) != 0 || check_size("n_positions", m->positions, most, err) != 0 ||
-        check_size("vocab_size", m->vocabulary, 1 << 30, err) != 0 || check_size("n_inner", m->inner, most, err) != 0 ||
-        check_size("batch size", m->batch_size, 1 << 20, err) != 0 ||
-        check_size("sequence length", m->sequence_length, most, err) != 0) {
+    if (check_sizes(ops, m->sizes, err) != 0 || check_size("batch size", m->batch_size, 1, 1 << 20, err) != 0 ||
+        check_size("sequence length", m->sequence_length, 1, most, err) != 0) {
         return -1;
     }
-    if (m->channels % m->heads != 0) {
-        return dt_fail(err, DT_INVALID, "model: n_embd %lld is not a multiple of n_head %lld", (long long)m->channels,
-                       (long long)m->heads);
-    }
-    if (m->sequence_length > m->positions) {
-        return dt_fail(
-            err, DT_INVALID,
-            "model: sequence length %lld is more than n_positions %lld; shorten sequences or raise n_positions",
-            (long long)m->sequence_length, (long long)m->positions);
+    int64_t positions = ops->positions != NULL ? model_integer(ops, m->sizes, ops->positions) : 1;
+    if (m->sequence_length > positions) {
+        return dt_fail(err, DT_INVALID,
+                       "model: sequence length %lld is more than %s %lld; shorten sequences or raise %s",
+                       (long long)m->sequence_length, ops->positions != NULL ? ops->positions : "one sample's",
+                       (long long)positions, ops->positions != NULL ? ops->positions : "none");
     }
     if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {
         return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)",
@@ -195,18 +326,18 @@ static int check_spec(const struct model_spec *m, struct dt_error *err)
     return 0;
 }
 
-int chain_open(struct chain *c, const struct model_spec *spec, int shards, struct dt_error *err)
+int chain_open_as(struct chain *c, const struct model_ops *ops, const struct model_spec *spec, int shards,
+                  struct dt_error *err)
 {
     assert(shards >= 1);
     *c = (struct chain){.spec = *spec, .shards = shards};
     dt_arena_init(&c->arena);
-    const struct model_ops *ops = spec->name != NULL ? model_find(spec->name) : NULL;
-    if (ops == NULL) {
-        return dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s",
-                       spec->name != NULL ? spec->name : "", model_names());
-    }
+    void *sizes = dt_arena_alloc(&c->arena, ops->sizes_bytes);
+    memcpy(sizes, spec->sizes, ops->sizes_bytes);
     c->spec.name = ops->name;
-    if (check_spec(spec, err) != 0) {
+    c->spec.sizes = sizes;
+    if (check_spec(ops, &c->spec, err) != 0) {
+        chain_close(c);
         return -1;
     }
     struct dt_error problem = {.status = DT_OK};
@@ -224,6 +355,22 @@ int chain_open(struct chain *c, const struct model_spec *spec, int shards, struc
     return 0;
 }
 
+int chain_open(struct chain *c, const struct model_spec *spec, int shards, struct dt_error *err)
+{
+    const struct model_ops *ops = spec->name != NULL ? model_find(spec->name) : NULL;
+    if (ops == NULL) {
+        *c = (struct chain){.spec = *spec};
+        struct dt_text names;
+        dt_text_init(&names);
+        model_list(&names);
+        (void)dt_fail(err, DT_INVALID, "model: unknown name \"%s\"; there are: %s",
+                      spec->name != NULL ? spec->name : "", dt_text_str(&names));
+        dt_text_clear(&names);
+        return -1;
+    }
+    return chain_open_as(c, ops, spec, shards, err);
+}
+
 void chain_close(struct chain *c)
 {
     free(c->blocks);
@@ -234,8 +381,40 @@ void chain_close(struct chain *c)
     *c = (struct chain){.blocks = NULL};
 }
 
-void *block_at(const struct block *b, const void *flat, int i, enum dt_dtype type)
+/* ---- for the passes of blocks ---- */
+
+const void *pass_weight(const struct block *b, const struct pass *p, int i)
 {
-    assert(i >= 0 && i < b->tensor_count);
-    return (char *)(uintptr_t)flat + b->offsets[i] * (int64_t)dt_dtype_size(type);
+    assert(i >= 0 && i < b->tensor_count && b->unit_of[i] >= 0);
+    return (const char *)p->weights[b->unit_of[i]] + b->offsets[i] * (int64_t)dt_dtype_size(b->spec->type);
+}
+
+void *pass_grad(const struct block *b, const struct pass *p, int i)
+{
+    assert(i >= 0 && i < b->tensor_count && b->unit_of[i] >= 0);
+    char *unit = p->grads[b->unit_of[i]];
+    return unit != NULL ? unit + b->offsets[i] * (int64_t)dt_dtype_size(pass_grad_type(b, p)) : NULL;
+}
+
+bool pass_adds(const struct block *b, const struct pass *p, int i)
+{
+    return p->accumulate[b->unit_of[i]] || b->adds[i];
+}
+
+void *pass_buffer(const struct block *b, const struct pass *p, int i)
+{
+    assert(i >= 0 && i < b->tensor_count && b->unit_of[i] < 0);
+    return (char *)p->buffers + b->offsets[i] * (int64_t)dt_dtype_size(dt_dtype_wide(b->spec->type));
+}
+
+enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p)
+{
+    return b->spec->type == DT_BF16 ? p->grad_type : b->spec->type;
+}
+
+void *pass_memory(const struct block *b, const struct pass *p, int number)
+{
+    assert(number >= 0 && number < b->memory_count);
+    const struct block_memory *m = &b->memory[number];
+    return m->size_bytes > 0 ? (char *)p->memory[m->place] + m->offset : NULL;
 }

@@ -38,9 +38,9 @@ static void normals(uint64_t seed, uint64_t hash, uint64_t block, double out[4])
 void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out)
 {
     assert(first >= 0 && count >= 0 && count <= t->numel - first);
-    if (t->init != INIT_NORMAL) {
+    if (t->rule.init != INIT_NORMAL) {
         for (int64_t i = 0; i < count; i++) {
-            out[i] = t->init == INIT_ONE ? 1.0 : 0.0;
+            out[i] = t->rule.init == INIT_ONE ? 1.0 : 0.0;
         }
         return;
     }
@@ -51,14 +51,14 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
         if (i == 0 || e % 4 == 0) {
             normals(seed, hash, (uint64_t)e / 4, four);
         }
-        out[i] = t->init_std * four[e % 4];
+        out[i] = t->rule.init_std * four[e % 4];
     }
 }
 
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out)
 {
     assert(type == DT_F32 || type == DT_F64);
-    assert(first >= 0 && count >= 0 && count <= c->units[u].numel - first);
+    assert(first >= 0 && count >= 0 && count <= (u < 0 ? c->buffer_count : c->units[u].numel) - first);
     memset(out, 0, (size_t)count * dt_dtype_size(type));
     for (int i = 0; i < c->tensor_count; i++) {
         const struct tensor *t = &c->tensors[i];

@@ -1,10 +1,21 @@
-/* The table of models: add a row for a new file in worker/models. */
+/* The table of models: add a row for a new file in models/. And what is the same for all models:
+ * values by field tables. */
 #include "worker/model/model.h"
 
+#include "base/config_value.h"
+
+#include <assert.h>
+#include <cjson/cJSON.h>
+#include <stdlib.h>
 #include <string.h>
 
-static const struct model_ops *const models[] = {&model_gpt2};
-enum { MODEL_COUNT = sizeof models / sizeof models[0] };
+static const struct model_ops *const models[] = {&model_gpt2, &model_mlp};
+enum { MODEL_COUNT = sizeof models / sizeof models[0], LINES_MAX = 64 };
+
+const struct model_ops *model_at(int i)
+{
+    return i < MODEL_COUNT ? models[i] : NULL;
+}
 
 const struct model_ops *model_find(const char *name)
 {
@@ -16,7 +27,136 @@ const struct model_ops *model_find(const char *name)
     return NULL;
 }
 
-const char *model_names(void)
+void model_list(struct dt_text *out)
 {
-    return "gpt2";
+    for (int i = 0; i < MODEL_COUNT; i++) {
+        dt_text_printf(out, "%s%s", i > 0 ? ", " : "", models[i]->name);
+    }
+}
+
+void model_defaults(const struct model_ops *ops, void *sizes)
+{
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        cJSON *value = cJSON_Parse(f->fallback);
+        bool good = value != NULL && dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset);
+        assert(good);
+        (void)good;
+        cJSON_Delete(value);
+    }
+}
+
+static const struct dt_field *find_field(const struct model_ops *ops, const char *key)
+{
+    const struct dt_field *f = ops->fields;
+    while (f->key != NULL && strcmp(f->key, key) != 0) {
+        f++;
+    }
+    return f->key != NULL ? f : NULL;
+}
+
+int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key)
+{
+    const struct dt_field *f = find_field(ops, key);
+    int64_t value;
+    assert(f != NULL && f->rule->type == DT_RULE_INTEGER);
+    memcpy(&value, (const char *)sizes + f->offset, sizeof value);
+    return value;
+}
+
+bool model_keeps(const struct model_ops *ops, const char *key)
+{
+    const char *const *kept = ops->kept;
+    while (kept != NULL && *kept != NULL && strcmp(*kept, key) != 0) {
+        kept++;
+    }
+    return kept != NULL && *kept != NULL;
+}
+
+/* ---- config.json ---- */
+
+/* A key of config.json under any of its spellings; null: it is not there, or null. */
+static const cJSON *find_value(const struct model_ops *ops, const cJSON *config, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
+    for (const struct model_key *k = ops->keys; k != NULL && k->key != NULL; k++) {
+        if ((value == NULL || cJSON_IsNull(value)) && strcmp(k->key, key) == 0) {
+            value = cJSON_GetObjectItemCaseSensitive(config, k->other);
+        }
+    }
+    return value != NULL && !cJSON_IsNull(value) ? value : NULL;
+}
+
+int model_read_config(const struct model_ops *ops, const cJSON *config, void *sizes, struct dt_error *err)
+{
+    model_defaults(ops, sizes);
+    if (ops->check_config != NULL && ops->check_config(config, err) != 0) {
+        return -1;
+    }
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        const cJSON *value = find_value(ops, config, f->key);
+        if (value == NULL || dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset)) {
+            continue;
+        }
+        struct dt_text expected;
+        dt_text_init(&expected);
+        dt_value_expected(f->rule, &expected);
+        (void)dt_fail(err, DT_INVALID, "%s: must be %s", f->key, dt_text_str(&expected));
+        dt_text_clear(&expected);
+        return -1;
+    }
+    return 0;
+}
+
+struct lines {
+    struct {
+        const char *key;
+        char *json;
+    } line[LINES_MAX];
+    int count;
+};
+
+static void put_line(void *to, const char *key, const char *json)
+{
+    struct lines *l = to;
+    assert(l->count < LINES_MAX);
+    l->line[l->count].key = key;
+    l->line[l->count++].json = dt_strdup(json);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* As the library writes it: sorted by key; numbers that are no integers have a point. */
+void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out)
+{
+    struct lines l = {.count = 0};
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        struct dt_text value;
+        dt_text_init(&value);
+        dt_config_format(f, sizes, &value);
+        if (f->rule->type == DT_RULE_NUMBER && strpbrk(dt_text_str(&value), ".e") == NULL) {
+            dt_text_puts(&value, ".0");
+        }
+        put_line(&l, f->key, dt_text_str(&value));
+        dt_text_clear(&value);
+    }
+    char *architectures = dt_format("[\n    \"%s\"\n  ]", ops->architecture), *type = dt_format("\"%s\"", ops->name);
+    put_line(&l, "architectures", architectures);
+    put_line(&l, "model_type", type);
+    put_line(&l, "dtype", "\"float32\"");
+    put_line(&l, "torch_dtype", "\"float32\"");
+    if (ops->put_config != NULL) {
+        ops->put_config(sizes, put_line, &l);
+    }
+    qsort(l.line, (size_t)l.count, sizeof l.line[0], by_key);
+    dt_text_puts(out, "{\n");
+    for (int i = 0; i < l.count; i++) {
+        dt_text_printf(out, "  \"%s\": %s%s\n", l.line[i].key, l.line[i].json, i + 1 < l.count ? "," : "");
+        free(l.line[i].json);
+    }
+    dt_text_puts(out, "}\n");
+    free(architectures);
+    free(type);
 }

@@ -5,7 +5,7 @@
 #define DT_WORKER_RUN_METRICS_H
 
 #include "base/text.h"
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 #include "worker/engine/gpu_watch.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* Who holds the others up. In a synchronous step all ranks take the same time, so the slow one
  * shows in how it is spent: it reads and computes for longer than the others, who wait for it.
  * Each rank has a clock of its phases; the sums of every PACE_BLOCK steps reach all ranks
- * (riders of the step sums, clip.h), and rank 0 judges. Both are pure: times come in, nothing
+ * (riders of the step sums, step_sums.h), and rank 0 judges. Both are pure: times come in, nothing
  * else does. */
 #ifndef DT_WORKER_RUN_PACE_H
 #define DT_WORKER_RUN_PACE_H

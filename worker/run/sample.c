@@ -5,7 +5,7 @@
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
-#include "worker/model/chain.h"
+#include "worker/model/chain_walk.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -16,16 +16,17 @@ struct sampler_state {
     struct dt_device device;
     struct dt_stream *stream;
     struct chain chain;
-    void *memory;
+    struct chain_walk walk;
+    void *memory, **kept; /* kept: of each block, one and the same */
     size_t memory_bytes;
     char **units;
-    char *pair[2][2], *kept, *saved, *scratch;
     float *logits;
-    int32_t *ids, *labels;
+    struct batch batch;
 };
 
-/* Model sizes from the checkpoint's config.json, T from the job that trained it. */
-static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct dt_error *err)
+/* Model and sizes from the checkpoint's config.json, T from the job that trained it. */
+static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct model_sizes *sizes,
+                     struct dt_error *err)
 {
     const struct checkpoint_state *s = checkpoint_get_state(c);
     cJSON *config = cJSON_Parse(s->model_config), *job = cJSON_Parse(s->job);
@@ -33,26 +34,50 @@ static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct
     const struct model_ops *model = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
     const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
     int result = -1;
-    *spec = (struct model_spec){.batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
+    *spec = (struct model_spec){.sizes = sizes->bytes, .batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
     if (model == NULL) {
         (void)dt_fail(err, DT_INVALID, "the checkpoint names no model that can be run");
+    } else if (model->positions == NULL) {
+        (void)dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
     } else {
         spec->name = model->name;
-        result = model->read_config(config, spec, err);
+        result = model_read_config(model, config, sizes->bytes, err);
     }
     if (result == 0) {
-        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)spec->positions
+        int64_t positions = model_integer(model, sizes->bytes, model->positions);
+        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)positions
                                     ? (int64_t)t->valuedouble
-                                    : spec->positions;
-        if (spec->vocabulary > 256) {
-            result =
-                dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
-                        (long long)spec->vocabulary);
-        }
+                                    : positions;
     }
     cJSON_Delete(job);
     cJSON_Delete(config);
     return result;
+}
+
+/* Tokens that the model knows. */
+static int64_t vocabulary_of(const struct sampler_state *s)
+{
+    return s->chain.batch.field[batch_find(&s->chain.batch, "input_ids")].below;
+}
+
+/* The prompt is bytes, and so is what is written. */
+static int check_prompt(const struct sampler_state *s, const char *prompt, size_t size, struct dt_error *err)
+{
+    int64_t vocabulary = vocabulary_of(s);
+    if (vocabulary > 256) {
+        return dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
+                       (long long)vocabulary);
+    }
+    if (size == 0) {
+        return dt_fail(err, DT_INVALID, "the prompt is empty; give at least one character");
+    }
+    for (size_t i = 0; i < size; i++) {
+        if ((uint8_t)prompt[i] >= vocabulary) {
+            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)prompt[i],
+                           (long long)vocabulary);
+        }
+    }
+    return 0;
 }
 
 static size_t round_up(size_t size_bytes)
@@ -60,49 +85,74 @@ static size_t round_up(size_t size_bytes)
     return (size_bytes + 63) / 64 * 64;
 }
 
-static int open_state(struct sampler_state *s, struct checkpoint *c, const struct model_spec *spec,
-                      struct dt_error *err)
+/* Hands out the next piece of the state's memory; before there is any, counts what is needed. */
+static void *take(struct sampler_state *s, size_t *at, size_t size_bytes)
 {
-    if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0 ||
-        chain_open(&s->chain, spec, 1, err) != 0) {
+    void *piece = s->memory != NULL ? (char *)s->memory + *at : NULL;
+    *at += round_up(size_bytes);
+    return piece;
+}
+
+/* Gives each thing its place; returns the bytes of all. */
+static size_t place_all(struct sampler_state *s)
+{
+    const struct chain *c = &s->chain;
+    struct chain_walk *w = &s->walk;
+    size_t at = 0;
+    for (int u = 0; u < c->unit_count; u++) {
+        s->units[u] = take(s, &at, (size_t)c->units[u].numel * sizeof(float));
+    }
+    w->buffers = take(s, &at, (size_t)c->buffer_count * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        w->y[i] = take(s, &at, c->slot_bytes[i]);
+        w->y_branch[i] = take(s, &at, c->branch_bytes[i]);
+    }
+    void *kept = take(s, &at, chain_most(c, PLACE_KEPT));
+    for (int i = 0; i < c->block_count; i++) {
+        s->kept[i] = kept;
+    }
+    w->again = take(s, &at, chain_most(c, PLACE_AGAIN));
+    w->scratch = take(s, &at, chain_most(c, PLACE_CALL));
+    for (int k = 0; k < c->batch.count; k++) {
+        s->batch.at[k] = take(s, &at, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
+    }
+    s->logits = take(s, &at, (size_t)vocabulary_of(s) * sizeof(float));
+    return at;
+}
+
+static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
+{
+    const struct sampler_state *s = w->context;
+    for (int k = 0; k < b->unit_count; k++) {
+        p->weights[k] = s->units[b->units[k]];
+    }
+    return true;
+}
+
+/* All but the chain, which is open. */
+static int open_state(struct sampler_state *s, struct checkpoint *c, struct dt_error *err)
+{
+    static const struct walk_hooks hooks = {.enter = enter};
+    if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0) {
         return -1;
     }
-    size_t pair = round_up((size_t)(spec->sequence_length * spec->channels) * sizeof(float)), kept = 0, saved = 0,
-           scratch = 0, weights = 0;
-    for (int i = 0; i < s->chain.block_count; i++) {
-        const struct block *b = &s->chain.blocks[i];
-        kept = b->kept_bytes > kept ? b->kept_bytes : kept;
-        saved = b->saved_bytes > saved ? b->saved_bytes : saved;
-        scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
-    }
-    for (int u = 0; u < s->chain.unit_count; u++) {
-        weights += round_up((size_t)s->chain.units[u].numel * sizeof(float));
-    }
-    size_t ids = round_up((size_t)spec->sequence_length * sizeof(int32_t)),
-           logits = round_up((size_t)spec->vocabulary * sizeof(float));
-    s->memory_bytes = weights + 4 * pair + round_up(kept) + round_up(saved) + round_up(scratch) + 2 * ids + logits;
+    s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
+    s->kept = dt_alloc((size_t)s->chain.block_count * sizeof *s->kept);
+    s->batch = (struct batch){.layout = &s->chain.batch, .samples = 1};
+    s->walk = (struct chain_walk){.chain = &s->chain,
+                                  .stream = s->stream,
+                                  .kernels = s->device.kernels,
+                                  .kept = s->kept,
+                                  .hooks = &hooks,
+                                  .context = s};
+    s->memory_bytes = place_all(s);
     if (dt_device_alloc(&s->device, DT_MEMORY_DEVICE, s->memory_bytes, &s->memory, err) != 0) {
         return -1;
     }
-    char *p = s->memory;
-    s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
-    for (int u = 0; u < s->chain.unit_count; u++) {
-        s->units[u] = p;
-        p += round_up((size_t)s->chain.units[u].numel * sizeof(float));
-    }
-    for (int i = 0; i < 4; i++) {
-        s->pair[i / 2][i % 2] = p;
-        p += pair;
-    }
-    s->kept = p;
-    s->saved = s->kept + round_up(kept);
-    s->scratch = s->saved + round_up(saved);
-    s->ids = (int32_t *)(void *)(s->scratch + round_up(scratch));
-    s->labels = s->ids + ids / sizeof(int32_t);
-    s->logits = (float *)(void *)((char *)s->labels + ids);
+    (void)place_all(s);
     for (int i = 0; i < s->chain.tensor_count; i++) {
         const struct tensor *t = &s->chain.tensors[i];
-        float *at = (float *)(void *)s->units[t->unit] + t->offset;
+        float *at = (float *)(t->unit >= 0 ? (void *)s->units[t->unit] : s->walk.buffers) + t->offset;
         if (checkpoint_read(c, "weight", t->name, t->numel, 0, t->numel, at, err) != 0) {
             return -1;
         }
@@ -116,6 +166,7 @@ static void close_state(struct sampler_state *s)
         dt_device_free(&s->device, DT_MEMORY_DEVICE, s->memory, s->memory_bytes);
     }
     free(s->units);
+    free(s->kept);
     chain_close(&s->chain);
     dt_stream_close(s->stream);
     dt_device_close(&s->device);
@@ -124,30 +175,12 @@ static void close_state(struct sampler_state *s)
 /* Logits after the last of `count` tokens. */
 static int forward(struct sampler_state *s, const uint8_t *tokens, int64_t count, struct dt_error *err)
 {
+    int32_t *ids = s->batch.at[batch_find(s->batch.layout, "input_ids")];
     for (int64_t i = 0; i < count; i++) {
-        s->ids[i] = tokens[i];
-        s->labels[i] = DT_IGNORE_INDEX;
+        ids[i] = tokens[i];
     }
-    struct batch batch = {.ids = s->ids, .labels = s->labels, .batch_size = 1, .sequence_length = count};
-    struct pass p = {.phase = PASS_EVAL,
-                     .stream = s->stream,
-                     .kernels = s->device.kernels,
-                     .batch = &batch,
-                     .kept = s->kept,
-                     .saved = s->saved,
-                     .scratch = s->scratch,
-                     .logits = s->logits,
-                     .logits_row = count - 1};
-    for (int i = 0; i < s->chain.block_count; i++) {
-        const struct block *b = &s->chain.blocks[i];
-        const struct block *before = i > 0 ? b - 1 : NULL;
-        p.weights = s->units[b->unit];
-        p.x_residual = before != NULL ? s->pair[(i + 1) % 2][0] : NULL;
-        p.x_branch = before != NULL && before->branch_out ? s->pair[(i + 1) % 2][1] : NULL;
-        p.y_residual = s->pair[i % 2][0];
-        p.y_branch = s->pair[i % 2][1];
-        b->ops->forward(b, &p);
-    }
+    s->batch.length = count;
+    chain_forward(&s->walk, PASS_EVAL, &s->batch, &(struct walk_loss){.logits = s->logits, .logits_row = count - 1});
     return dt_stream_finish(s->stream, 600, err);
 }
 
@@ -179,29 +212,23 @@ static int pick(const float *logits, int64_t count, double temperature, uint64_t
 int sample_text(struct checkpoint *c, const struct sample_options *options, struct dt_text *out, struct dt_error *err)
 {
     struct model_spec spec;
-    if (read_spec(c, &spec, err) != 0) {
+    struct model_sizes sizes;
+    struct sampler_state s = {0};
+    if (read_spec(c, &spec, &sizes, err) != 0) {
         return -1;
     }
     size_t start = out->size;
     dt_text_puts(out, options->prompt);
-    if (out->size == start) {
-        return dt_fail(err, DT_INVALID, "the prompt is empty; give at least one character");
-    }
-    for (size_t i = start; i < out->size; i++) {
-        if ((uint8_t)out->data[i] >= spec.vocabulary) {
-            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens",
-                           (uint8_t)out->data[i], (long long)spec.vocabulary);
-        }
-    }
-    struct sampler_state s = {0};
     uint64_t random = options->seed * 2 + 1;
-    int result = open_state(&s, c, &spec, err);
+    int result = chain_open(&s.chain, &spec, 1, err);
+    result = result == 0 ? check_prompt(&s, dt_text_str(out) + start, out->size - start, err) : result;
+    result = result == 0 ? open_state(&s, c, err) : result;
     for (int i = 0; result == 0 && i < options->token_count; i++) {
         int64_t length = (int64_t)(out->size - start),
                 count = length < spec.sequence_length ? length : spec.sequence_length;
         result = forward(&s, (const uint8_t *)out->data + out->size - count, count, err);
         if (result == 0) {
-            char byte = (char)pick(s.logits, spec.vocabulary, options->temperature, &random);
+            char byte = (char)pick(s.logits, vocabulary_of(&s), options->temperature, &random);
             dt_text_add(out, &byte, 1);
         }
     }

@@ -69,15 +69,6 @@ static double peak_of(struct trainer *t)
     return 2.0 * PEAK_SIDE * PEAK_SIDE * PEAK_SIDE / best_s;
 }
 
-/* Of a step's forward and backward, computing again not counted: 6 per weight that a product
- * uses (the token embedding is the head), and the causal half of attention. */
-static double flops_per_token(const struct chain *c)
-{
-    const struct model_spec *m = &c->spec;
-    return 6.0 * (double)(c->parameter_count - m->positions * m->channels) +
-           6.0 * (double)(m->layers * m->channels * m->sequence_length);
-}
-
 static struct metrics_step describe(const struct trainer *t, const struct trainer_result *r)
 {
     int64_t tokens = r->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->train.sequence_length;
@@ -93,7 +84,7 @@ static struct metrics_step describe(const struct trainer *t, const struct traine
         .lr = r->lr,
         .step_s = r->step_s,
         .tokens_per_s = r->step_s > 0 ? (double)tokens / r->step_s : 0,
-        .mfu = (double)tokens * flops_per_token(&t->chain) / r->step_s / (t->peak_flops * t->size),
+        .mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / r->step_s / (t->peak_flops * t->size),
         .round = t->world->round,
     };
 }

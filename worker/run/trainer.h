@@ -7,9 +7,9 @@
 #ifndef DT_WORKER_RUN_TRAINER_H
 #define DT_WORKER_RUN_TRAINER_H
 
-#include "worker/model/chain.h"
+#include "worker/model/chain_walk.h"
 #include "worker/checkpoints/checkpoint.h"
-#include "worker/engine/clip.h"
+#include "worker/engine/step_sums.h"
 #include "worker/data/data.h"
 #include "worker/run/horizon.h"
 #include "worker/job/job.h"
@@ -33,7 +33,7 @@ struct trainer_feed { /* batches of one step: trainer_batch.c */
     int blank_rank;                 /* the first that has none in one of its micro-steps, where
                                      * others have some; -1 */
     bool full;                      /* read, and not taken yet */
-    int32_t *host, *device;         /* for each micro-step ids (B, T), then labels; the loader
+    char *host, *device;            /* for each micro-step the fields of a batch; the loader
                                      * fills the host's */
     struct dt_event *copied, *used; /* on a device with memory of its own; else null */
 };
@@ -55,7 +55,7 @@ struct trainer {
     struct strategy strategy;
     struct plan plan;
     struct optimizer optimizer;
-    struct clip clip;
+    struct step_sums step_sums;
     struct schedule schedule;
     struct metrics metrics;
     struct data_source train, val;
@@ -83,7 +83,7 @@ struct trainer {
     double finished_s;             /* when the last result was known */
     struct dt_stream *copy;        /* brings batches to a device with memory of its own; else
                                     * null */
-    struct batch shape;            /* what a layer is given of a batch: sizes, no ids and labels */
+    struct batch shape;            /* what a block is given that takes no fields of a batch: sizes */
     struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
     struct timeline *timeline;     /* null: not wanted */
     int64_t save_tries;            /* begun in this round, the same on all ranks: each has words
@@ -116,11 +116,13 @@ struct trainer {
     struct pace_news *pace_news;
 
     /* pieces of the plan, then their addresses */
-    int piece_residual, piece_branch, piece_gradient, piece_scratch, piece_again, piece_loss, piece_batch,
-        piece_host_batch, piece_progress;
-    int *piece_kept, *piece_saved;
-    void *residual, *branch, *gradient, *scratch, *again;
-    void **kept, **saved;
+    int piece_y[2], piece_branch[2], piece_gradient[2], piece_buffers, piece_scratch, piece_again, piece_loss,
+        piece_batch, piece_host_batch, piece_progress;
+    int *piece_kept;
+    struct chain_walk walk;
+    struct trainer_at { /* where in a step the walk is */
+        int64_t micro_step, count;
+    } at;
     double *loss_sum;  /* one per micro-step */
     int64_t *progress; /* host memory that a device with memory of its own marks (trainer_step.c) */
     int64_t marks, progress_seen;
@@ -178,6 +180,8 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
 int trainer_products(struct trainer *t, struct world *w, struct dt_error *err);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
+/* trainer_step.c: the memory of an open plan becomes that of the walk. */
+void trainer_step_open(struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one
  * after it. At most t->ahead + 1 steps are in at a time. */
 int trainer_begin(struct trainer *t, struct dt_error *err);

@@ -10,38 +10,29 @@
 #include <string.h>
 #include <unistd.h>
 
-static size_t pair_bytes(const struct trainer *t)
-{
-    const struct model_spec *m = &t->chain.spec;
-    return (size_t)(m->batch_size * m->sequence_length * m->channels) * dt_dtype_size(m->type);
-}
-
-/* Activations: what each block keeps and saves, one buffer for what they make again, scratch of
- * the largest. */
+/* Activations: what each block keeps, one buffer for what they make again, scratch of the
+ * largest. */
 static void plan_activations(struct trainer *t)
 {
     const struct chain *c = &t->chain;
     struct plan *p = &t->plan;
-    size_t scratch = 0, again = 0;
     t->piece_kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_kept);
-    t->piece_saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->piece_saved);
     for (int i = 0; i < c->block_count; i++) {
-        const struct block *b = &c->blocks[i];
-        t->piece_kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->kept_bytes);
-        t->piece_saved[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, b->saved_bytes);
-        again = b->again_bytes > again ? b->again_bytes : again;
-        scratch = b->scratch_bytes > scratch ? b->scratch_bytes : scratch;
+        t->piece_kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->blocks[i].bytes[PLACE_KEPT]);
     }
-    t->piece_again = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, again);
-    t->piece_residual = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
-    t->piece_branch = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
-    t->piece_gradient = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, pair_bytes(t));
-    t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, scratch);
+    t->piece_again = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, chain_most(c, PLACE_AGAIN));
+    for (int i = 0; i < 2; i++) {
+        t->piece_y[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->slot_bytes[i]);
+        t->piece_branch[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->branch_bytes[i]);
+        t->piece_gradient[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->slot_bytes[i]);
+    }
+    t->piece_buffers = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)c->buffer_count * dt_dtype_size(t->strategy.real));
+    t->piece_scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, chain_most(c, PLACE_CALL));
     t->piece_loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
-    size_t batch = (size_t)(t->micro_steps * c->spec.batch_size * c->spec.sequence_length) * sizeof(int32_t);
-    /* ids and labels, this step's and the next one's */
-    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, 2 * 2 * batch);
-    t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * 2 * batch);
+    /* this step's and the next one's */
+    size_t batches = 2 * (size_t)t->micro_steps * batch_offset(&c->batch, c->batch.count);
+    t->piece_batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batches);
+    t->piece_host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->piece_progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->progress);
 }
 
@@ -63,7 +54,7 @@ struct batch_split trainer_split(const struct trainer *t)
 static int open_data(struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
-    if (data_open(&t->train, job->data.train, job->data.format, job->data.sequence_length, err) != 0) {
+    if (data_open(&t->train, job->data.train, job->data.format, &t->chain.batch, err) != 0) {
         return dt_wrap(err, "data.train");
     }
     if (t->train.blank_count == t->train.sample_count) {
@@ -74,7 +65,7 @@ static int open_data(struct trainer *t, struct dt_error *err)
                        t->train.blank_path);
     }
     if (job->data.val && *job->data.val) {
-        if (data_open(&t->val, job->data.val, job->data.format, job->data.sequence_length, err) != 0) {
+        if (data_open(&t->val, job->data.val, job->data.format, &t->chain.batch, err) != 0) {
             return dt_wrap(err, "data.val");
         }
         t->has_val = true;
@@ -84,11 +75,14 @@ static int open_data(struct trainer *t, struct dt_error *err)
     }
     const struct data_source *sources[] = {&t->train, &t->val};
     for (int i = 0; i < 1 + t->has_val; i++) {
-        if (sources[i]->vocabulary > job->model.vocab_size) {
-            return dt_fail(err, DT_INVALID,
-                           "model.vocab_size: %lld: data.%s has ids up to %lld; raise it to %lld or more",
-                           (long long)job->model.vocab_size, i ? "val" : "train", (long long)sources[i]->vocabulary - 1,
-                           (long long)sources[i]->vocabulary);
+        int k = data_too_large(sources[i]);
+        if (k >= 0) {
+            const struct batch_field *f = &sources[i]->layout.field[k];
+            int64_t largest = sources[i]->largest[k];
+            return dt_fail(err, DT_INVALID, "model.%s: %lld: data.%s has %s up to %lld; raise it to %lld or more",
+                           f->below_key, (long long)f->below, i ? "val" : "train",
+                           strcmp(f->name, "input_ids") == 0 ? "ids" : f->name, (long long)largest,
+                           (long long)largest + 1);
         }
     }
     t->order = (struct sampler){
@@ -106,6 +100,20 @@ static int open_data(struct trainer *t, struct dt_error *err)
                        (long long)job->training.batch_size_per_gpu, (long long)need);
     }
     return 0;
+}
+
+static int open_chain(struct trainer *t, enum dt_dtype type, bool own_memory, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    struct model_spec spec = {.name = job->model.name,
+                              .sizes = job->model.sizes.bytes,
+                              .batch_size = job->training.batch_size_per_gpu,
+                              .sequence_length = job->data.sequence_length,
+                              .own_memory = own_memory,
+                              .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
+                              .recompute_every = job->recompute.every_n_layers,
+                              .type = type == DT_F32 ? job->precision.compute : type};
+    return chain_open(&t->chain, &spec, t->shards, err);
 }
 
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type,
@@ -127,33 +135,12 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                        "write fp32");
     }
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
-    if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 || open_data(t, err) != 0) {
+    if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
+        open_chain(t, type, own_memory, err) != 0 || open_data(t, err) != 0) {
         return -1;
     }
     trainer_count(t);
     if (schedule_check(&t->schedule, err) != 0) {
-        return -1;
-    }
-    const struct job_model *m = &job->model;
-    struct model_spec spec = {.name = m->name,
-                              .layers = m->n_layer,
-                              .heads = m->n_head,
-                              .channels = m->n_embd,
-                              .positions = m->n_positions,
-                              .vocabulary = m->vocab_size,
-                              .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
-                              .norm_epsilon = m->layer_norm_epsilon,
-                              .init_std = m->initializer_range,
-                              .attn_pdrop = m->attn_pdrop,
-                              .embd_pdrop = m->embd_pdrop,
-                              .resid_pdrop = m->resid_pdrop,
-                              .batch_size = job->training.batch_size_per_gpu,
-                              .sequence_length = t->train.sequence_length,
-                              .own_memory = own_memory,
-                              .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
-                              .recompute_every = job->recompute.every_n_layers,
-                              .type = type == DT_F32 ? job->precision.compute : type};
-    if (chain_open(&t->chain, &spec, t->shards, err) != 0) {
         return -1;
     }
     if (strategy_init(&t->strategy, row, job, &t->chain, rank, size, t->shards, err) != 0) {
@@ -161,7 +148,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     }
     strategy_plan(&t->strategy, &t->plan);
     optimizer_plan(&t->optimizer, &t->strategy, job, &t->plan);
-    clip_plan(&t->clip, &t->strategy, t->micro_steps, &t->plan);
+    step_sums_plan(&t->step_sums, &t->strategy, t->micro_steps, &t->plan);
     plan_activations(t);
     return 0;
 }
@@ -207,8 +194,11 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
                    t->chain.spec.type != DT_BF16      ? ""
                    : t->strategy.wire_type == DT_BF16 ? ", bf16"
                                                       : ", bf16, reduced as fp32");
-    dt_text_printf(out, "data       %lld samples of %lld tokens\n", (long long)t->train.sample_count,
-                   (long long)t->train.sequence_length);
+    dt_text_printf(out, "data       %lld samples", (long long)t->train.sample_count);
+    if (job->model.ops->positions != NULL) {
+        dt_text_printf(out, " of %lld tokens", (long long)t->train.sequence_length);
+    }
+    dt_text_puts(out, "\n");
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
     if (t->strategy.replicas > 1) {
         dt_text_printf(out, " (%d replicas of %d shards)", t->strategy.replicas, t->shards);
@@ -266,25 +256,15 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     optimizer_open(&t->optimizer, &t->plan);
-    clip_open(&t->clip, &t->plan);
-    t->residual = plan_at(&t->plan, t->piece_residual);
-    t->branch = plan_at(&t->plan, t->piece_branch);
-    t->gradient = plan_at(&t->plan, t->piece_gradient);
-    t->again = plan_at(&t->plan, t->piece_again);
-    t->scratch = plan_at(&t->plan, t->piece_scratch);
+    step_sums_open(&t->step_sums, &t->plan);
+    trainer_step_open(t);
     t->loss_sum = plan_at(&t->plan, t->piece_loss);
     t->progress = plan_at(&t->plan, t->piece_progress);
-    t->kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->kept);
-    t->saved = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->saved);
-    for (int i = 0; i < c->block_count; i++) {
-        t->kept[i] = plan_at(&t->plan, t->piece_kept[i]);
-        t->saved[i] = plan_at(&t->plan, t->piece_saved[i]);
-    }
+    t->shape = (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
     t->micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->micro);
     if (trainer_batch_open(t, err) != 0) {
         return -1;
     }
-    t->shape = (struct batch){.batch_size = c->spec.batch_size, .sequence_length = c->spec.sequence_length};
     trainer_graph_open(t);
     for (int i = 0; i < 2; i++) {
         if (dt_event_open(w->device, &t->pending[i].done, err) != 0) {

@@ -14,15 +14,15 @@
 /* config.json from the folder that the run begins with; null: it begins without. */
 static int describe_model(struct trainer *t, const char *load, struct dt_error *err)
 {
-    const struct model_ops *model = model_find(t->chain.spec.name);
-    struct model_spec unused = {0};
+    const struct model_ops *model = t->job->model.ops, *loaded;
+    struct model_sizes unused;
     struct dt_text came, out;
     int rc = 0;
     dt_text_init(&came);
     dt_text_init(&out);
     if (load == NULL) {
-        model->write_config(&t->chain.spec, &out);
-    } else if ((rc = hf_config(load, &unused, &came, err)) == 0) {
+        model_write_config(model, t->chain.spec.sizes, &out);
+    } else if ((rc = hf_config(load, &loaded, &unused, &came, err)) == 0) {
         origin_config(came.data, came.size, model->architecture, &out);
     }
     if (rc == 0) {
@@ -39,22 +39,21 @@ void trainer_set_config(struct trainer *t, const char *text)
     t->model_config = dt_strdup(text);
 }
 
-/* config.json has the job's probabilities. One that is the same stays as it is written, and one
- * of 0 may be missing. */
-static void put_dropout(struct trainer *t)
+/* config.json has the job's values of what is not computed with (probabilities of dropout). One that
+ * is the same stays as it is written, and one of 0 may be missing. */
+static void put_kept(struct trainer *t)
 {
-    const struct {
-        const char *key;
-        double value;
-    } all[] = {{"attn_pdrop", t->job->model.attn_pdrop},
-               {"embd_pdrop", t->job->model.embd_pdrop},
-               {"resid_pdrop", t->job->model.resid_pdrop}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        struct dt_text out;
-        dt_text_init(&out);
-        origin_number(t->model_config, strlen(t->model_config), all[i].key, all[i].value, &out);
-        trainer_set_config(t, dt_text_str(&out));
-        dt_text_clear(&out);
+    const struct model_ops *ops = t->job->model.ops;
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        if (model_keeps(ops, f->key)) {
+            struct dt_text out;
+            double value;
+            memcpy(&value, t->job->model.sizes.bytes + f->offset, sizeof value);
+            dt_text_init(&out);
+            origin_number(t->model_config, strlen(t->model_config), f->key, value, &out);
+            trainer_set_config(t, dt_text_str(&out));
+            dt_text_clear(&out);
+        }
     }
 }
 
@@ -140,7 +139,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     }
     free(own);
     if (rc == 0 && !t->finished_before) { /* what is exported then is what was saved */
-        put_dropout(t);
+        put_kept(t);
     }
     if (rc == 0 && t->world->round <= 1) {
         if (found && load != NULL && !dt_file_exists(load)) {

@@ -53,7 +53,7 @@ static int put_weights(struct trainer *t, struct stage *stage, int u, int64_t fi
     strategy_owned(s, u, &owned, &owned_count);
     int64_t begin = first > owned ? first : owned,
             end = first + count < owned + owned_count ? first + count : owned + owned_count;
-    if (s->type == s->real || begin >= end) {
+    if (s->type == s->real || begin >= end || !strategy_trains(s, u)) {
         return 0;
     }
     char *to = (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->real);
@@ -85,6 +85,27 @@ static int fill_unit(struct trainer *t, struct stage *stage, const struct hf *hf
     return 0;
 }
 
+/* The same of all buffers, in pieces as well. */
+static int fill_buffers(struct trainer *t, struct stage *stage, const struct hf *hf, struct dt_error *err)
+{
+    enum dt_dtype real = t->strategy.real;
+    int64_t count = t->chain.buffer_count, most = (int64_t)(STAGE_BYTES / dt_dtype_size(real));
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < most ? count - done : most;
+        char *at = (char *)t->walk.buffers + (size_t)done * dt_dtype_size(real);
+        void *values = stage_window(stage, at);
+        if (hf == NULL) {
+            init_unit(&t->chain, -1, (uint64_t)t->job->training.seed, done, n, real, values);
+        } else if (hf_read_unit(hf, -1, done, n, real, values, err) != 0) {
+            return -1;
+        }
+        if (put(stage, at, real, values, real, n, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int trainer_init_weights(struct trainer *t, struct dt_error *err)
 {
     struct hf *hf = NULL;
@@ -97,6 +118,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = fill_unit(t, &stage, hf, u, room, err);
     }
+    rc = rc == 0 ? fill_buffers(t, &stage, hf, err) : rc;
     stage_close(&stage);
     free(room);
     hf_close(hf);
@@ -124,10 +146,10 @@ struct reading {
     float *wide; /* STAGE_BYTES, where weights or moments are not F32 */
 };
 
-/* Reads one span of a moment into elements of type `type` at device address base + at, to the
+/* Reads one span of a moment or buffer into elements of type `type` at device address base + at, to the
  * nearest: what was saved is what is there again. */
-static int read_moment(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type,
-                       struct dt_error *err)
+static int read_span(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type,
+                     struct dt_error *err)
 {
     size_t size = dt_dtype_size(type);
     const struct tensor *x = s->tensor;
@@ -179,9 +201,21 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (cut(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (cut(x, owned_first, owned_count, &span) &&
-            (read_moment(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
-             read_moment(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
+        if (strategy_trains(s, u) && cut(x, owned_first, owned_count, &span) &&
+            (read_span(r, "exp_avg", &span, o->m + moment, o->moment_type, err) != 0 ||
+             read_span(r, "exp_avg_sq", &span, o->v + moment, o->moment_type, err) != 0)) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *err)
+{
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        struct span span;
+        if (t->chain.tensors[i].unit < 0 && cut(&t->chain.tensors[i], 0, t->chain.buffer_count, &span) &&
+            read_span(r, "weight", &span, t->walk.buffers, t->strategy.real, err) != 0) {
             return -1;
         }
     }
@@ -207,6 +241,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         rc = read_unit(t, &r, u, err);
         dt_page_pulse(t->world->page);
     }
+    rc = rc == 0 ? read_buffers(t, &r, err) : rc;
     if (rc == 0) {
         trainer_take_place(t, state, changes);
         t->saved_step = t->step;
@@ -261,12 +296,32 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     return 0;
 }
 
-/* This rank's shares of all tensors, three purposes each; returns how many. Readers of weights
- * and of moments: null where they lie in host memory as they are written. */
-static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct checkpoint_reader *weights,
-                       const struct checkpoint_reader *moments)
+/* How state of one kind is read on its way to a file; null: it lies in host memory as it is
+ * written. */
+struct saving_readers {
+    const struct checkpoint_reader *real, *computed, *moments;
+};
+
+static void add_slice(struct checkpoint_slice *out, int *count, const struct tensor *x, const char *purpose,
+                      const struct span *span, const void *data, const struct checkpoint_reader *reader)
 {
-    static const char *const purposes[] = {"weight", "exp_avg", "exp_avg_sq"};
+    struct checkpoint_slice *y = &out[(*count)++];
+    *y = (struct checkpoint_slice){.name = x->name,
+                                   .purpose = purpose,
+                                   .role = x->rule.role,
+                                   .dims = x->dims,
+                                   .numel = x->numel,
+                                   .first = span->first,
+                                   .count = span->count,
+                                   .data = data,
+                                   .reader = reader};
+    memcpy(y->shape, x->shape, sizeof y->shape);
+}
+
+/* This rank's shares of all tensors: weights, and of those that are trained two moments; rank 0 has
+ * all buffers. Returns how many slices there are. */
+static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct saving_readers *readers)
+{
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
     int n = 0;
@@ -274,26 +329,27 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
         struct span span;
+        if (x->unit < 0) {
+            if (t->rank == 0 && cut(x, 0, t->chain.buffer_count, &span)) {
+                const char *at = (char *)t->walk.buffers + (size_t)x->offset * dt_dtype_size(s->real);
+                add_slice(out, &n, x, "weight", &span, at, readers->real);
+            }
+            continue;
+        }
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned_first, &owned_count);
         if (!cut(x, first, count, &span)) {
             continue;
         }
+        bool trained = strategy_trains(s, x->unit);
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        size_t moment = optimizer_moment(o, x->unit, at);
-        const char *from[] = {(char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(s->real),
-                              o->m + moment, o->v + moment};
-        for (int k = 0; k < 3; k++) {
-            struct checkpoint_slice *y = &out[n++];
-            *y = (struct checkpoint_slice){.name = x->name,
-                                           .purpose = purposes[k],
-                                           .dims = x->dims,
-                                           .numel = x->numel,
-                                           .first = span.first,
-                                           .count = span.count,
-                                           .data = from[k],
-                                           .reader = k == 0 ? weights : moments};
-            memcpy(y->shape, x->shape, sizeof y->shape);
+        const char *weights =
+            (char *)optimizer_weights(o, x->unit) + (size_t)at * dt_dtype_size(trained ? s->real : s->type);
+        add_slice(out, &n, x, "weight", &span, weights, trained ? readers->real : readers->computed);
+        if (trained) {
+            size_t moment = optimizer_moment(o, x->unit, at);
+            add_slice(out, &n, x, "exp_avg", &span, o->m + moment, readers->moments);
+            add_slice(out, &n, x, "exp_avg_sq", &span, o->v + moment, readers->moments);
         }
     }
     return n;
@@ -305,18 +361,21 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
                         struct dt_error *err)
 {
     struct saving saving = {.t = t};
-    struct saving_typed typed[2] = {{&saving, t->strategy.real}, {&saving, t->optimizer.moment_type}};
-    struct checkpoint_reader readers[2];
-    const struct checkpoint_reader *needed[2];
-    for (int i = 0; i < 2; i++) {
+    struct saving_typed typed[] = {
+        {&saving, t->strategy.real}, {&saving, t->strategy.type}, {&saving, t->optimizer.moment_type}};
+    struct checkpoint_reader readers[3];
+    const struct checkpoint_reader *needed[3];
+    bool wide = true;
+    for (int i = 0; i < 3; i++) {
+        wide = wide && typed[i].type == DT_F32;
         readers[i] = (struct checkpoint_reader){.read = read_piece, .context = &typed[i]};
         needed[i] = t->world->device->host_memory && typed[i].type == DT_F32 ? NULL : &readers[i];
     }
     struct checkpoint_slice *slices = dt_alloc((size_t)(3 * t->chain.tensor_count + 1) * sizeof *slices);
-    int count = list_slices(t, slices, needed[0], needed[1]);
+    int count = list_slices(t, slices, &(struct saving_readers){needed[0], needed[1], needed[2]});
     int rc = stage_open(&saving.stage, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
-    saving.floats = typed[1].type != DT_F32 ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
+    saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
         rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count,
                                      entry, err);

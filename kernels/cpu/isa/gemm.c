@@ -274,3 +274,13 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
         block(g, i, min64(MC, g->m - i), 0, g->k, 0, g->n, packed, stride, packed_a);
     }
 }
+
+/* The row: by oneDNN where there are vectors to win with, otherwise by what stands above. */
+void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+#if VEC > 4
+    dt_matmul_onednn(s, a);
+#else
+    dt_matmul_own(s, a);
+#endif
+}

@@ -22,24 +22,12 @@ void ISA(dt_gemm)(const struct dt_gemm *g);
 void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);
 
-#define DT_ISA_ROW(kernel) void ISA(dt_##kernel)(struct dt_stream * s, const struct dt_##kernel##_args *a);
-DT_ISA_ROW(scale)
-DT_ISA_ROW(add)
-DT_ISA_ROW(column_sum)
-DT_ISA_ROW(layernorm)
-DT_ISA_ROW(layernorm_backward)
-DT_ISA_ROW(activation)
-DT_ISA_ROW(activation_backward)
-DT_ISA_ROW(attention)
-DT_ISA_ROW(attention_backward)
-DT_ISA_ROW(embedding)
-DT_ISA_ROW(embedding_backward)
-DT_ISA_ROW(position_backward)
-DT_ISA_ROW(cross_entropy)
-DT_ISA_ROW(adamw)
-DT_ISA_ROW(sgd)
-DT_ISA_ROW(norm_sum)
-void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count);
+/* The row of each kernel that has one per instruction set. */
+#define DECLARE_any(name)
+#define DECLARE_flows(name) void ISA(dt_##name)(struct dt_stream * s, const struct dt_##name##_args *a);
+#define DECLARE_masters(name) DECLARE_flows(name)
+#define KERNEL(name, types) DECLARE_##types(name)
+#include "kernels/rows.def"
 
 /* Defines the row of a kernel: enqueues run_<kernel>, which refuses types that <kernel>_now does
  * not take. */

@@ -77,10 +77,10 @@ static int adamw_now(struct dt_pool *pool, struct dt_adamw_args *a, struct dt_er
 }
 DT_ISA_KERNEL_F32(adamw)
 
-void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_args *each, int count)
+void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_adamw_many_args *a)
 {
-    for (int i = 0; i < count; i++) {
-        ISA(dt_adamw)(s, &each[i]);
+    for (int i = 0; i < a->count; i++) {
+        ISA(dt_adamw)(s, &a->each[i]);
     }
 }
 

@@ -9,9 +9,9 @@
 
 static void add(struct strategy *s, struct plan *p)
 {
-    int64_t owned = s->optimizer == PART_WHOLE ? s->total : s->total / s->shards;
+    int64_t owned = s->optimizer == PART_WHOLE ? s->grad_total : s->grad_total / s->shards;
     s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * dt_dtype_size(s->sum_type));
-    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, s->grad_type);
+    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, true, s->grad_type);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -22,7 +22,7 @@ static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error
 
 static void *slice(struct strategy *s, int unit)
 {
-    int64_t before = s->optimizer == PART_WHOLE ? s->unit_first[unit] : s->unit_first[unit] / s->shards;
+    int64_t before = s->optimizer == PART_WHOLE ? s->grad_first[unit] : s->grad_first[unit] / s->shards;
     return s->grads_base + (size_t)before * dt_dtype_size(s->sum_type);
 }
 

@@ -19,8 +19,10 @@ static void make_buckets(struct strategy *s)
     double limit = s->bucket_cap_bytes < FIRST_BUCKET_BYTES ? s->bucket_cap_bytes : FIRST_BUCKET_BYTES, bytes = 0;
     for (int u = units - 1; u >= 0; u--) {
         s->bucket_of[u] = n;
-        s->buckets[n] = (struct bucket){.first = u, .count = s->buckets[n].count + 1};
-        bytes += (double)s->chain->units[u].numel * (double)dt_dtype_size(s->wire_type);
+        bool trained = strategy_trains(s, u);
+        s->buckets[n] =
+            (struct bucket){.first = u, .count = s->buckets[n].count + 1, .wanted = s->buckets[n].wanted + trained};
+        bytes += trained ? (double)s->chain->units[u].numel * (double)dt_dtype_size(s->wire_type) : 0;
         if (u > 0 && (bytes >= limit || (u == 1 && bytes >= FIRST_BUCKET_BYTES))) {
             n++;
             bytes = 0;
@@ -36,8 +38,8 @@ static int64_t most_at_once(const struct strategy *s)
     int64_t most = 0;
     for (int u = 0; u < s->chain->unit_count; u++) {
         const struct bucket *b = &s->buckets[s->bucket_of[u]];
-        int64_t whole = s->unit_first[b->first + b->count] - s->unit_first[b->first];
-        int64_t count = s->optimizer == PART_WHOLE ? whole : s->chain->units[u].numel;
+        int64_t whole = s->grad_first[b->first + b->count] - s->grad_first[b->first];
+        int64_t count = s->optimizer == PART_WHOLE ? whole : s->grad_first[u + 1] - s->grad_first[u];
         most = count > most ? count : most;
     }
     return most;
@@ -46,7 +48,7 @@ static int64_t most_at_once(const struct strategy *s)
 static void add(struct strategy *s, struct plan *p)
 {
     make_buckets(s);
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->total * dt_dtype_size(s->grad_type));
+    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->grad_total * dt_dtype_size(s->grad_type));
     bool beside = !s->alone && s->wire_type != s->grad_type;
     s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS,
                              beside ? (size_t)most_at_once(s) * dt_dtype_size(s->wire_type) : 0);
@@ -62,7 +64,7 @@ static int open_whole(struct strategy *s, const struct plan *p, struct dt_error 
 
 static char *unit_at(struct strategy *s, int unit)
 {
-    return s->grads_base + (size_t)s->unit_first[unit] * dt_dtype_size(s->grad_type);
+    return s->grads_base + (size_t)s->grad_first[unit] * dt_dtype_size(s->grad_type);
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -105,7 +107,7 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     }
     struct world *w = s->world;
     struct bucket *b = &s->buckets[s->bucket_of[unit]];
-    if (s->optimizer == PART_WHOLE && ++b->ready < b->count) {
+    if (s->optimizer == PART_WHOLE && ++b->ready < b->wanted) {
         return (struct unit_range){unit, 0};
     }
     b->ready = 0;
@@ -113,7 +115,7 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     dt_event_wait(s->unit_done[unit], w->communication);
     strategy_note(s, 'R', unit);
     if (s->optimizer == PART_WHOLE) {
-        int64_t count = s->unit_first[b->first + b->count] - s->unit_first[b->first];
+        int64_t count = s->grad_first[b->first + b->count] - s->grad_first[b->first];
         char *at = depart(s, unit_at(s, b->first), count);
         strategy_start(s, b->first, w->comm, DT_ALL_REDUCE, s->wire_type, at, at, count, "reduce gradients");
         arrive(s, unit_at(s, b->first), at, count);

@@ -12,7 +12,7 @@
 static void add(struct strategy *s, struct plan *p)
 {
     s->weights_piece = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)(s->total / s->shards) * s->type_size);
-    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, s->type);
+    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, false, s->type);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)

@@ -54,6 +54,9 @@ static void publish(struct strategy *s)
     dt_event_record(s->updated, s->world->compute);
     dt_event_wait(s->updated, s->world->gathering);
     for (int u = 0; u < s->chain->unit_count; u++) {
+        if (!strategy_trains(s, u)) { /* nothing of it has changed */
+            continue;
+        }
         strategy_note(s, 'P', u);
         strategy_gather(s, u, slice(s, u), unit_at(s, u), s->chain->units[u].numel / s->shards, "publish weights");
         dt_event_record(s->unit_ready[u], s->world->gathering);

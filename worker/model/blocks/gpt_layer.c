@@ -21,7 +21,6 @@
  * sum rides on a norm. Letters: R = B * T rows, C channels, I inner. */
 #include "worker/model/blocks/blocks.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -29,88 +28,66 @@
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
 
+static const struct gpt_shape *shape_of(const struct block *b)
+{
+    return b->args;
+}
+
+/* Memory, in the order of its declaration: what lasts from forward to backward, then that of one
+ * call. */
+enum {
+    H1, /* (R, C) */
+    H2, /* (R, C): y, where backward reads it */
+    N1,
+    N1_MEAN,
+    N1_RSTD, /* (R, C), (R), (R) */
+    N2,
+    N2_MEAN,
+    N2_RSTD,
+    GELU,      /* (R, I) */
+    QKV,       /* (R, 3C) */
+    ATT,       /* (R, C) */
+    LSE,       /* (B, H, T) */
+    PROJ,      /* (R, C) */
+    FC,        /* (R, I) */
+    CALL_NORM, /* (R, C): n1, n2 and their gradients, one after the other */
+    CALL_WIDE, /* (R, I) or (R, 3C): gelu, also when it is only f that is made again, then
+                               * its gradient; later dqkv */
+    CALL_SUM,  /* (R, C): h2, or p; behind CALL_WIDE, so that what dqkv leaves of both is
+                               * one piece */
+    CALL_REST, /* behind CALL_SUM, with BF16: what attention's backward pass needs
+                               * beside whole sequences' scores, (R, H) and a little, as these fill the
+                               * piece */
+    CALL_MEAN,
+    CALL_RSTD /* (R) */
+};
+
 struct normed {
     void *sum, *y;     /* (R, C) */
     void *mean, *rstd; /* (R) */
 };
 /* Null: not of this layer. */
 struct saved {
-    struct normed first, second; /* the first one's sum is kept */
-    void *qkv;                   /* (R, 3C) */
-    void *att;                   /* (R, C) */
-    void *lse;                   /* (B, H, T) */
-    void *proj;                  /* (R, C) */
-    void *fc;                    /* (R, I) */
-    void *gelu;                  /* (R, I) */
+    struct normed first, second;
+    void *qkv, *att, *lse, *proj, *fc, *gelu;
 };
 struct scratch {
-    void *norm;        /* (R, C): n1, n2 and their gradients, one after the other */
-    void *wide;        /* (R, I) or (R, 3C): gelu, also when it is only f that is made again,
-                        * then its gradient; later dqkv */
-    void *sum;         /* (R, C): h2, or p; behind `wide`, so that what dqkv leaves of both is
-                        * one piece */
-    void *rest;        /* behind `sum`, with BF16: what attention's backward pass needs beside whole
-                        * sequences' scores, (R, H) and a little, as these fill the piece */
-    void *mean, *rstd; /* (R) */
+    void *norm, *wide, *sum, *mean, *rstd;
 };
-
-static struct normed cut_normed(const struct model_spec *m, int64_t rows, struct cutter *c)
-{
-    struct normed n = {.sum = NULL};
-    n.y = cut(c, rows * m->channels, dt_dtype_size(m->type));
-    n.mean = cut(c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
-    n.rstd = cut(c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
-    return n;
-}
-
-/* Out of what is saved, and of what is made again. */
-static struct saved cut_saved(const struct block *b, int64_t rows, struct cutter *saved, struct cutter *again)
-{
-    const struct model_spec *m = b->spec;
-    struct cutter *attention = b->recompute == RECOMPUTE_BLOCK ? again : saved,
-                  *mlp = b->recompute >= RECOMPUTE_MLP ? again : saved;
-    size_t e = dt_dtype_size(m->type);
-    struct saved out = {.gelu = NULL};
-    if (b->recompute == RECOMPUTE_NONE) {
-        void *sum = cut(saved, rows * m->channels, e); /* first: it is y_residual */
-        out.first = cut_normed(m, rows, saved);
-        out.second = cut_normed(m, rows, saved);
-        out.second.sum = sum;
-        out.gelu = cut(saved, rows * m->inner, e);
-    }
-    out.qkv = cut(attention, rows * 3 * m->channels, e);
-    out.att = cut(attention, rows * m->channels, e);
-    out.lse = cut(attention, rows * m->heads, dt_dtype_size(dt_dtype_wide(m->type)));
-    out.proj = b->recompute != RECOMPUTE_NONE ? cut(attention, rows * m->channels, e) : NULL;
-    out.fc = cut(mlp, rows * m->inner, e);
-    return out;
-}
-
-static size_t cut_scratch(const struct model_spec *m, int64_t rows, void *base, struct scratch *out)
-{
-    struct cutter c = {.base = base};
-    size_t e = dt_dtype_size(m->type);
-    out->norm = cut(&c, rows * m->channels, e);
-    out->wide = cut(&c, rows * (m->inner > 3 * m->channels ? m->inner : 3 * m->channels), e);
-    out->sum = cut(&c, rows * m->channels, e);
-    out->rest = cut(&c, m->type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, sizeof(float));
-    out->mean = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
-    out->rstd = cut(&c, rows, dt_dtype_size(dt_dtype_wide(m->type)));
-    return c.used;
-}
 
 static void name_tensor(struct block *b, const char *part, const int64_t *shape, int dims, enum init_kind init,
                         double init_std)
 {
     char name[128];
     (void)snprintf(name, sizeof name, "transformer.h.%d.%s", b->layer, part);
-    block_tensor(b, name, shape, dims, init, init_std);
+    block_tensor(b, name, shape, dims, &(struct tensor_rule){.init = init, .init_std = init_std});
 }
 
-static int declare(struct block *b, const struct model_spec *m, struct dt_error *err)
+static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
-    int64_t c = m->channels, i = m->inner;
+    const struct gpt_shape *m = b->args;
+    int64_t c = m->channels, i = m->inner, rows = most_rows(b), widest = i > 3 * c ? i : 3 * c;
     /* maps that end in the residual stream */
     double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers);
     name_tensor(b, "ln_1.weight", (int64_t[]){c}, 1, INIT_ONE, 0);
@@ -125,28 +102,62 @@ static int declare(struct block *b, const struct model_spec *m, struct dt_error 
     name_tensor(b, "mlp.c_fc.bias", (int64_t[]){i}, 1, INIT_ZERO, 0);
     name_tensor(b, "mlp.c_proj.weight", (int64_t[]){i, c}, 2, INIT_NORMAL, last);
     name_tensor(b, "mlp.c_proj.bias", (int64_t[]){c}, 1, INIT_ZERO, 0);
-    int64_t rows = m->batch_size * m->sequence_length;
-    struct cutter saved = {.base = NULL}, again = {.base = NULL};
-    struct scratch scratch;
-    (void)cut_saved(b, rows, &saved, &again);
-    b->kept_bytes = ((size_t)(rows * c) * dt_dtype_size(m->type) + 63) / 64 * 64;
-    b->saved_bytes = saved.used;
-    b->again_bytes = again.used;
-    b->residual_saved = b->recompute == RECOMPUTE_NONE;
-    b->scratch_bytes = cut_scratch(m, rows, NULL, &scratch);
-    b->branch_out = true;
+    bool all = b->recompute == RECOMPUTE_NONE;
+    enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
+    block_memory(b, "h1", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * c, type);
+    block_memory(b, "h2", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows * c : 0, type);
+    block_memory(b, "n1", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows * c : 0, type);
+    block_memory(b, "n1 mean", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows : 0, wide);
+    block_memory(b, "n1 rstd", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows : 0, wide);
+    block_memory(b, "n2", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows * c : 0, type);
+    block_memory(b, "n2 mean", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows : 0, wide);
+    block_memory(b, "n2 rstd", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows : 0, wide);
+    block_memory(b, "gelu", LIFE_BACKWARD, RECOMPUTE_NEVER, all ? rows * i : 0, type);
+    block_memory(b, "qkv", LIFE_BACKWARD, RECOMPUTE_BLOCK, rows * 3 * c, type);
+    block_memory(b, "attention", LIFE_BACKWARD, RECOMPUTE_BLOCK, rows * c, type);
+    block_memory(b, "lse", LIFE_BACKWARD, RECOMPUTE_BLOCK, rows * m->heads, wide);
+    block_memory(b, "projection", LIFE_BACKWARD, RECOMPUTE_BLOCK, all ? 0 : rows * c, type);
+    block_memory(b, "f", LIFE_BACKWARD, RECOMPUTE_MLP, rows * i, type);
+    block_memory(b, "norm", LIFE_CALL, 0, rows * c, type);
+    block_memory(b, "wide", LIFE_CALL, 0, rows * widest, type);
+    block_memory(b, "sum", LIFE_CALL, 0, rows * c, type);
+    block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
+    block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
+    block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
+    b->in = b->out = stream_flow(b, c, true);
+    b->in_place = true;
+    b->y_memory = all ? H2 : -1;
     return 0;
 }
 
-static int64_t row_count(const struct pass *p)
+static struct normed normed_at(const struct block *b, const struct pass *p, int y)
 {
-    return p->batch->batch_size * p->batch->sequence_length;
+    return (struct normed){
+        .y = pass_memory(b, p, y), .mean = pass_memory(b, p, y + 1), .rstd = pass_memory(b, p, y + 2)};
 }
 
 static struct saved saved_of(const struct block *b, const struct pass *p)
 {
-    struct cutter saved = {.base = p->saved}, again = {.base = p->again};
-    return cut_saved(b, row_count(p), &saved, &again);
+    struct saved f = {.first = normed_at(b, p, N1),
+                      .second = normed_at(b, p, N2),
+                      .qkv = pass_memory(b, p, QKV),
+                      .att = pass_memory(b, p, ATT),
+                      .lse = pass_memory(b, p, LSE),
+                      .proj = pass_memory(b, p, PROJ),
+                      .fc = pass_memory(b, p, FC),
+                      .gelu = pass_memory(b, p, GELU)};
+    f.first.sum = pass_memory(b, p, H1);
+    f.second.sum = pass_memory(b, p, H2);
+    return f;
+}
+
+static struct scratch scratch_of(const struct block *b, const struct pass *p)
+{
+    return (struct scratch){.norm = pass_memory(b, p, CALL_NORM),
+                            .wide = pass_memory(b, p, CALL_WIDE),
+                            .sum = pass_memory(b, p, CALL_SUM),
+                            .mean = pass_memory(b, p, CALL_MEAN),
+                            .rstd = pass_memory(b, p, CALL_RSTD)};
 }
 
 /* to->y = norm(residual + branch); the sum goes to to->sum, where that is not null. */
@@ -160,11 +171,11 @@ static void norm(const struct block *b, const struct pass *p, int weight, const 
                                                                  .rstd = to->rstd,
                                                                  .residual = residual,
                                                                  .branch = branch,
-                                                                 .gamma = block_at(b, p->weights, weight, type),
-                                                                 .beta = block_at(b, p->weights, weight + 1, type),
+                                                                 .gamma = pass_weight(b, p, weight),
+                                                                 .beta = pass_weight(b, p, weight + 1),
                                                                  .row_count = row_count(p),
-                                                                 .col_count = b->spec->channels,
-                                                                 .eps = b->spec->norm_epsilon,
+                                                                 .col_count = shape_of(b)->channels,
+                                                                 .eps = shape_of(b)->norm_epsilon,
                                                                  .type = type});
 }
 
@@ -183,8 +194,8 @@ static void linear(const struct block *b, const struct pass *p, int weight, void
     enum dt_dtype type = b->spec->type;
     p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = y,
                                                            .a = x,
-                                                           .b = block_at(b, p->weights, weight, type),
-                                                           .bias = block_at(b, p->weights, weight + 1, type),
+                                                           .b = pass_weight(b, p, weight),
+                                                           .bias = pass_weight(b, p, weight + 1),
                                                            .m = row_count(p),
                                                            .n = n,
                                                            .k = k,
@@ -203,11 +214,11 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
                                                 .c = gelu,
                                                 .aux = f->fc,
                                                 .a = x,
-                                                .b = block_at(b, p->weights, FC_W, type),
-                                                .bias = block_at(b, p->weights, FC_B, type),
+                                                .b = pass_weight(b, p, FC_W),
+                                                .bias = pass_weight(b, p, FC_B),
                                                 .m = row_count(p),
-                                                .n = b->spec->inner,
-                                                .k = b->spec->channels,
+                                                .n = shape_of(b)->inner,
+                                                .k = shape_of(b)->channels,
                                                 .type = type,
                                                 .c_type = type,
                                                 .busy_sms = p->busy_sms});
@@ -215,40 +226,35 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
 
 static void attend(const struct block *b, const struct pass *p, const struct saved *f, const void *x)
 {
-    const struct model_spec *m = b->spec;
+    const struct gpt_shape *m = b->args;
     linear(b, p, QKV_W, f->qkv, x, 3 * m->channels, m->channels);
     p->kernels->attention(p->stream, &(struct dt_attention_args){.out = f->att,
                                                                  .lse = f->lse,
                                                                  .qkv = f->qkv,
-                                                                 .batch = p->batch->batch_size,
-                                                                 .positions = p->batch->sequence_length,
+                                                                 .batch = p->batch->samples,
+                                                                 .positions = p->batch->length,
                                                                  .heads = m->heads,
                                                                  .head_size = m->channels / m->heads,
                                                                  .causal = true,
-                                                                 .type = m->type});
+                                                                 .type = b->spec->type});
 }
 
 static void forward(const struct block *b, const struct pass *p)
 {
-    const struct model_spec *m = b->spec;
+    const struct gpt_shape *m = b->args;
     bool again = p->phase == PASS_RECOMPUTE;
     int64_t c = m->channels;
     struct saved f = saved_of(b, p);
-    struct scratch s;
-    if (again && b->again_bytes == 0) {
-        return;
-    }
-    assert(p->phase != PASS_FORWARD || !b->residual_saved || p->y_residual == p->saved);
-    (void)cut_scratch(m, row_count(p), p->scratch, &s);
+    struct scratch s = scratch_of(b, p);
     void *proj = f.proj != NULL ? f.proj : s.sum, *gelu = f.gelu != NULL ? f.gelu : s.wide;
     if (!again || b->recompute == RECOMPUTE_BLOCK) {
-        struct normed first = place(&f.first, &s, again ? NULL : p->kept);
-        norm(b, p, LN1_W, again ? p->kept : p->x_residual, again ? NULL : p->x_branch, &first);
+        struct normed first = place(&f.first, &s, again ? NULL : f.first.sum);
+        norm(b, p, LN1_W, again ? f.first.sum : p->x, again ? NULL : p->x_branch, &first);
         attend(b, p, &f, first.y);
         linear(b, p, PROJ_W, proj, f.att, c, c);
     }
-    struct normed second = place(&f.second, &s, again ? s.sum : p->y_residual);
-    norm(b, p, LN2_W, p->kept, proj, &second);
+    struct normed second = place(&f.second, &s, again ? s.sum : p->y);
+    norm(b, p, LN2_W, f.first.sum, proj, &second);
     mlp_in(b, p, &f, second.y, gelu);
     if (!again) {
         linear(b, p, OUT_W, p->y_branch, gelu, c, m->inner);
@@ -259,18 +265,18 @@ static void forward(const struct block *b, const struct pass *p)
 static void weight_backward(const struct block *b, const struct pass *p, int weight, const void *x, const void *dy,
                             int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
-    enum dt_dtype grads = grad_type(b, p);
+    enum dt_dtype grads = pass_grad_type(b, p);
     dt_matmul_epilogue(p->kernels, p->stream,
                        &(struct dt_matmul_args){.epilogue = epilogue,
-                                                .c = block_at(b, p->grads, weight, grads),
-                                                .bias_gradient = block_at(b, p->grads, weight + 1, grads),
+                                                .c = pass_grad(b, p, weight),
+                                                .bias_gradient = pass_grad(b, p, weight + 1),
                                                 .a = x,
                                                 .b = dy,
                                                 .m = k,
                                                 .n = n,
                                                 .k = row_count(p),
                                                 .a_transposed = true,
-                                                .accumulate = p->accumulate || b->adds[weight],
+                                                .accumulate = pass_adds(b, p, weight),
                                                 .type = b->spec->type,
                                                 .c_type = grads,
                                                 .grad_type = grads,
@@ -284,7 +290,7 @@ static struct dt_matmul_args input_gradient(const struct block *b, const struct 
     enum dt_dtype type = b->spec->type;
     return (struct dt_matmul_args){.c = dx,
                                    .a = dy,
-                                   .b = block_at(b, p->weights, weight, type),
+                                   .b = pass_weight(b, p, weight),
                                    .m = row_count(p),
                                    .n = k,
                                    .k = n,
@@ -308,15 +314,15 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
 static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const void *gelu,
                              const struct scratch *s)
 {
-    enum dt_dtype grads = grad_type(b, p);
-    int64_t c = b->spec->channels, inner = b->spec->inner;
+    enum dt_dtype grads = pass_grad_type(b, p);
+    int64_t c = shape_of(b)->channels, inner = shape_of(b)->inner;
     struct dt_matmul_args product = input_gradient(b, p, OUT_W, s->wide, p->dy, c, inner);
     weight_backward(b, p, OUT_W, gelu, p->dy, c, inner, DT_EPILOGUE_BIAS_BACKWARD);
     product.epilogue = DT_EPILOGUE_GELU_BACKWARD;
     product.aux = f->fc;
-    product.bias_gradient = block_at(b, p->grads, FC_B, grads);
+    product.bias_gradient = pass_grad(b, p, FC_B);
     product.grad_type = grads;
-    product.accumulate = p->accumulate || b->adds[FC_B];
+    product.accumulate = pass_adds(b, p, FC_B);
     dt_matmul_epilogue(p->kernels, p->stream, &product);
 }
 
@@ -324,22 +330,22 @@ static void mlp_out_backward(const struct block *b, const struct pass *p, const 
 static void norm_backward(const struct block *b, const struct pass *p, int weight, const struct normed *n,
                           const void *x, const void *dy, const void *dabove)
 {
-    enum dt_dtype type = b->spec->type, grads = grad_type(b, p);
-    p->kernels->layernorm_backward(
-        p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                        .dgamma = block_at(b, p->grads, weight, grads),
-                                                        .dbeta = block_at(b, p->grads, weight + 1, grads),
-                                                        .dy = dy,
-                                                        .x = x,
-                                                        .gamma = block_at(b, p->weights, weight, type),
-                                                        .mean = n->mean,
-                                                        .rstd = n->rstd,
-                                                        .dresidual = dabove,
-                                                        .row_count = row_count(p),
-                                                        .col_count = b->spec->channels,
-                                                        .accumulate = p->accumulate || b->adds[weight],
-                                                        .type = type,
-                                                        .grad_type = grads});
+    enum dt_dtype type = b->spec->type, grads = pass_grad_type(b, p);
+    p->kernels->layernorm_backward(p->stream,
+                                   &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                                        .dgamma = pass_grad(b, p, weight),
+                                                                        .dbeta = pass_grad(b, p, weight + 1),
+                                                                        .dy = dy,
+                                                                        .x = x,
+                                                                        .gamma = pass_weight(b, p, weight),
+                                                                        .mean = n->mean,
+                                                                        .rstd = n->rstd,
+                                                                        .dresidual = dabove,
+                                                                        .row_count = row_count(p),
+                                                                        .col_count = shape_of(b)->channels,
+                                                                        .accumulate = pass_adds(b, p, weight),
+                                                                        .type = type,
+                                                                        .grad_type = grads});
 }
 
 /* What forward saved of a norm, or the same made again. */
@@ -350,18 +356,19 @@ static struct normed norm_again(const struct block *b, const struct pass *p, int
         return *saved;
     }
     struct normed n = place(saved, s, sum);
-    norm(b, p, weight, p->kept, branch, &n);
+    norm(b, p, weight, pass_memory(b, p, H1), branch, &n);
     return n;
 }
 
 static void mlp_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct model_spec *m = b->spec;
+    const struct gpt_shape *m = b->args;
     if (f->gelu == NULL) {
-        p->kernels->activation(
-            p->stream,
-            &(struct dt_activation_args){
-                .y = s->wide, .x = f->fc, .count = row_count(p) * m->inner, .kind = DT_ACT_GELU, .type = m->type});
+        p->kernels->activation(p->stream, &(struct dt_activation_args){.y = s->wide,
+                                                                       .x = f->fc,
+                                                                       .count = row_count(p) * m->inner,
+                                                                       .kind = DT_ACT_GELU,
+                                                                       .type = b->spec->type});
     }
     mlp_out_backward(b, p, f, f->gelu != NULL ? f->gelu : s->wide, s);
     struct normed second = norm_again(b, p, LN2_W, &f->second, s, f->proj, s->sum);
@@ -373,9 +380,9 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
 /* From the gradient of h2, in dx, on. */
 static void attend_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct model_spec *m = b->spec;
+    const struct gpt_shape *m = b->args;
     int64_t c = m->channels;
-    size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(m->type);
+    size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(b->spec->type);
     linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
     p->kernels->attention_backward(
         p->stream,
@@ -386,22 +393,21 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
                                              .out = f->att,
                                              .qkv = f->qkv,
                                              .lse = f->lse,
-                                             .batch = p->batch->batch_size,
-                                             .positions = p->batch->sequence_length,
+                                             .batch = p->batch->samples,
+                                             .positions = p->batch->length,
                                              .heads = m->heads,
                                              .head_size = c / m->heads,
                                              .causal = true,
-                                             .type = m->type});
+                                             .type = b->spec->type});
     struct normed first = norm_again(b, p, LN1_W, &f->first, s, NULL, NULL);
     linear_backward(b, p, QKV_W, s->norm, first.y, s->wide, 3 * c, c, DT_EPILOGUE_BIAS_BACKWARD);
-    norm_backward(b, p, LN1_W, &first, p->kept, s->norm, p->dx);
+    norm_backward(b, p, LN1_W, &first, f->first.sum, s->norm, p->dx);
 }
 
 static void backward(const struct block *b, const struct pass *p)
 {
     struct saved f = saved_of(b, p);
-    struct scratch s;
-    (void)cut_scratch(b->spec, row_count(p), p->scratch, &s);
+    struct scratch s = scratch_of(b, p);
     mlp_backward(b, p, &f, &s);
     attend_backward(b, p, &f, &s);
 }

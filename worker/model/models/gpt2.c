@@ -1,30 +1,94 @@
-/* GPT-2 as Hugging Face writes it: blocks, tensor names, config.json. Dropout is not done; its
+/* GPT-2 as Hugging Face writes it: keys, blocks, tensor names. Dropout is not done; its
  * probabilities are read, so that they come out again. Settings that change the arithmetic and
  * that we do not have are refused by name. */
+#include "worker/model/models/gpt2.h"
+
 #include "worker/model/blocks/blocks.h"
 #include "worker/model/model.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
+static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
+static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
+static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
+static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+
+#define AT(member) offsetof(struct gpt2, member)
+static const struct dt_field fields[] = {
+    {"n_layer", "12", "number of layers", AT(n_layer), &layers},
+    {"n_head", "12", "attention heads per layer", AT(n_head), &layers},
+    {"n_embd", "768", "width of the residual stream", AT(n_embd), &width},
+    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
+    {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
+    {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
+    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
+    {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
+    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
+     &fraction},
+    {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
+    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
+     &fraction},
+    {0},
+};
+#undef AT
+static const char *const kept[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop", NULL};
+static const struct model_key keys[] = {{"num_hidden_layers", "n_layer"},
+                                        {"num_attention_heads", "n_head"},
+                                        {"hidden_size", "n_embd"},
+                                        {"n_ctx", "n_positions"},
+                                        {0}};
+
+static int check(const void *sizes, const char **key, struct dt_error *err)
+{
+    const struct gpt2 *m = sizes;
+    if (m->n_embd % m->n_head != 0) {
+        *key = "n_head";
+        return dt_fail(err, DT_INVALID,
+                       "n_embd %" PRId64 " cannot be split among n_head %" PRId64 " heads; choose a multiple",
+                       m->n_embd, m->n_head);
+    }
+    if (m->vocab_size > ((int64_t)1 << 40) / m->n_embd) {
+        *key = "vocab_size";
+        return dt_fail(err, DT_INVALID, "vocab_size %" PRId64 " times n_embd %" PRId64 " is more than 2^40 weights",
+                       m->vocab_size, m->n_embd);
+    }
+    return 0;
+}
+
 /* Root: what no layer owns (embeddings, final norm, tied head); one unit per layer. */
 static int build(struct chain *c, struct dt_error *err)
 {
-    int root = chain_unit(c, "root");
-    if (chain_add(c, &block_embed, root, -1, err) != 0) {
+    const struct gpt2 *m = c->spec.sizes;
+    const struct gpt_shape shape = {.layers = m->n_layer,
+                                    .heads = m->n_head,
+                                    .channels = m->n_embd,
+                                    .positions = m->n_positions,
+                                    .vocabulary = m->vocab_size,
+                                    .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
+                                    .norm_epsilon = m->layer_norm_epsilon,
+                                    .init_std = m->initializer_range};
+    c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
+    int root = chain_unit(c, "root", ROLE_TRAINED);
+    if (chain_add(c, &block_embed, root, -1, &shape, sizeof shape, err) != 0) {
         return -1;
     }
-    for (int i = 0; i < c->spec.layers; i++) {
+    for (int i = 0; i < m->n_layer; i++) {
         char name[64];
         (void)snprintf(name, sizeof name, "transformer.h.%d", i);
-        if (chain_add(c, &block_gpt_layer, chain_unit(c, name), i, err) != 0) {
+        if (chain_add(c, &block_gpt_layer, chain_unit(c, name, ROLE_TRAINED), i, &shape, sizeof shape, err) != 0) {
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, err);
+    return chain_add(c, &block_lm_head, root, -1, &shape, sizeof shape, err);
 }
 
 static bool ends_with(const char *s, const char *end)
@@ -49,40 +113,6 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-/* A whole number under `key`, or under `other` (older spelling, may be null); absent or null:
- * fallback. */
-static int read_size(const cJSON *config, const char *key, const char *other, int64_t fallback, int64_t *out,
-                     struct dt_error *err)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
-    if ((v == NULL || cJSON_IsNull(v)) && other != NULL) {
-        v = cJSON_GetObjectItemCaseSensitive(config, other);
-    }
-    if (v == NULL || cJSON_IsNull(v)) {
-        *out = fallback;
-        return 0;
-    }
-    double value = cJSON_IsNumber(v) ? v->valuedouble : -1;
-    if (!(value >= 1 && value <= 2147483647.0) || value != floor(value)) {
-        return dt_fail(err, DT_INVALID, "%s: must be a whole number of at least 1", key);
-    }
-    *out = (int64_t)value;
-    return 0;
-}
-
-static int read_real(const cJSON *config, const char *key, double fallback, double *out, struct dt_error *err)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
-    *out = fallback;
-    if (v != NULL && !cJSON_IsNull(v)) {
-        if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble <= 1e6)) {
-            return dt_fail(err, DT_INVALID, "%s: must be a number of at least 0", key);
-        }
-        *out = v->valuedouble;
-    }
-    return 0;
-}
-
 /* Refuses `key` when it is there and is not `wanted`. */
 static int check_flag(const cJSON *config, const char *key, bool wanted, struct dt_error *err)
 {
@@ -93,96 +123,56 @@ static int check_flag(const cJSON *config, const char *key, bool wanted, struct 
     return 0;
 }
 
-static int read_config(const cJSON *config, struct model_spec *spec, struct dt_error *err)
+static int check_config(const cJSON *config, struct dt_error *err)
 {
-    struct model_spec m = *spec;
     const cJSON *activation = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
     if (activation != NULL && !cJSON_IsNull(activation) &&
         (!cJSON_IsString(activation) || (strcmp(activation->valuestring, "gelu_new") != 0 &&
                                          strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
         return dt_fail(err, DT_INVALID, "activation_function: only \"gelu_new\" is supported");
     }
-    if (check_flag(config, "tie_word_embeddings", true, err) != 0 ||
-        check_flag(config, "scale_attn_weights", true, err) != 0 ||
-        check_flag(config, "scale_attn_by_inverse_layer_idx", false, err) != 0 ||
-        check_flag(config, "add_cross_attention", false, err) != 0) {
-        return -1;
-    }
-    if (read_size(config, "n_layer", "num_hidden_layers", 12, &m.layers, err) != 0 ||
-        read_size(config, "n_head", "num_attention_heads", 12, &m.heads, err) != 0 ||
-        read_size(config, "n_embd", "hidden_size", 768, &m.channels, err) != 0 ||
-        read_size(config, "n_positions", "n_ctx", 1024, &m.positions, err) != 0 ||
-        read_size(config, "vocab_size", NULL, 50257, &m.vocabulary, err) != 0 ||
-        read_size(config, "n_inner", NULL, 4 * m.channels, &m.inner, err) != 0 ||
-        read_real(config, "layer_norm_epsilon", 1e-5, &m.norm_epsilon, err) != 0 ||
-        read_real(config, "initializer_range", 0.02, &m.init_std, err) != 0 ||
-        read_real(config, "attn_pdrop", 0, &m.attn_pdrop, err) != 0 ||
-        read_real(config, "embd_pdrop", 0, &m.embd_pdrop, err) != 0 ||
-        read_real(config, "resid_pdrop", 0, &m.resid_pdrop, err) != 0) {
-        return -1;
-    }
-    *spec = m;
-    return 0;
+    return check_flag(config, "tie_word_embeddings", true, err) != 0 ||
+                   check_flag(config, "scale_attn_weights", true, err) != 0 ||
+                   check_flag(config, "scale_attn_by_inverse_layer_idx", false, err) != 0 ||
+                   check_flag(config, "add_cross_attention", false, err) != 0
+               ? -1
+               : 0;
 }
 
-/* Shortest decimal that reads back as the same double. */
-static void put_real(struct dt_text *out, double x)
+static void put_config(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
-    char text[40];
-    for (int digits = 1; digits <= 17; digits++) {
-        (void)snprintf(text, sizeof text, "%.*g", digits, x);
-        double back;
-        if (dt_parse_double(text, &back) && back == x) {
-            break;
-        }
-    }
-    dt_text_puts(out, text);
-}
-
-/* One that is a number with a point in the library's files also where it is whole. */
-static void put_probability(struct dt_text *out, const char *key, double x)
-{
-    dt_text_printf(out, "  \"%s\": ", key);
-    if (x > 0) {
-        put_real(out, x);
-    } else {
-        dt_text_puts(out, "0.0");
-    }
-    dt_text_puts(out, ",\n");
-}
-
-static void write_config(const struct model_spec *m, struct dt_text *out)
-{
-    dt_text_puts(
-        out, "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
-    put_probability(out, "attn_pdrop", m->attn_pdrop);
+    const struct gpt2 *m = sizes;
+    char positions[32];
     /* the library's default is outside of small vocabularies */
-    const char *end_token = m->vocabulary > 50256 ? "50256" : "null";
-    dt_text_printf(out, "  \"bos_token_id\": %s,\n  \"dtype\": \"float32\",\n", end_token);
-    put_probability(out, "embd_pdrop", m->embd_pdrop);
-    dt_text_printf(out, "  \"eos_token_id\": %s,\n  \"initializer_range\": ", end_token);
-    put_real(out, m->init_std);
-    dt_text_puts(out, ",\n  \"layer_norm_epsilon\": ");
-    put_real(out, m->norm_epsilon);
-    dt_text_printf(out,
-                   ",\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %lld,\n  \"n_embd\": %lld,\n  \"n_head\": %lld,\n",
-                   (long long)m->positions, (long long)m->channels, (long long)m->heads);
-    if (m->inner == 4 * m->channels) {
-        dt_text_puts(out, "  \"n_inner\": null,\n");
-    } else {
-        dt_text_printf(out, "  \"n_inner\": %lld,\n", (long long)m->inner);
-    }
-    dt_text_printf(out, "  \"n_layer\": %lld,\n  \"n_positions\": %lld,\n", (long long)m->layers,
-                   (long long)m->positions);
-    put_probability(out, "resid_pdrop", m->resid_pdrop);
-    dt_text_printf(out,
-                   "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": %lld\n}\n",
-                   (long long)m->vocabulary);
+    const char *end_token = m->vocab_size > 50256 ? "50256" : "null";
+    (void)snprintf(positions, sizeof positions, "%" PRId64, m->n_positions);
+    put(to, "activation_function", "\"gelu_new\"");
+    put(to, "bos_token_id", end_token);
+    put(to, "eos_token_id", end_token);
+    put(to, "n_ctx", positions);
+    put(to, "tie_word_embeddings", "true");
+}
+
+/* 6 per weight that a product uses (the token embedding is the head), and the causal half of
+ * attention. */
+static double flops(const struct chain *c)
+{
+    const struct gpt2 *m = c->spec.sizes;
+    return 6.0 * (double)(c->parameter_count - m->n_positions * m->n_embd) +
+           6.0 * (double)(m->n_layer * m->n_embd * c->spec.sequence_length);
 }
 
 const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .architecture = "GPT2LMHeadModel",
+                                     .smaller = "model.n_layer, model.n_embd) or data.sequence_length",
+                                     .fields = fields,
+                                     .sizes_bytes = sizeof(struct gpt2),
+                                     .kept = kept,
+                                     .keys = keys,
+                                     .positions = "n_positions",
+                                     .check = check,
                                      .build = build,
+                                     .flops = flops,
                                      .canonical_name = canonical_name,
-                                     .read_config = read_config,
-                                     .write_config = write_config};
+                                     .check_config = check_config,
+                                     .put_config = put_config};

@@ -1,0 +1,334 @@
+# covers: cmd/dtdata
+"""dtdata as a person uses it: text into shards, a look at them, and what it says when something is wrong."""
+
+import gzip
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+
+import support
+
+DTDATA = os.path.join(support.BIN, "dtdata")
+
+
+def dtdata(*args, code=0, input=None, limit_bytes=None):
+    """Runs dtdata; returns stdout and stderr."""
+    support.program("dtdata")
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+
+    p = subprocess.run([DTDATA, *map(str, args)], input=input, capture_output=True, timeout=60, preexec_fn=limit if limit_bytes else None)
+    out, err = p.stdout.decode(), p.stderr.decode()
+    assert p.returncode == code, (out, err)
+    return out, err
+
+
+def ids_of(path):
+    """Header checked, ids as a tuple."""
+    data = open(path, "rb").read()
+    magic, version, count = struct.unpack_from("<3i", data)
+    assert (magic, version, len(data)) == (20240520, 1, 1024 + 2 * count)
+    assert not any(data[12:1024])
+    return struct.unpack_from(f"<{count}H", data, 1024)
+
+
+def corpus(folder):
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_bytes(b"first text\n")
+    (folder / "b.txt").write_bytes("zweiter Text: äöü\n".encode())
+    (folder / "sub" / "c.txt.gz").write_bytes(gzip.compress(b"third, packed\n"))
+    (folder / "sub" / "binary").write_bytes(b"\x7fELF\0\0")
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / ".hidden").write_bytes(b"not this\n")
+    return folder
+
+
+def test_folder(tmp_path):
+    text, out = corpus(tmp_path / "text"), tmp_path / "out"
+    stdout, stderr = dtdata("tokenize", "-o", out, "--val", "0", text)
+    wanted = b"first text\n\0" + "zweiter Text: äöü\n\0".encode() + b"third, packed\n\0"
+    assert bytes(ids_of(out / "train-00000.bin")) == wanted
+    assert stdout == f"train: 3 files, {len(wanted)} tokens in 1 shard: {out}/train-*.bin\n"
+    assert stderr == "dtdata: left out 1 binary and 1 empty files\n"
+    info = json.load(open(out / "train-00000.bin.json"))
+    assert info["tokenizer"] == "bytes" and info["vocabulary"] == 256 and info["tokens"] == len(wanted)
+    assert info["sources"] == [str(text / "a.txt"), str(text / "b.txt"), str(text / "sub" / "c.txt.gz")]
+    assert sorted(os.listdir(out)) == ["train-00000.bin", "train-00000.bin.json"]
+
+
+def test_holdout_is_whole_files(tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for i in range(20):
+        (text / f"{i:02}.txt").write_bytes(bytes([65 + i]) * 100)
+    dtdata("tokenize", "-o", tmp_path / "o", "--holdout", "0.2", text)
+    train, val = bytes(ids_of(tmp_path / "o/train-00000.bin")), bytes(ids_of(tmp_path / "o/val-00000.bin"))
+    assert len(val) == 4 * 101 and len(train) == 16 * 101
+    assert not set(train) & set(val) - {0}
+    dtdata("tokenize", "-o", tmp_path / "again", "--val", "0.2", text)
+    assert bytes(ids_of(tmp_path / "again/val-00000.bin")) == val
+
+
+def test_shards_are_one_stream(tmp_path):
+    (tmp_path / "t.txt").write_bytes(bytes(range(1, 101)))
+    dtdata("tokenize", "-o", tmp_path / "o", "--shard_tokens", "40", tmp_path / "t.txt")
+    parts = [ids_of(tmp_path / f"o/train-0000{i}.bin") for i in range(3)]
+    assert [len(p) for p in parts] == [40, 40, 21]
+    assert sum(parts, ()) == tuple(range(1, 101)) + (0,)
+    out, _ = dtdata("inspect", *sorted((tmp_path / "o").glob("*.bin")))
+    assert out.count(", as written\n") == 3
+
+
+def test_stdin(tmp_path):
+    dtdata("tokenize", "-o", tmp_path / "o", "-", input=b"from a pipe")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"from a pipe\0"
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "-", "-", input=b"x", code=2)
+    assert "dtdata: -: standard input can be read only once\n" in err
+
+
+def test_records(tmp_path):
+    lines = [{"text": "one\nä", "id": 1}, {"id": 2, "text": "two"}, {"text": ""}]
+    text = "\n\n".join(json.dumps(x) for x in lines)
+    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(text.replace("text", "body").encode()))
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.jsonl")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == "one\nä\0two\0\0".encode()
+    dtdata("tokenize", "-o", tmp_path / "p", "--text_key", "body", tmp_path / "b.jsonl.gz")
+    assert ids_of(tmp_path / "p/train-00000.bin") == ids_of(tmp_path / "o/train-00000.bin")
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "b.jsonl.gz", code=1)
+    assert err == f"dtdata: {tmp_path}/b.jsonl.gz: record 1: no string under \"text\"; name the key with --text_key\n"
+    (tmp_path / "c.jsonl").write_text('{"text": "x"}\n{"text": 1,}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "c.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/c.jsonl: record 2:1:12: a comma before \"}}\"; remove the comma\n"
+    assert os.listdir(tmp_path / "q") == []
+
+
+MARK = b"\xef\xbb\xbf"
+
+
+def test_byte_order_marks_are_no_text(tmp_path):
+    """Whichever way a file comes in; also where files were joined, before a later record, but not inside of a text."""
+    records = b'{"text": "a"}\r\n{"text": "b"}'
+    ways = {  # name: bytes, tokens, marks, where the first is
+        "m.txt": (MARK + b"one\r\ntwo", b"one\r\ntwo\0", 1, "m.txt"),
+        "m.txt.gz": (gzip.compress(MARK) + gzip.compress(b"one"), b"one\0", 1, "m.txt.gz"),
+        "inside.txt": (b"one" + MARK, b"one" + MARK + b"\0", 0, ""),
+        "twice.txt": (MARK + MARK, MARK + b"\0", 1, "twice.txt"),
+        "crlf.jsonl": (records, b"a\0b\0", 0, ""),
+        "m.jsonl": (MARK + records, b"a\0b\0", 1, "m.jsonl"),
+        "m.jsonl.gz": (gzip.compress(MARK + records), b"a\0b\0", 1, "m.jsonl.gz"),
+        "joined.jsonl": (records + b"\n" + MARK + records, b"a\0b\0a\0b\0", 1, "joined.jsonl: record 3"),
+        "blank.jsonl": (records + b"\n" + MARK + b"\r\n", b"a\0b\0", 1, "blank.jsonl: record 3"),
+    }
+    for name, (data, tokens, marks, first) in ways.items():
+        (tmp_path / name).write_bytes(data)
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / name)
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == tokens, name
+        assert err == (f"dtdata: left out 1 byte order mark; the first begins {tmp_path}/{first}\n" if marks else ""), name
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "-", input=MARK + b"x")
+    assert bytes(ids_of(tmp_path / "p/train-00000.bin")) == b"x\0"
+    assert err == "dtdata: left out 1 byte order mark; the first begins -\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, data in (("a.txt", MARK + b"a"), ("b.txt", MARK + b"b"), ("c.txt", MARK)):
+        (folder / name).write_bytes(data)
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", "--val", "0", folder)
+    assert bytes(ids_of(tmp_path / "q/train-00000.bin")) == b"a\0b\0"
+    assert err == f"dtdata: left out 0 binary and 1 empty files\ndtdata: left out 2 byte order marks; the first begins {folder}/a.txt\n"
+
+
+def test_nothing_is_no_data(tmp_path):
+    """Shards that were there stay."""
+    (tmp_path / "a.txt").write_bytes(b"a")
+    (tmp_path / "blank.jsonl").write_bytes(b"\r\n \n")
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.txt")
+    for path, data in ((tmp_path / "blank.jsonl", None), ("-", b""), ("-", MARK)):
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", path, input=data, code=1)
+        assert err == f"dtdata: {path}: no text for train: what was read is empty; give other files\n"
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"a\0"
+
+
+def test_other_encodings_are_refused(tmp_path):
+    """A text in UTF-16 has zeros like a binary file, and would be left out as one."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "plain.txt").write_bytes(b"plain")
+    for encoding in ("UTF-16", "UTF-32"):
+        mark = "\ufeff" + "ab"
+        for i, data in enumerate((mark.encode(encoding + "LE"), mark.encode(encoding + "BE"), gzip.compress(mark.encode(encoding + "LE")))):
+            odd = tmp_path / "sub" / "odd.txt"
+            odd.write_bytes(data)
+            _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "sub", code=1)
+            assert err == f"dtdata: {odd}: begins with the byte order mark of {encoding}; convert it: iconv -f {encoding} -t UTF-8\n"
+            _, err = dtdata("tokenize", "-o", tmp_path / "o", "-", input=data, code=1)
+            assert err == f"dtdata: -: begins with the byte order mark of {encoding}; convert it: iconv -f {encoding} -t UTF-8\n"
+
+
+def test_records_of_others(tmp_path):
+    """What stands beside the text may be anything that JSON has; a text that is none is left out and counted."""
+    (tmp_path / "t.jsonl").write_text(
+        '{"id": 1212092628029698048, "text": "a"}\n'
+        '{"n": 1e999, "d": 0.%s1, "x\\u0000": "\\u0000 \\ud83d", "text": "b", "in": {"text": "no"}}\n'
+        '{"text": "c\\u0000d"}\n{"text": "half \\ud83d"}\n{"text": "whole \\ud83d\\ude00"}\n' % ("0" * 600)
+    )
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t.jsonl")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == "a\0b\0whole \U0001f600\0".encode()
+    assert err == f"dtdata: left out 2 records with \\u0000 or half of a surrogate pair in the text; the first is {tmp_path}/t.jsonl: record 3\n"
+    (tmp_path / "u.jsonl").write_text('{"text": "a"}\n{"in": {"text": "no"}}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "u.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/u.jsonl: record 2: no string under \"text\"; name the key with --text_key\n"
+
+
+def test_own_files_are_no_text(tmp_path):
+    text = tmp_path / "text"
+    (text / "sub").mkdir(parents=True)
+    (text / "a.txt").write_bytes(b"one")
+    (text / "sub" / "b.txt").write_bytes(b"two")
+    (text / "mine.bin.json").write_bytes(b"stays")  # no shard beside it
+    dtdata("tokenize", "-o", text / "old", "--val", "0", text)
+    (text / "old" / "train-00001.bin.tmp-77").write_bytes(bytes(1024))
+    (text / "old" / "train-00001.bin.json.tmp-77").write_bytes(b"{}")
+    (text / "old" / "train-00001.bin.json.tmp-77.tmp-77").write_bytes(b"{")
+    wanted = [str(text / "a.txt"), str(text / "mine.bin.json"), str(text / "sub" / "b.txt")]
+    dtdata("tokenize", "-o", tmp_path / "out", "--val", "0", text)
+    assert json.load(open(tmp_path / "out/train-00000.bin.json"))["sources"] == wanted
+    (text / "old" / "more.txt").write_bytes(b"nobody asked for this")
+    _, err = dtdata("tokenize", "-o", text / "sub/../old", "--overwrite", "--val", "0", text)
+    assert err == f"dtdata: left out {text}/sub/../old, where the shards go\n"
+    assert json.load(open(text / "old/train-00000.bin.json"))["sources"] == wanted
+
+
+def test_packed(tmp_path):
+    """Members that follow each other are one text, zeros behind them nothing; anything else would be lost."""
+    one, two = gzip.compress(b"one "), gzip.compress(b"two" * 100000)
+    for name, data in ("plain.gz", b"not packed"), ("two.gz", one + two), ("tape.gz", one + bytes(700) + two + bytes(70000)), ("short.gz", b"\x1f"):
+        (tmp_path / name).write_bytes(data)
+        dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / name)
+        wanted = data if name in ("plain.gz", "short.gz") else b"one " + b"two" * 100000
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == wanted + b"\0"
+    for name, data in ("a.gz", one + b"garbage\n"), ("b.gz", one + bytes(3) + b"\x1f"), ("c.gz", one + b"\x1f\x00" + two[2:]):
+        (tmp_path / name).write_bytes(data)
+        _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / name, code=1)
+        assert err == f"dtdata: {tmp_path}/{name}: what follows the packed data is no gzip, and would be lost; unpack it, or cut it off\n"
+    damaged = bytearray(two)
+    damaged[-6] ^= 1
+    (tmp_path / "d.gz").write_bytes(one + damaged)
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "d.gz", code=1)
+    assert err == f"dtdata: {tmp_path}/d.gz: damaged or cut short (incorrect data check)\n"
+
+
+def test_devices(tmp_path):
+    for device in "/dev/zero", "/dev/null":
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", device, code=1, limit_bytes=1000000)
+        assert err == f"dtdata: {device}: is a device; give text files, folders of them, or - for standard input\n"
+    with open("/dev/zero") as zero:
+        p = subprocess.run([DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"], stdin=zero, capture_output=True, text=True, timeout=60,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000000, 1000000)))
+    assert (p.returncode, p.stderr) == (1, "dtdata: -: binary, not text: a NUL among its first bytes\n")
+    assert os.listdir(tmp_path / "o") == []
+
+
+def test_existing_shards_are_kept(tmp_path):
+    (tmp_path / "t").write_bytes(b"old")
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")
+    (tmp_path / "t").write_bytes(b"new text")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t", code=2)
+    first = tmp_path / "o/train-00000.bin"
+    assert err == f"dtdata: {first}: is there already; choose another folder with -o, or give --overwrite\n"
+    assert bytes(ids_of(first)) == b"old\0"
+    dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / "t")
+    assert bytes(ids_of(first)) == b"new text\0"
+
+
+def test_bad_input(tmp_path):
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "none", code=2)
+    assert err == f"dtdata: {tmp_path}/none: No such file or directory\n"
+    (tmp_path / "b").write_bytes(b"\0\0")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "b", code=1)
+    assert err == f"dtdata: {tmp_path}/b: no text: 1 binary and 0 empty files; give text files or folders of them\n"
+    (tmp_path / "t").write_bytes(b"text")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--val", "0.1", tmp_path / "t", code=2)
+    assert err == "dtdata: --val: whole files are held out, and there is only one; give more files, or --val 0\n"
+    (tmp_path / "c.gz").write_bytes(gzip.compress(os.urandom(100000).hex().encode())[:-2000])
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "c.gz", code=1)
+    assert f"dtdata: {tmp_path}/c.gz: damaged or cut short" in err
+    (tmp_path / "file").write_bytes(b"x")
+    _, err = dtdata("tokenize", "-o", tmp_path / "file" / "o", tmp_path / "t", code=1)
+    assert "is not a folder" in err
+    assert not (tmp_path / "o").exists() or os.listdir(tmp_path / "o") == []
+
+
+def test_full_disk_leaves_nothing(tmp_path):
+    (tmp_path / "t").write_bytes(b"x" * 500000)
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t", code=1, limit_bytes=300000)
+    assert "File too large" in err
+    assert os.listdir(tmp_path / "o") == []
+
+
+def test_signal_leaves_nothing(tmp_path):
+    support.program("dtdata")
+    p = subprocess.Popen([DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    p.stdin.write(b"x" * 1000000)
+    p.stdin.flush()
+    support.wait_until(lambda: (tmp_path / "o").exists() and os.listdir(tmp_path / "o"), "the first shard begins")
+    p.send_signal(signal.SIGTERM)
+    p.stdin.close()
+    err = p.stderr.read().decode()
+    assert p.wait(timeout=60) == 143
+    assert err == "dtdata: stopped by signal 15; nothing was written\n"
+    assert os.listdir(tmp_path / "o") == []
+
+
+def test_a_script_in_the_background_is_not_interrupted(tmp_path):
+    support.program("dtdata")
+    words = ["sh", "-c", 'trap "" INT; exec "$0" "$@"', DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"]
+    p = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    p.stdin.write(b"x" * 1000000)
+    p.stdin.flush()
+    support.wait_until(lambda: (tmp_path / "o").exists() and os.listdir(tmp_path / "o"), "the first shard begins")
+    p.send_signal(signal.SIGINT)
+    p.stdin.close()
+    assert p.wait(timeout=60) == 0
+
+
+def test_inspect_finds_damage(tmp_path):
+    (tmp_path / "t").write_bytes(b"some text")
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")
+    path = tmp_path / "o/train-00000.bin"
+    with open(path, "r+b") as f:
+        f.seek(1026)
+        f.write(b"X")
+    _, err = dtdata("inspect", path, code=1)
+    assert "changed or damaged; make it again" in err
+    with open(path, "r+b") as f:
+        f.truncate(1030)
+    _, err = dtdata("inspect", path, code=1)
+    assert err == f"dtdata: {path}: 1030 bytes, but 10 tokens need 1044: cut short or damaged; make it again\n"
+
+
+def test_baseline(tmp_path):
+    (tmp_path / "text").mkdir()
+    for i in range(10):
+        (tmp_path / "text" / str(i)).write_bytes(b"the same words again and again. " * 50)
+    dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "text")
+    out, _ = dtdata("baseline", "--train", f"{tmp_path}/o/train-*.bin", "--val", f"{tmp_path}/o/val-*.bin")
+    values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in out.splitlines()}
+    assert list(values) == ["gzip -9", "1-gram", "2-gram", "3-gram", "4-gram"]
+    assert 0 < values["4-gram"] < values["1-gram"] < 8
+
+
+def test_usage():
+    out, _ = dtdata("--help")
+    assert out.startswith("usage: dtdata COMMAND") and max(map(len, out.splitlines())) <= 80
+    assert dtdata("tokenize", "--help")[0] == out
+    assert dtdata("--version")[0].startswith("dtdata ")
+    assert "dtdata: tokenise: unknown command; did you mean tokenize?\n" in dtdata("tokenise", code=2)[1]
+    assert "dtdata: no command" in dtdata(code=2)[1]
+    assert "dtdata: --tokenizer gpt2: not there yet; bytes is what there is\n" in dtdata("tokenize", "--tokenizer", "gpt2", "x", code=2)[1]
+    assert "dtdata: --val 2: give a fraction from 0 to below 1\n" in dtdata("tokenize", "--val", "2", "x", code=2)[1]
+    assert "dtdata: --shard_tokens 0: " in dtdata("tokenize", "--shard_tokens", "0", "x", code=2)[1]
+    assert "dtdata: -o: the name of the folder is empty\n" in dtdata("tokenize", "-o", "", "x", code=2)[1]
+    assert "dtdata: tokenize: no files" in dtdata("tokenize", code=2)[1]

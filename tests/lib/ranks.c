@@ -1,0 +1,320 @@
+/* Threads that each open a world over one local store and run the trainer. What they leave
+ * (losses, weights by logical element) is gathered in shared memory, so it can be compared
+ * between any two strategies and world sizes. */
+#include "ranks.h"
+
+#include "base/file.h"
+
+#include "worker/engine/stage.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { SEQUENCE = 8, VOCABULARY = 40 };
+
+static void write_shard(const char *name, int sample_count, unsigned seed)
+{
+    int tokens = sample_count * SEQUENCE + 1;
+    size_t size = 1024 + (size_t)tokens * 2;
+    char *bytes = dt_alloc(size), *path = dt_format("%s/%s", folder, name);
+    int32_t header[3] = {20240520, 1, tokens};
+    memcpy(bytes, header, sizeof header);
+    uint16_t *out = (uint16_t *)(void *)(bytes + 1024);
+    for (int i = 0; i < tokens; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        out[i] = (uint16_t)((seed >> 16) % (i % 3 ? 9 : VOCABULARY));
+    }
+    struct dt_error err;
+    if (dt_file_write(path, bytes, size, &err) != 0) {
+        fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    free(path);
+    free(bytes);
+}
+
+int ranks_setup(void **state)
+{
+    if (folder_setup(state) != 0) {
+        return -1;
+    }
+    write_shard("train.bin", 96, 1);
+    write_shard("val.bin", 13, 2);
+    return 0;
+}
+
+struct gpt2 *ranks_model(struct job *job)
+{
+    return (struct gpt2 *)(void *)job->model.sizes.bytes;
+}
+
+void ranks_job(struct job *job)
+{
+    memset(job, 0, sizeof *job);
+    dt_arena_init(&job->arena);
+    job->path = "test.json";
+    job->name = "test";
+    job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
+    job->model = (struct job_model){.name = "gpt2", .ops = model_find("gpt2")};
+    *ranks_model(job) = (struct gpt2){.n_layer = 2,
+                                      .n_head = 2,
+                                      .n_embd = 16,
+                                      .n_positions = SEQUENCE,
+                                      .vocab_size = VOCABULARY,
+                                      .layer_norm_epsilon = 1e-5,
+                                      .initializer_range = 0.02};
+    job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder),
+                                  .format = "tokens",
+                                  .sequence_length = SEQUENCE,
+                                  .shuffle = true};
+    job->training = (struct job_training){.strategy = "ddp",
+                                          .batch_size_per_gpu = 2,
+                                          .gradient_accumulation_steps = 1,
+                                          .max_steps = 3,
+                                          .learning_rate = 1e-2,
+                                          .warmup_steps = 1,
+                                          .lr_scheduler_type = "linear",
+                                          .weight_decay = 0.1,
+                                          .adam_beta1 = 0.9,
+                                          .adam_beta2 = 0.95,
+                                          .adam_epsilon = 1e-8,
+                                          .max_grad_norm = 0.5,
+                                          .seed = 7,
+                                          .loss_normalization = LOSS_GLOBAL_TOKENS,
+                                          .device = "cpu",
+                                          .collective_timeout_s = 60,
+                                          .threads = 1};
+    job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
+    job->zero.stage = -1;
+    job->checkpointing =
+        (struct job_checkpointing){.keep_last_n = 3,
+                                   .resume = "auto",
+                                   .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+    job->logging.log_every_n_steps = 1;
+}
+
+struct shared {
+    const struct job *job;
+    const struct ranks_options *options;
+    struct ranks_outcome *out;
+    struct dt_store_local *store;
+    int size;
+    pthread_mutex_t lock;
+};
+
+struct rank {
+    struct shared *shared;
+    int rank;
+};
+
+static int64_t started(const struct dt_comm *c, int64_t *of)
+{
+    int64_t n = 0;
+    for (int i = 0; i < DT_COLL_COUNT; i++) {
+        n += c->stats.count[i];
+        of[i] += c->stats.count[i];
+    }
+    return n;
+}
+
+static void count_collectives(struct trainer *t, struct ranks_outcome *out)
+{
+    memset(out->collectives_of, 0, sizeof out->collectives_of);
+    struct dt_comm *all[WORLD_COMMS_MAX];
+    int count = world_comms(t->world, all);
+    out->collectives = 0;
+    for (int i = 0; i < count; i++) {
+        out->collectives += started(all[i], out->collectives_of);
+    }
+}
+
+static void after_step(struct trainer *t, const struct trainer_result *r, void *context)
+{
+    struct rank *self = context;
+    const struct ranks_options *o = self->shared->options;
+    struct ranks_outcome *out = self->shared->out;
+    if (self->rank == 0 && out->step_count < RANKS_STEPS_MAX) {
+        out->loss[out->step_count] = r->loss;
+        out->norm[out->step_count] = r->grad_norm;
+        out->lr[out->step_count++] = r->lr;
+        count_collectives(t, out);
+        out->ahead = t->begun - t->step > out->ahead ? t->begun - t->step : out->ahead;
+        out->read_before += t->begun > t->step && t->feeds[t->begun % 2].full;
+        static _Thread_local struct strategy_trace trace;
+        if (o->trace) {
+            size_t used = 0;
+            out->trace[0] = '\0';
+            for (int i = 0; t->strategy.trace && i < trace.count && used + 8 < sizeof out->trace; i++) {
+                used += (size_t)snprintf(out->trace + used, sizeof out->trace - used, "%s%c%d", i ? " " : "",
+                                         trace.entries[i].what, trace.entries[i].unit);
+            }
+            trace.count = 0;
+            t->strategy.trace = &trace;
+        }
+    }
+    if (o->evaluate) {
+        double loss;
+        struct dt_error err;
+        if (trainer_evaluate(t, &loss, &err) != 0) {
+            loss = NAN;
+        }
+        if (self->rank == 0) {
+            out->val_loss = loss;
+        }
+    }
+    if (o->on_step) {
+        o->on_step(self->rank, t->step);
+    }
+    if (o->stop_after > 0 && t->step == o->stop_after && self->rank == o->stop_rank) {
+        atomic_store(&t->world->page->order, DT_ORDER_STOP);
+    }
+    if (o->poison_step > 0 && t->step == o->poison_step && self->rank == o->poison_rank) {
+        for (int u = 0; u < t->chain.unit_count; u++) {
+            int64_t first, count;
+            float *w = strategy_resident(&t->strategy, u, &first, &count);
+            w[0] = NAN;
+        }
+    }
+}
+
+/* `count` elements of device memory in host memory; the caller frees. */
+static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt_dtype type)
+{
+    struct stage stage;
+    struct dt_error err;
+    size_t size_bytes = (size_t)count * dt_dtype_size(type);
+    char *out = dt_alloc(size_bytes + 1);
+    if (stage_open(&stage, t->world->device, t->world->compute, &err) != 0 ||
+        stage_get(&stage, out, at, size_bytes, &err) != 0) {
+        memset(out, 0xff, size_bytes);
+    }
+    stage_close(&stage);
+    return out;
+}
+
+static void at_end(struct trainer *t, void *context)
+{
+    struct rank *self = context;
+    struct ranks_outcome *out = self->shared->out;
+    struct strategy *s = &t->strategy;
+    pthread_mutex_lock(&self->shared->lock);
+    if (!out->weights) {
+        out->weight_count = t->chain.parameter_count;
+        out->weights = dt_alloc((size_t)out->weight_count * sizeof *out->weights);
+        out->exact = dt_alloc((size_t)out->weight_count * sizeof *out->exact);
+        out->moments = dt_alloc(2 * (size_t)out->weight_count * sizeof *out->moments);
+        memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
+    }
+    struct optimizer *o = &t->optimizer;
+    size_t moment = dt_dtype_size(o->moment_type);
+    int64_t before = 0;
+    out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        if (i < 64) {
+            snprintf(out->tensors[i].name, sizeof out->tensors[i].name, "%s", x->name);
+            out->tensors[i].first = before;
+            out->tensors[i].numel = x->numel;
+        }
+        int64_t first, count, owned, owned_count;
+        strategy_share(s, x->unit, &first, &count);
+        strategy_owned(s, x->unit, &owned, &owned_count);
+        char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->real);
+        char *m = host_copy(t, o->m + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
+        char *v = host_copy(t, o->v + optimizer_moment(o, x->unit, 0), owned_count, o->moment_type);
+        for (int64_t e = 0; e < x->numel; e++) {
+            int64_t at = x->offset + e;
+            if (at >= first && at < first + count) {
+                out->exact[before + e] = s->type == DT_F64 ? ((const double *)(const void *)w)[at - owned]
+                                                           : ((const float *)(const void *)w)[at - owned];
+                out->weights[before + e] = (float)out->exact[before + e];
+                float *to = &out->moments[2 * (before + e)];
+                dt_cpu_cast(&(struct dt_cast_args){to, m + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
+                dt_cpu_cast(
+                    &(struct dt_cast_args){to + 1, v + (size_t)(at - owned) * moment, 1, DT_F32, o->moment_type});
+            }
+        }
+        free(w);
+        free(m);
+        free(v);
+        before += x->numel;
+    }
+    if (self->rank == 0) {
+        out->last_step = t->step;
+        out->finished_before = t->finished_before;
+        memcpy(out->bytes, t->plan.bytes, sizeof out->bytes);
+    }
+    pthread_mutex_unlock(&self->shared->lock);
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *self = arg;
+    struct shared *shared = self->shared;
+    struct ranks_outcome *out = shared->out;
+    struct dt_error *err = &out->err[self->rank];
+    struct world w;
+    struct dt_store *store = NULL;
+    struct world_options options = {.device = shared->options->device,
+                                    .share_gpu = true,
+                                    .deterministic = shared->job->training.deterministic,
+                                    .collective_timeout_s = shared->job->training.collective_timeout_s,
+                                    .threads = 1};
+    char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};
+    options.host = host[0] ? host : NULL;
+    struct trainer_hooks hooks = {.after_step = after_step,
+                                  .at_end = at_end,
+                                  .context = self,
+                                  .quiet = true,
+                                  .no_files = !shared->options->files};
+    int rc = dt_store_open_local(&store, shared->store, NULL, err);
+    if (rc == 0) {
+        rc = world_open_thread(&w, &options, store, self->rank, shared->size, err);
+        if (rc == 0) {
+            w.round = shared->options->round;
+            rc = trainer_run(&w, shared->job, &hooks, &out->exit_code[self->rank], err);
+        }
+        world_close(&w);
+    }
+    out->rc[self->rank] = rc;
+    return NULL;
+}
+
+void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out)
+{
+    static const struct ranks_options none;
+    memset(out, 0, sizeof *out);
+    struct shared shared = {
+        .job = job, .options = o ? o : &none, .out = out, .size = size, .store = dt_store_local_open()};
+    pthread_mutex_init(&shared.lock, NULL);
+    pthread_t threads[RANKS_MAX];
+    struct rank ranks[RANKS_MAX];
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (struct rank){.shared = &shared, .rank = r};
+        if (pthread_create(&threads[r], NULL, rank_main, &ranks[r]) != 0) {
+            abort();
+        }
+    }
+    for (int r = 0; r < size; r++) {
+        pthread_join(threads[r], NULL);
+    }
+    dt_store_local_close(shared.store);
+    pthread_mutex_destroy(&shared.lock);
+    if (out->weights) {
+        out->hash = XXH3_64bits(out->weights, (size_t)out->weight_count * sizeof *out->weights);
+        out->moments_hash = XXH3_64bits(out->moments, 2 * (size_t)out->weight_count * sizeof *out->moments);
+    }
+}
+
+void ranks_clear(struct ranks_outcome *out)
+{
+    free(out->weights);
+    free(out->exact);
+    free(out->moments);
+    memset(out, 0, sizeof *out);
+}

@@ -1,0 +1,235 @@
+# covers: worker/checkpoints cmd/dtckpt.c
+"""A Hugging Face folder in and out: what came in beside the weights is there again, wherever and whenever the export is made."""
+
+import ctypes.util
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import training
+from support import BIN, DEADLINE_S, clean_env
+
+TRAIN = os.path.join(BIN, "train")
+pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="train is not built")
+MODEL = {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 256}
+SETS = {"threads": 1, "batch_size_per_gpu": 2, "max_steps": 2, "eval_every_n_steps": 0, "warmup_steps": -1}
+CONFIG = """{
+  "_name_or_path": "somebody/gpt2",
+  "model_type": "gpt2",
+  "architectures": ["GPT2LMHeadModel"],
+  "torch_dtype": "bfloat16",
+  "n_layer": 1, "n_head": 2, "n_embd": 16, "n_ctx": 16, "vocab_size": 256,
+  "attn_pdrop": 0.1, "embd_pdrop": 0.10, "resid_pdrop": 1e-1, "summary_first_dropout": 0.1, "hidden_dropout_prob": 0.0,
+  "layer_norm_epsilon": 1e-05,
+  "bos_token_id": 5, "eos_token_id": [7, 9],
+  "task_specific_params": {"text-generation": {"do_sample": true, "large": 1000000000000000019884624838656}},
+  "transformers_version": "4.11.0.dev0"
+}
+"""
+OUT = CONFIG.replace('"bfloat16"', '"float32"').replace('.dev0"\n}', '.dev0",\n  "dtype": "float32"\n}')
+FILES = {
+    "generation_config.json": '{"eos_token_id": [7, 9]}\n',
+    "tokenizer.json": '{"version": "1.0"}\n',
+    "tokenizer_config.json": '{"model_max_length": 1000000000000000019884624838656}\n',
+    "chat_template.jinja": "{{ messages }}",
+    "spiece.model": "\0\1",
+    "additional_chat_templates/tool_use.jinja": "{{ tools }}",
+}
+LEFT_OUT = {"README.md": "before", "pytorch_model.bin": "weights"}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """(folder of the data, model.safetensors)"""
+    folder = tmp_path_factory.mktemp("weights")
+    run(training.make_job(folder, model=MODEL, training=SETS), folder / "out")
+    return folder, folder / "out" / "model" / "model.safetensors"
+
+
+def run(job, out, *sets, code=0, options=()):
+    args = [TRAIN, job, "--output_dir", out, *(x for s in sets for x in ("--set", s)), *options]
+    p = subprocess.run([str(a) for a in args], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert p.returncode == code, p.stdout + p.stderr
+    return p.stderr
+
+
+def make_folder(folder, weights, config=CONFIG, files=FILES):
+    folder.mkdir()
+    shutil.copy(weights[1], folder / "model.safetensors")
+    (folder / "config.json").write_text(config)
+    for name, text in {**files, **LEFT_OUT}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def load_job(weights, tmp_path, folder):
+    """The job file lies where the data are made, under a name of this test's own."""
+    return training.make_job(weights[0], name=f"{tmp_path.name}.json", model={"load": str(folder)}, training=SETS)
+
+
+@pytest.fixture
+def no_dimensions(monkeypatch):
+    """make_job's model would say its own."""
+    made = training.make_job
+
+    def make_job(*args, model=None, **others):
+        path = made(*args, **others)
+        content = json.load(open(path))
+        content["model"] = model
+        json.dump(content, open(path, "w"))
+        return path
+
+    monkeypatch.setattr(training, "make_job", make_job)
+
+
+def check(folder, config=OUT, files=FILES):
+    assert (folder / "config.json").read_text() == config
+    found = {os.path.relpath(os.path.join(d, n), folder): open(os.path.join(d, n)).read() for d, _, names in os.walk(folder) for n in names
+             if n not in ("config.json", "model.safetensors")}
+    assert found == files
+
+
+def export(path, out, said=""):
+    code, _, err = training.dtckpt("export", path, out)
+    assert code == 0 and said in err and (said or not err), err
+
+
+def test_a_folder_comes_out_again(tmp_path, weights, no_dimensions):
+    """Also when the source is gone before the run has ended, and other ranks go on; of a checkpoint that was moved away alone, the rest is named."""
+    came, out = make_folder(tmp_path / "came", weights), tmp_path / "out"
+    job = load_job(weights, tmp_path, came)
+    said = run(job, out, "training.max_steps=1")
+    assert said.count(f"train: {came}: not kept for the exported folder: README.md, pytorch_model.bin\n") == 1, said
+    check(out / "model")
+    shutil.rmtree(out / "model")
+    shutil.rmtree(came)
+    result = training.train(job, str(out), ranks=2, strategy="zero3", sets=["training.batch_size_per_gpu=1"])
+    assert result.code == 0 and result.err.count(f"train: model.load: {came}: is not there; not needed") == 1, result
+    assert "not kept" not in result.err
+    check(out / "model")
+    export(out, tmp_path / "a")
+    export(f"{out}/checkpoints/step-00000001/", tmp_path / "b")
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        check(folder)
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (out / "model" / "model.safetensors").read_bytes()
+    shutil.copytree(out / "checkpoints" / "step-00000002", tmp_path / "alone" / "step-00000002")
+    export(tmp_path / "alone" / "step-00000002", tmp_path / "c", f"/origin: is not there: tokenizer and other files of {came} are not in the exported folder")
+    check(tmp_path / "c", files={})
+    assert "No such file or directory" in run(job, out, code=2, options=["--fresh"])  # whoever begins anew needs the weights
+
+
+def test_the_export_is_a_folder_to_load(tmp_path, weights, no_dimensions):
+    came = make_folder(tmp_path / "came", weights)
+    run(load_job(weights, tmp_path, came), tmp_path / "one")
+    job = load_job(weights, tmp_path, tmp_path / "one" / "model")
+    said = run(job, tmp_path / "two")
+    assert "not kept" not in said
+    check(tmp_path / "two" / "model")
+
+
+def test_dropout_is_said(tmp_path, weights, no_dimensions):
+    """Once a start, with each name and value; from the job file, too."""
+    came = make_folder(tmp_path / "came", weights)
+    job = load_job(weights, tmp_path, came)
+    words = ("train: model: attn_pdrop 0.1, embd_pdrop 0.10, resid_pdrop 1e-1: dropout is not there yet, training goes without; "
+             "the exported config.json keeps it\n")
+    for steps in (1, 2):
+        assert run(job, tmp_path / "loaded", f"training.max_steps={steps}").count(words) == 1
+    job = training.make_job(weights[0], name=f"{tmp_path.name}.json", model={**MODEL, "resid_pdrop": 0.25}, training=SETS)
+    assert "train: model: resid_pdrop 0.25: dropout is not there yet" in run(job, tmp_path / "said")
+    config = json.loads((tmp_path / "said" / "model" / "config.json").read_text())
+    assert (config["attn_pdrop"], config["resid_pdrop"]) == (0.0, 0.25)
+    assert "dropout" not in run(job, tmp_path / "none", "model.resid_pdrop=0")
+    for value in (0.5, 0.0):  # of the job when the run goes on
+        said = run(job, tmp_path / "none", f"model.resid_pdrop={value}", f"training.max_steps={4 - int(2 * value)}")
+        assert ("train: model: resid_pdrop 0.5: dropout is not there yet" in said) == (value > 0), said
+        assert f'"resid_pdrop": {value}' in (tmp_path / "none" / "model" / "config.json").read_text()
+    assert "model.resid_pdrop" in run(job, tmp_path / "bad", "model.resid_pdrop=1.5", code=2)
+
+
+def test_the_files_are_those_of_the_beginning(tmp_path, weights, no_dimensions):
+    """A run that begins with another run's checkpoint has that one's; --fresh with another folder the new ones; without a folder there are none."""
+    one, two = make_folder(tmp_path / "one", weights), make_folder(tmp_path / "two", weights, files={"vocab.json": "{}"})
+    job = load_job(weights, tmp_path, one)
+    run(job, tmp_path / "first")
+    named = f"checkpointing.resume={tmp_path}/first/checkpoints/step-00000002"
+    run(job, tmp_path / "second", named, "training.max_steps=3", f"model.load={two}")
+    check(tmp_path / "second" / "model")
+    own = f"checkpointing.resume={tmp_path}/second/checkpoints/../checkpoints/step-00000003"
+    run(job, tmp_path / "second", own, "training.max_steps=4")
+    check(tmp_path / "second" / "model")
+    run(job, tmp_path / "second", f"model.load={two}", options=["--fresh"])
+    check(tmp_path / "second" / "model", files={"vocab.json": "{}"})
+    scratch = training.make_job(weights[0], name=f"{tmp_path.name}.json", model=MODEL, training=SETS)
+    shutil.rmtree(tmp_path / "first" / "model")
+    for step in ("1", "2"):
+        shutil.rmtree(tmp_path / "first" / "checkpoints" / f"step-0000000{step}", ignore_errors=True)
+    run(scratch, tmp_path / "first")
+    assert sorted(os.listdir(tmp_path / "first" / "model")) == ["config.json", "model.safetensors"]
+
+
+def test_the_files_stay_where_there_are_no_others(tmp_path, weights, no_dimensions):
+    """A copy of one's own checkpoint has no origin beside it; model.load's stands in, and when that is gone, what is kept stays."""
+    came, out = make_folder(tmp_path / "came", weights), tmp_path / "out"
+    job = load_job(weights, tmp_path, came)
+    run(job, out)
+    shutil.copytree(out / "checkpoints" / "step-00000002", tmp_path / "copy" / "step-00000002")
+    named = f"checkpointing.resume={tmp_path}/copy/step-00000002"
+    run(job, out, named, "training.max_steps=3")
+    check(out / "model")
+    shutil.rmtree(came)
+    run(job, out, named, "training.max_steps=4")
+    check(out / "model")
+    step = max((out / "checkpoints").glob("step-*"))
+    (tmp_path / "link").symlink_to(step)
+    export(tmp_path / "link", tmp_path / "a")
+    p = subprocess.run([os.path.join(BIN, "dtckpt"), "export", ".", str(tmp_path / "b")], cwd=step, env=clean_env(), capture_output=True, text=True)
+    assert p.returncode == 0 and p.stderr == "", p.stderr
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        check(folder)
+
+
+def make_old(manifest):
+    """As earlier versions wrote it: without the horizon, and with a config.json of their own."""
+    xxhash = ctypes.CDLL(ctypes.util.find_library("xxhash"))
+    xxhash.XXH3_64bits.restype = ctypes.c_uint64
+    written = manifest.read_text()
+    text = re.sub(r'"horizon":\{[^}]*\},\n', "", written).replace('"bos_token_id": 5, ', "")
+    assert "horizon" not in text and len(text) < len(written) - 100
+    body = text[: text.rindex(',\n"hash":')].encode()
+    total = xxhash.XXH3_64bits(body, ctypes.c_size_t(len(body)))
+    manifest.write_bytes(body + f',\n"hash":"{total:016x}"}}\n'.encode())
+
+
+@pytest.mark.skipif(ctypes.util.find_library("xxhash") is None, reason="no libxxhash.so, which the manifest's hash needs")
+def test_a_run_of_before_there_was_an_origin(tmp_path, weights, no_dimensions):
+    """Going on takes config.json and the files from model.load."""
+    came, out = make_folder(tmp_path / "came", weights), tmp_path / "out"
+    job = load_job(weights, tmp_path, came)
+    run(job, out)
+    make_old(out / "checkpoints" / "step-00000002" / "manifest.json")
+    shutil.rmtree(out / "checkpoints" / "origin")
+    shutil.rmtree(out / "model")
+    run(job, out, "training.max_steps=3")
+    check(out / "model")
+
+
+def test_a_folder_of_links(tmp_path, weights, no_dimensions):
+    """Hugging Face's cache is one of links and comes along; a link to somewhere else stays out of what will be published."""
+    snapshot, blobs = tmp_path / "models--gpt2" / "snapshots" / "main", tmp_path / "models--gpt2" / "blobs"
+    came = make_folder(tmp_path / "came", weights)
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for i, name in enumerate([*os.listdir(came)]):
+        if (came / name).is_file():
+            shutil.copy(came / name, blobs / f"{i:040x}")
+            (snapshot / name).symlink_to(f"../../blobs/{i:040x}")
+    (tmp_path / "id_rsa").write_text("secret")
+    (snapshot / "vocab.json").symlink_to(tmp_path / "id_rsa")
+    said = run(load_job(weights, tmp_path, snapshot), tmp_path / "out")
+    assert f"train: {snapshot}: not kept for the exported folder: README.md, pytorch_model.bin, vocab.json (a link that leads elsewhere)\n" in said, said
+    check(tmp_path / "out" / "model", files={n: t for n, t in FILES.items() if "/" not in n})

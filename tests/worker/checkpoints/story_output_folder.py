@@ -1,0 +1,220 @@
+# covers: worker/checkpoints
+"""What may lie in the folder of a run that should not, and who may see another folder there: `train` says what it is, and good checkpoints stay."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import places
+import support
+import training
+from nodes import c10d, finish, free_port
+
+pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(support.BIN, "train")), reason="train is not built")
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder, and a job of STEPS steps that keeps all its checkpoints."""
+    folder = tmp_path_factory.mktemp("output")
+    return folder, training.make_job(folder, steps=STEPS, checkpointing={"keep_last_n": 0}, model={"n_layer": 1})
+
+
+def steps_in(out):
+    return sorted(x for x in os.listdir(out / "checkpoints") if x.startswith("step-"))
+
+
+def test_nothing_is_set_aside_before_all_have_loaded(place):
+    """Rank 1 has another job, so it cannot continue: what a named beginning would give up is still there."""
+    folder, job = place
+    out = folder / "loaded"
+    assert training.train(job, out).code == 0
+    before = steps_in(out)
+    text = 'if [ "$RANK" = 1 ]; then set -- "$@" --set training.learning_rate=0.5; fi; exec "$0" "$@"'
+    result = support.run(["--nproc_per_node=2", "--max_restarts=0", "/bin/sh", "-c", text, support.program("train"), job, "--output_dir", out, "--set",
+                          "checkpointing.resume=step-10"])
+    assert result.code != 0 and "training.learning_rate" in result.err, result
+    assert steps_in(out) == before and len(before) == STEPS // 10
+
+
+# The end of rank 0 takes its time, so the agents hear of the other one first.
+SLOW_END = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+void _exit(int code)
+{
+    const char *rank = getenv("RANK");
+    if (rank && rank[0] == '0') {
+        usleep(700000);
+    }
+    syscall(SYS_exit_group, code);
+    __builtin_unreachable();
+}
+"""
+
+
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="a sanitizer wants to be the first library")
+def test_who_only_heard_of_it_is_not_the_cause(place):
+    """All checkpoints are damaged, which rank 0 finds and tells; rank 1 on the other host has ended long before it. Both hosts name rank 0."""
+    folder, job = place
+    out = folder / "heard"
+    assert training.train(job, out).code == 0
+    for name in steps_in(out):
+        for slices in (out / "checkpoints" / name).glob("slices-*"):
+            os.truncate(slices, 100)
+    source, library = folder / "end.c", folder / "end.so"
+    source.write_text(SLOW_END)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    args = c10d(free_port(), 2, "--nproc_per_node=1", "train", job, "--output_dir", out)
+    with support.Job(args, env={"LD_PRELOAD": library}) as a, support.Job(args, env={"LD_PRELOAD": library}) as b:
+        results = finish(a, b)
+    for result in results:
+        assert result.code == 100 and " rank 1 (" not in result.err, result
+    assert all(re.search(r"^dtrun: host \S+ rank 0 \(.*: exit code 100: .*none of its checkpoints is whole", r.err, re.M) for r in results), results
+
+
+def apart(place, name, *rest, shared=False):
+    """Two agents of one job whose output_dir, one path, is a folder of its own for each (or is shared after all); their results."""
+    folder, job = place
+    out, args = folder / name if (folder / name).exists() else places.mount_point(folder, name), c10d(free_port(), 2, "--nproc_per_node=2")
+    jobs = []
+    for host in "ab":
+        own = folder / f"{name}-{'a' if shared else host}"
+        own.mkdir(exist_ok=True)
+        words = ["-m", "sh", "-c", f"mount --bind '{own}' '{out}' && exec \"$@\"", "sh", support.DTRUN, *args, "train", job, "--output_dir", out, *rest]
+        jobs.append(support.Job(words, executable="unshare"))
+    return finish(*jobs), [folder / f"{name}-{host}" for host in ("aa" if shared else "ab")]
+
+
+def test_output_folders_that_are_not_shared_are_refused(place):
+    """Before anything is trained, with the same words on both hosts; nothing is left in either folder but who was there."""
+    results, folders = apart(place, "apart")
+    for result in results:
+        assert result.code == 2, result
+        assert re.search(r"rank 0 .*exit code 2: output_dir: \S+/apart is another folder on host \S+ \(rank [23]\) than on host \S+ \(rank 0\); "
+                         "it must be shared between the hosts", result.err), result
+    for folder in folders:
+        assert not list(folder.glob("checkpoints/step-*")) and not list(folder.rglob(".seen-*")) and not (folder / "metrics.jsonl").exists()
+
+
+def test_output_folders_that_are_shared_are_not(place):
+    """Also when the folder is there already, with what a killed start has left in it, and when the run begins anew."""
+    for rest in [], [], ["--fresh"]:
+        results, folders = apart(place, "together", *rest, shared=True)
+        assert [r.code for r in results] == [0, 0], results
+        assert not list(folders[0].rglob(".seen-*"))
+        (folders[0] / "checkpoints" / ".seen-from-all-hosts-0").touch()
+    assert (folders[0] / "checkpoints.old-1").exists() and not (folders[0] / "checkpoints.old-2").exists()
+
+
+def test_data_that_differ_between_hosts(place):
+    """One path, other bytes: refused on both hosts before anything is trained. The same bytes under other names are the same data."""
+    folder, job = place
+    for host in "abc":
+        (folder / f"data-{host}").mkdir()
+    for i, path in enumerate(sorted((folder / "shards").glob("train-*.bin"))):
+        for host, name in ("a", path.name), ("b", f"part-{i:05}.bin"), ("c", path.name):
+            shutil.copy(path, folder / f"data-{host}" / name)
+    with open(folder / "data-c" / path.name, "r+b") as f:
+        f.seek(-2, os.SEEK_END)
+        f.write(b"x")
+    data = places.mount_point(folder, "data")
+    for other, code in ("c", 2), ("b", 0):
+        args = c10d(free_port(), 2, "--nproc_per_node=1", "train", job, "--output_dir", folder / f"hosts-{other}", "--set", f"data.train={data}/*.bin")
+        mount = f"mount --bind '{folder}'/data-$0 '{data}' && exec \"$@\""
+        results = finish(*[support.Job(["-m", "sh", "-c", mount, host, support.DTRUN, *args], executable="unshare") for host in ("a", other)])
+        assert [r.code for r in results] == [code, code], results
+        refused = r"data.train: \S+/data/\*\.bin holds other data on host \S+ \(rank 1\) than on host \S+ \(rank 0\); give all hosts the same files"
+        assert all((re.search(refused, r.err) is not None) == (code == 2) for r in results), results
+
+
+def alone(job, out, *rest, code=0, **more):
+    args = [support.program("train"), job, "--output_dir", out, *rest]
+    p = subprocess.run(list(map(str, args)), env=support.clean_env(), capture_output=True, text=True, timeout=support.DEADLINE_S, **more)
+    assert p.returncode == code, p.stderr
+    return p.stderr
+
+
+def test_pipes_in_the_place_of_files(place):
+    """Nobody writes to them; each is said, or made up for, at once. A job by a pipe of the shell is a job."""
+    folder, job = place
+    out, pipe = folder / "pipes", folder / "pipe.json"
+    os.mkfifo(pipe)
+    assert f"train: {pipe}: is a pipe, and nobody has written to it for 5 s; give a file" in alone(pipe, out, "--plan", code=2)
+    for key in "data.train", "data.val":
+        said = alone(job, out, "--plan", "--set", f"{key}={pipe}", code=2)
+        assert f"{pipe}: is not a regular file; give token shards" in said, said
+    os.symlink(next((folder / "shards").glob("train-*.bin")), folder / "part-0.bin")
+    os.mkfifo(folder / "part-1.bin")
+    assert "/part-1.bin: not a regular file" in alone(job, out, "--plan", "--set", f"data.train={folder}/part-?.bin", code=2)
+    with open(job) as f:
+        alone("/dev/stdin", out, input=f.read())
+    newest, before = steps_in(out)[:-3:-1]
+    names = ["course.json", "owner.json", "latest", f"{newest}/manifest.json"]
+    for name in names:
+        (out / "checkpoints" / name).unlink()
+        os.mkfifo(out / "checkpoints" / name)
+    code, text, err = training.dtckpt("list", out)
+    assert code == 1 and f"damaged: {out}/checkpoints/{newest}/manifest.json: is not a regular file" in text, text + err
+    assert training.dtckpt("verify", out)[0] == 1
+    said = alone(job, out)
+    assert f"/checkpoints/{before} (step" in said and f"done at step {STEPS}" in said, said
+    assert all((out / "checkpoints" / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/course.json", "checkpoints/owner.json", "checkpoints/owner.lock", "checkpoints.lock", "metrics.jsonl",
+                                  "events.jsonl", "job.json", "env.json", "logs"])
+def test_a_folder_in_the_place_of_a_file(place, name):
+    """One line before anything is started, and no restarts: another try would find the same. `logs` is the other way round."""
+    folder, job = place
+    out = folder / f"taken-{name.replace('/', '-')}"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).touch() if name == "logs" else (out / name).mkdir()
+    result = training.train(job, out, ranks=2)
+    assert result.code == 2 and result.err.startswith(f"train: {out}/{name}: is ") and "; remove it" in result.err and result.err.count("\n") == 1, result
+    assert f"train: {out}/{name}: is " in alone(job, out, code=2)
+    if name.startswith("checkpoints/") or name == "metrics.jsonl":
+        assert "done at step" in alone(job, out, "--fresh")
+
+
+def test_what_was_set_aside_is_not_called_complete(place):
+    """Its manifest and sizes are right and one byte is not: `list`, which reads no data, says that it has not looked; `verify` finds it."""
+    folder, job = place
+    out = folder / "aside"
+    alone(job, out)
+    newest = steps_in(out)[-1]
+    slices = next((out / "checkpoints" / newest).glob("slices-*"))
+    data = bytearray(slices.read_bytes())
+    data[-1] ^= 1
+    slices.write_bytes(data)
+    said = alone(job, out)
+    assert f"{newest}.old-1" in steps_in(out) and "; the one before is tried" in said, said
+    code, text, err = training.dtckpt("list", out)
+    states = {line.split()[0]: line for line in text.splitlines()}
+    assert code == 0 and states[f"{newest}.old-1"].endswith("  set aside, data not verified") and states[newest].endswith("  complete"), text + err
+    code, text, err = training.dtckpt("verify", out)
+    assert code == 0 and "damaged: " in err and f"{newest}.old-1: " in err, text + err
+
+
+def test_a_project_of_somebody_else_in_a_scratch_space():
+    """Its leader has made the folder and the group may write to it. Refused, unless that user is trusted; only root hears of chown."""
+    with support.as_nobody() as (folder, words):
+        scratch, project = os.path.join(folder, "scratch"), os.path.join(folder, "scratch", "project")
+        os.makedirs(project)
+        os.chown(project, 65533, 65534)
+        os.chmod(project, 0o2775)
+        os.chmod(scratch, 0o1777)
+        args = [*words, f"--log_dir={project}/mine/logs", "-r", "3", "/bin/echo", "written"]
+        refused = support.run(args, executable="setpriv")
+        taken = support.run(args, executable="setpriv", env={"DTRUN_TRUST_FOLDERS": "1"})
+        assert refused.code == 2 and refused.err == (
+            f"dtrun: --log_dir: {project}: belongs to user 65533, and anybody could have put it into {scratch}; choose another folder, "
+            "or set DTRUN_TRUST_FOLDERS=1 where this user is trusted\n"), refused
+        assert taken.code == 0, taken
+        assert any("written" in open(os.path.join(where, name)).read() for where, _, names in os.walk(project) for name in names if name == "stdout.log")

@@ -1,0 +1,227 @@
+/* covers: worker/run/schedule.c */
+/* Learning rates against Hugging Face's functions. */
+#include "base/file.h"
+#include "worker/run/schedule.h"
+#include "worker/run/trainer.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static double number(const cJSON *object, const char *key)
+{
+    return cJSON_GetObjectItemCaseSensitive(object, key)->valuedouble;
+}
+
+static const struct {
+    const char *golden, *ours;
+} names[] = {
+    {"hf.linear_with_warmup", "linear"},
+    {"hf.cosine_with_warmup", "cosine"},
+    {"hf.constant_with_warmup", "constant_with_warmup"},
+    {"hf.cosine_with_min_lr", "cosine"},
+};
+
+static int check_row(const cJSON *row)
+{
+    const char *name = cJSON_GetObjectItemCaseSensitive(row, "name")->valuestring, *ours = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ours = strcmp(names[i].golden, name) == 0 ? names[i].ours : ours;
+    }
+    if (!ours) {
+        return 0;
+    }
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(row, "args"), *lr;
+    struct schedule s = {.type = ours,
+                         .learning_rate = number(row, "base_lr"),
+                         .warmup_steps = (int64_t)number(args, "num_warmup_steps")};
+    if (cJSON_HasObjectItem(args, "num_training_steps")) {
+        s.total_steps = (int64_t)number(args, "num_training_steps");
+    }
+    if (cJSON_HasObjectItem(args, "min_lr_rate")) {
+        s.min_lr_ratio = number(args, "min_lr_rate");
+    }
+    struct dt_error err;
+    assert_int_equal(schedule_check(&s, &err), 0);
+    int64_t step = 0;
+    cJSON_ArrayForEach(lr, cJSON_GetObjectItemCaseSensitive(row, "lr"))
+    {
+        if (s.total_steps > 0 && step > s.total_steps) { /* cosine comes back up beyond the end */
+            break;
+        }
+        double got = schedule_rate(&s, step++);
+        if (fabs(got - lr->valuedouble) > 1e-9 * fabs(lr->valuedouble) + 1e-15) {
+            print_error("%s step %lld: %.12g, wanted %.12g\n", name, (long long)step - 1, got, lr->valuedouble);
+            fail();
+        }
+    }
+    return 1;
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read("tests/golden/numbers/schedules.json", 1 << 20, &text, &err), 0);
+    cJSON *root = cJSON_Parse(text.data);
+    assert_non_null(root);
+    const cJSON *row;
+    int count = 0;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(root, "rows"))
+    {
+        count += check_row(row);
+    }
+    assert_true(count >= 12);
+    cJSON_Delete(root);
+    dt_text_clear(&text);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    struct schedule s = {
+        .type = "linear", .learning_rate = 2, .min_lr_ratio = 0.25, .warmup_steps = 4, .total_steps = 12};
+    assert_float_equal(schedule_rate(&s, 0), 0, 0);
+    assert_float_equal(schedule_rate(&s, 2), 1, 1e-15);
+    assert_float_equal(schedule_rate(&s, 4), 2, 1e-15);
+    assert_float_equal(schedule_rate(&s, 8), 1.25, 1e-15);
+    assert_float_equal(schedule_rate(&s, 12), 0.5, 1e-15);
+    s.type = "constant";
+    assert_float_equal(schedule_rate(&s, 0), 2, 0);
+    s.type = "cosine"; /* what is done beyond the end, another split of the batch may leave there */
+    assert_float_equal(schedule_rate_at(&s, 13.5), 0.5, 1e-15);
+}
+
+static void test_unknown(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct schedule s = {.type = "cosin"};
+    assert_int_equal(schedule_check(&s, &err), -1);
+    assert_string_equal(err.text, "training.lr_scheduler_type: cosin: unknown schedule; did you mean cosine");
+}
+
+/* Steps from (epoch, position) to the end, epoch by epoch: what the closed form must give. */
+static int64_t steps_by_epoch(const struct trainer *t, int64_t per_micro, int64_t whole, int64_t part)
+{
+    int64_t k = t->micro_steps, steps = t->step;
+    for (int64_t e = t->epoch; e <= whole; e++) {
+        int64_t begin = e == t->epoch ? t->position : 0, end = e < whole ? t->train.sample_count : part;
+        int64_t micro = end > begin ? (end - begin) / per_micro : 0;
+        steps += t->job->training.partial_accumulation == PARTIAL_STEP ? (micro + k - 1) / k : micro / k;
+    }
+    return steps;
+}
+
+static void test_steps_of_epochs(void **state)
+{
+    (void)state;
+    static const double epochs[] = {0.25, 1, 2.5, 3, 7};
+    static const enum partial_accumulation partial[] = {PARTIAL_STEP, PARTIAL_DROP};
+    struct job job = {.training = {.max_steps = -1, .batch_size_per_gpu = 3}};
+    struct trainer t = {.job = &job, .size = 2, .micro_steps = 2, .train = {.sample_count = 100}};
+    for (size_t i = 0; i < sizeof epochs / sizeof epochs[0]; i++) {
+        for (size_t k = 0; k < 2; k++) {
+            for (int64_t at = 0; at <= 300; at += 7) {
+                int64_t whole = (int64_t)epochs[i];
+                job.training.num_epochs = epochs[i];
+                job.training.partial_accumulation = partial[k];
+                t.epoch = at / 100;
+                t.position = at % 100;
+                t.step = at / 12;
+                trainer_count(&t);
+                assert_int_equal(t.total_steps,
+                                 steps_by_epoch(&t, 6, whole, (int64_t)((epochs[i] - (double)whole) * 100)));
+            }
+        }
+    }
+    job.training.num_epochs = 1e6; /* the most a job may ask for, on the most data: no loop, no
+                                    * overflow */
+    t.train.sample_count = INT64_C(1) << 42;
+    t.epoch = t.position = t.step = 0;
+    for (size_t k = 0; k < 2; k++) {
+        job.training.partial_accumulation = partial[k];
+        trainer_count(&t);
+        assert_true(t.total_steps / 1000000 == ((INT64_C(1) << 42) / 6 + (k == 0)) / 2);
+    }
+}
+
+/* A run of 100 steps of 12 samples that goes on in other batches: steps that are left, whole
+ * ones; none once its samples are done. Another max_steps is of the steps as they are now. */
+static void test_steps_of_samples(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t samples, step, micro_batch, micro_steps, max_steps, left;
+    } cases[] = {{0, 0, 6, 2, 100, 100},     {600, 50, 12, 1, 100, 50}, {600, 50, 3, 2, 100, 100},
+                 {600, 50, 5, 1, 100, 120},  {600, 50, 7, 1, 100, 86},  {1199, 60, 99, 9, 100, 1},
+                 {1200, 99, 1, 1, 100, 0},   {5000, 20, 1, 1, 100, 0},  {600, 50, 3, 2, 110, 60},
+                 {1200, 150, 3, 2, 170, 20}, {600, 50, 3, 2, 50, 0},    {600, 50, 3, 2, 40, 0},
+                 {1000, 150, 3, 2, 120, 74}}; /* 20 more of the first batch: 120 lies behind, but
+                                               * 1200 samples do not */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job_training j = {.max_steps = 100};
+        const struct batch_split first = {6, 2}, now = {cases[i].micro_batch, cases[i].micro_steps};
+        struct horizon h = {.of.micro_batch = 0};
+        horizon_begin(&h, &j, &first, 0, 1000);
+        assert_int_equal(horizon_schedule(&h, &j).total_steps, 100);
+        h.samples = cases[i].samples;
+        j.max_steps = cases[i].max_steps;
+        horizon_begin(&h, &j, &now, cases[i].step, 1000);
+        assert_int_equal(horizon_left(&h, &j, &now, 0, 600), cases[i].left);
+        assert_int_equal(horizon_after(&h, &j, h.samples, &now, 0, 0, false),
+                         h.samples + now.micro_batch * now.micro_steps);
+    }
+    /* the most that a job may ask for */
+    const struct batch_split most = {INT64_C(65536) << 20, 65536};
+    struct job_training j = {.max_steps = INT64_C(1000000000000)};
+    struct horizon h = {.of.micro_batch = 0};
+    horizon_begin(&h, &j, &most, 0, INT64_C(1) << 42);
+    assert_true(horizon_left(&h, &j, &most, 0, 0) > 0);
+}
+
+/* In the middle of ten epochs of 927 samples whose last steps were short: half of the run is
+ * done by any rule for what an epoch leaves over. */
+static void test_another_rule_for_leftovers(void **state)
+{
+    (void)state;
+    static const enum partial_accumulation rules[] = {PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP};
+    const struct batch_split of = {8, 100};
+    for (int a = 0; a < 3; a++) {
+        for (int b = 0; b < 3; b++) {
+            struct job_training was = {.max_steps = -1, .num_epochs = 10, .partial_accumulation = rules[a]}, is = was;
+            is.partial_accumulation = rules[b];
+            struct horizon h = horizon_guess(&was, &of, 927, 0, 0, 0);
+            h.samples = -horizon_base(&h, &was, &of, 5, 0); /* what it is at the beginning of
+                                                             * epoch 5 */
+            int64_t end = horizon_schedule(&h, &is).total_steps * 800;
+            horizon_count_anew(&h, &was, &is, &of, 5, 0);
+            /* the end of a carried run is whole steps */
+            assert_in_range(h.samples * 2, end - 1600, end + 1600);
+            assert_false(horizon_is_done(&h, &is));
+            assert_int_equal(horizon_left(&h, &is, &of, 5, 0), horizon_epoch_steps(&is, 927, &of, 5, 0));
+            h.samples = horizon_schedule(&h, &was).total_steps * 800;
+            horizon_count_anew(&h, &was, &is, &of, 10, 0); /* what is done stays done */
+            assert_true(horizon_is_done(&h, &is));
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_another_rule_for_leftovers),
+                                       cmocka_unit_test(test_golden),
+                                       cmocka_unit_test(test_ends),
+                                       cmocka_unit_test(test_unknown),
+                                       cmocka_unit_test(test_steps_of_epochs),
+                                       cmocka_unit_test(test_steps_of_samples)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
