@@ -102,6 +102,12 @@ $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
 $(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+# dtrun and train with every sentence reworded (tests/reworded): they are to do the same.
+REWORDED := $(B)/tools/reworded/dtrun $(B)/tools/reworded/train
+TOOLS += $(REWORDED)
+$(REWORDED): $(B)/tools/reworded/%: $(B)/obj/cmd/%.o $(B)/obj/tests/reworded/error.o $(B)/obj/tests/reworded/cause.o $(B)/libdtrun.a
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(LDFLAGS) -rdynamic -Wl,--as-needed $^ $(LIBS) -o $@
 # A driver's library that says what a test wants; stories find it by LD_LIBRARY_PATH.
 $(B)/tools/nvml/libnvidia-ml.so.1: tests/softgpu/nvml.c base/gpu/gpu_visible.c base/gpu/gpu_visible.h base/gpu/nvml_abi.h Makefile
 	@mkdir -p $(@D)
