@@ -31,7 +31,8 @@ enum dt_status {
 enum dt_status dt_status_of(long number);
 
 /* Who is to blame for an error, as data: nothing is decided by a text, which is for people alone.
- * Ranks are those of the job. All zero: the failure is of whoever has the error, in its own words. */
+ * Ranks are those of the job. All zero: the failure is that of the rank that has the error, in its
+ * own words. */
 enum dt_fault {
     DT_FAULT_OWN,
     DT_FAULT_FAILED, /* `rank` failed, and all ranks end with its words */
@@ -74,7 +75,8 @@ struct dt_error {
 /* A number that the same texts share, and others hardly. */
 uint32_t dt_digest(const char *text);
 
-/* Sets status and text, and blames nobody (err may be null). Returns -1, so that callers can `return dt_fail(...)`. */
+/* Sets status and text, and blames nobody (err may be null). Returns -1, so that callers can
+ * `return dt_fail(...)`. */
 int dt_fail(struct dt_error *err, enum dt_status status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Same with a va_list. */
 int dt_fail_v(struct dt_error *err, enum dt_status status, const char *fmt, va_list args)

@@ -31,7 +31,7 @@ struct cause {
     int64_t step;       /* in which it ended; -1: before the first, or unknown */
     struct dt_blame blame;
     uint32_t digest;               /* dt_digest of what happened, whoever it happened to */
-    bool whole;                    /* the words say how it ended; else exit code or signal go before them */
+    bool whole;                    /* the words say how it ended; else code or signal go before */
     char words[CAUSE_WORDS_BYTES]; /* what happened; one line, or "" */
     char next[CAUSE_NEXT_BYTES];   /* what comes of it, "going on with 2 of 3 hosts"; or "" */
 };

@@ -25,9 +25,9 @@ struct report_failure {
     enum dt_status status; /* of a note from the page; else DT_OK */
     struct dt_blame blame; /* of the note */
     uint32_t digest;       /* of what happened, as struct cause has it */
-    char note[512];        /* cause in words when somebody knows better than the code: the page's note,
-                     * "out of memory ...", "no pulse for 60.0 s in all_reduce 17"; empty
-                     * otherwise */
+    /* cause in words when somebody knows better than the code: the page's note, "out of memory ...",
+     * "no pulse for 60.0 s in all_reduce 17"; empty otherwise */
+    char note[512];
     /* filled in by report_read_error_file */
     char *error_file;   /* path, or null: the worker wrote none (or one we could not use) */
     char *message;      /* or null */

@@ -122,7 +122,8 @@ void member_add_ghost(struct member *m, const struct member_peer *p);
 void member_forget_past_cause(struct member *m);
 /* False: a better one is known. A leader tells the others. */
 bool member_set_cause(struct member *m, int round, const struct cause *cause);
-/* The same for the round of now, and for what happened to a host: words, and what comes of it or "". */
+/* The same for the round of now, and for what happened to a host: words, and what comes of it or
+ * "". */
 bool member_set_host_cause(struct member *m, const char *words, const char *next);
 /* Says to people now what may be the cause of a round's end. set: that is the cause, and nobody
  * says it again. */
