@@ -1,4 +1,4 @@
-/* covers: worker/engine/optimizer.c worker/engine/clip.c */
+/* covers: worker/engine/optimizer.c worker/engine/step_sums.c */
 /* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"
