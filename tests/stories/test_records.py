@@ -1,4 +1,5 @@
 """The records of tests/records in short: the programs still do what was recorded.
+run: full
 run: nosan: the same programs as without sanitizers, many times slower
 """
 
