@@ -1,11 +1,13 @@
-/* The state of the agent's process as JSON, for `dtrun --status` (status.h). Reads the pages and
- * /proc; changes nothing. */
+/* Snapshots of the agent's process, for `dtrun --status` and the metrics endpoint (numbers.h).
+ * Reads the pages and /proc; changes nothing. */
 #include "base/clock.h"
 #include "base/gpu/nvml.h"
-#include "launcher/workers/process.h"
 #include "launcher/job/run_parts.h"
+#include "launcher/query/numbers.h"
+#include "launcher/workers/process.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,104 +18,96 @@ bool run_is_spare(const struct run *r)
     return r->nodes != NULL && r->agent.state == AGENT_JOINING && nodes_is_spare(r->nodes);
 }
 
-static void add_string(struct dt_text *out, const char *key, const char *value)
+/* While it waits for one, what is known of the last round says nothing any more. */
+static bool is_in_round(const struct run *r)
 {
-    if (value != NULL) {
-        dt_text_printf(out, ",\"%s\":", key);
-        dt_text_json(out, value, strlen(value));
-    }
+    return r->place.round > 0 && r->agent.state != AGENT_JOINING;
 }
 
-static void add_command(const struct options *o, struct dt_text *out)
-{
-    struct dt_text command;
-    dt_text_init(&command);
-    dt_text_puts(&command, o->program);
-    for (int i = 0; i < o->arg_count && command.size < COMMAND_BYTES; i++) {
-        dt_text_printf(&command, " %s", o->args[i]);
-    }
-    dt_text_puts(out, ",\"command\":");
-    dt_text_json(out, dt_text_str(&command), command.size < COMMAND_BYTES ? command.size : COMMAND_BYTES);
-    dt_text_clear(&command);
-}
+/* ---- snapshots ---- */
 
-static void add_known(struct dt_text *out, const char *name, double value)
+static struct job_numbers look_at_job(const struct run *r, double now_s)
 {
-    if (value >= 0) {
-        dt_text_printf(out, ",\"%s\":%.10g", name, value);
-    }
-}
-
-/* What the worker's look at its GPU found; nothing where there is none. */
-static void add_gpu(const struct dt_page_look *p, struct dt_text *out)
-{
-    char why[160];
-    if (p->gpu.memory_total_bytes <= 0) {
-        return;
-    }
-    dt_text_puts(out, ",\"gpu\":{\"bus\":");
-    dt_text_json(out, p->gpu.bus, strlen(p->gpu.bus));
-    add_known(out, "busy", p->gpu.busy);
-    add_known(out, "memory_bytes", p->gpu.memory_bytes);
-    add_known(out, "memory_total_bytes", p->gpu.memory_total_bytes);
-    add_known(out, "clock_mhz", p->gpu.clock_mhz);
-    add_known(out, "clock_max_mhz", p->gpu.clock_max_mhz);
-    add_known(out, "temperature", p->gpu.temperature);
-    add_known(out, "power_w", p->gpu.power_w);
-    add_string(out, "slowed_by", dt_nvml_throttle_text(p->gpu.throttle, false, why, sizeof why));
-    if (p->gpu.xid != 0) {
-        dt_text_printf(out, ",\"xid\":%d", p->gpu.xid);
-    }
-    dt_text_puts(out, "}");
+    const struct place *p = &r->place;
+    bool now = is_in_round(r);
+    struct job_numbers n = {.format = 1,
+                            .state = run_is_spare(r) ? "spare" : agent_state_name(r->agent.state),
+                            .round = p->round,
+                            .restarts = run_restarts_used(r, false),
+                            .max_restarts = r->o->max_restarts,
+                            .pid = (int)getpid(),
+                            .guard_pid = (int)getppid(),
+                            .up_s = now_s - r->begin_s,
+                            .run_id = r->o->run_id,
+                            .host = r->failures.host,
+                            .log_dir = logs_has_files(r->logs) ? logs_dir(r->logs) : NULL,
+                            .output_dir = r->output_dir,
+                            .hosts = p->group_world_size,
+                            .group_rank = p->group_rank,
+                            .world_size = p->world_size,
+                            .hosts_now = now ? p->group_world_size : 0,
+                            .group_rank_now = now ? p->group_rank : -1,
+                            .ranks_now = now ? p->world_size : 0,
+                            .min_hosts = r->o->nnodes_min,
+                            .max_hosts = r->o->nnodes_max,
+                            .local_world_size = r->o->nproc};
+    store_server_count(r->store, &n.store);
+    (void)process_look(getpid(), &n.agent);
+    n.agent_cpu_s = n.agent.user_s + n.agent.system_s;
+    return n;
 }
 
 /* What the worker itself says; a program that knows no page says nothing. */
-static void add_page(const struct dt_page *page, double now_s, struct dt_text *out)
+static void look_at_page(struct rank_numbers *n, const struct dt_page *page, double now_s)
 {
-    struct dt_page_look p;
-    dt_page_read(page, now_s, &p);
-    if (!p.known) {
+    struct dt_page_look *p = &n->page;
+    dt_page_read(page, now_s, p);
+    if (!p->known) {
         return;
     }
-    dt_text_printf(out,
-                   ",\"step\":%lld,\"micro_step\":%lld,\"saved_step\":%lld,\"phase\":\"%s\",\"pulse_s\":%.1f,\"in_"
-                   "collective\":%s,\"collective_count\":%lld",
-                   (long long)p.step, (long long)p.micro_step, (long long)p.saved_step, dt_phase_name(p.phase),
-                   p.pulse_age_s, p.in_collective ? "true" : "false", (long long)p.collective_count);
-    if (p.data_s + p.compute_s + p.communication_s > 0) {
-        dt_text_printf(out, ",\"data_s\":%.6f,\"compute_s\":%.6f,\"communication_s\":%.6f", p.data_s, p.compute_s,
-                       p.communication_s);
-    }
-    if (p.collective_name[0] != '\0') {
-        add_string(out, "collective", p.collective_name);
-        dt_text_printf(out, ",\"collective_s\":%.1f", p.collective_age_s);
-    }
-    add_gpu(&p, out);
+    n->phase = dt_phase_name(p->phase);
+    n->known |= RANK_PAGE | (p->learned_step >= 0 ? RANK_LEARNED : 0) |
+                (p->data_s + p->compute_s + p->communication_s > 0 ? RANK_PACE : 0) |
+                (p->collective_name[0] != '\0' ? RANK_COLLECTIVE : 0) | (p->gpu.memory_total_bytes > 0 ? RANK_GPU : 0);
+    (void)dt_nvml_throttle_text(p->gpu.throttle, false, n->slowed_by, sizeof n->slowed_by);
 }
 
-static void add_rank(const struct run *r, int i, double now_s, struct dt_text *out)
+static struct rank_numbers look_at_rank(const struct run *r, int i, double now_s)
 {
-    const struct worker *one = &r->workers.list[i];
-    dt_text_printf(out, "{\"rank\":%d", r->place.rank + i);
-    add_string(out, "host", r->failures.host);
-    dt_text_printf(out, ",\"local_rank\":%d,\"pid\":%d,\"running\":%s", r->o->local_first + i, (int)one->pid,
-                   one->running ? "true" : "false");
-    if (!one->running) {
-        dt_text_printf(out, ",\"exit_code\":%d}", workers_code(one->status));
-        return;
-    }
-    struct process_look look;
-    if (process_look(one->pid, &look)) {
-        dt_text_printf(out, ",\"state\":\"%c\",\"cpu_s\":%.2f,\"memory_bytes\":%.0f,\"threads\":%d", look.state,
-                       look.user_s + look.system_s, look.resident_bytes, look.thread_count);
-    }
-    dt_text_printf(out, ",\"up_s\":%.1f", now_s - one->start_s);
+    const struct worker *w = &r->workers.list[i];
     double output_s = logs_last_output_s(r->logs, i);
-    if (output_s > 0) {
-        dt_text_printf(out, ",\"output_s\":%.1f", now_s - output_s);
+    struct rank_numbers n = {.rank = r->place.rank + i,
+                             .local_rank = r->o->local_first + i,
+                             .pid = (int)w->pid,
+                             .exit_code = workers_code(w->status),
+                             .host = r->failures.host,
+                             .running = w->running,
+                             .up_s = now_s - w->start_s,
+                             .output_age_s = now_s - output_s};
+    n.known = (w->running ? RANK_RUNS : w->pid != 0 ? RANK_ENDED : 0) | (output_s > 0 ? RANK_OUTPUT : 0);
+    if (!w->running) {
+        return n;
     }
-    add_page(one->page, now_s, out);
-    dt_text_puts(out, "}");
+    if (process_look(w->pid, &n.process)) {
+        n.known |= RANK_PROCESS;
+        n.cpu_s = n.process.user_s + n.process.system_s;
+    }
+    look_at_page(&n, w->page, now_s);
+    return n;
+}
+
+/* ---- for `dtrun --status` ---- */
+
+static void add_command(const struct options *o, struct dt_text *out)
+{
+    dt_text_puts(out, o->program);
+    for (int i = 0; i < o->arg_count && out->size < COMMAND_BYTES; i++) {
+        dt_text_printf(out, " %s", o->args[i]);
+    }
+    if (out->size > COMMAND_BYTES) {
+        out->size = COMMAND_BYTES;
+        out->data[out->size] = '\0';
+    }
 }
 
 void run_status_rows(void *user, struct dt_text *out)
@@ -121,7 +115,8 @@ void run_status_rows(void *user, struct dt_text *out)
     const struct run *r = user;
     double now_s = dt_now_s();
     for (int i = 0; i < r->workers.count && r->place.round > 0; i++) {
-        add_rank(r, i, now_s, out);
+        struct rank_numbers n = look_at_rank(r, i, now_s);
+        numbers_rank_json(&n, out);
         dt_text_puts(out, "\n");
     }
 }
@@ -151,56 +146,90 @@ static void add_elements(const struct dt_text *lines, struct dt_text *out)
     }
 }
 
-/* Signals that ask for nothing here, as whoever started us had them ignored; nothing mostly. */
+/* Appends an array of the signals that ask for nothing here, because dtrun was started with them
+ * ignored; nothing where there are none, as mostly. */
 static void add_ignored(const struct options *o, struct dt_text *out)
 {
     static const int usual[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
-    int count = 0;
     sigset_t wishes;
     process_wishes(o->signals, &wishes);
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         if (sigismember(&wishes, usual[i]) == 0) {
-            dt_text_printf(out, "%s\"%s\"", count++ == 0 ? ",\"ignored_signals\":[" : ",", sigabbrev_np(usual[i]));
+            dt_text_printf(out, "%s\"%s\"", out->size == 0 ? "[" : ",", sigabbrev_np(usual[i]));
         }
     }
-    dt_text_puts(out, count > 0 ? "]" : "");
+    dt_text_puts(out, out->size > 0 ? "]" : "");
 }
 
 void run_status(void *user, struct dt_text *out)
 {
     const struct run *r = user;
-    const struct options *o = r->o;
-    const struct place *p = &r->place;
-    double now_s = dt_now_s();
-    bool spare = run_is_spare(r);
-    dt_text_printf(out,
-                   "{\"format\":1,\"state\":\"%s\",\"round\":%d,\"restarts\":%d,\"max_restarts\":%d,\"pid\":%d,\"guard_"
-                   "pid\":%d,\"up_s\":%.1f",
-                   spare ? "spare" : agent_state_name(r->agent.state), p->round, run_restarts_used(r, false),
-                   o->max_restarts, (int)getpid(), (int)getppid(), now_s - r->begin_s);
-    add_string(out, "run_id", o->run_id);
-    add_string(out, "host", r->failures.host);
-    add_command(o, out);
-    add_ignored(o, out);
-    add_string(out, "log_dir", logs_has_files(r->logs) ? logs_dir(r->logs) : NULL);
-    add_string(out, "output_dir", r->output_dir);
-    dt_text_printf(out, ",\"hosts\":%d,\"min_hosts\":%d,\"max_hosts\":%d,\"group_rank\":%d,\"world_size\":%d,",
-                   p->group_world_size, o->nnodes_min, o->nnodes_max, p->group_rank, p->world_size);
+    struct job_numbers n = look_at_job(r, dt_now_s());
+    struct dt_text command, ignored, rows;
+    dt_text_init(&command);
+    dt_text_init(&ignored);
+    dt_text_init(&rows);
+    add_command(r->o, &command);
+    add_ignored(r->o, &ignored);
+    n.command = dt_text_str(&command);
+    n.ignored_signals = ignored.size > 0 ? dt_text_str(&ignored) : NULL;
+    dt_text_puts(out, "{");
+    numbers_json(NUMBERS_JOB, &n, 0, out);
+    dt_text_puts(out, ",");
     if (r->nodes != NULL) {
         nodes_status(r->nodes, out);
     } else {
         dt_text_puts(out, "\"role\":\"alone\",\"members\":[]");
     }
-    struct dt_text rows;
-    dt_text_init(&rows);
     run_status_rows(user, &rows);
     if (r->nodes != NULL) {
         nodes_rows(r->nodes, &rows);
     }
     dt_text_puts(out, ",\"ranks\":[");
     add_elements(&rows, out);
-    dt_text_clear(&rows);
     dt_text_printf(out, "],\"store_port\":%d,\"store\":", store_server_port(r->store));
-    store_server_stats(r->store, out);
+    numbers_store_json(r->store, out);
     dt_text_puts(out, "}");
+    dt_text_clear(&command);
+    dt_text_clear(&ignored);
+    dt_text_clear(&rows);
+}
+
+/* ---- for the metrics endpoint ---- */
+
+static void add_labels(const struct run *r, struct dt_text *out)
+{
+    bool spare = run_is_spare(r);
+    exporter_head(out, "dtrun_info", "gauge", "The job and this host, as labels.");
+    dt_text_puts(out, "dtrun_info{version=\"" DT_VERSION "\",run_id=");
+    exporter_label(out, r->o->run_id);
+    dt_text_puts(out, ",host=");
+    exporter_label(out, r->failures.host);
+    dt_text_puts(out, ",role=");
+    exporter_label(out, r->o->role);
+    dt_text_puts(out, ",program="); /* without its arguments, which may hold secrets */
+    exporter_label(out, r->o->program);
+    dt_text_puts(out, "} 1\n");
+    exporter_head(out, "dtrun_state", "gauge", "1 for the state that the agent is in.");
+    for (int s = 0; s < AGENT_STATE_COUNT; s++) {
+        dt_text_printf(out, "dtrun_state{state=\"%s\"} %d\n", agent_state_name((enum agent_state)s),
+                       !spare && (int)r->agent.state == s);
+    }
+    dt_text_printf(out, "dtrun_state{state=\"spare\"} %d\n", spare);
+}
+
+void run_metrics(void *user, struct dt_text *out)
+{
+    const struct run *r = user;
+    double now_s = dt_now_s();
+    struct job_numbers job = look_at_job(r, now_s);
+    int count = is_in_round(r) ? r->workers.count : 0;
+    struct rank_numbers *ranks = dt_alloc((size_t)(count + 1) * sizeof *ranks);
+    for (int i = 0; i < count; i++) {
+        ranks[i] = look_at_rank(r, i, now_s);
+    }
+    add_labels(r, out);
+    numbers_job_metrics(&job, out);
+    numbers_rank_metrics(ranks, count, out);
+    free(ranks);
 }

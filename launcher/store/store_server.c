@@ -477,22 +477,19 @@ void store_server_count(const struct store_server *s, struct store_server_counts
     *out = (struct store_server_counts){.clients = s->fresh.count + s->active.count,
                                         .bytes = dt_store_table_bytes(s->table),
                                         .keys = dt_store_table_key_count(s->table),
-                                        .dropped = s->dropped};
+                                        .accepted = s->accepted,
+                                        .dropped = s->dropped,
+                                        .taken = s->taken,
+                                        .rounds = s->rounds};
     for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
         out->requests += s->requests[i];
     }
 }
 
-void store_server_stats(const struct store_server *s, struct dt_text *out)
+void store_server_details(const struct store_server *s, struct dt_text *out)
 {
-    struct store_server_counts count;
-    store_server_count(s, &count);
-    dt_text_printf(out,
-                   "{\"clients\":%zu,\"accepted\":%llu,\"dropped\":%llu,\"taken\":%llu,\"rounds\":%llu,\"keys\":%lld,"
-                   "\"bytes\":%zu,\"requests\":{",
-                   count.clients, (unsigned long long)s->accepted, (unsigned long long)s->dropped,
-                   (unsigned long long)s->taken, (unsigned long long)s->rounds, (long long)count.keys, count.bytes);
     const char *comma = "";
+    dt_text_puts(out, "\"requests\":{");
     for (int i = 0; i < DT_WIRE_QUERY_COUNT; i++) {
         if (s->requests[i] > 0) {
             dt_text_printf(out, "%s\"%s\":%llu", comma, dt_wire_query_name((enum dt_wire_query)i),
@@ -502,5 +499,5 @@ void store_server_stats(const struct store_server *s, struct dt_text *out)
     }
     dt_text_puts(out, "},\"waits\":[");
     store_waits_show(s->table, (double)uv_now(s->loop) * 1e-3, waiter_name, out);
-    dt_text_puts(out, "]}");
+    dt_text_puts(out, "]");
 }

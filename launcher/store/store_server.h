@@ -67,11 +67,13 @@ void store_server_on_ping(struct store_server *s, void (*ping)(void *user, int p
 struct store_server_counts {
     size_t clients, bytes; /* of keys and values */
     int64_t keys;
-    uint64_t requests, dropped;
+    uint64_t requests, accepted, dropped;
+    uint64_t taken;  /* connections that speak something else and were handed over */
+    uint64_t rounds; /* how often store_server_reset began a new one */
 };
 void store_server_count(const struct store_server *s, struct store_server_counts *out);
-/* One JSON object: clients, accepted, dropped, requests by name, keys, bytes, and waits by key:
- * how many, the oldest's peer, missing keys and age. */
-void store_server_stats(const struct store_server *s, struct dt_text *out);
+/* Appends two members of a JSON object: requests by name, and waits by key: how many, the
+ * oldest's peer, missing keys and age. */
+void store_server_details(const struct store_server *s, struct dt_text *out);
 
 #endif

@@ -2,6 +2,7 @@
  * prints its statistics. A line "reset" on stdin begins a new round, a line "stats" prints the
  * statistics. */
 #include "base/log.h"
+#include "launcher/query/numbers.h"
 #include "launcher/store/store_server.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ static void print_stats(void)
 {
     struct dt_text t;
     dt_text_init(&t);
-    store_server_stats(server, &t);
+    numbers_store_json(server, &t);
     printf("%s\n", dt_text_str(&t));
     (void)fflush(stdout);
     dt_text_clear(&t);

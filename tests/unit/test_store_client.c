@@ -6,6 +6,7 @@
 #include "collectives/net.h"
 #include "collectives/store.h"
 #include "collectives/wire.h"
+#include "launcher/query/numbers.h"
 #include "launcher/store/store_server.h"
 
 #include <errno.h>
@@ -69,7 +70,7 @@ static void on_wake(uv_async_t *async)
         break;
     case COMMAND_STATS:
         dt_text_reset(&h->stats);
-        store_server_stats(h->server, &h->stats);
+        numbers_store_json(h->server, &h->stats);
         break;
     case COMMAND_CLOSE:
         store_server_close(h->server, on_closed, h);
