@@ -143,7 +143,7 @@ static int begin(struct options *o)
     if (!check_proc(o)) {
         return DT_EXIT_USAGE;
     }
-    if (guard_open(o->signals, &err) != 0) {
+    if (guard_open(o->signals, leash_sign, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         return DT_EXIT_TEMPORARY;
     }

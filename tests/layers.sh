@@ -15,9 +15,6 @@ for i, room in enumerate(WORKER):
     ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["collectives", "kernels", "base"]
 EXCEPTIONS = {  # file or folder: headers
     "collectives/": ["kernels/device.h", "kernels/kernels.h"],
-    "launcher/options/options_values.c": ["launcher/rounds/coordinator.h"],
-    "launcher/workers/guard.c": ["launcher/ssh/leash.h"],
-    "launcher/workers/leftovers.c": ["launcher/query/status.h"],
     "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],
     "worker/data/tensors.c": ["worker/checkpoints/safetensors.h"],
     "worker/engine/clip.h": ["worker/run/pace.h"],

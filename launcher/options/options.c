@@ -89,23 +89,15 @@ static int flag_on(const struct given *g, enum option row, bool *on, struct dt_e
     return 0;
 }
 
-/* Parsers of all rows, in their order: given values, else defaults. The one place that refuses
- * what is not there yet. */
+/* Parsers of all rows, in their order: given values, else defaults. */
 static int read_values(struct options *o, struct given *g, struct dt_error *err)
 {
     for (int i = 0; i < OPTION_COUNT; i++) {
         const struct option_row *row = &option_rows[i];
         const char *value = g->value[i];
-        bool off = false; /* a flag that its variable switches off */
-        if (value != NULL && row->arity == OPTION_FLAG) {
-            bool on = false;
-            if (flag_on(g, (enum option)i, &on, err) != 0) {
-                return -1;
-            }
-            off = !on;
-        }
-        if (value != NULL && row->not_yet != NULL && !off) {
-            return dt_fail(err, DT_INVALID, "%s: %s", g->spelled[i], row->not_yet);
+        bool on;
+        if (value != NULL && row->arity == OPTION_FLAG && flag_on(g, (enum option)i, &on, err) != 0) {
+            return -1;
         }
         value = value != NULL ? value : row->fallback;
         if (value != NULL && row->parse != NULL && row->parse(o, row, value, err) != 0) {

@@ -15,6 +15,7 @@
 
 #define OPTIONS_MAX_LOCAL 4096  /* workers of one node */
 #define OPTIONS_MAX_NODES 10240 /* as many as a coordinator takes */
+#define OPTIONS_ROLE_BYTES 64   /* with its NUL; as much as a coordinator keeps */
 #define OPTIONS_MAX_CODES 64
 
 /* All options, by their names: a row of options_table.c for each. */

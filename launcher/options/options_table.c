@@ -14,73 +14,73 @@
 #define ROW(id, ...) [OPTION_##id] = {#id, __VA_ARGS__}
 const struct option_row option_rows[OPTION_COUNT] = {
     /* how many */
-    ROW(nproc_per_node, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, NULL, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL),
-    ROW(nnodes, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, NULL, option_parse_nnodes, 0, 0, 0),
-    ROW(node_rank, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host; with c10d and etcd-v3 where it would like to stand in its first round", false, NULL, option_parse_int, AT(node_rank), 0, 65535),
-    ROW(role, 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, NULL, option_parse_role, 0, 0, 0),
-    ROW(standalone, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, NULL, option_parse_flag, AT(standalone), 0, 0),
+    ROW(nproc_per_node, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL),
+    ROW(nnodes, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, option_parse_nnodes, 0, 0, 0),
+    ROW(node_rank, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host; with c10d and etcd-v3 where it would like to stand in its first round", false, option_parse_int, AT(node_rank), 0, 65535),
+    ROW(role, 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, option_parse_role, 0, 0, 0),
+    ROW(standalone, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "one host, any free port, a run id of its own", true, option_parse_flag, AT(standalone), 0, 0),
     /* what */
-    ROW(module, 'm', OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python module (python3 -u -m)", true, NULL, NULL, 0, 0, 0),
-    ROW(no_python, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "run PROGRAM as it is, also when it ends in .py", false, NULL, NULL, 0, 0, 0),
-    ROW(run_path, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python script, run by runpy.run_path in a Python of its own per worker", false, NULL, NULL, 0, 0, 0),
-    ROW(start_method, 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "no effect: workers are always programs of their own, never forks of a Python launcher", false, NULL, option_parse_ignored, 0, 0, 0),
-    ROW(dry_run, 0, OPTION_FLAG, OPTION_OURS, NULL, NULL, NULL, "print what would be started and where values came from", true, NULL, NULL, 0, 0, 0),
+    ROW(module, 'm', OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python module (python3 -u -m)", true, NULL, 0, 0, 0),
+    ROW(no_python, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "run PROGRAM as it is, also when it ends in .py", false, NULL, 0, 0, 0),
+    ROW(run_path, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "PROGRAM is a Python script, run by runpy.run_path in a Python of its own per worker", false, NULL, 0, 0, 0),
+    ROW(start_method, 0, OPTION_VALUE, OPTION_TORCH, NULL, "spawn", "spawn|fork|forkserver", "no effect: workers are always programs of their own, never forks of a Python launcher", false, option_parse_ignored, 0, 0, 0),
+    ROW(dry_run, 0, OPTION_FLAG, OPTION_OURS, NULL, NULL, NULL, "print what would be started and where values came from", true, NULL, 0, 0, 0),
     /* restarts and ends */
-    ROW(max_restarts, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "restarts after failed workers (3 for train)", true, NULL, option_parse_int, AT(max_restarts), 0, 1000000),
-    ROW(monitor_interval, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "no effect: the kernel tells of a worker's end at once, nothing is polled", false, NULL, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400),
-    ROW(shutdown_timeout, 0, OPTION_VALUE, OPTION_TORCH, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30", "SECONDS", "grace between TERM and KILL", true, NULL, option_parse_seconds, AT(shutdown_timeout_s), 0, 86400),
-    ROW(exit_barrier, 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "ranks of train that wait so long for one that has ended are stopped; of other programs: said", false, NULL, option_parse_seconds, AT(exit_barrier_s), 1e-3, 864000),
-    ROW(hang_timeout, 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker that writes nothing and computes nothing for so long hangs; 0: off", false, NULL, option_parse_seconds, AT(hang_timeout_s), 0, 864000),
-    ROW(exit_code, 0, OPTION_VALUE, OPTION_OURS, NULL, "launcher", "launcher|worker", "what a failed job ends with: 1, or the worker's code", false, NULL, option_parse_second_word, AT(exit_code_worker), 0, 0),
-    ROW(permanent_exit_codes, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, NULL, option_parse_codes, 0, 0, 0),
-    ROW(requeue_exit_code, 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, NULL, option_parse_int, AT(requeue_exit_code), 1, 255),
-    ROW(requeue, 0, OPTION_VALUE, OPTION_OURS, NULL, "auto", "auto|on|off", "after a saved stop, ask SLURM or LSF to run the job again; auto: a batch job warned by USR1 or USR2", false, NULL, option_parse_word, AT(requeue), 0, 0),
-    ROW(signals_to_handle, 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers, also those ignored when dtrun was started", false, NULL, option_parse_signals, 0, 0, 0),
-    ROW(time_scale, 0, OPTION_VALUE, OPTION_OURS, NULL, "1", "F", "divides all time bounds (for tests)", false, NULL, option_parse_number, AT(time_scale), 1e-3, 1e6),
+    ROW(max_restarts, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "restarts after failed workers (3 for train)", true, option_parse_int, AT(max_restarts), 0, 1000000),
+    ROW(monitor_interval, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0.1", "SECONDS", "no effect: the kernel tells of a worker's end at once, nothing is polled", false, option_parse_seconds, AT(monitor_interval_s), 1e-6, 86400),
+    ROW(shutdown_timeout, 0, OPTION_VALUE, OPTION_TORCH, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30", "SECONDS", "grace between TERM and KILL", true, option_parse_seconds, AT(shutdown_timeout_s), 0, 86400),
+    ROW(exit_barrier, 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "ranks of train that wait so long for one that has ended are stopped; of other programs: said", false, option_parse_seconds, AT(exit_barrier_s), 1e-3, 864000),
+    ROW(hang_timeout, 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "SECONDS", "a worker that writes nothing and computes nothing for so long hangs; 0: off", false, option_parse_seconds, AT(hang_timeout_s), 0, 864000),
+    ROW(exit_code, 0, OPTION_VALUE, OPTION_OURS, NULL, "launcher", "launcher|worker", "what a failed job ends with: 1, or the worker's code", false, option_parse_second_word, AT(exit_code_worker), 0, 0),
+    ROW(permanent_exit_codes, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "codes of workers after which no restart helps", false, option_parse_codes, 0, 0, 0),
+    ROW(requeue_exit_code, 0, OPTION_VALUE, OPTION_OURS, NULL, "75", "N", "code for: stopped on request, state saved", false, option_parse_int, AT(requeue_exit_code), 1, 255),
+    ROW(requeue, 0, OPTION_VALUE, OPTION_OURS, NULL, "auto", "auto|on|off", "after a saved stop, ask SLURM or LSF to run the job again; auto: a batch job warned by USR1 or USR2", false, option_parse_word, AT(requeue), 0, 0),
+    ROW(signals_to_handle, 0, OPTION_VALUE, OPTION_TORCH, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "NAMES", "signals that are passed on to the workers, also those ignored when dtrun was started", false, option_parse_signals, 0, 0, 0),
+    ROW(time_scale, 0, OPTION_VALUE, OPTION_OURS, NULL, "1", "F", "divides all time bounds (for tests)", false, option_parse_number, AT(time_scale), 1e-3, 1e6),
     /* output */
-    ROW(redirects, 'r', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files: 1 stdout, 2 stderr, 3 both, 0:1,1:3", true, NULL, option_parse_mask, AT(redirects), 0, 0),
-    ROW(tee, 't', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files and to the console, with prefixes", true, NULL, option_parse_mask, AT(tee), 0, 0),
-    ROW(log_dir, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "DIR", "where log files go (a folder in the temporary one)", true, NULL, option_parse_text, AT(log_dir), 0, 0),
-    ROW(local_ranks_filter, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "LIST", "show only these local ranks on the console", true, NULL, option_parse_filter, 0, 0, 0),
-    ROW(ranks_filter, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "show only these ranks of the whole job on the console, whatever host they are on", false, NULL, option_parse_ranks, 0, 0, 0),
-    ROW(log_line_prefix_template, 0, OPTION_VALUE, OPTION_TORCH, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", NULL, "TEXT", "prefix of teed lines: ${role_name} ${local_rank} ${rank} ${hostname} ${group_rank} ${world_size}", false, NULL, option_parse_text, AT(prefix_template), 0, 0),
-    ROW(duplicate_stdout_filters, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "teed lines with one of these strings also go to filtered_stdout.log", false, NULL, option_parse_list, AT(stdout_filters), 0, 0),
-    ROW(duplicate_stderr_filters, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, NULL, option_parse_list, AT(stderr_filters), 0, 0),
-    ROW(event_log_handler, 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "null|console|dynamic_rendezvous", "console: torchrun's events on stderr as JSON; ours are in events.jsonl always", false, NULL, option_parse_second_word, AT(torch_events), 0, 0),
-    ROW(logs_specs, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, NULL, option_parse_ignored, 0, 0, 0),
-    ROW(stdin, 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none; with --hostfile nobody", false, NULL, option_parse_stdin, 0, 0, 0),
+    ROW(redirects, 'r', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files: 1 stdout, 2 stderr, 3 both, 0:1,1:3", true, option_parse_mask, AT(redirects), 0, 0),
+    ROW(tee, 't', OPTION_VALUE, OPTION_TORCH, NULL, "0", "MASK", "streams to files and to the console, with prefixes", true, option_parse_mask, AT(tee), 0, 0),
+    ROW(log_dir, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "DIR", "where log files go (a folder in the temporary one)", true, option_parse_text, AT(log_dir), 0, 0),
+    ROW(local_ranks_filter, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "LIST", "show only these local ranks on the console", true, option_parse_filter, 0, 0, 0),
+    ROW(ranks_filter, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "LIST", "show only these ranks of the whole job on the console, whatever host they are on", false, option_parse_ranks, 0, 0, 0),
+    ROW(log_line_prefix_template, 0, OPTION_VALUE, OPTION_TORCH, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", NULL, "TEXT", "prefix of teed lines: ${role_name} ${local_rank} ${rank} ${hostname} ${group_rank} ${world_size}", false, option_parse_text, AT(prefix_template), 0, 0),
+    ROW(duplicate_stdout_filters, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "teed lines with one of these strings also go to filtered_stdout.log", false, option_parse_list, AT(stdout_filters), 0, 0),
+    ROW(duplicate_stderr_filters, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "LIST", "the same for stderr", false, option_parse_list, AT(stderr_filters), 0, 0),
+    ROW(event_log_handler, 0, OPTION_VALUE, OPTION_TORCH, NULL, "null", "null|console|dynamic_rendezvous", "console: torchrun's events on stderr as JSON; ours are in events.jsonl always", false, option_parse_second_word, AT(torch_events), 0, 0),
+    ROW(logs_specs, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, "default", "NAME", "Python plug-ins cannot exist here; only: default", false, option_parse_ignored, 0, 0, 0),
+    ROW(stdin, 0, OPTION_VALUE, OPTION_OURS, NULL, "0", "RANK|all|none", "who reads the launcher's standard input: this rank of the job (for the others it is empty), all, or none; with --hostfile nobody", false, option_parse_stdin, 0, 0, 0),
     /* rendezvous */
-    ROW(rdzv_backend, 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d|etcd-v3", "how hosts meet: by node rank, as they come, or at an etcd; alike on one host", false, NULL, option_parse_text, AT(rdzv_backend), 0, 0),
-    ROW(rdzv_endpoint, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet (etcd: several, with commas); with static also MASTER_ADDR, MASTER_PORT", false, NULL, option_parse_text, AT(rdzv_endpoint), 0, 0),
-    ROW(rdzv_id, 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run: letters, digits and . _ -", false, NULL, option_parse_run_id, 0, 0, 0),
-    ROW(master_addr, 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, NULL, option_parse_text, AT(master_addr), 0, 0),
-    ROW(master_port, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "PORT", "port of the store (static); 0: any free one", true, NULL, option_parse_int, AT(master_port), 0, 65535),
-    ROW(local_addr, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, NULL, option_parse_text, AT(local_addr), 0, 0),
-    ROW(port_range, 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the ports that are opened, but for one that is given (that of the endpoint, --master_port)", false, NULL, option_parse_ports, 0, 0, 0),
-    ROW(join_timeout, 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, NULL, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000),
-    ROW(last_call, 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there; before a first round of fewer than MAX at least 0.4 of --dead_after", false, NULL, option_parse_seconds, AT(last_call_s), 0, 864000),
-    ROW(dead_after, 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, NULL, option_parse_seconds, AT(dead_after_s), 1e-3, 864000),
-    ROW(rdzv_conf, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host, keep_alive_interval and keep_alive_max_attempt (their product is dead_after), timeout (static: join_timeout); for etcd: protocol, cacert, cert, key, user_file, etcd_prefix; other keys are accepted", false, NULL, option_parse_conf, AT(rdzv_conf), 0, 0),
-    ROW(key_file, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, NULL, option_parse_text, AT(key_file), 0, 0),
-    ROW(store_users, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "USER,...", "users whose processes on this host may use the store, besides yours and root: of workers that run as another user", false, NULL, option_parse_users, 0, 0, 0),
-    ROW(hostfile, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "start the agents on these hosts over ssh, lines: host slots=N; --nnodes=N takes the first N", false, NULL, option_parse_text, AT(hostfile), 0, 0),
-    ROW(include, 'i', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "only these hosts of --hostfile and, where slots are named, only those, as CUDA_VISIBLE_DEVICES", false, NULL, option_parse_text, AT(include), 0, 0),
-    ROW(exclude, 'e', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "all hosts and slots of --hostfile but these", false, NULL, option_parse_text, AT(exclude), 0, 0),
-    ROW(ssh, 0, OPTION_VALUE, OPTION_OURS, NULL, "ssh -o BatchMode=yes -o ServerAliveInterval=5", "COMMAND", "what reaches a host of --hostfile: COMMAND HOST LINE", false, NULL, option_parse_text, AT(ssh), 0, 0),
-    ROW(leash, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, NULL, option_parse_flag, AT(leashed), 0, 0),
-    ROW(export, 'x', OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME[=VALUE],...", "variables for the workers, of all hosts with --hostfile, beside those that go there anyway (NCCL_*, TORCH_*, OMP_*, ...); may be given again", false, NULL, option_parse_export, 0, 0, 0),
-    ROW(status, 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, NULL, 0, 0, 0),
-    ROW(json, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, NULL, option_parse_flag, AT(json), 0, 0),
-    ROW(metrics_endpoint, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "[HOST:]PORT", "this host's part of the job for Prometheus, at http://HOST:PORT/metrics; HOST: 127.0.0.1, 0.0.0.0 for everybody; port 0: a free one, which is said", false, NULL, option_parse_metrics, 0, 0, 0),
-    ROW(serve_store, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:PORT]", "run the worker store alone until INT or TERM, at another than a loopback address for everybody; no port, or 0: a free one, of --port_range", false, NULL, option_parse_text, AT(serve_store), 0, 0),
+    ROW(rdzv_backend, 0, OPTION_VALUE, OPTION_TORCH, NULL, "static", "static|c10d|etcd-v3", "how hosts meet: by node rank, as they come, or at an etcd; alike on one host", false, option_parse_text, AT(rdzv_backend), 0, 0),
+    ROW(rdzv_endpoint, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "HOST[:PORT]", "where hosts meet (etcd: several, with commas); with static also MASTER_ADDR, MASTER_PORT", false, option_parse_text, AT(rdzv_endpoint), 0, 0),
+    ROW(rdzv_id, 0, OPTION_VALUE, OPTION_TORCH, NULL, "none", "ID", "name of the run: letters, digits and . _ -", false, option_parse_run_id, 0, 0, 0),
+    ROW(master_addr, 0, OPTION_VALUE, OPTION_TORCH, NULL, "127.0.0.1", "HOST", "address of the store (static, with --master_port)", false, option_parse_text, AT(master_addr), 0, 0),
+    ROW(master_port, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "PORT", "port of the store (static); 0: any free one", true, option_parse_int, AT(master_port), 0, 65535),
+    ROW(local_addr, 0, OPTION_VALUE, OPTION_TORCH, NULL, NULL, "HOST", "address by which other hosts reach this one", false, option_parse_text, AT(local_addr), 0, 0),
+    ROW(port_range, 0, OPTION_VALUE, OPTION_OURS, NULL, "any", "LO-HI", "bounds the ports that are opened, but for one that is given (that of the endpoint, --master_port)", false, option_parse_ports, 0, 0, 0),
+    ROW(join_timeout, 0, OPTION_VALUE, OPTION_OURS, NULL, "600", "SECONDS", "how long hosts may take to meet", false, option_parse_seconds, AT(join_timeout_s), 1e-3, 864000),
+    ROW(last_call, 0, OPTION_VALUE, OPTION_OURS, NULL, "30", "SECONDS", "wait for more hosts after the minimum is there; before a first round of fewer than MAX at least 0.4 of --dead_after", false, option_parse_seconds, AT(last_call_s), 0, 864000),
+    ROW(dead_after, 0, OPTION_VALUE, OPTION_OURS, NULL, "15", "SECONDS", "a host that is silent for so long is lost", false, option_parse_seconds, AT(dead_after_s), 1e-3, 864000),
+    ROW(rdzv_conf, 0, OPTION_VALUE, OPTION_TORCH, NULL, "", "K=V,...", "join_timeout, last_call_timeout, is_host, keep_alive_interval and keep_alive_max_attempt (their product is dead_after), timeout (static: join_timeout); for etcd: protocol, cacert, cert, key, user_file, etcd_prefix; other keys are accepted", false, option_parse_conf, AT(rdzv_conf), 0, 0),
+    ROW(key_file, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "key that the hosts of one job prove to each other", false, option_parse_text, AT(key_file), 0, 0),
+    ROW(store_users, 0, OPTION_VALUE, OPTION_OURS, NULL, "", "USER,...", "users whose processes on this host may use the store, besides yours and root: of workers that run as another user", false, option_parse_users, 0, 0, 0),
+    ROW(hostfile, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "start the agents on these hosts over ssh, lines: host slots=N; --nnodes=N takes the first N", false, option_parse_text, AT(hostfile), 0, 0),
+    ROW(include, 'i', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "only these hosts of --hostfile and, where slots are named, only those, as CUDA_VISIBLE_DEVICES", false, option_parse_text, AT(include), 0, 0),
+    ROW(exclude, 'e', OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:SLOT,...]@...", "all hosts and slots of --hostfile but these", false, option_parse_text, AT(exclude), 0, 0),
+    ROW(ssh, 0, OPTION_VALUE, OPTION_OURS, NULL, "ssh -o BatchMode=yes -o ServerAliveInterval=5", "COMMAND", "what reaches a host of --hostfile: COMMAND HOST LINE", false, option_parse_text, AT(ssh), 0, 0),
+    ROW(leash, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, NULL, false, option_parse_flag, AT(leashed), 0, 0),
+    ROW(export, 'x', OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME[=VALUE],...", "variables for the workers, of all hosts with --hostfile, beside those that go there anyway (NCCL_*, TORCH_*, OMP_*, ...); may be given again", false, option_parse_export, 0, 0, 0),
+    ROW(status, 0, OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "RUN_ID", "what your jobs on this host are doing", true, NULL, 0, 0, 0),
+    ROW(json, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "with --status: one JSON object per job", false, option_parse_flag, AT(json), 0, 0),
+    ROW(metrics_endpoint, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "[HOST:]PORT", "this host's part of the job for Prometheus, at http://HOST:PORT/metrics; HOST: 127.0.0.1, 0.0.0.0 for everybody; port 0: a free one, which is said", false, option_parse_metrics, 0, 0, 0),
+    ROW(serve_store, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "HOST[:PORT]", "run the worker store alone until INT or TERM, at another than a loopback address for everybody; no port, or 0: a free one, of --port_range", false, option_parse_text, AT(serve_store), 0, 0),
     /* devices and surroundings */
-    ROW(virtual_local_rank, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, NULL, option_parse_flag, AT(virtual_local_rank), 0, 0),
-    ROW(numa_binding, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind each worker to CPUs near the GPU of its local rank; without GPUs, evenly over the NUMA nodes", false, NULL, option_parse_word, AT(numa_binding), 0, 0),
-    ROW(cluster, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME", "take this scheduler's variables instead of detecting one", false, NULL, option_parse_text, AT(cluster), 0, 0),
+    ROW(virtual_local_rank, 0, OPTION_FLAG, OPTION_TORCH, NULL, NULL, NULL, "each worker sees one GPU, as device 0, and LOCAL_RANK=0", false, option_parse_flag, AT(virtual_local_rank), 0, 0),
+    ROW(numa_binding, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "node|socket|exclusive|core-complex", "bind each worker to CPUs near the GPU of its local rank; without GPUs, evenly over the NUMA nodes", false, option_parse_word, AT(numa_binding), 0, 0),
+    ROW(cluster, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "NAME", "take this scheduler's variables instead of detecting one", false, option_parse_text, AT(cluster), 0, 0),
     /* about dtrun */
-    ROW(print_completion, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "bash|zsh|tcsh", "print a completion script", false, NULL, option_parse_word, AT(completion), 0, 0),
-    ROW(help, 'h', OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "all", "this screen; --help=all shows every option", true, NULL, NULL, 0, 0, 0),
-    ROW(version, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "version of dtrun", true, NULL, NULL, 0, 0, 0),
+    ROW(print_completion, 0, OPTION_VALUE, OPTION_TORCH_ONLY, NULL, NULL, "bash|zsh|tcsh", "print a completion script", false, option_parse_word, AT(completion), 0, 0),
+    ROW(help, 'h', OPTION_MAYBE, OPTION_TORCH_ONLY, NULL, NULL, "all", "this screen; --help=all shows every option", true, NULL, 0, 0, 0),
+    ROW(version, 0, OPTION_FLAG, OPTION_TORCH_ONLY, NULL, NULL, NULL, "version of dtrun", true, NULL, 0, 0, 0),
 };
 /* clang-format on */
 
@@ -138,9 +138,7 @@ static void help_row(struct dt_text *out, const struct option_row *row, bool all
     dt_text_init(&text);
     dt_text_puts(&text, row->help);
     char variable[64];
-    if (all && row->not_yet != NULL) {
-        dt_text_puts(&text, " [not there yet]");
-    } else if (all && row->fallback != NULL && row->fallback[0] != '\0') {
+    if (all && row->fallback != NULL && row->fallback[0] != '\0') {
         dt_text_printf(&text, " [%s]", row->fallback);
     }
     if (all && option_variable(row, variable, sizeof variable)) {
@@ -177,7 +175,7 @@ void options_completion(struct dt_text *out, const char *shell)
     struct dt_text names;
     dt_text_init(&names);
     for (int i = 0; i < OPTION_COUNT; i++) {
-        if (option_rows[i].not_yet == NULL && option_rows[i].help != NULL) {
+        if (option_rows[i].help != NULL) {
             dt_text_printf(&names, "%s--%s%s", names.size > 0 ? " " : "", option_rows[i].name,
                            option_rows[i].arity == OPTION_VALUE ? "=" : "");
         }

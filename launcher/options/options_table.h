@@ -22,7 +22,6 @@ struct option_row {
     const char *shown;          /* placeholder of the value in the help */
     const char *help;           /* null: not for people */
     bool common;                /* on the first screen of the help */
-    const char *not_yet;        /* refused with this reason when given; null: works */
     /* Fills in o; on failure err says "VALUE: must be ...". */
     int (*parse)(struct options *o, const struct option_row *row, const char *text, struct dt_error *err);
     size_t offset; /* of the member, for the general parsers */

@@ -3,8 +3,6 @@
  * Also what `gpu`, `cpu` and `auto` mean on this machine. */
 #include "launcher/options/options_table.h"
 
-#include "launcher/rounds/coordinator.h"
-
 #include "base/cgroup.h"
 #include "base/file.h"
 #include "base/gpu/gpu_visible.h"
@@ -335,9 +333,9 @@ int option_parse_ranks(struct options *o, const struct option_row *row, const ch
 int option_parse_role(struct options *o, const struct option_row *row, const char *text, struct dt_error *err)
 {
     size_t n = strlen(text);
-    if (n >= COORDINATOR_ROLE_BYTES || !dt_text_is_harmless(text, n, false)) {
+    if (n >= OPTIONS_ROLE_BYTES || !dt_text_is_harmless(text, n, false)) {
         return must_be(err, text, "at most %d bytes of UTF-8, without control characters; example: --%s=trainer",
-                       COORDINATOR_ROLE_BYTES - 1, row->name);
+                       OPTIONS_ROLE_BYTES - 1, row->name);
     }
     o->role = dt_arena_strdup(&o->arena, text);
     return 0;

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "launcher/net/asked.h"
+#include "launcher/net/runtime_folder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +18,6 @@
 #include <unistd.h>
 
 enum { ASKERS = 8, SWEEP_FILES = 64 };
-#define LONGEST_NAME "4194304-0123456789ab.sock" /* of a socket here: PID-RANDOM.sock */
 /* for one who asks, from the connection to its end */
 #define SLOW_S 5.0
 
@@ -30,46 +30,7 @@ struct status {
     char *path;
 };
 
-/* ---- folders ---- */
-
-char *status_folder(int index)
-{
-    const char *own = getenv("DTRUN_RUNTIME_DIR"), *session = getenv("XDG_RUNTIME_DIR");
-    if (own != NULL && own[0] != '\0') {
-        return index == 0 ? dt_strdup(own) : NULL;
-    }
-    bool has_session = session != NULL && session[0] == '/';
-    if (index == 0 && has_session) {
-        return dt_format("%s/dtrun", session);
-    }
-    return index == (has_session ? 1 : 0) ? dt_format("/tmp/dtrun-%u", (unsigned)geteuid()) : NULL;
-}
-
-int status_folder_check(const char *path, bool make, struct dt_error *err)
-{
-    struct stat st;
-    size_t limit = sizeof((struct sockaddr_un *)0)->sun_path - sizeof "/new-" LONGEST_NAME;
-    if (strlen(path) > limit) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: %zu bytes are too many for the folder of a socket, at most %zu; set DTRUN_RUNTIME_DIR to a "
-                       "shorter one",
-                       path, strlen(path), limit);
-    }
-    if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
-        return dt_fail_errno(err, "%s: cannot make the folder", path);
-    }
-    if (lstat(path, &st) != 0) {
-        return dt_fail_errno(err, "%s", path);
-    }
-    if (!S_ISDIR(st.st_mode)) {
-        return dt_fail(err, DT_INVALID, "%s: is no folder", path);
-    }
-    if (st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
-        return dt_fail(err, DT_INVALID, "%s: belongs to user %u, mode %03o; must be ours alone (0700)", path,
-                       (unsigned)st.st_uid, (unsigned)st.st_mode & 0777);
-    }
-    return 0;
-}
+/* ---- sockets ---- */
 
 bool status_is_socket(const char *name)
 {
@@ -254,11 +215,11 @@ int status_open(struct status **out, uv_loop_t *loop, const char *run_id, status
     int fd = -1;
     char *path = NULL;
     for (int i = 0; fd < 0; i++) {
-        char *folder = status_folder(i);
+        char *folder = runtime_folder(i);
         if (folder == NULL) {
             return -1; /* err says why not the last one */
         }
-        if (status_folder_check(folder, true, err) == 0) {
+        if (runtime_folder_check(folder, true, err) == 0) {
             sweep(folder);
             fd = listen_in(folder, &path, err);
         }

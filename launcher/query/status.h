@@ -39,12 +39,7 @@ void status_close(struct status *s);
  * job is not there or does not answer. */
 int status_ask(const char *run_id, bool json);
 
-/* Inside: the folders where sockets may be, 0 .. until null; the caller frees. */
-char *status_folder(int index);
-/* Whether the folder exists, is a folder of ours, and nobody else may enter; `make`: makes it
- * first. */
-int status_folder_check(const char *path, bool make, struct dt_error *err);
-/* Connects without waiting: the descriptor, or -1 with errno. *stale: nobody listens there any
+/* Inside: connects without waiting: the descriptor, or -1 with errno. *stale: nobody listens there any
  * more. */
 int status_connect(const char *path, bool *stale);
 /* Whether a file in such a folder is a job's socket, by its name. */

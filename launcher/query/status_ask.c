@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/scan.h"
+#include "launcher/net/runtime_folder.h"
 #include "launcher/output/log_lines.h"
 
 #include <cjson/cJSON.h>
@@ -163,7 +164,7 @@ static void ask_folder(struct asking *a, const char *folder)
     struct dirent **list;
     struct dt_error err;
     a->hidden = false;
-    if (status_folder_check(folder, false, &err) != 0) {
+    if (runtime_folder_check(folder, false, &err) != 0) {
         a->hidden = err.status != DT_NOT_FOUND; /* of the last folder, which is used when those
                                                  * before it cannot be */
         if (a->hidden) {
@@ -187,7 +188,7 @@ int status_ask(const char *run_id, bool json)
 {
     struct asking a = {.run_id = run_id, .json = json};
     char *folder;
-    for (int i = 0; (folder = status_folder(i)) != NULL; i++) {
+    for (int i = 0; (folder = runtime_folder(i)) != NULL; i++) {
         ask_folder(&a, folder);
         free(folder);
     }

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "launcher/output/console.h"
-#include "launcher/ssh/leash.h"
 #include "launcher/workers/leftovers.h"
 #include "launcher/workers/process.h"
 #include "launcher/workers/shared_files.h"
@@ -350,7 +349,7 @@ static bool reap(pid_t agent, bool *suspending, int *status)
     return false;
 }
 
-static _Noreturn void keep(pid_t agent, const sigset_t *signals)
+static _Noreturn void keep(pid_t agent, const sigset_t *signals, void (*ending)(int code))
 {
     int status = 0;
     bool suspending = false, gone = false;
@@ -389,7 +388,7 @@ static _Noreturn void keep(pid_t agent, const sigset_t *signals)
                                                    : "it belongs to another user; look for it in ps");
     }
     console_close(CONSOLE_STALL_S);
-    leash_sign(code);
+    ending(code);
     _exit(code);
 }
 
@@ -451,7 +450,7 @@ static void start_sweeper(pid_t agent)
     }
 }
 
-int guard_open(const bool handled[65], struct dt_error *err)
+int guard_open(const bool handled[65], void (*ending)(int code), struct dt_error *err)
 {
     sigset_t signals, before;
     process_wishes(handled, &signals);
@@ -488,7 +487,7 @@ int guard_open(const bool handled[65], struct dt_error *err)
         (void)signal(SIGPIPE, SIG_IGN); /* our code comes to whoever waits for us, even if nobody
                                          * reads what we say */
         console_open_alone();           /* a thread would keep the agent's descriptors open */
-        keep(agent, &signals);
+        keep(agent, &signals, ending);
     }
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_NAME, "dtrun-agent");

@@ -15,8 +15,9 @@
 /* Splits the process. Returns 0 in the agent: a process group of its own, child subreaper, TERM
  * when the guard dies, signals blocked that the guard passes on: handled[n], and the usual ones.
  * The parent stays inside and exits with the agent's code; with 128 + n when INT or TERM killed
- * it, and 111 when another signal did. -1: cannot fork. */
-int guard_open(const bool handled[65], struct dt_error *err);
+ * it, and 111 when another signal did; it calls `ending` with that code, last of all. -1: cannot
+ * fork. */
+int guard_open(const bool handled[65], void (*ending)(int code), struct dt_error *err);
 /* In the agent: the guard still runs. */
 bool guard_alive(void);
 /* In the agent: the process group that the user's shell knows, the guard's. */

@@ -3,9 +3,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "launcher/net/runtime_folder.h"
 #include "launcher/output/console.h"
 #include "launcher/workers/process.h"
-#include "launcher/query/status.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -259,10 +259,10 @@ static int open_looked(void)
 {
     int fd = -1;
     char *folder;
-    for (int i = 0; fd < 0 && (folder = status_folder(i)) != NULL; i++) {
+    for (int i = 0; fd < 0 && (folder = runtime_folder(i)) != NULL; i++) {
         struct dt_error ignored;
         char *path = dt_format("%s/looked", folder);
-        fd = status_folder_check(folder, false, &ignored) == 0
+        fd = runtime_folder_check(folder, false, &ignored) == 0
                  ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)
                  : -1;
         free(path);
