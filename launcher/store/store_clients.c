@@ -1,4 +1,4 @@
-/* Answers are gathered per client, and sent in one burst when the loop has been through the
+/* Answers are gathered per client, and sent together when the loop has been through the
  * sockets that were ready, in the order in which they came about; what a socket does not take at
  * once waits in `output` until it is writable. A client is closed by store_client_drop() at any
  * point; its memory goes when libuv has closed the handle, and until then `closing` keeps
@@ -42,7 +42,6 @@ void store_handle_closed(struct store_server *s)
     void (*closed)(void *user) = s->closed;
     void *user = s->closed_user;
     dt_store_table_close(s->table);
-    burst_close(s->burst);
     store_access_close(&s->access);
     free(s->dirty);
     free(s);
@@ -162,14 +161,17 @@ void store_client_watch(struct store_client *c, bool is_full)
     }
 }
 
-/* What send did with the output: bytes, or -errno. */
-static void after_send(struct store_client *c, ssize_t result)
+void store_client_send(struct store_client *c)
 {
-    if (result < 0 && result != -EAGAIN && result != -EWOULDBLOCK && result != -EINTR) {
-        store_client_drop(c, result == -EPIPE || result == -ECONNRESET ? NULL : strerror((int)-result));
+    struct iovec pieces[SEND_PIECES];
+    struct msghdr message = {.msg_iov = pieces};
+    message.msg_iovlen = (size_t)dt_wire_output_gather(&c->output, pieces, SEND_PIECES, SEND_BYTES);
+    ssize_t sent = message.msg_iovlen > 0 ? sendmsg(c->fd, &message, MSG_NOSIGNAL) : 0;
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+        store_client_drop(c, errno == EPIPE || errno == ECONNRESET ? NULL : strerror(errno));
         return;
     }
-    dt_wire_output_sent(&c->output, c->server->table, result > 0 ? (size_t)result : 0);
+    dt_wire_output_sent(&c->output, c->server->table, sent > 0 ? (size_t)sent : 0);
     store_client_count(c);
     bool is_full = dt_wire_output_unsent(&c->output) > 0;
     if (c->is_full != is_full) {
@@ -177,37 +179,15 @@ static void after_send(struct store_client *c, ssize_t result)
     }
 }
 
-void store_client_send(struct store_client *c)
-{
-    struct iovec pieces[SEND_PIECES];
-    struct msghdr message = {.msg_iov = pieces};
-    message.msg_iovlen = (size_t)dt_wire_output_gather(&c->output, pieces, SEND_PIECES, SEND_BYTES);
-    ssize_t rc = message.msg_iovlen > 0 ? sendmsg(c->fd, &message, MSG_NOSIGNAL) : 0;
-    after_send(c, rc >= 0 ? rc : -errno);
-}
-
 void store_server_flush(struct store_server *s)
 {
-    struct store_client *clients[BURST_MOST];
-    struct burst_send sends[BURST_MOST];
-    for (size_t at = 0; at < s->dirty_count;) {
-        size_t count = 0;
-        for (; at < s->dirty_count && count < BURST_MOST; at++) {
-            struct store_client *c = s->dirty[at];
-            if (c != NULL) {
-                c->is_dirty = false;
-            }
-            struct iovec next;
-            if (c != NULL && !c->is_full && c->output.count > 0) {
-                store_client_send(c);
-            } else if (c != NULL && !c->is_full && dt_wire_output_gather(&c->output, &next, 1, SEND_BYTES) == 1) {
-                clients[count] = c;
-                sends[count++] = (struct burst_send){.fd = c->fd, .data = next.iov_base, .size = next.iov_len};
-            }
+    for (size_t i = 0; i < s->dirty_count; i++) {
+        struct store_client *c = s->dirty[i];
+        if (c != NULL) {
+            c->is_dirty = false;
         }
-        burst_run(s->burst, sends, count);
-        for (size_t i = 0; i < count; i++) {
-            after_send(clients[i], sends[i].result);
+        if (c != NULL && !c->is_full) {
+            store_client_send(c);
         }
     }
     s->dirty_count = 0;

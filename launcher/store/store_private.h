@@ -5,12 +5,12 @@
 #define DT_LAUNCHER_STORE_STORE_PRIVATE_H
 
 #include "collectives/wire.h"
-#include "launcher/store/burst.h"
 #include "launcher/net/listener.h"
 #include "launcher/store/store_server.h"
 #include "launcher/net/strangers.h"
 
 enum { STORE_READ_BYTES = 65536, STORE_LISTENERS = 2 };
+enum { STORE_DIRTY_MOST = 256 }; /* clients with answers; then these are sent before more is read */
 
 struct store_client {
     uv_poll_t handle;
@@ -55,7 +55,6 @@ struct store_server {
     struct store_list fresh, active;
     struct store_client **dirty; /* with answers to send; null: it is gone */
     size_t dirty_count, dirty_capacity;
-    struct burst *burst;
     bool soon;      /* since the loop last looked at the sockets, one was served that asks on at
                      * once */
     bool streams;   /* and one that has sent nothing for a while that has an answer */

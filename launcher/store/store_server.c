@@ -188,7 +188,7 @@ static void receive(struct store_client *c, int reads)
         }
         store_server_flush(s);
     }
-    if (s->dirty_count >= BURST_MOST) {
+    if (s->dirty_count >= STORE_DIRTY_MOST) {
         store_server_flush(s);
     }
 }
@@ -364,7 +364,6 @@ int store_server_open(struct store_server **out, uv_loop_t *loop, const struct s
     (void)uv_check_init(loop, &s->read);
     s->read.data = s;
     s->handles = 2;
-    s->burst = burst_open();
     s->access.owners.fd = -1;
     if (store_server_listen(s, net.fd, err) != 0) {
         if (options->listen_fd <= 0) {
