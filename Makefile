@@ -41,12 +41,16 @@ ISA_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-v
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
 OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
 PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(MAINS:%/main.c=%.c))
-SOFT_UNIT := $(basename $(notdir $(wildcard tests/unit/test_cuda_*.c tests/unit/test_softgpu_*.c tests/unit/test_softgpu_*.cu)))
-UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c)))
+# Unit tests lie in rooms like those of the source: tests/ROOM/unit_NAME.c -> build/tests/unit_NAME. No two share a name.
+UNIT_SOURCES := $(foreach d,tests/* tests/*/* tests/*/*/*,$(wildcard $(d)/unit_*.c $(d)/unit_*.cu))
+vpath unit_%.c $(sort $(dir $(UNIT_SOURCES)))
+vpath unit_%.cu $(sort $(dir $(UNIT_SOURCES)))
+SOFT_UNIT := $(basename $(filter unit_cuda_%.c unit_softgpu_%.c unit_softgpu_%.cu,$(notdir $(UNIT_SOURCES))))
+UNIT := $(filter-out $(SOFT_UNIT:%=$(B)/tests/%),$(addprefix $(B)/tests/,$(basename $(notdir $(UNIT_SOURCES)))))
 FUZZ := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Small helper programs of the stories: tests/tools/NAME.c -> build/tools/NAME
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c)) $(B)/tools/nvml/libnvidia-ml.so.1 $(B)/tools/driver/libcuda.so.1
-HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/unit/support/*.c))
+HELPERS := $(patsubst %.c,$(B)/obj/%.o,$(wildcard tests/lib/*.c))
 
 MANUAL := $(wildcard docs/man/*.1)
 
@@ -89,7 +93,7 @@ $(PROGRAMS): $(B)/bin/%: $$(call main_object,$$*) $(B)/libdtrun.a
 $(B)/libsupport.a: $(HELPERS)
 	@rm -f $@
 	@ar rcs $@ $^
-$(B)/tests/%: tests/unit/%.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
+$(B)/tests/%: %.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libsupport.a $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
 $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
@@ -124,7 +128,7 @@ gpu-test:
 	@SAN= MAKEFLAGS= python3 scripts/gpu.py test $(if $(SAN),--tool $(SAN))
 gpu-bench:
 	@python3 scripts/gpu.py bench
-$(B)/gpu/%: tests/unit/%.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
+$(B)/gpu/%: %.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -isystem $(CUDA)/include -MMD -MP -MF $@.d $< $(B)/libsupport.a $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -lcmocka -o $@
 demo: setup

@@ -1,7 +1,7 @@
 /* What we use of NCCL's interface, by its documented ABI (nccl.h of 2.14 to 2.30): a build needs
  * no NCCL, and one binary runs with any of these versions and without. Results, types and
  * operations are the library's numbers; a comm is a pointer to something of its own.
- * tests/unit/test_nccl_abi.c compares all of this with the header where one is installed. */
+ * tests/collectives/unit_softgpu_nccl_abi.c compares all of this with the header where one is installed. */
 #ifndef DT_COLLECTIVES_NCCL_ABI_H
 #define DT_COLLECTIVES_NCCL_ABI_H
 

@@ -39,10 +39,10 @@ BUILD = os.path.join(ROOT, "build")
 PACK = os.path.join(BUILD, "gpu-pack.tar.xz")
 PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
 TOOLS = ["serve_store"]
-UNIT = ["test_cuda_kernels", "test_cuda_device", "test_cuda_train", "test_cuda_golden", "test_cuda_attention", "test_cuda_dnn", "test_cuda_epilogues",
-        "test_cuda_graph", "test_cuda_nccl_alone"]
-UNCHECKED = ["test_cuda_device", "test_cuda_nccl_alone"]  # asks for more memory than there is, which a tool counts; what NCCL's kernels do is not ours to check
-STORIES = ["test_softgpu", "test_gpus"]  # the second: ranks with a GPU each, where there are several
+UNIT = ["unit_cuda_kernels", "unit_cuda_device", "unit_cuda_train", "unit_cuda_golden", "unit_cuda_attention", "unit_cuda_dnn", "unit_cuda_epilogues",
+        "unit_cuda_graph", "unit_cuda_nccl_alone"]
+UNCHECKED = ["unit_cuda_device", "unit_cuda_nccl_alone"]  # asks for more memory than there is, which a tool counts; what NCCL's kernels do is not ours to check
+STORIES = ["story_softgpu", "story_gpus"]  # the second: ranks with a GPU each, where there are several
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
            "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
 SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(\..*)?$")  # every machine has its own
@@ -314,9 +314,13 @@ def check(s, name, command, env=None, cwd=ROOT, skipped=None):
         s.say(name, said)
 
 
+def story_path(name):
+    return os.path.relpath(glob.glob(os.path.join(ROOT, "tests", "**", name + ".py"), recursive=True)[0], os.path.join(ROOT, "tests"))
+
+
 def stories(name):
     """Its tests, one by one where parameters make several, as pytest lists them; without pytest, which is said then, by their functions."""
-    path = os.path.join("stories", name + ".py")
+    path = story_path(name)
     listed = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", path], cwd=os.path.join(ROOT, "tests"),
                             env={**os.environ, "DTRUN_GPU": "1"}, capture_output=True, text=True).stdout
     found = re.findall(rf"^{re.escape(path)}::(\S.*)$", listed, re.M)
@@ -333,14 +337,14 @@ def all_skipped(said):
 
 
 def story(s, name, file, function):
-    env = {**s.env, **(s.all if file == "test_gpus" else {}), "B": s.folder, "DTRUN_GPU": "1"}
+    env = {**s.env, **(s.all if file == "story_gpus" else {}), "B": s.folder, "DTRUN_GPU": "1"}
     if not s.gpu:
         print(f"{name}: skipped, no GPU here", flush=True)
         s.count["skipped"] += 1
     elif importlib.util.find_spec("pytest") is None:
         s.add(name, False, error=f"{sys.executable} has no pytest")
     else:
-        check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"stories/{file}.py::{function}"], env,
+        check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"{story_path(file)}::{function}"], env,
               os.path.join(ROOT, "tests"), all_skipped)
 
 

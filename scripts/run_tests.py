@@ -3,7 +3,7 @@
 
     scripts/run_tests.py [--full] [--retry] [--done=FILE] [NAME ...]
 
-A NAME picks test programs and story files by name (`comm` or `test_comm`). The first lines of a test's source may hold `run:` marks:
+A NAME picks test programs and story files by name (`unit_comm`, `story_status`, or `comm`: both kinds of that name). The first lines of a test's source may hold `run:` marks:
   run: alone      nothing else runs beside it, but for what computes
   run: computes   looks at no clock: it goes on beside all others, on the processor time that they leave
   run: full       only with --full
@@ -14,7 +14,7 @@ With --done=FILE each test that passed is written there, and one that stands the
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
 """
-import contextlib, os, re, signal, subprocess, sys, tempfile, threading, time, uuid
+import contextlib, glob, os, re, signal, subprocess, sys, tempfile, threading, time, uuid
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("B") or "build"
@@ -152,26 +152,23 @@ def main():
         sys.exit(f"run_tests.py: {unknown[0]}: unknown option; see run_tests.py --help")
     full, retry = "--full" in arguments, "--retry" in arguments
     done_file = next((a.split("=", 1)[1] for a in arguments if a.startswith("--done=")), None)
-    names = {n if n.startswith("test_") else "test_" + n for n in arguments if not n.startswith("-")}
+    names = {n for n in arguments if not n.startswith("-")}
     tests, no_headers = [], []
-    unit = os.path.join(ROOT, "tests", "unit")
-    for f in sorted(os.listdir(unit)):
-        name, kind = os.path.splitext(f)
-        if f.startswith("test_") and kind in (".c", ".cu"):
-            program = os.path.join(ROOT, BUILD, "tests", name)
-            tests.append(Test("unit", name, os.path.join(unit, f), [program], ROOT, SAN or full))
-            if name.startswith(("test_cuda_", "test_softgpu_")) and not os.path.exists(program) and os.environ.get("SOFTGPU") != "1":
-                no_headers.append(tests.pop())
-    stories = os.path.join(ROOT, "tests", "stories")
-    for f in sorted(os.listdir(stories)):
-        if f.startswith("test_") and f.endswith(".py"):
-            command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", "stories/" + f]
-            tests.append(Test("story", f[:-3], os.path.join(stories, f), command, os.path.join(ROOT, "tests"), SAN or full))
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "unit_*.c*"), recursive=True)):
+        name = os.path.splitext(os.path.basename(path))[0]
+        program = os.path.join(ROOT, BUILD, "tests", name)
+        tests.append(Test("unit", name, path, [program], ROOT, SAN or full))
+        if name.startswith(("unit_cuda_", "unit_softgpu_")) and not os.path.exists(program) and os.environ.get("SOFTGPU") != "1":
+            no_headers.append(tests.pop())
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "story_*.py"), recursive=True)):
+        name, inside = os.path.splitext(os.path.basename(path))[0], os.path.relpath(path, os.path.join(ROOT, "tests"))
+        command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", inside]
+        tests.append(Test("story", name, path, command, os.path.join(ROOT, "tests"), SAN or full))
     if names:
-        known = {t.name for t in tests + no_headers}
+        known = {x for t in tests + no_headers for x in (t.name, t.name.split("_", 1)[1])}
         if names - known:
             sys.exit(f"run_tests.py: no test named {', '.join(sorted(names - known))}")
-        tests = [t for t in tests if t.name in names]
+        tests = [t for t in tests if names & {t.name, t.name.split("_", 1)[1]}]
     left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan) or (t.san and not SAN)]
     tests = [t for t in tests if t not in left_out]
     before = {}
@@ -235,7 +232,7 @@ def main():
         for reason in sorted(set(t.reasons)):
             print(f"skipped in {t.name}: {reason}")
     for t in no_headers:
-        if not names or t.name in names:
+        if not names or names & {t.name, t.name.split("_", 1)[1]}:
             print(f"skipped {t.name}: was not built, because the CUDA toolkit's headers are missing")
             skipped_whole += 1
     for t in left_out:

@@ -1,7 +1,7 @@
 /* cuDNN's backend interface, loaded when the first attention is asked for. The few names and
  * numbers of it that are used here stand in this file, so that a build needs no headers of the
  * library, which the toolkit does not bring; they are its ABI since 9.0. Where these headers
- * are, tests/unit/test_softgpu_dnn_abi.c compares all of it with them when it is compiled. */
+ * are, tests/kernels/cuda/unit_softgpu_dnn_abi.c compares all of it with them when it is compiled. */
 #ifndef DT_KERNELS_CUDA_DNN_H
 #define DT_KERNELS_CUDA_DNN_H
 

@@ -2,7 +2,7 @@
  * software GPU's streams. It takes descriptors apart as the library does: attributes of the
  * wrong type or count, tensors that do not fit together, operations that read what nothing wrote
  * and packs that lack an address are refused, and what only wrong use of memory can be ends the
- * process. Which graphs the library has engines for is test_dnn.c's question; this one makes two
+ * process. Which graphs the library has engines for is unit_dnn.c's question; this one makes two
  * proposals for every graph, and runs it operation by operation (dnn_run.cc). Proposal i is
  * engine i / 2 with its one knob at i % 2. SOFTGPU_CUDNN: a version (91000), "work N" (an engine
  * wants N MiB for each sequence), "engines N" (so many proposals for every graph, not two), or

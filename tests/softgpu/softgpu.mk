@@ -19,7 +19,7 @@ SOFT_PROGRAMS := $(if $(CUDA_HEADERS),$(SOFT_UNIT:%=$(B)/tests/%) $(SOFT)/train 
 # NCCL as a library of its own, in three versions: one with all that we use, one without ncclCommSplit and what came later, one that is too old.
 SOFT_NCCL := $(foreach v,22907 21700 21200,$(SOFT)/nccl/$(v)/libnccl.so.2)
 unit: $(SOFT_PROGRAMS) $(if $(CUDA_HEADERS),$(SOFT_NCCL))
-$(B)/tests/test_cuda_nccl $(B)/tests/test_cuda_nccl_alone $(SOFT)/train: | $(SOFT_NCCL)
+$(B)/tests/unit_cuda_nccl $(B)/tests/unit_cuda_nccl_alone $(SOFT)/train: | $(SOFT_NCCL)
 
 $(SOFT)/nccl/%/libnccl.so.2: $(wildcard tests/softgpu/nccl/* tests/softgpu/*.h) collectives/nccl_abi.h Makefile tests/softgpu/softgpu.mk
 	@mkdir -p $(@D)
@@ -40,12 +40,12 @@ $(SOFT)/libsoftgpu.a: $(SOFT_RUNTIME)
 	@ar rcs $@ $^
 # Objects in front, so that nothing of the real backend is taken from the library.
 SOFT_LINK = $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a -Wl,--whole-archive $(SOFT)/libsoftgpu.a -Wl,--no-whole-archive $(B)/libdtrun.a -Wl,--as-needed $(filter-out %cudart_static.a,$(LIBS))
-$(B)/tests/%: tests/unit/%.cu $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
+$(B)/tests/%: %.cu $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
 	@mkdir -p $(@D)
 	$(SOFT_CXX) $(SOFT_FLAGS) $(SOFT_SAN) -MMD -MP -MF $@.d -c $< -o $(SOFT)/obj/$*.o
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $(SOFT)/obj/$*.o $(SOFT_LINK) -lcmocka -o $@
-$(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_cuda_*.c tests/unit/test_softgpu_*.c)): $(B)/tests/%: \
-		tests/unit/%.c $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
+$(patsubst %.c,$(B)/tests/%,$(filter unit_cuda_%.c unit_softgpu_%.c,$(notdir $(UNIT_SOURCES)))): $(B)/tests/%: \
+		%.c $(SOFT_KERNELS) $(B)/libsupport.a $(B)/libdtrun.a $(SOFT)/libsoftgpu.a Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -DDT_CUDA -isystem $(CUDA)/include -MMD -MP -MF $@.d -c $< -o $(SOFT)/obj/$*.o
 	$(SOFT_CXX) $(SOFT_SAN) -rdynamic $(SOFT)/obj/$*.o $(SOFT_LINK) -lcmocka -o $@

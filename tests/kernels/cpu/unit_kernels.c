@@ -1,0 +1,935 @@
+/* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
+ * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
+ * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
+ * exactness where it is promised. */
+#include "kernels/device.h"
+#include "kernels/exact.h"
+#include "kernels/kernels.h"
+#include "kernels/stochastic.h"
+#include "tests/lib/kernel_cases.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *const isas[] = {"plain", "avx2", "avx512"};
+
+static void check_shape(const struct kernel_case *c, const int64_t *n, const struct case_mode *m)
+{
+    case_reference(c, n, m);
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        const struct dt_kernels *k = dt_kernels_cpu_named(isas[i]);
+        void *first[CASE_BUFFERS] = {0};
+        for (int threads = 1; threads <= 3 && k != NULL; threads++) {
+            char who[64];
+            (void)snprintf(who, sizeof who, "%s with %d threads:", isas[i], threads);
+            case_reset_typed(m);
+            case_run_host(c, n, m, "cpu", threads, k);
+            case_compare(c, n, m, who, 1);
+            for (int b = 0; b < CASE_BUFFERS && case_buf[b].count > 0; b++) {
+                size_t size = (size_t)case_buf[b].count * dt_dtype_size(case_type_in(m, &case_buf[b]));
+                if (first[b] == NULL) {
+                    first[b] = malloc(size + 1);
+                    memcpy(first[b], case_buf[b].x, size);
+                } else if (memcmp(first[b], case_buf[b].x, size) != 0) {
+                    fail_msg("%s %s %s: %d threads give other bits", isas[i], c->name, m->name, threads);
+                }
+            }
+        }
+        for (int b = 0; b < CASE_BUFFERS; b++) {
+            free(first[b]);
+        }
+    }
+    case_clear();
+}
+
+static void test_against_twin(void **unused)
+{
+    (void)unused;
+    for (size_t c = 0; c < kernel_case_count; c++) {
+        for (int i = 0; i < CASE_SHAPES && kernel_cases[c].shapes[i][0] != 0; i++) {
+            for (size_t m = 0; m < CASE_MODES; m++) {
+                check_shape(&kernel_cases[c], kernel_cases[c].shapes[i], &case_modes[m]);
+            }
+        }
+    }
+}
+
+/* ---- the twin against finite differences ---- */
+
+static double dot(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i] * y[i];
+    }
+    return sum;
+}
+
+/* Change of sum(out * w) by input x[i], out computed by forward(r), by central differences. */
+static double difference(const struct case_run *r, void (*forward)(const struct case_run *r), double *x,
+                         const double *out, const double *w, int64_t count)
+{
+    const double h = 1e-5;
+    double before = *x;
+    *x = before + h;
+    forward(r);
+    double up = dot(out, w, count);
+    *x = before - h;
+    forward(r);
+    double down = dot(out, w, count);
+    *x = before;
+    return (up - down) / (2 * h);
+}
+
+static void forward_attention(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    r->k->attention(r->s, &(struct dt_attention_args){.out = case_buf[1].d,
+                                                      .lse = case_buf[2].d,
+                                                      .qkv = case_buf[0].d,
+                                                      .batch = n[0],
+                                                      .positions = n[1],
+                                                      .heads = n[2],
+                                                      .head_size = n[3],
+                                                      .kv_heads = n[4],
+                                                      .causal = n[5] != 0,
+                                                      .type = r->type});
+}
+
+static void forward_activation(const struct case_run *r)
+{
+    r->k->activation(r->s, &(struct dt_activation_args){case_buf[2].d, case_buf[0].d, r->n[0],
+                                                        (enum dt_activation)r->n[1], r->type});
+}
+
+static void forward_entropy(const struct case_run *r)
+{
+    double sum[64];
+    memcpy(case_buf[2].d, case_buf[0].d, (size_t)case_buf[0].count * sizeof(double));
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = case_buf[2].d,
+                                                              .targets = case_side.ids,
+                                                              .row_loss = sum,
+                                                              .row_count = r->n[0],
+                                                              .col_count = r->n[1],
+                                                              .type = DT_F64});
+    case_buf[3].d[0] = 0;
+    for (int64_t i = 0; i < r->n[0]; i++) {
+        case_buf[3].d[0] += sum[i];
+    }
+}
+
+static void test_differences(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    int64_t attention[2][CASE_SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
+    for (int c = 0; c < 2; c++) {
+        struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = attention[c], .grad = DT_F64};
+        case_seed(5);
+        case_make_attention(r.n);
+        case_reset_double(&case_modes[0]);
+        case_run_attention(&r);
+        for (int64_t i = 0; i < case_buf[0].count; i++) {
+            double expect =
+                difference(&r, forward_attention, &case_buf[0].d[i], case_buf[1].d, case_buf[3].d, case_buf[1].count);
+            assert_true(fabs(expect - case_buf[4].d[i]) < 1e-8);
+        }
+        case_clear();
+    }
+    for (int64_t kind = 0; kind < 3; kind++) {
+        int64_t n[CASE_SHAPE] = {50, kind};
+        struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = n, .grad = DT_F64};
+        case_make_elements(n);
+        case_reset_double(&case_modes[0]);
+        double w[50];
+        memcpy(w, case_buf[1].d, sizeof w);
+        case_run_activation(&r);
+        for (int64_t i = 0; i < 50; i++) {
+            assert_true(fabs(difference(&r, forward_activation, &case_buf[0].d[i], case_buf[2].d, w, 50) -
+                             case_buf[1].d[i]) < 1e-8);
+        }
+        case_clear();
+    }
+    int64_t norm[CASE_SHAPE] = {4, 7, 0};
+    struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = norm, .grad = DT_F64};
+    case_make_layernorm(norm);
+    case_reset_double(&case_modes[0]);
+    memset(case_buf[8].d, 0, 7 * sizeof(double));
+    case_run_layernorm_backward(&r);
+    double dx[28], above[28], w[28];
+    memcpy(dx, case_buf[0].d, sizeof dx);
+    memcpy(above, case_buf[4].d, sizeof above); /* what was added: the residual's values stand in
+                                                 * for it */
+    memcpy(w, case_buf[5].d, sizeof w);         /* dy, and at once the branch, which stays as it
+                                                 * is */
+    for (int64_t i = 0; i < 28; i++) {
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[4].d[i], case_buf[0].d, w, 28) + above[i] -
+                         dx[i]) < 1e-7);
+    }
+    for (int64_t j = 0; j < 7; j++) {
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[6].d[j], case_buf[0].d, w, 28) -
+                         case_buf[8].d[j]) < 1e-8);
+        assert_true(fabs(difference(&r, case_run_layernorm, &case_buf[7].d[j], case_buf[0].d, w, 28) -
+                         case_buf[9].d[j]) < 1e-8);
+    }
+    case_clear();
+    int64_t loss[CASE_SHAPE] = {6, 9, 1};
+    struct case_run e = {.s = s, .k = d.kernels, .type = DT_F64, .n = loss, .grad = DT_F64};
+    case_make_entropy(loss);
+    case_make(2, 54, 1, 0);
+    case_make(3, 1, 1, 0);
+    case_reset_double(&case_modes[0]);
+    case_run_entropy(&e);
+    double grad[54];
+    memcpy(grad, case_buf[0].d, sizeof grad);
+    case_reset_double(&case_modes[0]);
+    double one = 1;
+    for (int64_t i = 0; i < 54; i++) {
+        assert_true(fabs(difference(&e, forward_entropy, &case_buf[0].d[i], case_buf[3].d, &one, 1) * 0.25 - grad[i]) <
+                    1e-8);
+    }
+    case_clear();
+    case_close(&d, s);
+}
+
+/* ---- exactness ---- */
+
+/* AdamW of 1 to 67 elements at every offset of a vector gives each element the bits it has in
+ * the whole. */
+static void test_adamw_offsets(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 96 };
+    static float w[TOTAL], m[TOTAL], v[TOTAL], g[TOTAL], whole[3][TOTAL], part[3][TOTAL];
+    case_seed(77);
+    for (int i = 0; i < TOTAL; i++) {
+        w[i] = (float)case_uniform();
+        m[i] = (float)case_uniform();
+        v[i] = (float)(case_uniform() + 1.0);
+        g[i] = (float)case_uniform();
+    }
+    for (size_t isa = 0; isa < sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = dt_kernels_cpu_named(isas[isa]);
+        if (k == NULL) {
+            continue;
+        }
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        case_open(&d, "cpu", 1, &s);
+        struct dt_adamw_args a = {.step = 3,
+                                  .lr = 1e-2,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.999,
+                                  .eps = 1e-8,
+                                  .weight_decay = 0.1,
+                                  .grad_scale = 1.0 / 3,
+                                  .type = DT_F32};
+        for (int length = 0; length <= 67; length++) {
+            for (int offset = 0; offset < 16; offset++) {
+                struct dt_adamw_args b = a;
+                bool all = length == 0;
+                float(*to)[TOTAL] = all ? whole : part;
+                memcpy(to[0], w, sizeof w);
+                memcpy(to[1], m, sizeof m);
+                memcpy(to[2], v, sizeof v);
+                int from = all ? 0 : offset;
+                b.w = to[0] + from;
+                b.m = to[1] + from;
+                b.v = to[2] + from;
+                b.grad = g + from;
+                b.count = all ? TOTAL : length;
+                k->adamw(s, &b);
+                for (int i = 0; i < TOTAL && !all; i++) {
+                    bool touched = i >= offset && i < offset + length;
+                    assert_true(part[0][i] == (touched ? whole[0][i] : w[i]));
+                    assert_true(part[1][i] == (touched ? whole[1][i] : m[i]));
+                    assert_true(part[2][i] == (touched ? whole[2][i] : v[i]));
+                }
+            }
+        }
+        case_close(&d, s);
+    }
+}
+
+/* ---- stochastic rounding ---- */
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* The random bits are part of what a run is: other ones would change it where it goes on. */
+static void test_random_bits(void **unused)
+{
+    (void)unused;
+    uint32_t x = 1;
+    DT_SCRAMBLE(x);
+    assert_int_equal(x, 0x06d3fa73U);
+    x = dt_stochastic_counter(42, 7, 3, 5);
+    assert_int_equal(x, dt_stochastic_counter(42, 7, 3, 0) + 5);
+    assert_int_equal(x, 0x7017364fU);
+    assert_true(x != dt_stochastic_counter(43, 7, 3, 5) && x != dt_stochastic_counter(42, 8, 3, 5) &&
+                x != dt_stochastic_counter(42, 7, 4, 5));
+}
+
+/* AdamW's moments in BF16 where each operation is exact: then the instruction sets and the twin
+ * round the same values, and the bits are those of the formula; in a piece at any place as in
+ * the whole. Zeros, as of padding, stay; what is not finite stays what it is. */
+static void test_stochastic_moments(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 96, INFINITE = 90, NAN_AT, ZERO };
+    static float w[TOTAL], g[TOTAL], w_now[TOTAL];
+    static uint16_t m[TOTAL], v[TOTAL], expect[2][TOTAL], got[2][TOTAL];
+    struct dt_adamw_args a = {.step = 3,
+                              .lr = 1e-2,
+                              .beta1 = 0.5,
+                              .beta2 = 0.5,
+                              .eps = 1e-8,
+                              .grad_scale = 1,
+                              .seed = 42,
+                              .unit = 2,
+                              .type = DT_F32,
+                              .moment_type = DT_BF16};
+    int rounded_up = 0;
+    case_seed(78);
+    for (int i = 0; i < TOTAL; i++) {
+        /* what BF16 holds */
+        float old[2] = {0.5F + (float)(int)(64 * case_uniform()) / 256, 0.5F + (float)(int)(64 * case_uniform()) / 256};
+        g[i] = 0.5F + (float)(int)(256 * case_uniform()) / 1024;
+        g[i] = i == NAN_AT ? NAN : g[i];
+        if (i == INFINITE) {
+            old[0] = old[1] = INFINITY;
+        }
+        if (i == ZERO) {
+            g[i] = old[0] = old[1] = 0;
+        }
+        m[i] = (uint16_t)(bits_of(old[0]) >> 16);
+        v[i] = (uint16_t)(bits_of(old[1]) >> 16);
+        uint32_t random = dt_stochastic_counter(42, 3, 2, i);
+        DT_SCRAMBLE(random);
+        uint32_t exact[2] = {bits_of((old[0] + g[i]) / 2), bits_of((old[1] + g[i] * g[i]) / 2)};
+        expect[0][i] = (uint16_t)((exact[0] + (random & 0xffff)) >> 16);
+        expect[1][i] = (uint16_t)((exact[1] + (random >> 16)) >> 16);
+        rounded_up += expect[0][i] != exact[0] >> 16;
+    }
+    assert_in_range(rounded_up, TOTAL / 4, TOTAL * 3 / 4);
+    assert_true(expect[0][INFINITE] == 0x7f80 && expect[1][INFINITE] == 0x7f80 && expect[0][ZERO] == 0 &&
+                expect[1][ZERO] == 0);
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_F32) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int at = 0; at < 68 * 17 && k != NULL; at++) {
+            int first = at % 17, count = first == 16 ? TOTAL : at / 17;
+            first = first == 16 ? 0 : first;
+            memcpy(w_now, w, sizeof w);
+            memcpy(got[0], m, sizeof m);
+            memcpy(got[1], v, sizeof v);
+            struct dt_adamw_args b = a;
+            b.w = w_now + first;
+            b.m = got[0] + first;
+            b.v = got[1] + first;
+            b.grad = g + first;
+            b.count = count;
+            b.first = first;
+            k->adamw(s, &b);
+            for (int i = 0; i < TOTAL; i++) {
+                bool touched = i >= first && i < first + count, nan = touched && i == NAN_AT;
+                for (int x = 0; x < 2; x++) {
+                    uint16_t old = x == 0 ? m[i] : v[i];
+                    assert_true(nan ? (got[x][i] & 0x7fff) > 0x7f80 : got[x][i] == (touched ? expect[x][i] : old));
+                }
+            }
+        }
+    }
+    case_close(&d, s);
+}
+
+/* Many roundings are unbiased: over the steps of an element, over the elements of a step, over
+ * all; and those of the two moments have nothing to do with each other. A rounding goes up with
+ * probability p, so the share of n that do is off by sqrt(p (1 - p) / n) <= 1 / (2 sqrt(n)) as a
+ * rule. Of 2 * 2048 shares none is six times as far off, but by a chance of 1e-5. */
+static void test_stochastic_is_unbiased(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2048, STEPS = 1024 };
+    static float w[COUNT], g[COUNT];
+    static uint16_t m[COUNT], v[COUNT];
+    static int up_m[COUNT], up_v[COUNT];
+    static const double shares[] = {0.5, 0.125, 0.9375};
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (size_t p = 0; p < sizeof shares / sizeof shares[0]; p++) {
+        int64_t all_m = 0, all_v = 0, both = 0;
+        memset(up_m, 0, sizeof up_m);
+        memset(up_v, 0, sizeof up_v);
+        for (int step = 1; step <= STEPS; step++) {
+            int in_step = 0;
+            for (int i = 0; i < COUNT; i++) {
+                m[i] = v[i] = 0x3f80;                   /* 1; the next value is 1 + 2^-7 */
+                g[i] = 1 + (float)(shares[p] * 0x1p-6); /* beta 0.5: m is 1 + share * 2^-7, and v
+                                                         * about as much */
+            }
+            dt_kernels_cpu_named("plain")->adamw(s, &(struct dt_adamw_args){.w = w,
+                                                                            .m = m,
+                                                                            .v = v,
+                                                                            .grad = g,
+                                                                            .count = COUNT,
+                                                                            .step = step,
+                                                                            .beta1 = 0.5,
+                                                                            .beta2 = 0.75,
+                                                                            .eps = 1,
+                                                                            .grad_scale = 1,
+                                                                            .seed = 1,
+                                                                            .type = DT_F32,
+                                                                            .moment_type = DT_BF16});
+            for (int i = 0; i < COUNT; i++) {
+                assert_true((m[i] == 0x3f80 || m[i] == 0x3f81) && (v[i] == 0x3f80 || v[i] == 0x3f81));
+                in_step += m[i] & 1;
+                up_m[i] += m[i] & 1;
+                up_v[i] += v[i] & 1;
+                both += m[i] & v[i] & 1;
+            }
+            all_m += in_step;
+            assert_true(fabs((double)in_step / COUNT - shares[p]) <= 3 / sqrt(COUNT));
+        }
+        double gi = (double)g[0], share_v = (gi * gi - 1) / 4 * 0x1p7, n = (double)COUNT * STEPS;
+        for (int i = 0; i < COUNT; i++) {
+            all_v += up_v[i];
+            assert_true(fabs((double)up_m[i] / STEPS - shares[p]) <= 3 / sqrt(STEPS));
+            assert_true(fabs((double)up_v[i] / STEPS - share_v) <= 3 / sqrt(STEPS));
+        }
+        assert_true(fabs((double)all_m / n - shares[p]) <= 3 / sqrt(n) &&
+                    fabs((double)all_v / n - share_v) <= 3 / sqrt(n));
+        assert_true(fabs((double)both / n - shares[p] * share_v) <= 3 / sqrt(n));
+    }
+    case_close(&d, s);
+}
+
+/* A second moment with beta2 0.999 gets from 0 to the square of a steady gradient, which
+ * rounding to the nearest would not let it: at a third of it, what a step adds is less than half
+ * a unit of its last place. An element is off by its last place over two, 2^-8 of it at most, in
+ * each of the last 500 steps or so: by 2^-8 * sqrt(500) = 0.09; the mean of 4096 by 0.0014, and
+ * six times that is 0.0084. */
+static void test_stochastic_second_moment(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 4096, STEPS = 5000 };
+    static float w[COUNT], g[COUNT];
+    static uint16_t m[COUNT], v[COUNT];
+    double sum = 0;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    memset(v, 0, sizeof v);
+    for (int i = 0; i < COUNT; i++) {
+        g[i] = 1.5F;
+    }
+    for (int step = 1; step <= STEPS; step++) {
+        d.kernels->adamw(s, &(struct dt_adamw_args){.w = w,
+                                                    .m = m,
+                                                    .v = v,
+                                                    .grad = g,
+                                                    .count = COUNT,
+                                                    .step = step,
+                                                    .beta1 = 0.9,
+                                                    .beta2 = 0.999,
+                                                    .eps = 1,
+                                                    .grad_scale = 1,
+                                                    .seed = 9,
+                                                    .type = DT_F32,
+                                                    .moment_type = DT_BF16});
+    }
+    for (int i = 0; i < COUNT; i++) {
+        sum += (double)float_of((uint32_t)v[i] << 16);
+    }
+    double expect = 2.25 * (1 - pow(0.999, STEPS));
+    assert_true(fabs(sum / COUNT - expect) <= 0.0084 * expect);
+    case_close(&d, s);
+}
+
+static void test_norm(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 100003 };
+    float *x = malloc(TOTAL * sizeof(float));
+    case_seed(9);
+    long double expect = 0;
+    for (int i = 0; i < TOTAL; i++) {
+        x[i] = (float)case_uniform();
+        expect += (long double)x[i] * (long double)x[i];
+    }
+    int64_t first[DT_EXACT_LIMBS] = {0};
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_F32) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int threads = 1; threads <= 3 && k != NULL; threads++) {
+            struct dt_device d;
+            struct dt_stream *s = NULL;
+            case_open(&d, "cpu", threads, &s);
+            int64_t limbs[DT_EXACT_LIMBS] = {0};
+            int64_t cut = threads * 64 * 97;
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, x + cut, TOTAL - cut, DT_F32});
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, x, cut, DT_F32});
+            if (isa == 0 && threads == 1) {
+                memcpy(first, limbs, sizeof first);
+            }
+            assert_memory_equal(limbs, first, sizeof first);
+            double norm = 0, clip = 0, factor = 0;
+            int32_t nonfinite = 1;
+            k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm,
+                                                            .clip = &clip,
+                                                            .factor = &factor,
+                                                            .nonfinite = &nonfinite,
+                                                            .limbs = limbs,
+                                                            .scale = 0.5,
+                                                            .max_norm = 1.0});
+            assert_true(fabs(norm - 0.5 * sqrt((double)expect)) < 1e-10);
+            assert_true(fabs(clip - 1.0 / (norm + 1e-6)) < 1e-15);
+            assert_true(factor == 0.5 * clip);
+            assert_int_equal(nonfinite, 0);
+            float bad = INFINITY;
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, &bad, 1, DT_F32});
+            k->norm_finish(s, &(struct dt_norm_finish_args){.norm = &norm,
+                                                            .clip = &clip,
+                                                            .factor = &factor,
+                                                            .nonfinite = &nonfinite,
+                                                            .limbs = limbs,
+                                                            .scale = 0.5,
+                                                            .max_norm = 1.0});
+            assert_true(isinf(norm) && clip == 0 && nonfinite == 1);
+            case_close(&d, s);
+        }
+    }
+    free(x);
+}
+
+/* Squares of BF16 are the same sums as those of the floats they are, on every instruction set,
+ * in any slices. */
+static void test_norm_of_halves(void **unused)
+{
+    (void)unused;
+    enum { TOTAL = 70003, CUT = 64 * 31 };
+    static float x[TOTAL];
+    static uint16_t half[TOTAL];
+    for (int i = 0; i < TOTAL; i++) {
+        x[i] = (float)case_uniform();
+    }
+    dt_cpu_cast(&(struct dt_cast_args){half, x, TOTAL, DT_BF16, DT_F32});
+    dt_cpu_cast(&(struct dt_cast_args){x, half, TOTAL, DT_F32, DT_BF16});
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 2, &s);
+    int64_t expect[DT_EXACT_LIMBS] = {0};
+    dt_kernels_twin(DT_F32)->norm_sum(s, &(struct dt_norm_sum_args){expect, x, TOTAL, DT_F32});
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_BF16) : dt_kernels_cpu_named(isas[isa - 1]);
+        int64_t limbs[DT_EXACT_LIMBS] = {0};
+        if (k != NULL) {
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, half + CUT, TOTAL - CUT, DT_BF16});
+            k->norm_sum(s, &(struct dt_norm_sum_args){limbs, half, CUT, DT_BF16});
+            assert_memory_equal(limbs, expect, sizeof expect);
+        }
+    }
+    case_close(&d, s);
+}
+
+/* What vectors store as BF16 is what a cast makes of it: to the nearest even, a nan stays one,
+ * subnormals and infinities are not lost. */
+static void test_rounding(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 999 };
+    static const uint32_t corners[] = {0x7f800001, 0xff800001, 0x7fc00000, 0x7f800000, 0xff800000,
+                                       0x7f7fffff, 0x00000001, 0x80000001, 0x00018000, 0x00008000,
+                                       0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff};
+    static float w[COUNT], after[COUNT], zero[COUNT], moments[2][COUNT];
+    static uint16_t got[COUNT], expect[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t bits = corners[i % (int)(sizeof corners / sizeof corners[0])];
+        memcpy(&w[i], &bits, sizeof bits);
+        if (i > 500) {
+            w[i] = (float)case_uniform();
+        }
+    }
+    dt_cpu_cast(&(struct dt_cast_args){expect, w, COUNT, DT_BF16, DT_F32});
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (size_t isa = 0; isa <= sizeof isas / sizeof isas[0]; isa++) {
+        const struct dt_kernels *k = isa == 0 ? dt_kernels_twin(DT_BF16) : dt_kernels_cpu_named(isas[isa - 1]);
+        for (int offset = 0; offset < 17 && k != NULL; offset++) {
+            int64_t count = COUNT - offset;
+            memcpy(after, w, sizeof w);
+            memset(got, 0xab, sizeof got);
+            memset(moments, 0, sizeof moments);
+            k->adamw(s, &(struct dt_adamw_args){.w = after + offset,
+                                                .m = moments[0],
+                                                .v = moments[1],
+                                                .w_bf16 = got + offset,
+                                                .grad = zero,
+                                                .count = count,
+                                                .step = 1,
+                                                .eps = 1,
+                                                .grad_scale = 1});
+            for (int i = offset; i < COUNT; i++) {
+                bool nan = w[i] != w[i];
+                assert_true(nan ? (got[i] & 0x7f80) == 0x7f80 && (got[i] & 0x7f) != 0 : got[i] == expect[i]);
+            }
+        }
+    }
+    case_close(&d, s);
+}
+
+extern const struct dt_cpu_half dt_cpu_half_plain, dt_cpu_half_avx2, dt_cpu_half_avx512;
+
+/* Casts and sums for collectives: each instruction set gives the bits of one float operation per
+ * element, rounded once, also in place and in tails. */
+static void test_halves(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 131 };
+    const struct dt_cpu_half *const all[] = {&dt_cpu_half_plain, &dt_cpu_half_avx2, &dt_cpu_half_avx512};
+    float x[COUNT], y[COUNT], sum[COUNT], wide[COUNT + 1];
+    uint16_t a[COUNT], b[COUNT], expect[COUNT], out[COUNT + 1];
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(case_uniform() * exp(9 * case_uniform()));
+        y[i] = (float)case_uniform();
+    }
+    for (int i = 0; i < COUNT; i++) {
+        double d[2] = {(double)x[i], (double)y[i]};
+        uint16_t h[2];
+        dt_cpu_cast(&(struct dt_cast_args){h, d, 2, DT_BF16, DT_F64});
+        a[i] = h[0];
+        b[i] = h[1];
+        dt_cpu_cast(&(struct dt_cast_args){d, h, 2, DT_F64, DT_BF16});
+        sum[i] = (float)d[0] + (float)d[1];
+        d[0] = (double)sum[i];
+        dt_cpu_cast(&(struct dt_cast_args){&expect[i], d, 1, DT_BF16, DT_F64});
+    }
+    for (size_t isa = 0; isa < sizeof isas / sizeof isas[0]; isa++) {
+        for (int count = 0; count <= COUNT && dt_kernels_cpu_named(isas[isa]) != NULL; count++) {
+            const struct dt_cpu_half *k = all[isa];
+            memset(wide, 0x5a, sizeof wide);
+            k->add_wide(wide, a, b, count);
+            assert_memory_equal(wide, sum, (size_t)count * sizeof *wide);
+            memset(out, 0x5a, sizeof out);
+            k->narrow(out, wide, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            k->widen(wide, out, count);
+            k->narrow(out, wide, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            memcpy(out, a, sizeof a);
+            out[count] = 0x5a5a;
+            k->add(out, out, b, count);
+            assert_memory_equal(out, expect, (size_t)count * sizeof *out);
+            assert_int_equal(out[count], 0x5a5a);
+        }
+    }
+}
+
+/* Losses: divided or not, in any slicing the same bits; what is not finite is counted; below
+ * zero is zero. */
+static void test_exact_sum(void **unused)
+{
+    (void)unused;
+    const double x[] = {1.5, 0.1, 7e-9, -1e-17, 3.25, 9};
+    const int64_t divisors[] = {3, 1, 7, 1, 0, 2};
+    const struct dt_kernels *k = dt_kernels_twin(DT_F32);
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    int64_t limbs[2][DT_EXACT_LIMBS] = {0}, bad[2] = {0}, denominator = 4, none = 0;
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[0], .bad_count = &bad[0], .x = x, .divisors = divisors, .count = 6});
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[1], .bad_count = &bad[1], .x = x + 2, .divisors = divisors + 2, .count = 4});
+    k->exact_sum(s, &(struct dt_exact_sum_args){
+                        .limbs = limbs[1], .bad_count = &bad[1], .x = x, .divisors = divisors, .count = 2});
+    assert_memory_equal(limbs[0], limbs[1], sizeof limbs[0]);
+    assert_true(fabs(dt_exact_get(limbs[0]) - (0.5 + 0.1 + 1e-9 + 4.5)) < 1e-12);
+    double norm = 0, factor = 1;
+    k->norm_finish(s,
+                   &(struct dt_norm_finish_args){
+                       .norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 99});
+    assert_true(factor == 0.25 && norm == sqrt(dt_exact_get(limbs[0])) * 0.25);
+    k->norm_finish(
+        s, &(struct dt_norm_finish_args){.factor = &factor, .limbs = limbs[0], .denominator = &none, .scale = 99});
+    assert_true(factor == 0 && bad[0] == 0);
+    const double wrong[] = {NAN, 1, INFINITY};
+    k->exact_sum(s, &(struct dt_exact_sum_args){.limbs = limbs[0], .bad_count = &bad[0], .x = wrong, .count = 3});
+    assert_int_equal(bad[0], 2);
+    assert_false(dt_exact_finite(limbs[0]));
+    case_close(&d, s);
+}
+
+/* The tree: ((0+1)+(2+3))+4 and so on, whatever the block. */
+static void test_sum_slices(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2500, MOST = 9 };
+    static float x[MOST][COUNT], out[COUNT];
+    case_seed(3);
+    for (int p = 0; p < MOST; p++) {
+        for (int i = 0; i < COUNT; i++) {
+            x[p][i] = (float)(case_uniform() * exp(3 * case_uniform()));
+        }
+    }
+    const void *in[MOST];
+    for (int p = 0; p < MOST; p++) {
+        in[p] = x[p];
+    }
+    for (int count = 1; count <= MOST; count++) {
+        dt_cpu_sum_slices(&(struct dt_sum_slices_args){out, in, count, DT_OP_SUM, COUNT, DT_F32});
+        for (int i = 0; i < COUNT; i++) {
+            float level[MOST];
+            int n = count;
+            for (int p = 0; p < n; p++) {
+                level[p] = x[p][i];
+            }
+            for (; n > 1; n = (n + 1) / 2) {
+                for (int p = 0; p < n / 2; p++) {
+                    level[p] = level[2 * p] + level[2 * p + 1];
+                }
+                if (n % 2 == 1) {
+                    level[n / 2] = level[n - 1];
+                }
+            }
+            assert_true(out[i] == level[0]);
+        }
+        dt_cpu_sum_slices(&(struct dt_sum_slices_args){out, in, count, DT_OP_MAX, COUNT, DT_F32});
+        for (int i = 0; i < COUNT; i++) {
+            for (int p = 0; p < count; p++) {
+                assert_true(out[i] >= x[p][i]);
+            }
+        }
+    }
+    int64_t a[3] = {1, INT64_MAX - 5, -7}, b[3] = {2, 5, 7}, sum[3];
+    const void *integers[2] = {a, b};
+    dt_cpu_sum_slices(&(struct dt_sum_slices_args){sum, integers, 2, DT_OP_SUM, 3, DT_I64});
+    assert_true(sum[0] == 3 && sum[1] == INT64_MAX && sum[2] == 0);
+}
+
+/* All 65536 halves come back; rounding goes to the nearest even, also from double. */
+static void test_cast(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 65536 };
+    static uint16_t half[COUNT], back[COUNT];
+    static double wide[COUNT];
+    enum dt_dtype types[2] = {DT_BF16, DT_F16};
+    for (int t = 0; t < 2; t++) {
+        for (int i = 0; i < COUNT; i++) {
+            half[i] = (uint16_t)i;
+        }
+        dt_cpu_cast(&(struct dt_cast_args){wide, half, COUNT, DT_F64, types[t]});
+        dt_cpu_cast(&(struct dt_cast_args){back, wide, COUNT, types[t], DT_F64});
+        for (int i = 0; i < COUNT; i++) {
+            assert_true(isnan(wide[i]) || back[i] == half[i]);
+        }
+        for (int i = 1; i + 1 < (types[t] == DT_BF16 ? 0x7f80 : 0x7c00); i++) {
+            double middle = (wide[i] + wide[i + 1]) / 2;
+            double ask[3] = {middle, nextafter(middle, 0), nextafter(middle, INFINITY)};
+            uint16_t got[3];
+            dt_cpu_cast(&(struct dt_cast_args){got, ask, 3, types[t], DT_F64});
+            assert_int_equal(got[0], i % 2 == 0 ? i : i + 1);
+            assert_int_equal(got[1], i);
+            assert_int_equal(got[2], i + 1);
+        }
+    }
+    assert_true(wide[0x3c00] == 1.0 && wide[0xc000] == -2.0 && wide[1] == 0x1p-24 && isinf(wide[0x7c00]));
+    uint16_t tokens[3] = {0, 7, 65535};
+    int32_t wider[3];
+    dt_cpu_cast(&(struct dt_cast_args){wider, tokens, 3, DT_I32, DT_U16});
+    assert_true(wider[0] == 0 && wider[1] == 7 && wider[2] == 65535);
+}
+
+static void test_errors(void **unused)
+{
+    (void)unused;
+    const char *names[] = {"cpu", "twin32"};
+    for (int i = 0; i < 2; i++) {
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        case_open(&d, names[i], 1, &s);
+        float logits[4] = {0};
+        double loss[2];
+        int32_t targets[2] = {1, 2};
+        d.kernels->cross_entropy(
+            s, &(struct dt_cross_entropy_args){
+                   .logits = logits, .targets = targets, .row_loss = loss, .row_count = 2, .col_count = 2});
+        struct dt_error err = {0};
+        assert_true(dt_stream_failed(s, &err));
+        assert_int_equal(err.status, DT_INVALID);
+        dt_stream_close(s);
+        dt_device_close(&d);
+    }
+    setenv("DTRUN_CPU", "abacus", 1);
+    struct dt_error err = {0};
+    assert_null(dt_kernels_cpu(&err));
+    assert_int_equal(err.status, DT_INVALID);
+    setenv("DTRUN_CPU", "plain", 1);
+    assert_string_equal(dt_kernels_cpu(&err)->name, "plain");
+    unsetenv("DTRUN_CPU");
+}
+
+/* Products of the sizes that models have: the number of threads cuts them differently, and no
+ * bit may know. */
+static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, enum dt_dtype type)
+{
+    size_t size = dt_dtype_size(type);
+    float *x = malloc((size_t)(m * k + k * n) * sizeof *x);
+    char *a = malloc((size_t)(m * k + k * n) * size);
+    float *c = malloc((size_t)(m * n) * sizeof *c), *first = malloc((size_t)(m * n) * sizeof *first);
+    for (int64_t j = 0; j < m * k + k * n; j++) {
+        x[j] = (float)case_uniform();
+    }
+    dt_cpu_cast(&(struct dt_cast_args){a, x, m * k + k * n, type, DT_F32});
+    for (int threads = 1; threads <= 5; threads++) {
+        struct dt_device d;
+        struct dt_stream *s = NULL;
+        case_open(&d, "cpu", threads, &s);
+        d.kernels->matmul(s, &(struct dt_matmul_args){.c = threads == 1 ? first : c,
+                                                      .a = a,
+                                                      .b = a + (size_t)(m * k) * size,
+                                                      .m = m,
+                                                      .n = n,
+                                                      .k = k,
+                                                      .a_transposed = a_transposed,
+                                                      .b_transposed = b_transposed,
+                                                      .type = type,
+                                                      .c_type = DT_F32});
+        case_close(&d, s);
+        if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
+            fail_msg("%s %lld x %lld x %lld: %d threads give other bits than one", dt_dtype_name(type), (long long)m,
+                     (long long)n, (long long)k, threads);
+        }
+    }
+    free(x);
+    free(a);
+    free(c);
+    free(first);
+}
+
+static void test_threads_of_products(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int64_t m, n, k;
+        bool a_transposed, b_transposed;
+    } sizes[] = {{1024, 1152, 384, false, false}, {1024, 384, 1536, false, false}, {1024, 384, 1152, false, true},
+                 {384, 1152, 1024, true, false},  {1000, 65, 384, false, true},    {777, 130, 4096, false, false},
+                 {4096, 64, 32, false, false},    {513, 384, 65, false, false},    {16, 768, 3072, false, false},
+                 {1, 50257, 64, false, true}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_F32);
+        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_BF16);
+    }
+}
+
+/* ---- both ways of BF16 products: chosen once per process, so processes of their own ---- */
+
+static void test_products(void **unused)
+{
+    (void)unused;
+    assert_string_equal(kernel_cases[2].name, "matmul");
+    for (int i = 0; i < CASE_SHAPES && kernel_cases[2].shapes[i][0] != 0; i++) {
+        check_shape(&kernel_cases[2], kernel_cases[2].shapes[i], &case_modes[1]);
+        check_shape(&kernel_cases[2], kernel_cases[2].shapes[i], &case_modes[2]);
+    }
+}
+
+static void test_unknown_way(void **unused)
+{
+    (void)unused;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    struct dt_error err = {0};
+    uint16_t x[3] = {0};
+    if (dt_kernels_cpu_named("avx2") == NULL) {
+        return; /* the plain table has one way only */
+    }
+    case_open(&d, "cpu", 1, &s);
+    dt_kernels_cpu_named("avx2")->matmul(
+        s, &(struct dt_matmul_args){
+               .c = x, .a = x + 1, .b = x + 2, .m = 1, .n = 1, .k = 1, .type = DT_BF16, .c_type = DT_BF16});
+    assert_true(dt_stream_failed(s, &err));
+    assert_int_equal(err.status, DT_INVALID);
+    assert_string_equal(err.text, "DTRUN_BF16=abacus: not known; use onednn or f32");
+    dt_stream_close(s);
+    dt_device_close(&d);
+}
+
+static int run_self(const char *way)
+{
+    int status = -1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("DTRUN_BF16", way, 1);
+        execl("/proc/self/exe", "test_kernels", way, (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void test_both_ways(void **unused)
+{
+    (void)unused;
+    assert_int_equal(run_self("f32"), 0);
+    assert_int_equal(run_self("onednn"), 0);
+    assert_int_equal(run_self("abacus"), 0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) {
+        const struct CMUnitTest way[] = {cmocka_unit_test(test_products), cmocka_unit_test(test_threads_of_products)};
+        const struct CMUnitTest unknown[] = {cmocka_unit_test(test_unknown_way)};
+        return strcmp(argv[1], "abacus") == 0 ? cmocka_run_group_tests(unknown, NULL, NULL)
+                                              : cmocka_run_group_tests(way, NULL, NULL);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_of_products),
+        cmocka_unit_test(test_against_twin),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_adamw_offsets),
+        cmocka_unit_test(test_random_bits),
+        cmocka_unit_test(test_stochastic_moments),
+        cmocka_unit_test(test_stochastic_is_unbiased),
+        cmocka_unit_test(test_stochastic_second_moment),
+        cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_norm_of_halves),
+        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_both_ways),
+        cmocka_unit_test(test_exact_sum),
+        cmocka_unit_test(test_sum_slices),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

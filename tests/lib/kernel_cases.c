@@ -1,0 +1,739 @@
+#include "tests/lib/kernel_cases.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t state;
+
+void case_seed(uint64_t seed)
+{
+    state = seed;
+}
+
+double case_uniform(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (double)(int64_t)(state >> 41) / 4194304.0 - 1.0;
+}
+
+struct case_buffer case_buf[CASE_BUFFERS];
+struct case_side case_side;
+const struct case_mode case_modes[CASE_MODES] = {
+    {"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32}};
+
+enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *b)
+{
+    return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
+}
+
+static void make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
+{
+    struct case_buffer *b = &case_buf[at];
+    b->count = count;
+    b->kind = kind;
+    b->made = malloc((size_t)(count + 1) * sizeof(double));
+    b->d = malloc((size_t)(count + 1) * sizeof(double));
+    b->x = malloc((size_t)(count + 1) * sizeof(float));
+    for (int64_t i = 0; i < count; i++) {
+        b->made[i] = (double)(float)(shift + scale * case_uniform());
+    }
+}
+
+void case_make(int at, int64_t count, double scale, double shift)
+{
+    make_of(FLOWS, at, count, scale, shift);
+}
+
+static void make_ids(int64_t count, int64_t limit)
+{
+    assert_true(count <= CASE_ROWS);
+    for (int64_t i = 0; i < count; i++) {
+        case_side.ids[i] = (int32_t)((case_uniform() + 1) / 2 * (double)limit);
+    }
+}
+
+static void reset_side(void)
+{
+    case_side.half = 0.5;
+    case_side.clip = 0.75;
+    memset(case_side.losses, 0xff, sizeof case_side.losses);
+    case_side.loss_sum = 0.5;
+    case_side.valid = 10;
+    case_side.correct = 0;
+}
+
+void case_reset_typed(const struct case_mode *m)
+{
+    reset_side();
+    for (int b = 0; b < CASE_BUFFERS; b++) {
+        if (case_buf[b].count > 0) {
+            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].x, case_buf[b].made, case_buf[b].count,
+                                               case_type_in(m, &case_buf[b]), DT_F64});
+        }
+    }
+}
+
+void case_reset_double(const struct case_mode *m)
+{
+    case_reset_typed(m);
+    for (int b = 0; b < CASE_BUFFERS; b++) {
+        if (case_buf[b].count > 0) {
+            dt_cpu_cast(&(struct dt_cast_args){case_buf[b].d, case_buf[b].x, case_buf[b].count, DT_F64,
+                                               case_type_in(m, &case_buf[b])});
+        }
+    }
+}
+
+void case_clear(void)
+{
+    for (int b = 0; b < CASE_BUFFERS; b++) {
+        free(case_buf[b].made);
+        free(case_buf[b].d);
+        free(case_buf[b].x);
+        case_buf[b] = (struct case_buffer){0};
+    }
+}
+
+static void *at(const struct case_run *r, int b)
+{
+    return r->on != NULL ? r->on[b] : r->type == DT_F64 ? (void *)case_buf[b].d : case_buf[b].x;
+}
+
+static struct case_side *side(const struct case_run *r)
+{
+    return r->side != NULL ? r->side : &case_side;
+}
+
+/* The type of optimizers' masters. */
+static enum dt_dtype real_of(const struct case_run *r)
+{
+    return r->type == DT_F64 ? DT_F64 : DT_F32;
+}
+
+void case_open(struct dt_device *d, const char *name, int threads, struct dt_stream **s)
+{
+    struct dt_device_options o = {.thread_count = threads, .streams = DT_STREAMS_INLINE};
+    struct dt_error err = {0};
+    if (dt_device_open(d, name, &o, &err) != 0 || dt_stream_open(d, 0, s, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+void case_close(struct dt_device *d, struct dt_stream *s)
+{
+    struct dt_error err = {0};
+    if (dt_stream_failed(s, &err)) {
+        fail_msg("%s", err.text);
+    }
+    dt_stream_close(s);
+    dt_device_close(d);
+}
+
+void case_run_host(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *device,
+                   int threads, const struct dt_kernels *k)
+{
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, device, threads, &s);
+    bool in_double = strcmp(device, "twin64") == 0;
+    struct case_run r = {.s = s,
+                         .k = k != NULL ? k : d.kernels,
+                         .type = in_double ? DT_F64 : m->type,
+                         .n = n,
+                         .grad = in_double ? DT_F64 : m->grad};
+    c->run(&r);
+    case_close(&d, s);
+    if (c->after != NULL) {
+        c->after(&r);
+    }
+}
+
+double case_element(const struct case_buffer *b, const struct case_mode *m, int64_t i)
+{
+    double x;
+    size_t size = dt_dtype_size(case_type_in(m, b));
+    dt_cpu_cast(&(struct dt_cast_args){&x, (const char *)b->x + (size_t)i * size, 1, DT_F64, case_type_in(m, b)});
+    return x;
+}
+
+void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who,
+                  double slack)
+{
+    for (int b = 0; b < CASE_BUFFERS; b++) {
+        double bound = slack * (case_type_in(m, &case_buf[b]) == DT_BF16 ? c->half : c->bound);
+        for (int64_t i = 0; i < case_buf[b].count; i++) {
+            double x = case_element(&case_buf[b], m, i), e = fabs(x - case_buf[b].d[i]) / (1 + fabs(case_buf[b].d[i]));
+            if (!(e <= bound)) { /* a nan is off, too */
+                fail_msg("%s %s %s (%lld, %lld, %lld, %lld): buffer %d [%lld] is %.9g, not %.9g: off by %g, bound %g",
+                         who, c->name, m->name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], b,
+                         (long long)i, x, case_buf[b].d[i], e, bound);
+            }
+        }
+    }
+}
+
+/* Errors of the twin for BF16 against the one for double: what is rounded between two of a
+ * case's kernels counts, too. */
+#define TWIN_SLACK 6
+
+void case_reference(const struct kernel_case *c, const int64_t *n, const struct case_mode *m)
+{
+    case_seed(88172645463325252ULL);
+    c->make(n);
+    case_reset_double(m);
+    case_run_host(c, n, m, "twin64", 1, NULL);
+    if (m->type == DT_BF16) {
+        case_reset_typed(m);
+        case_run_host(c, n, m, "cpu", 1, dt_kernels_twin(DT_BF16));
+        struct kernel_case rough = *c;
+        rough.bound = c->half;
+        case_compare(&rough, n, m, "twin16", TWIN_SLACK);
+        for (int b = 0; b < CASE_BUFFERS; b++) {
+            for (int64_t i = 0; i < case_buf[b].count; i++) {
+                case_buf[b].d[i] = case_element(&case_buf[b], m, i);
+            }
+        }
+    }
+}
+
+/* ---- the cases; n is the shape ---- */
+
+void case_make_elements(const int64_t *n)
+{
+    case_make(0, n[0], 6, 0);
+    case_make(1, n[0], 3, 0);
+    case_make(2, n[0], 1, 0);
+    make_of(STAT, 3, n[0], 1, 0);
+}
+
+void case_run_elements(const struct case_run *r)
+{
+    r->k->add(r->s, &(struct dt_add_args){at(r, 2), at(r, 0), at(r, 1), r->n[0], r->type, r->type});
+    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 2), .count = r->n[0], .factor = 0.3, .type = r->type});
+    r->k->scale(r->s,
+                &(struct dt_scale_args){
+                    .x = at(r, 2), .count = r->n[0], .factor = 1, .device_factor = &side(r)->half, .type = r->type});
+    /* a sum in F32 of parts that flow */
+    r->k->add(r->s, &(struct dt_add_args){at(r, 3), at(r, 3), at(r, 0), r->n[0], real_of(r), r->type});
+    r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 3), .count = r->n[0], .factor = 0.1, .type = real_of(r)});
+}
+
+void case_run_activation(const struct case_run *r)
+{
+    enum dt_activation kind = (enum dt_activation)r->n[1];
+    r->k->activation(r->s, &(struct dt_activation_args){at(r, 2), at(r, 0), r->n[0], kind, r->type});
+    r->k->activation_backward(
+        r->s, &(struct dt_activation_backward_args){
+                  .dx = at(r, 1), .dy = at(r, 1), .x = at(r, 0), .count = r->n[0], .kind = kind, .type = r->type});
+}
+
+/* rows, cols, accumulate, kind */
+static void case_make_slanting(const int64_t *n)
+{
+    case_make(0, n[0] * n[1], 1, 0);
+    case_make(1, n[0] * n[1], 3, 0);
+    make_of(GRAD, 2, n[1], 1, 0);
+}
+
+static void case_run_slanting(const struct case_run *r)
+{
+    r->k->activation_backward(r->s, &(struct dt_activation_backward_args){.dx = at(r, 0),
+                                                                          .dy = at(r, 0),
+                                                                          .x = at(r, 1),
+                                                                          .count = r->n[0] * r->n[1],
+                                                                          .kind = (enum dt_activation)r->n[3],
+                                                                          .type = r->type,
+                                                                          .dbias = at(r, 2),
+                                                                          .col_count = r->n[1],
+                                                                          .accumulate = r->n[2] != 0,
+                                                                          .grad_type = r->grad});
+}
+
+/* m, n, k, transposed (bit 0 a, bit 1 b), accumulate, extra leading dimension */
+void case_make_matmul(const int64_t *n)
+{
+    int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
+    make_of(GRAD, 0, m * (cols + extra), 1, 0);
+    case_make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
+    case_make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
+    case_make(3, cols, 1, 0);
+}
+
+void case_run_matmul(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    bool ta = (n[3] & 1) != 0, tb = (n[3] & 2) != 0;
+    int64_t extra = n[5];
+    r->k->matmul(r->s, &(struct dt_matmul_args){.c = at(r, 0),
+                                                .a = at(r, 1),
+                                                .b = at(r, 2),
+                                                .bias = n[4] != 0 ? NULL : at(r, 3),
+                                                .m = n[0],
+                                                .n = n[1],
+                                                .k = n[2],
+                                                .a_transposed = ta,
+                                                .b_transposed = tb,
+                                                .lda = extra != 0 ? (ta ? n[0] : n[2]) + extra : 0,
+                                                .ldb = extra != 0 ? (tb ? n[2] : n[1]) + extra : 0,
+                                                .ldc = extra != 0 ? n[1] + extra : 0,
+                                                .accumulate = n[4] != 0,
+                                                .type = r->type,
+                                                .c_type = r->grad});
+}
+
+/* rows, cols, accumulate */
+void case_make_column_sum(const int64_t *n)
+{
+    make_of(GRAD, 0, n[1], 1, 0);
+    case_make(1, n[0] * n[1], 1, 0);
+}
+
+void case_run_column_sum(const struct case_run *r)
+{
+    r->k->column_sum(
+        r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, r->grad});
+}
+
+/* rows, cols, accumulate (and without a branch, gradient from above) */
+void case_make_layernorm(const int64_t *n)
+{
+    int64_t rows = n[0], cols = n[1];
+    case_make(0, rows * cols, 1, 0);    /* y, then dx */
+    case_make(1, rows * cols, 1, 0);    /* sum */
+    make_of(STAT, 2, rows, 1, 0);       /* mean */
+    make_of(STAT, 3, rows, 1, 0);       /* rstd */
+    case_make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
+    case_make(5, rows * cols, 1, 0);    /* branch, then dy */
+    case_make(6, cols, 1, 1);           /* gamma */
+    case_make(7, cols, 1, 0);           /* beta */
+    make_of(GRAD, 8, cols, 1, 0);       /* dgamma */
+    make_of(GRAD, 9, cols, 1, 0);       /* dbeta */
+}
+
+void case_run_layernorm(const struct case_run *r)
+{
+    bool full = r->n[2] == 0;
+    r->k->layernorm(r->s, &(struct dt_layernorm_args){.y = at(r, 0),
+                                                      .residual_out = full ? at(r, 1) : NULL,
+                                                      .mean = at(r, 2),
+                                                      .rstd = at(r, 3),
+                                                      .residual = at(r, 4),
+                                                      .branch = full ? at(r, 5) : NULL,
+                                                      .gamma = at(r, 6),
+                                                      .beta = at(r, 7),
+                                                      .row_count = r->n[0],
+                                                      .col_count = r->n[1],
+                                                      .eps = 1e-5,
+                                                      .type = r->type});
+}
+
+void case_run_layernorm_backward(const struct case_run *r)
+{
+    case_run_layernorm(r);
+    bool full = r->n[2] == 0;
+    r->k->layernorm_backward(r->s, &(struct dt_layernorm_backward_args){.dx = at(r, 0),
+                                                                        .dgamma = at(r, 8),
+                                                                        .dbeta = at(r, 9),
+                                                                        .dy = at(r, 5),
+                                                                        .x = full ? at(r, 1) : at(r, 4),
+                                                                        .gamma = at(r, 6),
+                                                                        .mean = at(r, 2),
+                                                                        .rstd = at(r, 3),
+                                                                        .dresidual = full ? at(r, 4) : NULL,
+                                                                        .row_count = r->n[0],
+                                                                        .col_count = r->n[1],
+                                                                        .accumulate = !full,
+                                                                        .type = r->type,
+                                                                        .grad_type = r->grad});
+}
+
+/* B, T, H, D, KV, causal */
+void case_make_attention(const int64_t *n)
+{
+    int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
+    case_make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
+    case_make(1, rows * n[2] * n[3], 1, 0);              /* out */
+    make_of(STAT, 2, rows * n[2], 1, 0);                 /* lse */
+    case_make(3, rows * n[2] * n[3], 1, 0);              /* dout */
+    case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
+}
+
+void case_run_attention(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
+                                                      .lse = at(r, 2),
+                                                      .qkv = at(r, 0),
+                                                      .batch = n[0],
+                                                      .positions = n[1],
+                                                      .heads = n[2],
+                                                      .head_size = n[3],
+                                                      .kv_heads = n[4],
+                                                      .causal = n[5] != 0,
+                                                      .type = r->type});
+    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4),
+                                                                        .dout = at(r, 3),
+                                                                        .out = at(r, 1),
+                                                                        .qkv = at(r, 0),
+                                                                        .lse = at(r, 2),
+                                                                        .batch = n[0],
+                                                                        .positions = n[1],
+                                                                        .heads = n[2],
+                                                                        .head_size = n[3],
+                                                                        .kv_heads = n[4],
+                                                                        .causal = n[5] != 0,
+                                                                        .type = r->type});
+}
+
+/* rows, T, C, V, accumulate */
+void case_make_embedding(const int64_t *n)
+{
+    case_make(0, n[0] * n[2], 1, 0);
+    case_make(1, n[3] * n[2], 1, 0);       /* tokens */
+    case_make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
+    case_make(3, n[0] * n[2], 1, 0);       /* dy */
+    make_of(GRAD, 4, n[3] * n[2], 1, 0);
+    make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
+    make_ids(n[0], n[3]);
+}
+
+void case_run_embedding(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), side(r)->ids,
+                                                      n[0], n[1], n[2], r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), side(r)->ids, n[0], n[3],
+                                                                        n[2], n[4] != 0, r->type, r->grad});
+    r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2],
+                                                                      n[4] != 0, r->type, r->grad});
+}
+
+/* rows, V, with gradient, elements between two rows: large ones, which nobody may take for
+ * logits */
+void case_make_entropy(const int64_t *n)
+{
+    case_make(0, n[0] * (n[1] + n[3]), 4, 0);
+    for (int64_t i = 0; i < case_buf[0].count; i++) {
+        case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
+    }
+    make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    make_ids(n[0], n[1]);
+    for (int64_t i = 2; i < n[0]; i += 5) {
+        case_side.ids[i] = DT_IGNORE_INDEX;
+    }
+}
+
+void case_run_entropy(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    r->k->cross_entropy(r->s, &(struct dt_cross_entropy_args){.logits = at(r, 0),
+                                                              .targets = side(r)->ids,
+                                                              .row_loss = side(r)->losses,
+                                                              .loss_sum = &side(r)->loss_sum,
+                                                              .valid_count = &side(r)->valid,
+                                                              .correct_count = &side(r)->correct,
+                                                              .row_count = n[0],
+                                                              .col_count = n[1],
+                                                              .ld = n[3] != 0 ? n[1] + n[3] : 0,
+                                                              .grad_scale = 0.25,
+                                                              .with_grad = n[2] != 0,
+                                                              .type = r->type});
+}
+
+static void after_entropy(const struct case_run *r)
+{
+    int64_t rows = r->n[0], ld = r->n[1] + r->n[3];
+    for (int64_t i = 0; i < rows * ld; i++) { /* between rows anything may stand now */
+        if (i % ld >= r->n[1]) {
+            size_t size = dt_dtype_size(r->type);
+            memset(r->type == DT_F64 ? (char *)&case_buf[0].d[i] : (char *)case_buf[0].x + (size_t)i * size, 0, size);
+        }
+    }
+    for (int64_t i = 0; i < rows + 3; i++) {
+        double x = i < rows        ? case_side.losses[i]
+                   : i == rows     ? case_side.loss_sum
+                   : i == rows + 1 ? (double)case_side.valid
+                                   : (double)case_side.correct;
+        if (r->type == DT_F64) {
+            case_buf[1].d[i] = x;
+        } else {
+            ((float *)case_buf[1].x)[i] = (float)x;
+        }
+    }
+}
+
+/* m and v of adamw */
+static void make_moments(int64_t count, bool half)
+{
+    make_of(half ? COPY : STAT, 1, count, 0.1, 0);
+    make_of(half ? COPY : STAT, 2, count, 0.1, 0.11);
+}
+
+static enum dt_dtype moment_of(const struct case_run *r, bool half)
+{
+    return half && r->type != DT_F64 ? DT_BF16 : real_of(r);
+}
+
+/* count, step, kind of sgd, moments of adamw in BF16 */
+void case_make_optimizer(const int64_t *n)
+{
+    make_of(STAT, 0, n[0], 1, 0); /* w */
+    make_moments(n[0], n[3] != 0);
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
+    make_of(STAT, 5, n[0], 1, 0); /* its buffer */
+    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
+}
+
+void case_run_optimizer(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    bool in_double = r->type == DT_F64;
+    r->k->adamw(r->s, &(struct dt_adamw_args){.w = at(r, 0),
+                                              .m = at(r, 1),
+                                              .v = at(r, 2),
+                                              .w_bf16 = in_double ? NULL : at(r, 6),
+                                              .grad = at(r, 3),
+                                              .clip = &side(r)->clip,
+                                              .count = n[0],
+                                              .step = n[1],
+                                              .lr = 1e-3,
+                                              .beta1 = 0.9,
+                                              .beta2 = 0.95,
+                                              .eps = 1e-8,
+                                              .weight_decay = 0.1,
+                                              .grad_scale = 0.5,
+                                              .seed = 42,
+                                              .unit = 3,
+                                              .first = 1001,
+                                              .type = real_of(r),
+                                              .grad_type = r->grad,
+                                              .moment_type = moment_of(r, n[3] != 0)});
+    r->k->sgd(r->s, &(struct dt_sgd_args){.w = at(r, 4),
+                                          .momentum_buffer = n[2] != 0 ? at(r, 5) : NULL,
+                                          .w_bf16 = in_double ? NULL : at(r, 7),
+                                          .grad = at(r, 3),
+                                          .clip = NULL,
+                                          .count = n[0],
+                                          .step = n[1],
+                                          .lr = 0.1,
+                                          .momentum = 0.9,
+                                          .weight_decay = 0.01,
+                                          .grad_scale = 0.5,
+                                          .nesterov = n[2] == 2,
+                                          .type = real_of(r),
+                                          .grad_type = r->grad});
+}
+
+static void after_optimizer(const struct case_run *r)
+{
+    for (int64_t i = 0; i < r->n[0] && r->type == DT_F64; i++) {
+        case_buf[6].d[i] = case_buf[0].d[i];
+        case_buf[7].d[i] = case_buf[4].d[i];
+    }
+}
+
+/* elements, slices, kind: 0 of 64 or more elements that follow each other, decay changing, as a
+ * model's units; 1 with 64 elements between two; 2 of odd lengths;
+ * 3 with three decays; then whether moments are BF16, of units of seven slices */
+enum { MANY_SLICES = 640 };
+
+static void case_make_many(const int64_t *n)
+{
+    make_of(STAT, 0, n[0], 1, 0); /* w */
+    make_moments(n[0], n[3] != 0);
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
+}
+
+static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt_dtype type)
+{
+    return (char *)at(r, at_buffer) + (size_t)i * dt_dtype_size(type);
+}
+
+static void case_run_many(const struct case_run *r)
+{
+    struct dt_adamw_args each[MANY_SLICES];
+    const int64_t *n = r->n;
+    enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad, moment = moment_of(r, n[3] != 0);
+    int64_t part = n[0] / n[1] / 64 * 64, first = 0, unit_first = 0;
+    for (int64_t i = 0; i < n[1]; i++) {
+        int64_t end =
+            i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
+        unit_first = i % 7 == 0 ? first : unit_first;
+        each[i] = (struct dt_adamw_args){.w = element(r, 0, first, real),
+                                         .m = element(r, 1, first, moment),
+                                         .v = element(r, 2, first, moment),
+                                         .w_bf16 = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
+                                         .grad = element(r, 3, first, grad),
+                                         .clip = &side(r)->clip,
+                                         .count = end - first - (n[2] == 1 ? 64 : 0),
+                                         .step = 3,
+                                         .lr = 1e-3,
+                                         .beta1 = 0.9,
+                                         .beta2 = 0.95,
+                                         .eps = 1e-8,
+                                         .weight_decay = i % 2 == 0                ? 0
+                                                         : n[2] == 3 && i % 3 == 0 ? 10
+                                                                                   : 30,
+                                         .grad_scale = 0.5,
+                                         .seed = 7,
+                                         .unit = i / 7,
+                                         .first = first - unit_first,
+                                         .type = real,
+                                         .grad_type = r->grad,
+                                         .moment_type = moment};
+        first = end;
+    }
+    r->k->adamw_many(r->s, each, (int)n[1]);
+    memset(each, 0xff, sizeof each); /* it was read */
+}
+
+static void after_many(const struct case_run *r)
+{
+    for (int64_t i = 0; i < r->n[0] && r->type == DT_F64 && r->n[2] != 1; i++) {
+        case_buf[6].d[i] = case_buf[0].d[i];
+    }
+    int64_t part = r->n[0] / r->n[1] / 64 * 64, first = 0; /* the copy's gaps stay as they were */
+    for (int64_t s = 0; s < r->n[1] && r->type == DT_F64 && r->n[2] == 1; s++) {
+        int64_t end = s + 1 == r->n[1] ? r->n[0] : first + part + (s % 5 - 2) * (part >= 256 ? 64 : 0);
+        memcpy(case_buf[6].d + first, case_buf[0].d + first, (size_t)(end - 64 - first) * sizeof(double));
+        first = end;
+    }
+}
+
+/* the last place of a BF16: both sides round once, so a value halfway between two may fall to
+ * either */
+#define ULP 0x1p-7
+
+const struct kernel_case kernel_cases[] = {
+    {"add, scale", case_make_elements, case_run_elements, NULL, 1e-6, ULP, {{1}, {17}, {70001}}},
+    {"activation",
+     case_make_elements,
+     case_run_activation,
+     NULL,
+     4e-6,
+     ULP,
+     {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
+    {"matmul",
+     case_make_matmul,
+     case_run_matmul,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 1, 1, 0, 0, 0},
+      {7, 65, 33, 0, 0, 0},
+      {300, 50, 70, 1, 1, 0},
+      {129, 77, 40, 2, 0, 5},
+      {66, 131, 600, 1, 0, 3},
+      {520, 9, 11, 3, 1, 0},
+      {64, 48, 16, 2, 1, 0},
+      {65, 600, 1030, 3, 1, 3},
+      {700, 400, 450, 0, 0, 0}}},
+    {"column_sum",
+     case_make_column_sum,
+     case_run_column_sum,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 0}, {33, 65, 1}, {100, 200, 0}, {31, 64, 1}}},
+    {"activation_backward with bias",
+     case_make_slanting,
+     case_run_slanting,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 0, 0}, {33, 65, 1, 0}, {100, 200, 0, 1}, {70, 264, 0, 0}, {9, 64, 1, 2}}},
+    {"layernorm",
+     case_make_layernorm,
+     case_run_layernorm,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
+    {"layernorm_backward",
+     case_make_layernorm,
+     case_run_layernorm_backward,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
+    {"attention",
+     case_make_attention,
+     case_run_attention,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 1, 1, 1, 0, 1},
+      {2, 5, 3, 8, 0, 1},
+      {1, 64, 2, 16, 0, 1},
+      {1, 130, 2, 20, 0, 1},
+      {2, 70, 4, 8, 2, 1},
+      {1, 67, 2, 12, 0, 0},
+      {1, 33, 4, 4, 1, 0}}},
+    {"embedding",
+     case_make_embedding,
+     case_run_embedding,
+     NULL,
+     1e-6,
+     ULP,
+     {{1, 1, 1, 1, 0}, {60, 20, 37, 11, 0}, {64, 16, 300, 7, 1}}},
+    {"cross_entropy",
+     case_make_entropy,
+     case_run_entropy,
+     after_entropy,
+     5e-6,
+     ULP,
+     {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}, {9, 65, 1, 63}, {5, 33, 0, 3}, {5, 33, 1, 7}}},
+    {"optimizers",
+     case_make_optimizer,
+     case_run_optimizer,
+     after_optimizer,
+     2e-6,
+     ULP,
+     {{1, 1, 0, 0},
+      {67, 5, 1, 0},
+      {33000, 1, 2, 0},
+      {100, 1000, 2, 0},
+      {1, 1, 0, 1},
+      {67, 5, 1, 1},
+      {33000, 1, 2, 1},
+      {100, 1000, 2, 1}}},
+    {"adamw_many",
+     case_make_many,
+     case_run_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0},
+      {9000, 5, 0, 0},
+      {40000, 600, 0, 0},
+      {10000, 60, 1, 0},
+      {9001, 20, 2, 0},
+      {20000, 40, 3, 0},
+      {131, 2, 0, 0}}},
+    {"adamw_many with BF16 moments",
+     case_make_many,
+     case_run_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 1},
+      {9000, 5, 0, 1},
+      {40000, 600, 0, 1},
+      {10000, 60, 1, 1},
+      {9001, 20, 2, 1},
+      {20000, 40, 3, 1},
+      {131, 2, 0, 1}}},
+};
+const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -1,0 +1,322 @@
+/* The strong tests: tests/equivalence/table.txt says which runs give the same bits, which the
+ * same losses, and which must differ; here each side is trained with ranks as threads, once, and
+ * the pairs are compared. Two families stand in it: gradients summed over micro-steps and then
+ * over ranks (boundary), or the other way round (every micro-step). */
+#include "tests/lib/ranks.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TABLE "tests/equivalence/table.txt"
+
+/* ---- one side ---- */
+
+struct side {
+    char name[160]; /* "3 ranks, k 2: full_shard recompute" */
+    struct job job;
+    int ranks;
+    const char *streams, *device;
+    char hosts[RANKS_MAX + 1];
+};
+
+static bool has_value(const char *word, const char *key, const char **value)
+{
+    size_t length = strlen(key);
+    *value = word + length + 1;
+    return strncmp(word, key, length) == 0 && word[length] == '=';
+}
+
+static int choice(const char *value, const char *const *names)
+{
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            return i;
+        }
+    }
+    fail_msg("%s: unknown value %s", TABLE, value);
+    return -1;
+}
+
+static double number(const char *value)
+{
+    double out = 0;
+    if (!dt_parse_double(value, &out)) {
+        fail_msg("%s: %s is no number", TABLE, value);
+    }
+    return out;
+}
+
+static void set_mesh(struct side *s, const char *value)
+{
+    int replicas, shards;
+    assert_int_equal(sscanf(value, "%dx%d", &replicas, &shards), 2);
+    s->job.fsdp.device_mesh[0] = replicas;
+    /* 0: as many as there are */
+    s->job.fsdp.device_mesh[1] = shards > 0 ? shards : s->ranks / replicas;
+}
+
+static void apply(struct side *s, const char *word)
+{
+    static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post",
+                                                                                                   "none", NULL};
+    static const char *const levels[] = {"none", "cheap", "mlp", "block", NULL};
+    static const char *const norms[] = {"local", "tokens", NULL}, *const streams[] = {"inline", "thread", NULL};
+    struct job_training *t = &s->job.training;
+    const char *value;
+    if (has_value(word, "sync", &value)) {
+        t->accumulate_sync = (enum accumulate_sync)choice(value, syncs);
+    } else if (has_value(word, "prefetch", &value)) {
+        s->job.fsdp.backward_prefetch = (enum prefetch)choice(value, prefetches);
+    } else if (strcmp(word, "forward") == 0) {
+        s->job.fsdp.forward_prefetch = true;
+    } else if (strcmp(word, "recompute") == 0) {
+        s->job.recompute.enabled = true;
+    } else if (has_value(word, "recompute", &value)) {
+        s->job.recompute.enabled = true;
+        s->job.recompute.level = (enum recompute)choice(value, levels);
+    } else if (has_value(word, "mesh", &value)) {
+        set_mesh(s, value);
+    } else if (has_value(word, "clip", &value)) {
+        t->max_grad_norm = number(value);
+    } else if (has_value(word, "decay", &value)) {
+        t->weight_decay = number(value);
+    } else if (has_value(word, "seed", &value)) {
+        t->seed = (int64_t)number(value);
+    } else if (has_value(word, "batch", &value)) {
+        t->batch_size_per_gpu = (int64_t)number(value);
+    } else if (has_value(word, "rate", &value)) {
+        t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "norm", &value)) {
+        t->loss_normalization = (enum loss_normalization)choice(value, norms);
+    } else if (has_value(word, "bucket", &value)) {
+        s->job.ddp.bucket_cap_mb = number(value);
+    } else if (has_value(word, "device", &value)) {
+        s->device = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "streams", &value)) {
+        s->streams = streams[choice(value, streams)];
+    } else if (has_value(word, "hosts", &value)) {
+        assert_int_equal(strlen(value), s->ranks);
+        (void)snprintf(s->hosts, sizeof s->hosts, "%s", value);
+    } else if (strcmp(word, "bf16") == 0) {
+        s->job.precision.compute = s->job.precision.reduce = DT_BF16;
+    } else if (strcmp(word, "moments=bf16") == 0) {
+        s->job.precision.moments = DT_BF16;
+    } else if (strcmp(word, "reduce=fp32") == 0) {
+        s->job.precision.reduce = DT_F32;
+    } else if (strcmp(word, "inorder") == 0) {
+        s->job.data.shuffle = false;
+    } else if (has_value(word, "k", &value)) {
+        t->gradient_accumulation_steps = (int64_t)number(value);
+    } else if (has_value(word, "ranks", &value)) {
+        s->ranks = (int)number(value);
+    } else {
+        fail_msg("%s: unknown setting %s", TABLE, word);
+    }
+}
+
+/* `text`: "row setting setting"; the line's ranks and k unless it says otherwise. */
+static void read_side(struct side *s, const char *text, int ranks, int k)
+{
+    char words[160], *rest = NULL;
+    memset(s, 0, sizeof *s);
+    s->ranks = ranks;
+    ranks_job(&s->job);
+    s->job.training.gradient_accumulation_steps = k;
+    (void)snprintf(words, sizeof words, "%s", text);
+    const char *row = strtok_r(words, " ", &rest);
+    assert_non_null(row);
+    s->job.training.strategy = dt_arena_printf(&s->job.arena, "%s", row);
+    for (const char *word; (word = strtok_r(NULL, " ", &rest)) != NULL;) {
+        apply(s, word);
+    }
+    (void)snprintf(s->name, sizeof s->name, "%d ranks, k %d: %.120s", ranks, k, text);
+}
+
+/* ---- runs, each made once ---- */
+
+struct run {
+    char name[160];
+    struct ranks_outcome out;
+};
+static struct run *runs;
+static int run_count;
+
+static const struct ranks_outcome *outcome_of(const char *text, int ranks, int k)
+{
+    struct side s;
+    read_side(&s, text, ranks, k);
+    for (int i = 0; i < run_count; i++) {
+        if (strcmp(runs[i].name, s.name) == 0) {
+            dt_arena_clear(&s.job.arena);
+            return &runs[i].out;
+        }
+    }
+    runs = dt_realloc(runs, (size_t)(run_count + 1) * sizeof *runs);
+    struct run *r = &runs[run_count++];
+    (void)snprintf(r->name, sizeof r->name, "%s", s.name);
+    if (s.streams) {
+        assert_int_equal(setenv("DTRUN_STREAMS", s.streams, 1), 0);
+    }
+    ranks_train(&s.job, s.ranks, &(struct ranks_options){.hosts = s.hosts[0] ? s.hosts : NULL, .device = s.device},
+                &r->out);
+    assert_int_equal(unsetenv("DTRUN_STREAMS"), 0);
+    for (int i = 0; i < s.ranks; i++) {
+        if (r->out.rc[i] != 0) {
+            fail_msg("%s: rank %d: %s", r->name, i, r->out.err[i].text);
+        }
+    }
+    assert_int_equal(r->out.step_count, s.job.training.max_steps);
+    assert_int_equal(r->out.exit_code[0], DT_EXIT_DONE);
+    dt_arena_clear(&s.job.arena);
+    return &r->out;
+}
+
+static void clear_runs(void)
+{
+    for (int i = 0; i < run_count; i++) {
+        ranks_clear(&runs[i].out);
+    }
+    free(runs);
+    runs = NULL;
+    run_count = 0;
+}
+
+/* ---- pairs ---- */
+
+static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome *b)
+{
+    return a->step_count == b->step_count && memcmp(a->loss, b->loss, sizeof a->loss) == 0 &&
+           memcmp(a->norm, b->norm, sizeof a->norm) == 0 && a->hash == b->hash && a->moments_hash == b->moments_hash;
+}
+
+static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b, double bound)
+{
+    bool close = a->step_count == b->step_count;
+    for (int i = 0; close && i < a->step_count; i++) {
+        close = fabs(a->loss[i] - b->loss[i]) <= bound * fabs(b->loss[i]);
+    }
+    return close;
+}
+
+static void compare(const char *left, const char *right, int ranks, int k, char relation)
+{
+    /* the list may move */
+    struct ranks_outcome a = *outcome_of(left, ranks, k), b = *outcome_of(right, ranks, k);
+    bool holds = relation == '='   ? same_bits(&a, &b)
+                 : relation == '~' ? close_losses(&a, &b, 1e-5)
+                 : relation == '%' ? close_losses(&a, &b, 1e-2) && a.hash != b.hash
+                                   : a.hash != b.hash;
+    if (!holds) {
+        print_error("%d ranks, k %d: %s %c %s does not hold:\n", ranks, k, left, relation, right);
+        for (int i = 0; i < a.step_count; i++) {
+            print_error("  step %d loss %.17g and %.17g, norm %.17g and %.17g\n", i, a.loss[i], b.loss[i], a.norm[i],
+                        b.norm[i]);
+        }
+    }
+    assert_true(holds);
+}
+
+/* ---- the table ---- */
+
+static char *trim(char *s)
+{
+    s += strspn(s, " \t");
+    for (size_t n = strlen(s); n > 0 && strchr(" \t\r", s[n - 1]) != NULL; n--) {
+        s[n - 1] = '\0';
+    }
+    return s;
+}
+
+/* One line for one world size; returns the number of pairs compared. */
+static int compare_line(const char *left, const char *rights, int ranks, const char *const *relations)
+{
+    int count = 0;
+    for (int k = 1; k <= 2; k++) {
+        char list[512], *rest = NULL, relation = relations[k - 1][0];
+        assert_true(relations[k - 1][1] == '\0' && relation != '\0' && strchr("=~%!-", relation) != NULL);
+        (void)snprintf(list, sizeof list, "%s", rights);
+        for (char *right = strtok_r(list, ",", &rest); right && relation != '-'; right = strtok_r(NULL, ",", &rest)) {
+            compare(left, trim(right), ranks, k, relation);
+            count++;
+        }
+    }
+    return count;
+}
+
+static void compare_all(int ranks, int at_least)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    if (dt_file_read(TABLE, 1 << 20, &text, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    char *copy = dt_strdup(dt_text_str(&text)), *rest = NULL;
+    int count = 0;
+    for (char *line = strtok_r(copy, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *cells[5], *in_line = NULL;
+        if (trim(line)[0] == '#' || trim(line)[0] == '\0') {
+            continue;
+        }
+        for (int i = 0; i < 5; i++) {
+            char *cell = strtok_r(i == 0 ? line : NULL, "|", &in_line);
+            if (cell == NULL) {
+                fail_msg("%s: a line has %d cells instead of 5", TABLE, i);
+                return;
+            }
+            cells[i] = trim(cell);
+        }
+        if (strchr(cells[0], '0' + ranks) != NULL) {
+            count += compare_line(cells[1], cells[2], ranks, (const char *const[]){cells[3], cells[4]});
+        }
+    }
+    print_message("%d ranks: %d pairs of %d runs\n", ranks, count, run_count);
+    assert_true(count >= at_least); /* a table that was not read compares nothing */
+    clear_runs();
+    free(copy);
+    dt_text_clear(&text);
+}
+
+static void test_one_rank(void **state)
+{
+    (void)state;
+    compare_all(1, 50);
+}
+
+static void test_two_ranks(void **state)
+{
+    (void)state;
+    compare_all(2, 80);
+}
+
+static void test_three_ranks(void **state)
+{
+    (void)state;
+    compare_all(3, 70);
+}
+
+static void test_four_ranks(void **state)
+{
+    (void)state;
+    compare_all(4, 90);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank),
+        cmocka_unit_test(test_two_ranks),
+        cmocka_unit_test(test_three_ranks),
+        cmocka_unit_test(test_four_ranks),
+    };
+    return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
+}

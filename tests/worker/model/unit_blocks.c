@@ -1,0 +1,402 @@
+/* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes
+ * and with ignored labels; the same bits whatever is computed again; overwriting and adding of
+ * gradients; the CPU's floats near the twin's doubles. */
+#include "tests/lib/model_run.h"
+
+static uint64_t random_state;
+
+/* Uniform in [-1, 1). */
+static double noise(void)
+{
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (double)(int32_t)(random_state >> 32) / 2147483648.0;
+}
+
+static struct model_spec ragged(enum recompute level)
+{
+    return (struct model_spec){.name = "gpt2",
+                               .layers = 2,
+                               .heads = 3,
+                               .channels = 12,
+                               .positions = 7,
+                               .vocabulary = 17,
+                               .inner = 20,
+                               .recompute = level,
+                               .norm_epsilon = 1e-5,
+                               .init_std = 0.02,
+                               .batch_size = 3,
+                               .sequence_length = 5};
+}
+
+/* The same numbers for every device. */
+static void fill(struct model_run *r)
+{
+    random_state = 1;
+    for (int i = 0; i < r->chain.tensor_count; i++) {
+        const struct tensor *t = &r->chain.tensors[i];
+        for (int64_t e = 0; e < t->numel; e++) {
+            run_set(r, r->weights[t->unit], t->offset + e,
+                    (double)(float)(0.5 * noise() + (t->init == INIT_ONE ? 1 : 0)));
+        }
+    }
+    int64_t rows = r->chain.spec.batch_size * r->chain.spec.sequence_length;
+    for (int64_t i = 0; i < rows; i++) {
+        r->ids[i] = (int32_t)((i * 7 + 3) % r->chain.spec.vocabulary);
+        r->labels[i] = i % 4 == 1 ? DT_IGNORE_INDEX : (int32_t)((i * 5 + 1) % r->chain.spec.vocabulary);
+    }
+}
+
+struct bench { /* one block alone */
+    struct model_run *run;
+    const struct block *block;
+    void *x_residual, *x_branch, *y_residual, *y_branch, *dy, *dx;
+    int64_t count; /* elements of a pair's half */
+    double loss_scale;
+};
+
+static void bench_open(struct bench *b, struct model_run *r, int block)
+{
+    const struct model_spec *s = &r->chain.spec;
+    *b = (struct bench){.run = r,
+                        .block = &r->chain.blocks[block],
+                        .count = s->batch_size * s->sequence_length * s->channels,
+                        .loss_scale = 0.37};
+    void **halves[] = {&b->x_residual, &b->x_branch, &b->y_residual, &b->y_branch, &b->dy, &b->dx};
+    for (int i = 0; i < 6; i++) {
+        *halves[i] = run_alloc(r, (size_t)b->count * sizeof(double));
+        for (int64_t e = 0; e < b->count; e++) {
+            run_set(r, *halves[i], e, noise());
+        }
+    }
+}
+
+static struct pass bench_pass(const struct bench *b, enum pass_phase phase, const struct batch *batch)
+{
+    const struct model_run *r = b->run;
+    int i = b->block->index, last = r->chain.block_count - 1;
+    bool back = phase == PASS_BACKWARD;
+    return (struct pass){.phase = phase,
+                         .stream = r->stream,
+                         .kernels = r->device.kernels,
+                         .batch = batch,
+                         .weights = r->weights[b->block->unit],
+                         .grads = back ? r->grads[b->block->unit] : NULL,
+                         .x_residual = i > 0 && !back ? b->x_residual : NULL,
+                         .x_branch = i > 0 && !back ? b->x_branch : NULL,
+                         .y_residual = back                                                ? NULL
+                                       : phase == PASS_FORWARD && b->block->residual_saved ? r->saved[i]
+                                                                                           : b->y_residual,
+                         .y_branch = back || !b->block->branch_out ? NULL : b->y_branch,
+                         .dy = back && i < last ? b->dy : NULL,
+                         .dx = back && i > 0 ? b->dx : NULL,
+                         .kept = r->kept[i],
+                         .saved = r->saved[i],
+                         .again = r->again,
+                         .scratch = r->scratch,
+                         .loss_scale = b->loss_scale,
+                         .loss_sum = r->loss_sum};
+}
+
+/* What backward differentiates: the scaled loss, or the output pair's sum times dy. */
+static double objective(struct bench *b)
+{
+    struct batch batch = run_batch(b->run);
+    struct pass p = bench_pass(b, PASS_EVAL, &batch);
+    *b->run->loss_sum = 0;
+    b->block->ops->forward(b->block, &p);
+    run_finish(b->run);
+    if (b->block->index == b->run->chain.block_count - 1) {
+        return *b->run->loss_sum * b->loss_scale;
+    }
+    double sum = 0;
+    for (int64_t e = 0; e < b->count; e++) {
+        double y = run_get(b->run, b->y_residual, e) + (b->block->branch_out ? run_get(b->run, b->y_branch, e) : 0);
+        sum += y * run_get(b->run, b->dy, e);
+    }
+    return sum;
+}
+
+/* Central difference with respect to one element against what backward says. */
+static void check_element(struct bench *b, double *x, double got, const char *what, int64_t e)
+{
+    const double step = 1e-5, at = *x;
+    *x = at + step;
+    double up = objective(b);
+    *x = at - step;
+    double down = objective(b);
+    *x = at;
+    double expected = (up - down) / (2 * step);
+    if (!(fabs(got - expected) <= 2e-8 * (1 + fabs(expected)))) {
+        fail_msg("%s: %s[%lld]: backward %.12g, finite difference %.12g", b->block->ops->name, what, (long long)e, got,
+                 expected);
+    }
+}
+
+static void check_block(struct model_run *r, int index)
+{
+    struct bench b;
+    bench_open(&b, r, index);
+    struct batch batch = run_batch(r);
+    struct pass p = bench_pass(&b, PASS_FORWARD, &batch);
+    b.block->ops->forward(b.block, &p);
+    if (b.block->again_bytes > 0) {
+        p.phase = PASS_RECOMPUTE;
+        b.block->ops->forward(b.block, &p);
+    }
+    p = bench_pass(&b, PASS_BACKWARD, &batch);
+    for (int i = 0; i < b.block->tensor_count; i++) { /* tied: what a later block left is kept
+                                                       * and added to */
+        const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
+        for (int64_t e = 0; e < t->numel; e++) {
+            ((double *)r->grads[t->unit])[t->offset + e] = b.block->adds[i] ? 10 : NAN;
+        }
+    }
+    b.block->ops->backward(b.block, &p);
+    run_finish(r);
+    for (int i = 0; i < b.block->tensor_count; i++) {
+        const struct tensor *t = &r->chain.tensors[b.block->tensors[i]];
+        double *w = (double *)r->weights[t->unit] + t->offset, *g = (double *)r->grads[t->unit] + t->offset;
+        for (int64_t e = 0; e<t->numel; e += t->numel> 40 ? 7 : 1) {
+            check_element(&b, &w[e], g[e] - (b.block->adds[i] ? 10 : 0), t->name, e);
+        }
+    }
+    for (int64_t e = 0; index > 0 && e < b.count; e += 5) {
+        check_element(&b, (double *)b.x_residual + e, ((double *)b.dx)[e], "x_residual", e);
+        check_element(&b, (double *)b.x_branch + e, ((double *)b.dx)[e], "x_branch", e);
+    }
+}
+
+static void test_finite_differences(void **state)
+{
+    (void)state;
+    for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+        struct model_run r;
+        run_open(&r, "twin64", ragged((enum recompute)level));
+        fill(&r);
+        for (int i = 0; i < r.chain.block_count; i += i == 1 ? 2 : 1) {
+            check_block(&r, i);
+        }
+        run_close(&r);
+    }
+}
+
+/* All gradients, unit after unit. */
+static size_t grads_bytes(const struct model_run *r, int u)
+{
+    return (size_t)r->chain.units[u].numel * dt_dtype_size(r->type);
+}
+
+/* All levels, also mixed: the same bits, and less memory the more is made again. */
+static void test_recompute(void **state)
+{
+    (void)state;
+    static const char *const devices[] = {"cpu", "twin64"};
+    for (int d = 0; d < 2; d++) {
+        struct model_run a, b;
+        size_t saved = SIZE_MAX;
+        run_open(&a, devices[d], ragged(RECOMPUTE_CHEAP));
+        fill(&a);
+        double x = run_train(&a, false, 0.25);
+        for (int level = RECOMPUTE_NONE; level <= RECOMPUTE_BLOCK; level++) {
+            for (int every = 2; every > 0; every--) {
+                struct model_spec spec = ragged((enum recompute)level);
+                spec.recompute_every = every;
+                run_open(&b, devices[d], spec);
+                fill(&b);
+                assert_true(run_train(&b, false, 0.25) == x);
+                for (int u = 0; u < a.chain.unit_count; u++) {
+                    assert_memory_equal(a.grads[u], b.grads[u], grads_bytes(&a, u));
+                }
+                assert_true(fabs(run_eval(&b) - x) <= 1e-6 * x);
+                assert_int_equal(b.chain.blocks[1].recompute, level);
+                assert_int_equal(b.chain.blocks[2].recompute, every == 1 ? level : RECOMPUTE_CHEAP);
+                if (every == 1) {
+                    assert_true(b.chain.blocks[1].saved_bytes < saved);
+                    saved = b.chain.blocks[1].saved_bytes;
+                }
+                run_close(&b);
+            }
+        }
+        assert_int_equal(saved, 0);
+        run_close(&a);
+    }
+}
+
+static void test_overwrite_and_accumulate(void **state)
+{
+    (void)state;
+    struct model_run once, more;
+    run_open(&once, "twin64", ragged(RECOMPUTE_CHEAP));
+    run_open(&more, "twin64", ragged(RECOMPUTE_CHEAP));
+    fill(&once);
+    fill(&more);
+    (void)run_train(&once, false, 1);
+    const double mark = 123456;
+    for (int u = 0; u < more.chain.unit_count; u++) {
+        for (int64_t e = 0; e < more.chain.units[u].numel; e++) {
+            run_set(&more, more.grads[u], e, mark);
+        }
+    }
+    (void)run_train(&more, false, 1); /* overwrites all tensors, touches nothing between them */
+    for (int u = 0; u < more.chain.unit_count; u++) {
+        double *got = more.grads[u], *expected = once.grads[u];
+        bool *tensor = test_calloc((size_t)more.chain.units[u].numel, sizeof *tensor);
+        for (int i = 0; i < more.chain.tensor_count; i++) {
+            const struct tensor *t = &more.chain.tensors[i];
+            memset(tensor + (t->unit == u ? t->offset : 0), 1, t->unit == u ? (size_t)t->numel : 0);
+        }
+        for (int64_t e = 0; e < more.chain.units[u].numel; e++) {
+            assert_true(got[e] == (tensor[e] ? expected[e] : mark));
+        }
+        test_free(tensor);
+    }
+    (void)run_train(&more, true, 1);
+    for (int i = 0; i < more.chain.tensor_count; i++) {
+        for (int64_t e = 0; e < more.chain.tensors[i].numel; e++) {
+            double one = run_value(&once, once.grads, i, e), two = run_value(&more, more.grads, i, e);
+            assert_true(fabs(two - 2 * one) <= 1e-12 * (1 + fabs(one)));
+        }
+    }
+    /* a strategy that clears everything and passes accumulate gets the same bits */
+    for (int u = 0; u < more.chain.unit_count; u++) {
+        memset(more.grads[u], 0, grads_bytes(&more, u));
+    }
+    (void)run_train(&more, true, 1);
+    for (int i = 0; i < more.chain.tensor_count; i++) {
+        for (int64_t e = 0; e < more.chain.tensors[i].numel; e++) {
+            assert_true(run_value(&more, more.grads, i, e) == run_value(&once, once.grads, i, e));
+        }
+    }
+    run_close(&once);
+    run_close(&more);
+}
+
+/* Largest difference of the gradients in units of each tensor's largest gradient. */
+static void check_float(struct model_spec spec, double tolerance)
+{
+    struct model_run a, b;
+    run_open(&a, "cpu", spec);
+    run_open(&b, "twin64", spec);
+    fill(&a);
+    fill(&b);
+    double x = run_train(&a, false, 0.125), y = run_train(&b, false, 0.125);
+    assert_true(fabs(x - y) <= 1e-6 * fabs(y));
+    for (int i = 0; i < a.chain.tensor_count; i++) {
+        double most = 0, difference = 0;
+        for (int64_t e = 0; e < a.chain.tensors[i].numel; e++) {
+            double expected = run_value(&b, b.grads, i, e);
+            most = fmax(most, fabs(expected));
+            difference = fmax(difference, fabs(run_value(&a, a.grads, i, e) - expected));
+        }
+        if (!(difference <= tolerance * most)) {
+            fail_msg("%s: difference %g of %g", a.chain.tensors[i].name, difference, most);
+        }
+    }
+    run_close(&a);
+    run_close(&b);
+}
+
+static void test_float(void **state)
+{
+    (void)state;
+    check_float(ragged(RECOMPUTE_CHEAP), 2e-5);
+    struct model_spec wide = {.name = "gpt2",
+                              .layers = 1,
+                              .heads = 2,
+                              .channels = 64,
+                              .positions = 70,
+                              .vocabulary = 131,
+                              .inner = 256,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 2,
+                              .sequence_length = 67};
+    check_float(wide, 2e-5);
+}
+
+/* cuDNN's backward pass keeps the scores of as many sequences at a time as fit into what dqkv
+ * leaves of a layer's scratch memory. With heads of 64 that is a whole number of them, so what
+ * it needs besides (a float per row and head, and a little) must have room of its own: otherwise
+ * it is one sequence less, or none. */
+static void test_attention_has_room_for_whole_sequences(void **state)
+{
+    (void)state;
+    static const int64_t rows[][4] = {{12, 64, 1024, 8},
+                                      {16, 32, 1024, 4},
+                                      {25, 24, 1024, 3},
+                                      {12, 16, 2048, 1}}; /* heads, batch, positions, sequences
+                                                           * at a time */
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions,
+                channels = 64 * heads;
+        struct model_spec spec = {.name = "gpt2",
+                                  .layers = 1,
+                                  .heads = heads,
+                                  .channels = channels,
+                                  .positions = positions,
+                                  .vocabulary = 64,
+                                  .type = DT_BF16};
+        struct chain c;
+        struct dt_error err = {0};
+        spec.inner = 4 * channels;
+        spec.batch_size = batch;
+        spec.sequence_length = positions;
+        assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+        int64_t others = all * (4 * channels * 2 + 2 * 4); /* the gradient of the norm's output
+                                                            * and dqkv; mean and rstd */
+        int64_t scores = rows[i][3] * heads * positions * positions * 2;
+        assert_true((int64_t)c.blocks[1].scratch_bytes - others >= scores + all * heads * 4 + 4096 + 2 * 255);
+        chain_close(&c);
+    }
+}
+
+/* More rows than one chunk of logits takes: the same as the halves of the batch, added up. */
+static void test_head_chunks(void **state)
+{
+    (void)state;
+    struct model_spec spec = {.name = "gpt2",
+                              .layers = 1,
+                              .heads = 1,
+                              .channels = 2,
+                              .positions = 33,
+                              .vocabulary = 140000,
+                              .inner = 4,
+                              .norm_epsilon = 1e-5,
+                              .init_std = 0.02,
+                              .batch_size = 2,
+                              .sequence_length = 33};
+    struct model_run whole, half;
+    run_open(&whole, "twin64", spec);
+    spec.batch_size = 1;
+    run_open(&half, "twin64", spec);
+    fill(&whole);
+    fill(&half);
+    /* two chunks */
+    assert_true(whole.chain.blocks[2].scratch_bytes < 66 * 140000 * sizeof(double));
+    double expected = run_train(&whole, false, 1), sum = run_train(&half, false, 1);
+    memcpy(half.ids, whole.ids + 33, 33 * sizeof *half.ids);
+    memcpy(half.labels, whole.labels + 33, 33 * sizeof *half.labels);
+    sum += run_train(&half, true, 1);
+    assert_true(fabs(sum - expected) <= 1e-12 * expected);
+    for (int i = 0; i < whole.chain.tensor_count; i++) {
+        for (int64_t e = 0; e < whole.chain.tensors[i].numel; e += 3) {
+            double g = run_value(&whole, whole.grads, i, e);
+            assert_true(fabs(run_value(&half, half.grads, i, e) - g) <= 1e-11 * (1 + fabs(g)));
+        }
+    }
+    run_close(&whole);
+    run_close(&half);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_float),
+        cmocka_unit_test(test_overwrite_and_accumulate),
+        cmocka_unit_test(test_head_chunks),
+        cmocka_unit_test(test_attention_has_room_for_whole_sequences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
