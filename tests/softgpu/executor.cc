@@ -89,12 +89,9 @@ int scan(unsigned bits, int start, int direction)
     if (bits == 0) {
         return -1;
     }
-    for (int i = 0;; i++) {
-        int at = (start + direction * i) & 31;
-        if (bits >> at & 1) {
-            return at;
-        }
-    }
+    unsigned turned =
+        direction > 0 ? bits >> start | bits << (-start & 31) : bits << (31 - start) | bits >> ((start + 1) & 31);
+    return (direction > 0 ? start + __builtin_ctz(turned) : start - __builtin_clz(turned)) & 31;
 }
 
 struct thread *running_thread()
@@ -423,6 +420,12 @@ void softgpu_die(const char *fmt, ...)
 
 /* ---- barriers and warps ---- */
 
+/* Literals, of which another translation unit may have its own. */
+static bool same(const char *a, const char *b)
+{
+    return a == b || strcmp(a, b) == 0;
+}
+
 int softgpu_barrier(const char *file, int line, int x)
 {
     struct machine *m = own;
@@ -433,7 +436,7 @@ int softgpu_barrier(const char *file, int line, int x)
     if (m->waiting == 0) {
         m->barrier_file = file;
         m->barrier_line = line;
-    } else if (m->barrier_line != line || strcmp(m->barrier_file, file) != 0) {
+    } else if (m->barrier_line != line || !same(m->barrier_file, file)) {
         softgpu_die("threads meet at different __syncthreads: lines %d and %d", line, m->barrier_line);
     }
     tsan_release(m->barrier_clock[turn]);
@@ -491,8 +494,8 @@ void softgpu_collect(unsigned mask, const char *operation, const char *file, int
         struct softgpu_group *x = &w->groups[i];
         if (x->mask == 0) {
             vacant = x;
-        } else if (x->mask == mask && x->line == line && strcmp(x->operation, operation) == 0 &&
-                   strcmp(x->file, file) == 0 && !(x->arrived >> lane & 1)) {
+        } else if (x->mask == mask && x->line == line && same(x->operation, operation) && same(x->file, file) &&
+                   !(x->arrived >> lane & 1)) {
             g = x;
         } else {
             check_group(x, mask, lane, operation, line);
