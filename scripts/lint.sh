@@ -13,6 +13,7 @@ else
 fi
 sh tests/layers.sh || status=1
 sh tests/headers.sh || status=1
+python3 scripts/run_tests.py --check || status=1
 mandoc -T lint -W warning docs/man/*.1 || status=1
 # shellcheck disable=SC2046
 cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches \

@@ -1,15 +1,22 @@
 #!/usr/bin/python3
-"""Runs the unit tests (cmocka programs) and stories (pytest files), two at a time, and closes with `N passed, N failed, N skipped`.
+"""Runs unit tests (tests/ROOM/unit_*.c, cmocka) and stories (tests/ROOM/story_*.py, pytest) and closes with `N passed, N failed, N skipped`.
 
-    scripts/run_tests.py [--full] [--retry] [--done=FILE] [NAME ...]
+    scripts/run_tests.py [--full] [--retry] [--done=FILE] [--of FILE ...] [NAME ...]
+    scripts/run_tests.py --check
 
-A NAME picks test programs and story files by name (`unit_comm`, `story_status`, or `comm`: both kinds of that name). The first lines of a test's source may hold `run:` marks:
+A NAME is a test (`unit_comm`, `story_status`, or `comm`: both kinds of that name), a room (`launcher`, `launcher/workers`) or a file of either tree.
+--of FILE runs what covers a source file; of a helper in tests/lib, what uses it.
+--check runs nothing: it says which covered path does not exist, which source file nobody covers, and which test lies where nobody finds it.
+The first lines of a test say what it covers, files or rooms (`covers: launcher/workers/guard.c launcher/output`), and may hold `run:` marks:
+  run: waits      mostly sleeps, and looks at the clock: several side by side, and nothing else but what computes
   run: alone      nothing else runs beside it, but for what computes
   run: computes   looks at no clock: it goes on beside all others, on the processor time that they leave
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
   run: san        only in sanitizer builds
-  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
+  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds, with --full, and for what
+                  computes); longer ones begin first
+All others run one per processor, two at least. Each line ends with the seconds that a test took and the processor seconds of it and its children.
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
@@ -22,6 +29,8 @@ SAN = os.environ.get("SAN") or ""
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 MARK = "RUN_TESTS_MARK"  # in the environment of all that a test starts, whatever its session
 END_S = 10  # for a test to clear up after itself
+WAITING = 4  # tests that mostly sleep, side by side
+SOURCES = ("base", "cmd", "collectives", "kernels", "launcher", "worker")
 stopped = []  # signals that ended this run
 running = {}  # test: process
 
@@ -48,7 +57,10 @@ class Test:
         self.kind, self.name, self.source, self.command, self.cwd = kind, name, source, command, cwd
         with open(source, errors="replace") as f:
             head = "".join(f.readline() for _ in range(30))
+        self.path = os.path.relpath(source, ROOT)
+        self.covers = [path for line in re.findall(r"^(?:/\*|#) covers: ([^*\n]*)", head, re.M) for path in line.split()]
         self.alone = re.search(r"\brun: alone\b", head) is not None
+        self.waits = re.search(r"\brun: waits\b", head) is not None
         self.computes = re.search(r"\brun: computes\b", head) is not None
         if self.computes:
             self.command = ["sh", "-c", 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 "$@"', "sh", *command]
@@ -56,11 +68,14 @@ class Test:
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
         self.san = re.search(r"\brun: san\b", head) is not None
         limit = re.search(r"\brun: timeout (\d+)", head)
-        self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient else 1)
+        self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient or self.computes else 1)
         self.passed = self.failed = self.skipped = 0
         self.reasons = []
         self.output = ""
-        self.seconds = 0.0
+        self.seconds = self.processor_s = 0.0
+
+    def covers_path(self, path):
+        return any(path == c or path.startswith(c + "/") or c.startswith(path + "/") for c in self.covers)
 
     def run(self):
         self.passed = self.failed = self.skipped = 0
@@ -86,7 +101,7 @@ class Test:
                 code = self.wait(p, END_S)
             if code is None:
                 os.killpg(p.pid, signal.SIGKILL)
-                code = p.wait()
+                code = self.wait(p, 1e9)
             del running[self]
             if late or stopped:
                 end_marked(env[MARK])
@@ -111,8 +126,12 @@ class Test:
         """The exit code; None when it is late, or takes longer than END_S to end after a signal to us."""
         end = time.monotonic() + limit_s
         while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return p.wait(max(0.0, min(0.5, end - time.monotonic())))
+            pid, status, usage = os.wait4(p.pid, os.WNOHANG)
+            if pid != 0:
+                p.returncode = os.waitstatus_to_exitcode(status)
+                self.processor_s = usage.ru_utime + usage.ru_stime
+                return p.returncode
+            time.sleep(0.02)
             if stopped and end > time.monotonic() + END_S:
                 end = time.monotonic() + END_S
             if time.monotonic() >= end:
@@ -139,7 +158,72 @@ class Test:
     def line(self):
         word = "FAIL" if self.failed else "ok" if self.passed else "skip"
         counts = ", ".join(f"{n} {w}" for n, w in ((self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped")) if n)
-        return f"{word:4} {self.name:34} {counts:36} {self.seconds:6.1f} s"
+        return f"{word:4} {self.name:34} {counts:36} {self.seconds:6.1f} s {self.processor_s:6.1f} cpu"
+
+
+def all_tests(full):
+    """(tests, those whose program was not built because the CUDA toolkit is missing)"""
+    tests, no_headers = [], []
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "unit_*.c*"), recursive=True)):
+        name = os.path.splitext(os.path.basename(path))[0]
+        program = os.path.join(ROOT, BUILD, "tests", name)
+        test = Test("unit", name, path, [program], ROOT, SAN or full)
+        soft = name.startswith(("unit_cuda_", "unit_softgpu_"))
+        (no_headers if soft and not os.path.exists(program) and os.environ.get("SOFTGPU") != "1" else tests).append(test)
+    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "story_*.py"), recursive=True)):
+        name, inside = os.path.splitext(os.path.basename(path))[0], os.path.relpath(path, os.path.join(ROOT, "tests"))
+        command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", inside]
+        tests.append(Test("story", name, path, command, os.path.join(ROOT, "tests"), SAN or full))
+    return tests, no_headers
+
+
+def from_root(path):
+    """A path as it is from the project's root, of one that may also be from where we were started."""
+    known = os.path.exists(os.path.join(ROOT, path)) or not os.path.exists(path)
+    return path.strip("/") if known and not os.path.isabs(path) else os.path.relpath(os.path.abspath(path), ROOT)
+
+
+def covering(tests, path):
+    """Tests of a source file or room; of a helper of tests, those that name it."""
+    path = from_root(path)
+    if not os.path.exists(os.path.join(ROOT, path)):
+        sys.exit(f"run_tests.py: --of {path}: no such file")
+    stem, end = os.path.splitext(path)
+    if path.startswith("tests/lib/"):
+        word = re.compile(rf"tests/lib/{os.path.basename(stem)}\.h|^(?:import|from) {os.path.basename(stem)}\b", re.M)
+        return [t for t in tests if word.search(open(t.source, errors="replace").read())]
+    files = [path] + [stem + other for other in (".c", ".cu") if end in (".h", ".cuh") and os.path.exists(os.path.join(ROOT, stem + other))]
+    return [t for t in tests if t.path == path or any(t.covers_path(f) for f in files)]
+
+
+def chosen(tests, name):
+    """Tests that a NAME stands for."""
+    path = from_root(name)
+    inside = path if path.startswith("tests/") else "tests/" + path
+    found = [t for t in tests if name in (t.name, t.name.split("_", 1)[1])] or [t for t in tests if (t.path + "/").startswith(inside + "/")]
+    if not found and os.path.exists(os.path.join(ROOT, path)):
+        found = covering(tests, path)
+    if not found:
+        sys.exit(f"run_tests.py: no test named {name}, and none that lies in or covers {path}")
+    return found
+
+
+def check(tests):
+    """Whether every covered path exists, every source file is covered, and every test can be found; says what is not so."""
+    said = [f"{t.path}: covers {c}, which does not exist" for t in tests for c in t.covers if not os.path.exists(os.path.join(ROOT, c))]
+    said += [f"{t.path}: does not say what it covers" for t in tests if not t.covers]
+    names = [t.name for t in tests]
+    said += [f"{t.path}: another test has that name" for t in tests if names.count(t.name) > 1]
+    for folder, _, files in os.walk(os.path.join(ROOT, "tests")):
+        said += [f"{os.path.relpath(os.path.join(folder, f), ROOT)}: tests are named unit_*.c and story_*.py" for f in files
+                 if re.fullmatch(r"test_\w+\.(c|cu|py)", f)]
+    for room in SOURCES:
+        for folder, _, files in os.walk(os.path.join(ROOT, room)):
+            for path in (os.path.relpath(os.path.join(folder, f), ROOT) for f in sorted(files) if f.endswith((".c", ".cu"))):
+                if not any(t.covers_path(path) for t in tests):
+                    said.append(f"{path}: no test covers it")
+    print("\n".join(["tests: " + x for x in said] or [f"tests: {len(tests)} cover every source file"]))
+    return 1 if said else 0
 
 
 def main():
@@ -147,29 +231,21 @@ def main():
     if {"--help", "-h"} & set(arguments):
         print(__doc__)
         return 0
-    unknown = [a for a in arguments if a.startswith("-") and a not in ("--full", "--retry") and not a.startswith("--done=")]
+    of = [arguments.pop(i) for i in reversed([i + 1 for i, a in enumerate(arguments[:-1]) if a == "--of"])]
+    unknown = [a for a in arguments if a.startswith("-") and a not in ("--full", "--retry", "--check", *["--of"] * len(of)) and not a.startswith("--done=")]
     if unknown:
-        sys.exit(f"run_tests.py: {unknown[0]}: unknown option; see run_tests.py --help")
+        sys.exit(f"run_tests.py: {unknown[0]}: unknown option, or without its value; see run_tests.py --help")
     full, retry = "--full" in arguments, "--retry" in arguments
     done_file = next((a.split("=", 1)[1] for a in arguments if a.startswith("--done=")), None)
-    names = {n for n in arguments if not n.startswith("-")}
-    tests, no_headers = [], []
-    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "unit_*.c*"), recursive=True)):
-        name = os.path.splitext(os.path.basename(path))[0]
-        program = os.path.join(ROOT, BUILD, "tests", name)
-        tests.append(Test("unit", name, path, [program], ROOT, SAN or full))
-        if name.startswith(("unit_cuda_", "unit_softgpu_")) and not os.path.exists(program) and os.environ.get("SOFTGPU") != "1":
-            no_headers.append(tests.pop())
-    for path in sorted(glob.glob(os.path.join(ROOT, "tests", "**", "story_*.py"), recursive=True)):
-        name, inside = os.path.splitext(os.path.basename(path))[0], os.path.relpath(path, os.path.join(ROOT, "tests"))
-        command = [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", inside]
-        tests.append(Test("story", name, path, command, os.path.join(ROOT, "tests"), SAN or full))
-    if names:
-        known = {x for t in tests + no_headers for x in (t.name, t.name.split("_", 1)[1])}
-        if names - known:
-            sys.exit(f"run_tests.py: no test named {', '.join(sorted(names - known))}")
-        tests = [t for t in tests if names & {t.name, t.name.split("_", 1)[1]}]
-    left_out = [t for t in tests if (t.full and not full and not names) or (SAN and t.nosan) or (t.san and not SAN)]
+    tests, no_headers = all_tests(full)
+    if "--check" in arguments:
+        return check(tests + no_headers)
+    names = [n for n in arguments if not n.startswith("-")]
+    if names or of:
+        wanted = {t for n in names for t in chosen(tests + no_headers, n)} | {t for f in of for t in covering(tests + no_headers, f)}
+        tests, no_headers = [t for t in tests if t in wanted], [t for t in no_headers if t in wanted]
+    named = {t for t in tests if t.name in names or t.name.split("_", 1)[1] in names}  # one that is only for the full tier runs when it is named
+    left_out = [t for t in tests if (t.full and not full and t not in named) or (SAN and t.nosan) or (t.san and not SAN)]
     tests = [t for t in tests if t not in left_out]
     before = {}
     if done_file and os.path.exists(done_file):
@@ -179,9 +255,10 @@ def main():
         if f"{t.kind}:{t.name}" in before:
             t.passed, t.skipped = before[f"{t.kind}:{t.name}"]
             print(f"ok   {t.name:34} {t.passed} passed before")
-    waiting = [t for t in tests if f"{t.kind}:{t.name}" not in before]
-    computing, alone = [t for t in waiting if t.computes], [t for t in waiting if t.alone]
-    beside = [t for t in waiting if not t.computes and not t.alone]
+    left = sorted((t for t in tests if f"{t.kind}:{t.name}" not in before), key=lambda t: -t.limit)
+    computing, alone, sleeping = [t for t in left if t.computes], [t for t in left if t.alone], [t for t in left if t.waits]
+    beside = [t for t in left if not (t.computes or t.alone or t.waits)]
+    processors = max(2, len(os.sched_getaffinity(0)))
     lock, again = threading.Lock(), []
 
     def report(t, ok, last):
@@ -214,10 +291,11 @@ def main():
             t.start()
         return threads
 
-    computes = work_off(computing, computing)
-    for t in work_off(beside, beside):
-        t.join()
-    for t in work_off(alone) + computes:
+    computes = work_off(*[computing] * processors)
+    for queues in ([beside] * processors, [sleeping] * WAITING, [alone]):
+        for t in work_off(*queues):
+            t.join()
+    for t in computes:
         t.join()
     second = []
     for t in again if not stopped else []:
@@ -232,9 +310,8 @@ def main():
         for reason in sorted(set(t.reasons)):
             print(f"skipped in {t.name}: {reason}")
     for t in no_headers:
-        if not names or names & {t.name, t.name.split("_", 1)[1]}:
-            print(f"skipped {t.name}: was not built, because the CUDA toolkit's headers are missing")
-            skipped_whole += 1
+        print(f"skipped {t.name}: was not built, because the CUDA toolkit's headers are missing")
+        skipped_whole += 1
     for t in left_out:
         why = t.nosan.group(1).strip() if SAN and t.nosan else "only in builds with sanitizers" if t.san else "only in make test-full"
         print(f"left out: {t.name}: {why}")
@@ -246,4 +323,4 @@ def main():
     sys.exit(128 + stopped[0] if stopped else 1 if failed or not passed else 0)
 
 
-main()
+sys.exit(main())

@@ -1,3 +1,5 @@
+/* covers: base/arena.c base/bench.c base/clock.c base/crash.c base/error.c base/file.c base/library.c */
+/* covers: base/page.c base/log.c base/text.c */
 /* base/: errors, text, numbers, files. */
 #include "base/arena.h"
 #include "base/bench.h"

@@ -1,3 +1,4 @@
+/* covers: base/config.c base/config_value.c */
 /* Field tables: every rule, defaults, --set, places, unknown keys, all problems at once, formats
  * and schema. */
 #include "base/config.h"

@@ -1,3 +1,4 @@
+/* covers: base/file.c launcher/output/log_tree.c worker/checkpoints/checkpoint.c worker/data/shards.c base/file_parts.c */
 /* Names that others could guess: whatever was put there first is neither opened nor followed,
  * and nobody is held up by it. */
 #include "base/file.h"

@@ -1,3 +1,4 @@
+/* covers: base/scan.c base/text.c base/scan_member.c */
 /* The strict pre-scan: what is refused, where, and that the places are those of the values. */
 #include "base/scan.h"
 #include "base/text.h"

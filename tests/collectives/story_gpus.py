@@ -1,3 +1,4 @@
+# covers: collectives kernels/cuda
 """Ranks with a GPU each on a host of several: by NCCL, and by `peer` from GPU to GPU. Two ranks have the same bits by either, more stay near; a killed and a
 frozen rank cost a round. With DTRUN_GPU=1 on DTRUN_GPUS real ones (scripts/gpu.py); otherwise on software GPUs, over a fake NCCL.
 run: nosan: story_softgpu_sanitized.py is the short form

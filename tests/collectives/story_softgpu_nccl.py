@@ -1,3 +1,4 @@
+# covers: collectives kernels/cuda
 """Training over a fake NCCL, a software GPU for each rank: losses stay with the CPU's, two ranks have the bits of `peer`, a killed rank and a hang cost a round and
 no bit, and what is wrong with NCCL is one line. Nothing of it shows speed.
 run: nosan: story_softgpu_sanitized.py is the short form

@@ -1,6 +1,7 @@
+# covers: collectives launcher/hosts
 """Training on several hosts (agents of this machine) over a fake NCCL, a software GPU for each rank: the bits of one host with as many ranks, also after a worker
 was killed or NCCL has failed on one host; fewer ranks when a host is lost; what is wrong with a host's NCCL or GPUs is one line that names it.
-run: alone
+run: waits
 run: nosan: story_softgpu_sanitized.py is the short form
 run: timeout 400
 """

@@ -1,3 +1,4 @@
+/* covers: collectives */
 /* Communicators with ranks as threads: every collective against sums in tree order, groups,
  * arenas, statistics, and what ranks are told when one of them is late, does something else, or
  * leaves. */

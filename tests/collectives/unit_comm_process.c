@@ -1,3 +1,4 @@
+/* covers: collectives cmd/bench/collectives.c */
 /* Communicators with ranks as processes (tests/lib/comm_processes.h): many of them on few cores,
  * and what the others are told when one is killed. */
 #include "tests/lib/comm_processes.h"

@@ -1,3 +1,4 @@
+/* covers: collectives */
 /* The backend "nccl" over a fake NCCL (tests/softgpu/nccl) with ranks as processes, a software
  * GPU each: every collective with ragged sizes, in groups, with an old library; what becomes of
  * a rank that is killed, hangs, never comes or differs, and of a library that hangs, fails, is

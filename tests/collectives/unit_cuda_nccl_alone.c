@@ -1,3 +1,4 @@
+/* covers: collectives/nccl_load.c collectives/nccl.c */
 /* NCCL's functions as the backend calls them, by a communicator of one rank: what one GPU can
  * show of the real library (its settings, states, memory, windows, children, ends) before two
  * meet. On the software GPU it is the fake (tests/softgpu/nccl). */

@@ -1,3 +1,4 @@
+/* covers: collectives/peer.c kernels/device.c */
 /* The backend "peer" with ranks as threads on the device "apart": every collective against sums
  * in tree order, in arenas and outside, in place, in groups; what is said of ranks that differ;
  * and that a stream is let go whose peer never comes. */

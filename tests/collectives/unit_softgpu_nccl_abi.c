@@ -1,3 +1,4 @@
+/* covers: collectives/nccl_abi.h collectives/nccl_load.c */
 /* What collectives/nccl_abi.h says of NCCL is what its header says where one is installed, and
  * the library that is installed is found with all its functions. */
 #include "collectives/nccl_load.h"

@@ -1,3 +1,4 @@
+/* covers: collectives/store.c launcher/store/store_server.c */
 /* The store client against the server on a loop in a thread, and against a table of this
  * process: the same calls, the same results. Waits, deadlines, orders, resets, bad and silent
  * peers, connections handed over, many clients. */

@@ -1,3 +1,4 @@
+/* covers: collectives/store_table.c */
 /* The store's state: values, counters, queues, waiters, limits. */
 #include "collectives/store_table.h"
 

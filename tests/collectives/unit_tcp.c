@@ -1,3 +1,4 @@
+/* covers: collectives/net.c collectives/tcp.c */
 /* Communicators over several hosts, with ranks as threads on pretended hosts: every collective
  * against sums in tree order for many layouts, groups, disagreement, aborts, a rank that leaves,
  * and strangers that connect. */

@@ -1,3 +1,4 @@
+/* covers: collectives worker/engine/world.c */
 /* Communicators over several hosts, with ranks as processes (tests/lib/comm_processes.h): sums,
  * and what the others are told when one is killed. Ranks learn from the environment where they
  * are, as those of a launcher do. */

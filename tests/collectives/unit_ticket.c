@@ -1,3 +1,4 @@
+/* covers: collectives/shm.c */
 /* Tickets for shared memory, which come through a store: anybody's words, good for what they may
  * name and for nothing else. */
 #include "base/text.h"

@@ -1,3 +1,4 @@
+/* covers: collectives/tree.c */
 /* The canonical tree: the order of sums, and which of its nodes a host may sum alone. */
 #include "collectives/tree.h"
 

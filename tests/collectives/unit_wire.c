@@ -1,3 +1,4 @@
+/* covers: collectives/wire.c */
 /* The wire: a captured exchange answered byte for byte however the stream is cut; encoding and
  * parsing of every query; refusals. */
 #include "collectives/wire.h"

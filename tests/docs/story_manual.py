@@ -1,3 +1,4 @@
+# covers: docs/man
 """The manual pages say what --help says: every option, command and exit code, in the same words, and no other option."""
 
 import glob

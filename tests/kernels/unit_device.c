@@ -1,3 +1,4 @@
+/* covers: kernels/device.c kernels/cpu/pool.c */
 /* Devices: streams as threads and inline run in order; events order streams and carry failures;
  * waits have deadlines. */
 #include "kernels/cpu/pool.h"

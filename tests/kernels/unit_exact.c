@@ -1,3 +1,4 @@
+/* covers: kernels/exact.c */
 /* The exact accumulator: any slicing and order gives the same bits, and the value is the
  * correctly rounded sum. */
 #include "kernels/exact.h"

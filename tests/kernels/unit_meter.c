@@ -1,3 +1,4 @@
+/* covers: kernels/meter.c kernels/cost.c */
 /* The meter of kernels: it has every row, what it counts in a step of a small model is what
  * arithmetic says, and a step does not notice it. */
 #include "kernels/meter.h"

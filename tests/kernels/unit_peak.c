@@ -1,3 +1,4 @@
+/* covers: kernels/peak.c */
 /* What GPUs could do at most: as their data sheets say, by their names as the driver gives them;
  * others by multiprocessors and clock. */
 #include "kernels/peak.h"

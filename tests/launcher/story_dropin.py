@@ -1,3 +1,4 @@
+# covers: launcher
 """dtrun beside torchrun: the same command lines and workers, the same environment, arguments, output, files, reports and failures.
 
 run: timeout 300

@@ -1,3 +1,4 @@
+# covers: launcher
 """The whole table of dropin.py, as story_dropin.py does for a few rows.
 
 run: full

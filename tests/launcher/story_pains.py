@@ -1,3 +1,5 @@
+# covers: launcher
+# run: waits
 """What people suffered from with launchers before, one behaviour each: output, names of what failed, choices that are said."""
 
 import json

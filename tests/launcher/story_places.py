@@ -1,3 +1,4 @@
+# covers: launcher cmd/dtrun.c base/cgroup.c
 """Where people run it: an install folder with spaces, a foreign working folder, an ordinary user, odd umasks, two jobs at once, many ranks
 on few cores, one CPU, closed streams, a terminal of 80 columns.
 run: timeout 300

@@ -1,3 +1,4 @@
+# covers: launcher launcher/store
 """Unmodified PyTorch under dtrun: collectives, DDP, FSDP2, checkpoints, barriers, a killed rank, error files, the watchdog, two agents.
 
 run: timeout 600

@@ -1,3 +1,4 @@
+# covers: scripts/gpu.py
 """scripts/gpu.py with a packed file, as on a machine where nothing can be built: the software GPU's programs in place of the real ones, and an NVML that names a
 GPU. What a test starts is in the file, what passed is not run again, and a test that skips itself has not passed.
 run: nosan: the script asks for programs of the plain build

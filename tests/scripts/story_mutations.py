@@ -1,3 +1,5 @@
+# covers: worker/engine worker/model collectives launcher/store
+# run: computes
 """Five mistakes that training code makes, and two of a store, put into a copy of the tree one at a time: each must turn a test red, or that test
 proves nothing.
 run: nosan: it builds the tree itself

@@ -1,3 +1,4 @@
+/* covers: tests/softgpu kernels/cuda/common.cuh */
 /* Programs with a mistake each, on the software GPU: every one must be found. A row says by
  * what: a message of the software GPU, a fault of the memory, wrong values, or a report of the
  * sanitizer; some are found only in builds with one. Mistakes that have a message in every build

@@ -1,3 +1,4 @@
+/* covers: tests/softgpu */
 /* The fake runtime's graphs: a capture runs nothing and copies what it is given, a launch runs
  * all of it in order; what the real runtime forbids while a stream is captured breaks the
  * capture, and the stream is as before. Whatever starts streams runs in a child, so that this

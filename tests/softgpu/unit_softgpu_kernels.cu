@@ -1,3 +1,4 @@
+/* covers: tests/softgpu */
 /* The executor: right kernels give right values in every order of threads; each mistake of a
  * kernel is found, by its message or by wrong values, in the order that the heading of
  * executor.cc promises. A mistake ends its process, so each runs in a child. More:

@@ -1,3 +1,4 @@
+/* covers: tests/softgpu kernels/cuda/attention_flash.cu kernels/cuda/attention_flash_backward.cu */
 /* Tensor cores on the software GPU do what the PTX ISA says, by formulas of its sections on
  * mma.m16n8k16 and ldmatrix, written down a second time here. And the kernels that use them need
  * each of their barriers and waits: without one of them results are wrong in some order of

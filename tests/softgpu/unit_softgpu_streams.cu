@@ -1,3 +1,4 @@
+/* covers: tests/softgpu */
 /* The fake runtime: streams are late, events order them, processes share memory and events; and
  * what the real runtime would refuse, or take at a hidden cost, is refused with a reason.
  * Whatever starts streams runs in a child, so that this process can fork. */

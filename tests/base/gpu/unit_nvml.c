@@ -1,3 +1,4 @@
+/* covers: base/gpu */
 /* Words for NVML's numbers, and which GPUs CUDA_VISIBLE_DEVICES lets a program see. */
 #include "base/gpu/gpu_visible.h"
 #include "base/gpu/nvml.h"

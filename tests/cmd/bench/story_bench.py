@@ -1,3 +1,4 @@
+# covers: cmd/bench
 """The bench program: its words, and that each benchmark prints one JSON line per case. No times are judged here."""
 
 import json

@@ -1,3 +1,4 @@
+# covers: cmd/doctor
 """doctor: alone, under dtrun, and on hosts where one thing is broken: it is named, nothing else is, and doctor ends.
 run: alone
 run: timeout 300

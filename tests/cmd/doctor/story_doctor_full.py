@@ -1,3 +1,4 @@
+# covers: cmd/doctor
 """doctor where somebody never answers: a rank, a name server. It says so, and ends in time.
 run: full
 run: alone

@@ -1,3 +1,4 @@
+# covers: cmd/doctor base/gpu
 """doctor and GPUs, with a driver's library that says what a test wants (tests/softgpu/nvml.c): each thing that is wrong with a GPU is one line with what to
 do, and nothing else is said. Which GPUs CUDA_VISIBLE_DEVICES lets through is what PyTorch says.
 run: timeout 120

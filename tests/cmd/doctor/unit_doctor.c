@@ -1,3 +1,4 @@
+/* covers: cmd/doctor */
 /* doctor's pure parts: parsers, facts, lines, and what is judged how. */
 #include "cmd/doctor/checks.h"
 #include "cmd/doctor/look.h"

@@ -1,3 +1,4 @@
+/* covers: cmd/doctor/pairs.c */
 /* Messages between two hosts, both in this process: a way that is well, and servers that are
  * not. */
 #include "base/clock.h"

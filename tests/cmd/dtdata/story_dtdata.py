@@ -1,3 +1,4 @@
+# covers: cmd/dtdata
 """dtdata as a person uses it: text into shards, a look at them, and what it says when something is wrong."""
 
 import gzip

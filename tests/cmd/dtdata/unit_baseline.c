@@ -1,3 +1,4 @@
+/* covers: cmd/dtdata/baseline.c */
 /* Bits per byte of gzip and of n-gram models, on texts whose entropy is known. */
 #include "cmd/dtdata/baseline.h"
 

@@ -1,3 +1,5 @@
+/* covers: kernels/cuda/attention.c */
+/* run: computes */
 /* Each implementation of attention on the GPU against sums in double, element by element, with
  * the bound that its roundings allow; the same bits in every
  * schedule of threads, and for a sequence alone as for one of several; nothing written beside a tensor.   run: timeout 400

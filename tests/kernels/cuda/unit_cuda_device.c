@@ -1,3 +1,4 @@
+/* covers: kernels/cuda kernels/device.c */
 /* The device "cuda" on the software GPU or a real one: the cases of every device, and what only
  * a GPU has: work that a failure does not call back, faults that kernels write, and (of the
  * software GPU) the ways in which there is no GPU. */

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/dnn.c kernels/cuda/attention.c */
 /* Attention by cuDNN on the software GPU: our descriptors as a library takes them apart, both
  * passes against plain loops in double, batches that go by parts, and everything that makes it
  * step aside: no library, an old one, a part of it missing, a shape or an address that it does

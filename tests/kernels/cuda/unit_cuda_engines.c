@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/attention_plan.h */
 /* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for
  * all who share it. On the software GPU, one of whose proposals is made
  * fast.   run: timeout 120 */

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/cuda.h kernels/cuda/matmul_plan.c */
 /* Products with their epilogues on the GPU: what they compute, what is refused and done apart,
  * and that the faster way is chosen once for all. On the software
  * GPU, whose cublasLt is told which one is slow; on a real one what its library's proposals compute.   run: timeout 600 */

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/cuda.h */
 /* Graphs of the device "cuda", on the software GPU or a real one: what was taken down has the
  * bits of the same work put in directly, as often as it is launched; what cannot be taken down
  * leaves the stream as it was, and the work can be put in directly. */

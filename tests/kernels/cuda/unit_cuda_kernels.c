@@ -1,3 +1,5 @@
+/* covers: kernels/cuda kernels/exact.h */
+/* run: computes */
 /* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its
  * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
  * in F32 and BF16, against the twins; the same bits in every schedule; the CPU's bits where they

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/matmul.c kernels/cuda/matmul_plan.c worker/engine/products.c kernels/timer.c */
 /* How products are chosen at a start: measured once, kept in the plan file, the same for all who
  * share it. On the software GPU, whose three algorithms have bits
  * of their own, and one of which is made fast.   run: timeout 120 */

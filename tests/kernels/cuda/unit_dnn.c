@@ -1,3 +1,5 @@
+/* covers: kernels/cuda/attention_graph.c kernels/cuda/dnn_plan.c */
+/* run: computes */
 /* The graphs of attention against the real cuDNN, without a GPU: for every shape that models of
  * ours have, on three generations of GPUs that are only described, the library must propose
  * engines, and some are compiled to plans. Every version that is here is asked, each in a

@@ -1,3 +1,4 @@
+/* covers: kernels/cuda/dnn.h */
 /* What kernels/cuda/dnn.h says of cuDNN is what its headers say where these are installed: every
  * name and number, and how each function is called. */
 #include "kernels/cuda/dnn.h"

@@ -1,3 +1,4 @@
+# covers: launcher/hosts launcher/rounds
 """Wall clocks decide nothing (U-9, U-10, promise P10): a host whose clock is an hour off is only noted, and an hour's jump, forth and back, while a job runs
 fires no timeout and postpones none. libfaketime plays the clocks; time that only grows is left alone.
 run: alone

@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/net
 """The endpoint of a job outlives whoever held it: its port is taken over, late hosts find the job there, and no other port is opened than was allowed.
-run: alone
+run: waits
 run: timeout 300
 """
 

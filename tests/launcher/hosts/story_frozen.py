@@ -1,3 +1,4 @@
+# covers: launcher/hosts worker/checkpoints
 """A host that is frozen whole (launcher, agent and ranks, as a paused virtual machine is) in a save: the others go on, and nothing that it does when it
 wakes up is seen by them (promise P1, C-8).
 run: alone

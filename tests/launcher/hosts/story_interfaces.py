@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/net
 """Hosts with two networks (N-18): a job stays on that of its endpoint, whatever the hosts' names lead to, also under another coordinator.
-run: alone
+run: waits
 run: timeout 200
 """
 

@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds
 """Elastic jobs of programs that are not ours: who is asked to stop leaves alone, the others go on without using up a restart, and who left may return.
-run: alone
+run: waits
 run: timeout 300
 """
 

@@ -1,6 +1,7 @@
+# covers: launcher/hosts launcher/rounds worker/run
 """`train` on an elastic job: a host that is asked to stop saves with all others, leaves with 75, and they go on with the same samples; a person's INT, or
 too few left, stops the whole job.
-run: alone
+run: waits
 run: timeout 300
 """
 

@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds
 """A host is lost without a word of its kernel: the others train again within the time that is promised, whoever led, with an etcd and without.
-run: alone
+run: waits
 run: timeout 300
 """
 

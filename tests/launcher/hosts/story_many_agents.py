@@ -1,3 +1,4 @@
+# covers: launcher/hosts launcher/rounds
 """A thousand hosts' launchers at once, each a real process of its own on this machine, one worker each: they meet, hold one round, and end.
 DTRUN_AGENTS=N: so many (with the thread sanitizer, which gives each process ten times the memory, a quarter of that by default). Prints time, memory, processes and files.
 run: full

@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds collectives/tcp.c
 """Jobs on hosts with networks of their own (namespaces): they find each other by name, train the bits of one host, and meet faults of wires.
-run: alone
+run: waits
 run: timeout 300
 """
 

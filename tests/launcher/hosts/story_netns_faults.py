@@ -1,3 +1,4 @@
+# covers: launcher/hosts launcher/rounds
 """Faults between hosts with networks of their own: cables, firewalls, lossy and slow links, agents that die, return too often or too late.
 run: full
 run: alone

@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds
 """Whoever holds the endpoint and begins anew, and the survivors of its run before: one run, or one of two is given up as soon as they hear of each other.
-run: alone
+run: waits
 run: timeout 300
 """
 

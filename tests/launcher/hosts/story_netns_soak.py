@@ -1,3 +1,4 @@
+# covers: launcher worker/run
 """Soak: three hosts of two ranks train while a seed draws faults; the weights are those of the same world sizes undisturbed.
 DTRUN_SEED=N draws the same faults at the same times again (default: by the clock, and printed), DTRUN_SOAK_S the time in which they come (60),
 DTRUN_SOAK_UNTIL=K stops after K of them.

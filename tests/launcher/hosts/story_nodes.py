@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds launcher/job
 """Jobs on several hosts, each played by an agent of this machine: they meet, number their ranks, lose each other and end alike.
-run: alone
+run: waits
 run: timeout 400
 """
 

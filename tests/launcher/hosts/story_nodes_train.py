@@ -1,5 +1,6 @@
+# covers: launcher/hosts collectives/tcp.c
 """`train` over several hosts (agents of this machine): the bits of one host, also after a worker is killed.
-run: alone
+run: waits
 run: timeout 400
 """
 

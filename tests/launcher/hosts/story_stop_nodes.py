@@ -1,3 +1,5 @@
+# covers: launcher/hosts launcher/job
+# run: waits
 """A stop of a job on two hosts that is disturbed: the leading host is lost, or somebody insists.
 run: timeout 300
 """

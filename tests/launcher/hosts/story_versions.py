@@ -1,5 +1,6 @@
+# covers: launcher/hosts launcher/rounds
 """Hosts with different versions of dtrun (U-4): the one that comes ends at once with 2, both sides name both versions, the job that waits goes on waiting.
-run: alone
+run: waits
 run: timeout 120
 """
 

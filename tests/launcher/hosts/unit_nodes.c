@@ -1,3 +1,4 @@
+/* covers: launcher/hosts */
 /* Many agents with their links, members and stores, without workers: those of the followers in
  * this process, the leader's in one that is killed. They meet, elect another leader, and hold a
  * few links each, not one with everybody. 80 agents; with DTRUN_ALL=1 a thousand. Before that,

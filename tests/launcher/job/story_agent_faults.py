@@ -1,3 +1,4 @@
+# covers: launcher/job launcher/workers
 """Every kind of system call that the launcher makes fails once, at each of its moments: the run ends in time, with a code of the table, with a
 line that says why, without a crash and without a process left behind. DTRUN_ALL=1 takes all moments, otherwise a sample of a printed seed.
 run: timeout 300

@@ -1,3 +1,4 @@
+# covers: launcher/job launcher/workers launcher/output cmd/dtrun.c
 """dtrun on one host: exit codes, the workers' surroundings, rounds, signals, and that nothing is ever left behind."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# covers: launcher/job launcher/options
 """What dtrun does for the bundled `train`, shown with a stand-in of a few lines that follows the same agreement: `--plan --json`, the page,
 the exit codes. It lies next to a copy of dtrun, where bundled programs are looked for."""
 

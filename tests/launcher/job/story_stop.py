@@ -1,3 +1,5 @@
+# covers: launcher/job launcher/workers worker/run base/signals.c
+# run: waits
 """INT, TERM and USR1 to dtrun at any moment, twice, in a save, in an evaluation; kill -9 of the agent and of the guard: what was saved
 stays, nothing runs on, and the same command goes on to the bits of an undisturbed run.
 DTRUN_STOPS=N stops at random moments (default 4, 100 in the full tier); the moments come from DTRUN_SEED, which a failure prints.

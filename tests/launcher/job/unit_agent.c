@@ -1,3 +1,4 @@
+/* covers: launcher/job/agent.c */
 /* The agent's table, without a process: what happens in which state, in which order. */
 #include <setjmp.h>
 #include <stdarg.h>

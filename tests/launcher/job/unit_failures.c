@@ -1,3 +1,4 @@
+/* covers: launcher/job/failures.c */
 /* Who failed and who merely followed, when all ranks of a round end with the same words. */
 #include "base/error.h"
 #include "launcher/job/failures.h"

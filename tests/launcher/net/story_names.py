@@ -1,5 +1,6 @@
+# covers: launcher/net launcher/hosts
 """Names and addresses of endpoints on hosts with networks of their own: names that come late or lead to loopback, scopes, one open port, strangers.
-run: alone
+run: waits
 run: timeout 300
 """
 

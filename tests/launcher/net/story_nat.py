@@ -1,6 +1,7 @@
+# covers: launcher/net launcher/hosts
 """A host behind translated addresses (a router, a container's bridge): what works as it is, what --local_addr and --port_range make work, and what is said
 otherwise. And a host whose own name leads to an address that only it can reach.
-run: alone
+run: waits
 run: timeout 300
 """
 

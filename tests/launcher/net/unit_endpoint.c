@@ -1,3 +1,4 @@
+/* covers: launcher/net/endpoint.c */
 /* Who hosts: addresses of this machine and of others, the first to bind, ports that are taken,
  * routes, owners of ports. */
 #include "launcher/hosts/claim.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/net/listener.c */
 /* The listener when files run out: refused while it has its spare one, waiting without spinning
  * when it has lost that, and well again afterwards. */
 #include "base/clock.h"

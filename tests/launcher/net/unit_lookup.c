@@ -1,3 +1,4 @@
+/* covers: launcher/net/lookup.c */
 /* Look-ups: literals, names that are slow or unknown, giving up, and the order in which
  * addresses are tried. */
 #include "launcher/net/lookup.h"

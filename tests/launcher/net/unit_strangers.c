@@ -1,3 +1,4 @@
+/* covers: launcher/net/strangers.c launcher/net/lookup.c */
 /* Lines and guesses of hosts that are refused, on a clock of our own. */
 #include "launcher/net/strangers.h"
 

@@ -1,3 +1,4 @@
+# covers: launcher/options
 """dtrun inside the variables of each scheduler: a job on one host runs as without one, workers get our values, and what does not fit is said once."""
 
 import os

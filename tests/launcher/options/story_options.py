@@ -1,3 +1,4 @@
+# covers: launcher/options launcher/output
 """The command line, the workers' environment and their output, as people and scripts see them."""
 
 import json

@@ -1,6 +1,7 @@
+# covers: launcher/options
 """Jobs under a real SLURM of three network hosts: srun and sbatch as people use them, the bits of one host, exit codes, requeueing.
 The long form (signals, preemption, lost nodes) is in story_slurm_faults.py.
-run: alone
+run: waits
 run: timeout 300
 run: nosan: the launcher's own stories cover it; a cluster of sanitized programs is too slow
 """

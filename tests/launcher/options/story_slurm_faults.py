@@ -1,3 +1,4 @@
+# covers: launcher/options launcher/job
 """What a real SLURM does to a job: warnings before the time limit, preemption, cancelling in a save, lost nodes, other node counts, late tasks.
 The short form is in story_slurm.py.
 run: full

@@ -1,3 +1,4 @@
+/* covers: launcher/options */
 /* The table of environments: what each scheduler's variables mean, who wins where they differ,
  * and what is said about it. */
 #include "launcher/options/cluster.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/options/env.c */
 /* A worker's environment and argv, compared with torchrun's table. */
 #include "launcher/options/env.h"
 

@@ -1,3 +1,4 @@
+/* covers: launcher/options/hostlist.c */
 /* Lists of hosts: every form, its limits, and that what is wrong is refused without a trace. */
 #include "launcher/options/hostlist.h"
 

@@ -1,3 +1,4 @@
+/* covers: launcher/options */
 /* The command line: torchrun's options and their value rules, variables, errors, help, and what
  * follows from several options together. */
 #include "launcher/options/exports.h"

@@ -1,3 +1,4 @@
+# covers: launcher/output
 """What goes wrong with output costs output, never the job: full disks, floods, odd bytes, terminals of every kind. (story_options.py has consoles that
 are closed or do not read.)"""
 

@@ -1,3 +1,4 @@
+/* covers: launcher/output/console.c */
 /* The console with readers that read at once, slowly, late and not at all: own lines wait for
  * nobody, and none is lost to somebody who reads. */
 #include "launcher/output/console.h"

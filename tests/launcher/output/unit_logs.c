@@ -1,3 +1,5 @@
+/* covers: launcher/output/logs.c launcher/output/console.c launcher/output/log_lines.c */
+/* covers: launcher/output/log_rate.c launcher/output/log_writer.c */
 /* Output of workers on a real loop with real pipes: the tree, prefixes, filters, tails, and
  * consoles and disks that do not take what comes. */
 #include "launcher/output/logs.h"

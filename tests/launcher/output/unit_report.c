@@ -1,3 +1,4 @@
+/* covers: launcher/output/report.c */
 /* Failure reports: error files in all forms (also broken ones), who was first, the text, the
  * parent's file, events. */
 #include "launcher/output/report.h"

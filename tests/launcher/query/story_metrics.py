@@ -1,3 +1,4 @@
+# covers: launcher/query
 """--metrics_endpoint: what Prometheus reads from a running job, and that readers of any kind cost the job nothing."""
 
 import contextlib

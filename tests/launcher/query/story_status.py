@@ -1,3 +1,5 @@
+# covers: launcher/query
+# run: waits
 """dtrun --status: what a running job does, asked from elsewhere, without disturbing it."""
 
 import contextlib

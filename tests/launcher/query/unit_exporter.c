@@ -1,3 +1,4 @@
+/* covers: launcher/query/exporter.c */
 /* The metrics endpoint over real sockets: requests in pieces and of other kinds, readers that
  * are slow, many readers, and the text's spelling. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* covers: launcher/query/status.c */
 /* The status socket with an answer larger than any buffer, those who do not read it, and the
  * text made of answers. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* covers: launcher/rounds/coordinator.c */
 /* Rounds as a pure step: tables of events and actions, then thousands of random histories with a
  * few things that always hold. */
 #include <setjmp.h>

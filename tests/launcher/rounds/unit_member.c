@@ -1,3 +1,4 @@
+/* covers: launcher/rounds */
 /* Whole clusters on simulated time (tests/lib/cluster.h): in every schedule one round trains at a
  * time, places fit together, the budget's arithmetic holds, nobody is left behind, and once
  * faults stop the job ends as it should. DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins

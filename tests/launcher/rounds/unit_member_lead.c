@@ -1,3 +1,4 @@
+/* covers: launcher/rounds/member.c */
 /* One agent alone, without the others around it, mostly as the leader: ten thousand nodes,
  * refusals, what those who wait are told, hosts that come and go. */
 #include "base/error.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/rounds/message.c launcher/rounds/protocol.h */
 /* Messages between agents: what goes in comes out, for every kind; cut short, longer or
  * malformed bytes are refused; whatever is accepted is what we would have written ourselves. */
 #include "base/text.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/rounds launcher/hosts/etcd */
 /* The witness: what it grants and keeps; and whole clusters that meet at it on simulated time
  * (tests/lib/cluster.h), with a store that is away, slow, or loses answers: in every schedule one
  * round trains at a time, of whatever run. DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S

@@ -1,6 +1,7 @@
+# covers: launcher/ssh
 """--hostfile: the agents of all hosts are started from one, over a stand-in for ssh and over a real sshd; their output comes back, signals go out,
 the key shows nowhere, and whatever ends here, nothing is left there.
-run: alone
+run: waits
 run: timeout 300
 """
 

@@ -1,3 +1,4 @@
+/* covers: launcher/ssh/leash.c */
 /* The agent's end of --hostfile's leash: signals, an end, a silence, and a sleep of our own that
  * is none. */
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+# covers: launcher/store
 """dtrun --serve_store: the worker store alone, its address on stdout, until INT or TERM."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# covers: launcher/store
 """Who may use the worker store: of this host its own user and those that --store_users names, of other hosts those of the job while they are of it.
 run: alone
 """

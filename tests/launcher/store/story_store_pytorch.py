@@ -1,3 +1,4 @@
+# covers: launcher/store
 """An unmodified PyTorch client against our store server.
 
 run: timeout 300

@@ -1,3 +1,4 @@
+# covers: launcher/store collectives/wire.c
 """The store server alone, as a process, with clients of plain sockets: new rounds, strangers, statistics."""
 
 import json

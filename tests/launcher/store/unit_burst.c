@@ -1,3 +1,4 @@
+/* covers: launcher/store/burst.c */
 /* Bursts of sends through a ring and one by one: the same results, also for sockets that are
  * full or broken, and a ring that breaks. */
 #include "launcher/store/burst.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/store/store_access.c */
 /* Who may use the store, asked of real connections over loopback; with a process of another user
  * where this test runs as root. */
 #include "launcher/store/store_access.h"

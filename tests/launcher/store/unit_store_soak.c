@@ -1,3 +1,4 @@
+/* covers: launcher/store collectives/store.c collectives/wire.c */
 /* The store under many clients that are killed, cut off and half open: what it answered must be
  * linearizable key by key, no wait may be lost, and nothing of a request that never came whole
  * may show. Each epoch has keys of its own, and its histories are checked at its end.

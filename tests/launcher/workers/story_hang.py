@@ -1,3 +1,5 @@
+# covers: launcher/workers
+# run: waits
 """Workers that hang: named with what they do instead, their peers not blamed; and torchrun's watchdog variables."""
 
 import os

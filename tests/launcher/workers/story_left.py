@@ -1,3 +1,5 @@
+# covers: launcher/workers
+# run: waits
 """What workers have started and leave behind when they end: it may end by itself, is told to end once and in time, and nothing of it stays.
 run: timeout 200
 """

@@ -1,3 +1,4 @@
+# covers: launcher/workers
 """--numa_binding: the masks are torch's on trees of all kinds, and the kernel shows that workers have them. The latter with files in the place of /sys
 and a driver of ours in the place of CUDA's, in a mount namespace of its own (root).
 

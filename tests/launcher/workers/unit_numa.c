@@ -1,3 +1,4 @@
+/* covers: launcher/workers/numa.c */
 /* Sets of CPUs and their text; masks on small trees of files (tests/launcher/workers/story_numa.py
  * compares many with torch's). */
 #include "launcher/workers/numa.h"

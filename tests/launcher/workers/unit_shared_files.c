@@ -1,3 +1,4 @@
+/* covers: launcher/workers/shared_files.c */
 /* A process that is killed with words unread: whoever has its descriptors, too, ends its
  * connections in order. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* covers: launcher/workers/timer_file.c */
 /* Requests for timers that come faster than they are read: a turn of the loop takes some of
  * them, and the others none is lost of. */
 #include "launcher/workers/timer_file.h"

@@ -1,3 +1,4 @@
+/* covers: launcher/workers */
 /* Real processes, short ones: starting, errors of exec, exits, groups, orders, the watch, the
  * guard's sweep. */
 #include <setjmp.h>

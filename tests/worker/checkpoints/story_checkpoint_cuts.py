@@ -1,3 +1,4 @@
+# covers: worker/checkpoints
 """A save cut at each of its system calls, by kill -9 or by an error: the next start finds the old or the new checkpoint, whole, and ends
 with the bits of an undisturbed run. DTRUN_ALL=1 takes every call on a file of the run, in every thread, otherwise a sample.
 run: timeout 900

@@ -1,3 +1,4 @@
+# covers: worker/checkpoints
 """A disk that refuses: full, over quota, too large a file, an error of one call, on one rank or on all. A save that fails costs a line and nothing
 else; a run that cannot save its end says so once and keeps the checkpoint before.
 run: nosan: the leak checker cannot work under strace

@@ -1,3 +1,4 @@
+# covers: worker/checkpoints cmd/dtckpt.c
 """A Hugging Face folder in and out: what came in beside the weights is there again, wherever and whenever the export is made."""
 
 import ctypes.util

@@ -1,3 +1,4 @@
+# covers: worker/checkpoints
 """What may lie in the folder of a run that should not, and who may see another folder there: `train` says what it is, and good checkpoints stay."""
 
 import json

@@ -1,3 +1,5 @@
+/* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c */
+/* covers: worker/checkpoints/manifest.c worker/checkpoints/safetensors.c */
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the
  * one before. */
 #include "base/clock.h"

@@ -1,3 +1,4 @@
+/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/checkpoints/safetensors.c */
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
  * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"

@@ -1,3 +1,4 @@
+/* covers: worker/checkpoints/safetensors.c base/dtype.c */
 /* safetensors: what the writer writes the reader reads; every broken header is refused with the
  * path and a cause. */
 #include "worker/checkpoints/safetensors.h"

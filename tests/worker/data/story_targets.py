@@ -1,3 +1,4 @@
+# covers: worker/data
 """Data whose labels say what is learned: rows, batches, ranks and whole files where nothing is."""
 
 import json

@@ -1,3 +1,4 @@
+/* covers: worker/data cmd/dtdata/corpus.c */
 /* Token shards written and read, damaged in every way; batches per rank; safetensors batches;
  * collecting and holding out files. */
 #include "base/file.h"

@@ -1,3 +1,4 @@
+/* covers: worker/data/data.c */
 /* The order of samples: a permutation for every count, another one per seed and epoch, spread
  * evenly. */
 #include "worker/data/data.h"

@@ -1,3 +1,5 @@
+# covers: worker/engine kernels/cuda
+# run: computes
 """Memory of GPUs, on the software GPU: what is planned is what is held, within a hundredth; what does not fit is said before anything is computed, with what
 to change, and that then fits; memory that others hold is theirs.
 run: nosan: figures of memory are the same in all builds

@@ -1,3 +1,4 @@
+# covers: worker/engine worker/run
 """The memory that `train --plan --json` says is the memory a run takes: by the kernel's figures for its private and shared pages; flat over
 the steps; and less by what the plan says when activations are computed again. DTRUN_ALL=1 measures 500 MB of states, too.
 run: timeout 300

@@ -1,3 +1,4 @@
+# covers: worker/engine
 """Every strategy from the command line: the same bits per number of ranks, with accumulation and recomputing; checkpoints that go on
 under another strategy on another number of ranks; and what a run leaves in its folder.
 DTRUN_ALL=1 tries all rows on all numbers of ranks.

@@ -1,3 +1,5 @@
+/* covers: worker/engine kernels/cuda kernels/device.c */
+/* run: computes */
 /* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against
  * PyTorch's numbers: in fp32 weights, too, in bf16 losses and norms. One rank: several have its
  * bits or stay near (tests/worker/run/story_softgpu.py, story_gpus.py). run: nosan: numbers are the

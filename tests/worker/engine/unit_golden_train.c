@@ -1,3 +1,4 @@
+/* covers: worker/engine worker/model */
 /* Twenty steps of a small GPT-2 against PyTorch's numbers: every strategy row in fp32 on 1, 2
  * and 4 ranks, in bf16, and in fp64. */
 #include "tests/lib/golden_train.h"

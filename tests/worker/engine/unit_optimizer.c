@@ -1,3 +1,4 @@
+/* covers: worker/engine/optimizer.c worker/engine/clip.c */
 /* AdamW and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"

@@ -1,3 +1,4 @@
+/* covers: worker/engine/plan.c */
 /* Sums and addresses of the plan; what the world says about surroundings that make no sense. */
 #include "worker/engine/plan.h"
 

@@ -1,3 +1,4 @@
+/* covers: worker/engine */
 /* Strategies one by one: their names, what they keep, what travels and in which order, and that
  * a step allocates nothing. */
 #include "tests/lib/ranks.h"

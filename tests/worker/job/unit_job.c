@@ -1,3 +1,4 @@
+/* covers: worker/job */
 /* The job file: defaults, checks that span keys, exact messages, the saved text, sources,
  * schema, what may differ from a saved one. */
 #include "base/file.h"

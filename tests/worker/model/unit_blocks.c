@@ -1,3 +1,4 @@
+/* covers: worker/model kernels/cpu */
 /* Blocks: backward equals finite differences in double, each block on its own, on ragged sizes
  * and with ignored labels; the same bits whatever is computed again; overwriting and adding of
  * gradients; the CPU's floats near the twin's doubles. */

@@ -1,3 +1,4 @@
+/* covers: worker/model */
 /* Chains: places of tensors in units, padding, tied tensors, initial weights by slices. */
 #include "tests/lib/model_run.h"
 

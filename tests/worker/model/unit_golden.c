@@ -1,3 +1,4 @@
+/* covers: worker/model worker/checkpoints/hf.c */
 /* Golden numbers of other systems: the GPT-2 of a fill rule (losses and norm from Transformers,
  * fp64), and the small GPT-2 of tests/golden/models/gpt2 trained by Transformers and
  * torch.optim.AdamW: logits, gradients, weights, losses over 20 steps. Doubles run on the twin,

@@ -1,3 +1,4 @@
+# covers: worker/run worker/job worker/data
 """Wrong jobs, broken data, full disks, damaged checkpoints: one clear line `where: what: cause; do this`, the right exit code, nothing left
 behind (processes, shared memory, temporary files).
 run: timeout 300

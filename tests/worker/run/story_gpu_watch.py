@@ -1,3 +1,4 @@
+# covers: worker/run base/gpu launcher/query
 """What a job says of its GPUs: on the software GPU, with a driver's library that says what a test wants (tests/softgpu/nvml.c). What is wrong is one line with
 the right code before or in the middle of a run, errors that the driver tells end a rank that would wait, and --status and the metrics show how GPUs are.
 run: nosan: what a job says is the same in all builds

@@ -1,3 +1,4 @@
+# covers: worker/run worker/checkpoints launcher/job
 """kill -9 of a worker at any moment: the job goes on by itself and ends with the hash of an undisturbed run.
 DTRUN_KILLS=N kills (default 30, 1000 in the full tier); the moments come from DTRUN_SEED, which a failure prints.
 run: timeout 900

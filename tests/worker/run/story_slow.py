@@ -1,3 +1,4 @@
+# covers: worker/run
 """The straggler report: a rank or host that holds the others up is named within 50 steps, and nobody is where all are alike.
 run: alone
 run: timeout 900

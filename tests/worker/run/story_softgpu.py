@@ -1,3 +1,4 @@
+# covers: worker/run worker/engine kernels/cuda collectives/peer.c
 """Training on the software GPU: the worker with all its CUDA code, on a machine without a GPU. Ranks are processes that share one device (training.share_gpu,
 collectives by `peer`). All strategies have the same bits per number of ranks, a killed rank and a stop end with the undisturbed hash, and what is wrong with
 a GPU is one line. With DTRUN_GPU=1 all of it runs on a real GPU.

@@ -1,3 +1,4 @@
+# covers: worker/run worker/engine kernels/cuda
 """Training on the software GPU in builds with sanitizers, in a short form: the whole step loop on 1 to 4 ranks, over `peer` and over a fake NCCL, a resume after a
 killed rank. What a sanitizer finds ends its rank, and there are no restarts. The long forms are story_softgpu.py and story_softgpu_nccl.py.
 run: san

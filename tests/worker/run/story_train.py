@@ -1,3 +1,4 @@
+# covers: worker/run worker/job cmd/train.c
 """The program `train` as people use it: its options, what it says when a job cannot run, stopping and going on, and ranks under dtrun."""
 
 import json

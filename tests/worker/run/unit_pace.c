@@ -1,3 +1,4 @@
+/* covers: worker/run/pace.c */
 /* The straggler's judge: who is named, when, and who is not. Times are made up, in ms a step. */
 #include "base/text.h"
 #include "worker/run/pace.h"

@@ -1,3 +1,4 @@
+/* covers: worker/run worker/checkpoints */
 /* Runs that stop and go on: the same bits as without the stop, on any number of ranks and with
  * any strategy the same state. */
 #include "tests/lib/ranks.h"

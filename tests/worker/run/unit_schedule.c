@@ -1,3 +1,4 @@
+/* covers: worker/run/schedule.c */
 /* Learning rates against Hugging Face's functions. */
 #include "base/file.h"
 #include "worker/run/schedule.h"

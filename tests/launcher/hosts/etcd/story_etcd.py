@@ -1,5 +1,6 @@
+# covers: launcher/hosts/etcd
 """Hosts that meet at a real etcd (agents of this machine): they train the bits of one host, lose each other, and say what etcd said.
-run: alone
+run: waits
 run: timeout 300
 """
 

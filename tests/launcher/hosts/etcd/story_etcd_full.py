@@ -1,3 +1,4 @@
+# covers: launcher/hosts/etcd
 """The rows of faults that need a real etcd: members of it die, all of it dies, an agent sleeps, a disk is full, certificates, hosts that all died.
 
 run: full

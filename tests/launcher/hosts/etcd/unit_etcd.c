@@ -1,3 +1,4 @@
+/* covers: launcher/hosts/etcd/etcd.c */
 /* The client of etcd against a server that the test plays: what it asks, what it makes of
  * answers and errors, whom it asks next. */
 #include "launcher/hosts/etcd/etcd.h"

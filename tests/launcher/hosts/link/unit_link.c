@@ -1,3 +1,4 @@
+/* covers: launcher/hosts/link */
 /* Agents of one process (and, where they must die, of another) linked over loopback: one link
  * per pair however they connect, goodbyes and deaths, strangers of all kinds. Every wait is for
  * a condition. */

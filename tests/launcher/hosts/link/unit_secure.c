@@ -1,3 +1,4 @@
+/* covers: launcher/hosts/link/secure.c */
 /* The handshake and the frames without sockets: two sides in memory, bytes carried in pieces of
  * every size, changed, repeated, reflected. */
 #include "launcher/hosts/link/secure.h"
