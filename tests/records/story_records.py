@@ -1,3 +1,4 @@
+# covers: worker cmd kernels/cpu collectives
 """The records of tests/records in short: the programs still do what was recorded.
 run: full
 run: nosan: the same programs as without sanitizers, many times slower

@@ -1,3 +1,4 @@
+# covers: worker cmd kernels/cpu collectives
 """All records of tests/records, as story_records.py checks a few.
 
 run: full
