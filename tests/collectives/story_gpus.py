@@ -26,7 +26,7 @@ BOUND = {"32-true": 1e-4, "bf16-mixed": 3e-2}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpus")
-    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
+    job = training.make_job(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32 if ALL else 16},
                             training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
                             logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
     (folder / "bin").mkdir()

@@ -16,7 +16,7 @@ def library(version="22907"):
 
 
 def make_place(folder):
-    return training.software_gpu_place(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32},
+    return training.software_gpu_place(folder, steps=STEPS, model=MODEL, data={"sequence_length": 32 if os.environ.get("DTRUN_ALL") else 16},
                                        training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
                                        logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 2})
 

@@ -25,7 +25,7 @@
 #ifdef DT_SANITIZED
 enum { SCHEDULES = 200, CROWDS = 1, CROWD = 1000 };
 #else
-enum { SCHEDULES = 2000, CROWDS = 1, CROWD = 10000 };
+enum { SCHEDULES = 500, CROWDS = 1, CROWD = 10000 };
 #endif
 
 /* ---- small clusters, many faults ---- */

@@ -22,7 +22,7 @@
 #ifdef DT_SANITIZED
 enum { SCHEDULES = 100 };
 #else
-enum { SCHEDULES = 1000 };
+enum { SCHEDULES = 400 };
 #endif
 
 /* ---- the step ---- */
