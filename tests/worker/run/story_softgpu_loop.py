@@ -1,5 +1,4 @@
 # covers: worker/run worker/engine kernels/cuda
-# run: computes
 """What the loop of steps leaves alone: a run of twice the steps makes no more memory, events, descriptors or graphs, asks the device about nothing more, waits
 for no stream, and looks at no variable more often. On the software GPU, which writes down who does; ranks by `peer` and by a fake NCCL.
 run: nosan: what is called is the same in all builds
