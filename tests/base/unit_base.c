@@ -565,7 +565,7 @@ static void a_crash_in_generated_code_shows_who_called_it(void **state)
         assert_non_null(strstr(text, "test: crashed: SIGABRT, sent by a process"));
         const char *perhaps = strstr(text, "cannot be followed back; on its stack, perhaps these:\n");
         assert_non_null(perhaps);
-        assert_non_null(strstr(perhaps, "test_base")); /* an address of this program */
+        assert_non_null(strstr(perhaps, "unit_base")); /* an address of this program */
     }
 }
 
