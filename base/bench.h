@@ -1,5 +1,5 @@
-/* What benchmarks share: samples become one JSON line on stdout; options of the form --name
- * value are read alike. */
+/* The parts that all benchmarks share. Samples become one JSON line on stdout. One function
+ * reads options of the form --name value. */
 #ifndef DT_BASE_BENCH_H
 #define DT_BASE_BENCH_H
 

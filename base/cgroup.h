@@ -1,4 +1,4 @@
-/* Where this process's control groups are: version 2, version 1, or both at once. */
+/* The control groups of this process: version 2, version 1, or both at once. */
 #ifndef DT_BASE_CGROUP_H
 #define DT_BASE_CGROUP_H
 

@@ -71,8 +71,8 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints);
  * default stands in. The word "auto" stands for the default of a number or bool. Returns how
  * many problems this section had. */
 int dt_config_read(struct dt_config *c, const char *section, const struct dt_field *fields, void *out);
-/* Where "training.seed" was given: "job.json:4:9" or "--set training.seed=7"; null when it was
- * not (or only as null). Lives as long as c. */
+/* The place that gave a key, such as "job.json:4:9" or "--set training.seed=7"; null when
+ * nothing gave it, or only null. Lives as long as c. */
 const char *dt_config_where(const struct dt_config *c, const char *path);
 /* Notes a problem of a key: `where: key: text`, sorted by place; a key that was not given is
  * named after the file alone. */
@@ -80,7 +80,7 @@ void dt_config_problem(struct dt_config *c, const char *path, const char *fmt, .
     __attribute__((format(printf, 3, 4)));
 /* For values that are derived: what dt_config_source says for this key when it was not given. */
 void dt_config_derived(struct dt_config *c, const char *path, const char *source);
-/* Where the value of a key is from, for people: dt_config_where, or "default". */
+/* The source of a key's value, for messages: dt_config_where, or "default". */
 const char *dt_config_source(const struct dt_config *c, const char *path);
 /* Ends: unknown keys become problems; `problems` gets one line each. Frees c. 0, or -1 when
  * there were any; err says the only one or how many. */

@@ -1,5 +1,4 @@
-/* What single values look like: read by a rule, shown in a message, written as JSON, described
- * as JSON Schema. */
+/* Single values: read by a rule, shown in a message, written as JSON, described as JSON Schema. */
 #include "base/config_value.h"
 
 #include <cjson/cJSON.h>

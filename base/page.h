@@ -32,8 +32,8 @@ enum dt_phase {
     DT_PHASE_COUNT
 };
 
-/* Of the worker's GPU, a second old at most; memory_total_bytes 0: there is none, or nobody
- * looks; -1: not known. */
+/* The state of the worker's GPU, at most a second old. memory_total_bytes 0: the worker has no
+ * GPU, or nothing reads its state. -1: not known. */
 struct dt_page_gpu {
     _Atomic double busy, memory_bytes, memory_total_bytes, clock_mhz, clock_max_mhz, temperature, power_w;
     _Atomic int64_t throttle; /* as dt_nvml_throttle_text takes it */

@@ -29,7 +29,7 @@ void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribu
  * line (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069). 0: it is none of these.
  * size: at least 1. */
 size_t dt_text_visible(const char *s, size_t size);
-/* Whether all of s is such characters; with `lines` newlines are let through, too. */
+/* True when s holds harmless characters alone. With `lines`, newlines count as harmless, too. */
 bool dt_text_is_harmless(const char *s, size_t size, bool lines);
 /* Each byte that is no such character becomes a '?'. s ends with NUL. */
 void dt_text_make_harmless(char *s, bool lines);

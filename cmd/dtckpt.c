@@ -85,7 +85,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Of another course of training: the run that is there does not need it. */
+/* True for a checkpoint of another course of training, which the present run does not need. */
 static bool is_aside(const char *name)
 {
     return strstr(name, ".old-") != NULL;
@@ -130,7 +130,7 @@ static bool is_foreign(const char *path, const char *name)
 
 static const char *const foreign = "not a checkpoint of dtrun: it holds no manifest.json";
 
-/* What a kill left of one; null otherwise. */
+/* Says what a kill interrupted in a checkpoint of this name; null when nothing was. */
 static const char *cut_short(const char *name)
 {
     if (!is_our_name(name)) {

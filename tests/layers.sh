@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/.." || exit 2
 /usr/bin/python3 - <<'PYTHON' || exit 1
 import re, subprocess, sys
-# A room may include itself, the rooms below it in its list, and what stands after the colon.
+# A room may include itself, the rooms behind it in its list, and the folders below.
 LAUNCHER = "job ssh hosts query store workers rounds output options net".split()
 WORKER = "run checkpoints engine data job model".split()
 ROOMS = {"base": [], "kernels": ["base"], "collectives": ["base"],

@@ -1,5 +1,6 @@
-/* Which GPUs a program will see by CUDA_VISIBLE_DEVICES, without asking the driver: the list
- * ends at the first entry that is none, and is empty when one is named twice, as CUDA does it. */
+/* The GPUs that CUDA_VISIBLE_DEVICES lets a program see, found without asking the driver. As in
+ * CUDA, the list ends at the first entry that names no GPU, and is empty when one GPU is named
+ * twice. */
 #ifndef DT_BASE_GPU_GPU_VISIBLE_H
 #define DT_BASE_GPU_GPU_VISIBLE_H
 

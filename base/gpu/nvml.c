@@ -32,7 +32,8 @@ static struct dt_nvml_gpu *gpu_of(nvmlDevice_t device)
     return (struct dt_nvml_gpu *)(uintptr_t)device;
 }
 
-/* What nvmlErrorString would say; our own words are the same for all drivers. */
+/* Says an NVML error in our own words, which are the same for all drivers; nvmlErrorString's
+ * differ. */
 static int fail(struct dt_error *err, int rc, const char *what)
 {
     switch (rc) {

@@ -1,8 +1,8 @@
-/* What NVIDIA's driver says of its GPUs: state, health, who uses them, errors as they happen. By
- * NVML (libnvidia-ml.so.1), which comes with the driver and is loaded when it is first needed;
- * each function of it may be missing in an old one, and what a GPU does not answer is -1. Its
- * calls make no context on a GPU and cost it no memory, but they may hang in the kernel when a
- * GPU does: call them where that holds nobody up. */
+/* The state, health, users and errors of GPUs, as NVIDIA's driver tells them. NVML
+ * (libnvidia-ml.so.1) comes with the driver and is loaded at the first use. An old driver may
+ * lack any of its functions. A value that a GPU does not answer is -1. Its calls make no context
+ * on a GPU and cost it no memory, but they may hang in the kernel when a GPU does: call them
+ * where that holds nobody up. */
 #ifndef DT_BASE_GPU_NVML_H
 #define DT_BASE_GPU_NVML_H
 
@@ -18,7 +18,7 @@ struct dt_nvml;     /* the library, started */
 struct dt_nvml_gpu; /* one GPU, or one part of a GPU that is cut by MIG; NVML's handle, good as
                      * long as the library is open */
 
-/* What a GPU can be asked for; dt_nvml_value_name says each as a word. */
+/* The values that NVML can be asked for; dt_nvml_value_name names each. */
 enum dt_nvml_value {
     DT_NVML_MEMORY_TOTAL, /* bytes */
     DT_NVML_MEMORY_USED,
@@ -81,8 +81,7 @@ int dt_nvml_cuda(struct dt_nvml *n);
  * not known. */
 int dt_nvml_count(struct dt_nvml *n);
 
-/* Those of them that this process may use: a control group may keep others from it. -1 not
- * known. */
+/* The number of GPUs that this process may use, which a control group may limit; -1: not known. */
 int dt_nvml_usable(struct dt_nvml *n);
 
 /* GPU by number; null, with why: lost, or not ours to see. */
@@ -121,7 +120,7 @@ enum dt_nvml_whose dt_nvml_event_whose(struct dt_nvml *n, struct dt_nvml_gpu *gp
 /* "power, heat" of the bits of DT_NVML_THROTTLE that slow a GPU down; "" when none does (idle is
  * none). hardware: only those that say something is wrong. */
 const char *dt_nvml_throttle_text(int64_t reasons, bool hardware, char *out, size_t out_bytes);
-/* What an Xid means, "fell off the bus"; null for one that the table lacks. */
+/* The meaning of an Xid, "fell off the bus"; null when the table lacks it. */
 const char *dt_nvml_xid_text(int xid);
 /* Nothing that runs on the GPU goes on after it: whoever waits for it need not. */
 bool dt_nvml_xid_ends_gpu(int xid);

@@ -1,5 +1,5 @@
-/* What of NVML's interface we call, as NVIDIA's nvml.h declares it (its binary form has not
- * changed since the driver that brought each name). The toolkit does not always ship that
+/* The part of NVML's interface that we call, as NVIDIA's nvml.h declares it. Its binary form has
+ * not changed since the driver that brought each name. The toolkit does not always ship that
  * header, and a build without a toolkit reads GPUs as well. Functions with a number behind their
  * name are the ones that the header's macros choose. */
 #ifndef DT_BASE_GPU_NVML_ABI_H

@@ -1,5 +1,5 @@
-/* What benches of kernels work on. Random numbers are drawn once, a block of them, and copied as
- * often as a buffer needs. */
+/* The device and the buffers that benchmarks of kernels work on. One block of random numbers is
+ * drawn, and copied as often as a buffer needs. */
 #include "cmd/bench/buffers.h"
 
 #include "kernels/timer.h"

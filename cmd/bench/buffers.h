@@ -1,5 +1,5 @@
-/* What benches of kernels work on: a device, a stream, the shapes, and buffers that a case makes
- * as it asks for them. */
+/* The things that benchmarks of kernels work on: a device, a stream, the shapes, and buffers
+ * that are made when a case asks for them. */
 #ifndef DT_CMD_BENCH_BUFFERS_H
 #define DT_CMD_BENCH_BUFFERS_H
 
@@ -33,7 +33,7 @@ struct bench {
     bool failed;            /* said on stderr; nothing more is done */
 };
 
-/* Whether nothing failed so far, with the outcome of one more call; the first failure's text
+/* True while nothing has failed, this call (rc, err) included. The text of the first failure
  * goes to stderr. */
 bool bench_ok(struct bench *b, int rc, const struct dt_error *err);
 /* --dtype is "fp32", "bf16" or "", which means both; the open device's kernels know both types. */
@@ -45,8 +45,8 @@ const char *bench_dtype_name(enum dt_dtype type);
 /* Memory of the open device, for dt_device_free; null when there is none, which bench_ok heard. */
 void *bench_allocate(struct bench *b, enum dt_memory kind, size_t size_bytes);
 
-/* What the host hands to the device: a block of random floats, and a place for them there. The
- * stream is open. Closing frees what there is, the timer too. */
+/* Makes a block of random floats on the host, and room for it on the device. The stream is open.
+ * Closing frees what there is, the timer too. */
 void bench_open_random(struct bench *b);
 void bench_close_random(struct bench *b);
 /* Queues random numbers in (0, 1) of type F32 or BF16 into `count` elements at `to` on the

@@ -140,7 +140,7 @@ static double add_once(float *memory, size_t max_bytes, int64_t count, int64_t t
     return (dt_now_s() - start_s) / (double)times;
 }
 
-/* What the machine takes at least for the all-reduce. */
+/* The least time that this machine takes for the traffic of an all-reduce. */
 static double floor_once(const struct bench *b, float *memory, int64_t count, int64_t times)
 {
     int hosts = b->set->hosts;

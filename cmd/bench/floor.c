@@ -185,7 +185,7 @@ static void add_cost(struct dt_cost *sum, const struct dt_cost *cost)
     sum->flops += cost->flops;
 }
 
-/* Of the turn's metered step: its times and floors by kernel. */
+/* Takes the times and floors by kernel from the metered step of a turn. */
 static void take_turn(struct floor *f, int turn, double step_us, double copy_us, double square_us)
 {
     double kernels_us = 0;

@@ -87,7 +87,7 @@ double bench_matmul_dx(struct bench *b, bool go)
     return product(b, go, a);
 }
 
-/* Of the second map, (rows, 4 cols) by (4 cols, cols), through gelu. */
+/* The gradient of the second map's input, (rows, cols) by (cols, 4 cols), through GELU. */
 double bench_matmul_dx_gelu(struct bench *b, bool go)
 {
     int64_t wide = 4 * b->cols;
@@ -118,7 +118,7 @@ struct shape {
     int64_t batch, positions, heads, head_size;
 };
 
-/* Of (rows, cols), as far as positions reach; rows beyond whole samples are left out. */
+/* The attention shape of (rows, cols), as many whole samples as rows hold. */
 static struct shape shape_of(const struct bench *b)
 {
     struct shape n = {.positions = b->rows < b->positions ? b->rows : b->positions};

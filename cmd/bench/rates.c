@@ -39,7 +39,7 @@ void bench_copying_close(struct bench *b, struct bench_copying *c)
     c->p = b->lead = NULL;
 }
 
-/* Of the widest type that is asked for. */
+/* The bytes of a square operand in the widest type that is asked for. */
 static size_t square_bytes(const struct bench_squaring *q)
 {
     return (size_t)(3 * q->side * q->side) * sizeof(float);

@@ -1,5 +1,5 @@
-/* What kernels are compared with: how fast a copy moves bytes, and a square product does
- * operations, in the same run. */
+/* The rates that kernels are compared with, measured in the same run: bytes of a copy,
+ * operations of a square product. */
 #ifndef DT_CMD_BENCH_RATES_H
 #define DT_CMD_BENCH_RATES_H
 
@@ -36,7 +36,7 @@ void bench_squaring_close(struct bench *b, struct bench_squaring *q);
  * follow each other without a gap. */
 void bench_begin(struct bench *b, int calls);
 double bench_finish(struct bench *b, int calls);
-/* How many calls of so many microseconds each are enough to be measured. */
+/* The number of calls of `us` microseconds each that are enough to be measured. */
 int bench_calls(double us, double enough_us);
 /* The same of copies and of products, after the first one. */
 int bench_copy_calls(struct bench *b, const struct bench_copying *c, double enough_us);

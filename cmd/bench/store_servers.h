@@ -14,7 +14,7 @@ struct bench_server {
     struct dt_store *store; /* our own client's connection; the bench opens it */
 };
 
-/* What runs in the server's process: opens a port, writes it as a line to fd, serves until it is
+/* The body of the server's process: opens a port, writes it as a line to fd, serves until it is
  * killed. */
 void bench_serve_ours(int fd);
 void bench_serve_torch(int fd); /* PyTorch's own; needs its Python */

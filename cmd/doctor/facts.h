@@ -1,6 +1,6 @@
-/* What one rank of doctor found out, as lines "name value": written by whoever looks, sent
- * through the store, read by the checks. Names are letters, digits, '_' and '.'; values are one
- * line of text. */
+/* The facts that one rank of doctor found, as lines "name value". The looks write them, the
+ * store carries them, the checks read them. Names are letters, digits, '_' and '.'; values are
+ * one line of text. */
 #ifndef DT_CMD_DOCTOR_FACTS_H
 #define DT_CMD_DOCTOR_FACTS_H
 

@@ -153,8 +153,8 @@ static void set_cluster(struct facts *f, const struct cluster *c)
     dt_text_clear(&joined);
 }
 
-/* What the launcher took from where: as it said so to this worker, or, alone, what it would take
- * here. */
+/* The launcher's choices and their sources: as the launcher told this worker, or, without a
+ * launcher, as it would choose here. */
 static void look_launch(struct facts *f, char *const *env)
 {
     const char *choices = options_getenv(env, "DTRUN_CHOICES");

@@ -1,5 +1,5 @@
-/* What one process finds on its host, as facts; judging them is left to doctor_checks.c. A thing
- * to look at is a row of a table. */
+/* The facts that one process finds on its host; checks.c judges them. Each thing to look at is a
+ * row of a table. */
 #ifndef DT_CMD_DOCTOR_LOOK_H
 #define DT_CMD_DOCTOR_LOOK_H
 

@@ -1,4 +1,4 @@
-/* What this host says about names, interfaces and ports. */
+/* This host's names, interfaces and ports. */
 #include "cmd/doctor/look.h"
 
 #include "base/clock.h"
@@ -80,8 +80,8 @@ static bool is_loopback(const char *address)
     return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
-/* Where others reach this host: as given, or by the route to MASTER_ADDR. A host's own name may
- * lead to loopback there: then the default route's. */
+/* The address at which others reach this host: as given, or by the route to MASTER_ADDR. A
+ * host's own name may lead to loopback; then the default route decides. */
 static void set_route(struct facts *f, char *const *env, const char *master, const struct lookup_list *list)
 {
     const char *given = options_getenv(env, "DTRUN_LOCAL_ADDR");

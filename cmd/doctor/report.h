@@ -1,4 +1,4 @@
-/* What doctor says: a line per finding, for people (80 columns, under the heading of its group)
+/* The output of doctor: a line per finding, as text (80 columns, under the heading of its group)
  * or as JSON. */
 #ifndef DT_CMD_DOCTOR_REPORT_H
 #define DT_CMD_DOCTOR_REPORT_H

@@ -137,7 +137,8 @@ static int put(struct doctor *d, const char *what, int number, const struct fact
     return dt_store_set(d->store, key, count, (size_t)n, err);
 }
 
-/* What has not come by the deadline is left out. -1: the store is gone. */
+/* Collects facts from the store; those that have not come by the deadline are left out. -1: the
+ * store is gone. */
 static int collect(struct doctor *d, const char *what, int number, double end_s, struct facts *f, bool *there,
                    struct dt_error *err)
 {
@@ -377,7 +378,7 @@ static int collect_facts(struct doctor *d, struct doctor_view *v, struct dt_erro
     return rc;
 }
 
-/* What every host found: "pairs" or "stored". */
+/* Collects the facts that every host found: "pairs" or "stored". */
 static int collect_hosts(struct doctor *d, struct doctor_view *v, const char *what, double seconds,
                          struct dt_error *err)
 {

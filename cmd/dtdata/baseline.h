@@ -1,5 +1,5 @@
-/* What a byte model must beat: bits per byte of gzip -9 and of an interpolated byte n-gram
- * model, on the same held-out bytes. */
+/* The compressors that a byte model must beat: bits per byte of gzip -9 and of an interpolated
+ * byte n-gram model, on the same held-out bytes. */
 #ifndef DT_CMD_DTDATA_BASELINE_H
 #define DT_CMD_DTDATA_BASELINE_H
 

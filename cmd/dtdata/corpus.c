@@ -83,8 +83,8 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* What dtdata writes: NAME.bin.json beside NAME.bin, and what a run writes just now,
- * NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards themselves are binary. */
+/* True for the files that dtdata writes beside shards: NAME.bin.json beside NAME.bin, and, while
+ * a run writes, NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards themselves are binary. */
 static bool is_sidecar(const char *path)
 {
     const char *mark = strstr(strrchr(path, '/') != NULL ? strrchr(path, '/') : path, ".bin.json");

@@ -31,7 +31,7 @@ int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
 /* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
  * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
-/* What is no text, and where the first of it was: a path, or a path and a record. */
+/* The input that is not text, and the place of the first of it: a path, or a path and a record. */
 struct corpus_left_out {
     long long count;
     char first[512];
