@@ -9,7 +9,7 @@ A NAME picks test programs and story files by name (`comm` or `test_comm`). The 
   run: full       only with --full
   run: nosan      not in sanitizer builds (with the reason after a colon, which is printed)
   run: san        only in sanitizer builds
-  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds and with --full)
+  run: timeout N  seconds it may take in all (default 120; five times as much in sanitizer builds, with --full, and for what computes)
 With --done=FILE each test that passed is written there, and one that stands there is counted and not run again.
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
@@ -56,7 +56,7 @@ class Test:
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
         self.san = re.search(r"\brun: san\b", head) is not None
         limit = re.search(r"\brun: timeout (\d+)", head)
-        self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient else 1)
+        self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient or self.computes else 1)
         self.passed = self.failed = self.skipped = 0
         self.reasons = []
         self.output = ""
