@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 #define OUTPUT_BYTES ((size_t)16 << 20)
-#define DEAF_S 10.0     /* after KILL: it hangs in the kernel */
-#define HELD_S 1.0      /* after its end: another process holds its pipe */
-enum { LOOK_MS = 100 }; /* at a process whose end nothing tells us */
+#define DEAF_S 1.0                  /* after KILL: it hangs in the kernel */
+#define HELD_S 1.0                  /* after its end: another process holds its pipe */
+enum { LOOK_MS = 100 };             /* at a process whose end nothing tells us */
+enum { UNKNOWN_STATUS = 127 << 8 }; /* another thread of ours took the exit code */
 
 /* ---- in the new process ---- */
 
@@ -69,6 +70,10 @@ int dt_helper_start(struct dt_helper *h, const struct dt_helper_task *task, stru
         (void)dt_fail_errno(err, "no pipe");
         close_pair(answer);
         return -1;
+    }
+    struct sigaction children;
+    if (sigaction(SIGCHLD, NULL, &children) == 0 && children.sa_handler == SIG_IGN) {
+        (void)signal(SIGCHLD, SIG_DFL); /* inherited, it would hide the exit code */
     }
     (void)fflush(stdout); /* or a function would print it, too */
     h->pid = fork();
@@ -167,7 +172,9 @@ int dt_helper_wait(struct dt_helper *h, const struct dt_helper_wait *how, struct
             read_part(h, out);
         }
         int wish = (p[0].revents & POLLIN) != 0 ? take_signal(how->signal_fd, h->pid) : DT_HELPER_ENDED;
-        if (running && waitpid(h->pid, status, WNOHANG) == h->pid) {
+        pid_t ended = running ? waitpid(h->pid, status, WNOHANG) : 0;
+        if (ended == h->pid || (ended < 0 && errno == ECHILD)) {
+            *status = ended < 0 ? UNKNOWN_STATUS : *status;
             running = false;
             held_s = now_s + HELD_S;
         }

@@ -226,8 +226,10 @@ static void add_rank(struct dt_text *out, const cJSON *r, enum number_view view)
     unsigned known = !running ? 0 : pulse_s >= 0 || view == VIEW_ONE_HOST ? ~0u : RANK_RUNS | RANK_PROCESS;
     dt_text_init(&line);
     add_cells(&line, NUMBERS_RANK, view, known, r);
-    if (!running) {
+    if (!running && cJSON_HasObjectItem(r, "exit_code")) {
         dt_text_printf(&line, " ended with %.0f", number_of(r, "exit_code", 0));
+    } else if (!running) {
+        dt_text_puts(&line, " not started");
     } else if (pulse_s >= 0) {
         dt_text_printf(&line, " %s", text_of(r, "phase"));
         if (view == VIEW_ONE_HOST) {

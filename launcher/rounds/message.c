@@ -111,6 +111,13 @@ static const struct field place_fields[] = {
 };
 #undef BASE
 
+static bool says_what_happened(const void *value, char *why, size_t why_bytes)
+{
+    const struct cause *c = value;
+    (void)snprintf(why, why_bytes, "neither a rank nor words");
+    return c->kind == CAUSE_NONE || c->rank >= 0 || c->words[0] != '\0';
+}
+
 #define BASE struct cause
 static const struct field cause_fields[] = {
     ENUM(kind, cause_kind, "kind", 0, CAUSE_KIND_COUNT - 1),
@@ -130,6 +137,7 @@ static const struct field cause_fields[] = {
     BOOL(whole, "whole"),
     LINE(words, "words"),
     LINE(next, "next"),
+    {.type = FIELD_CHECK, .name = "", .check = says_what_happened},
     {.type = FIELD_END},
 };
 #undef BASE

@@ -197,6 +197,28 @@ static void a_signal_stops_it(void **state)
     assert_int_equal(close(fd), 0);
 }
 
+static int end_with_3(void *user)
+{
+    (void)user;
+    return 3;
+}
+
+static void an_inherited_ignore_hides_no_exit_code(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct dt_text out;
+    int status = 0;
+    double begin_s = dt_now_s();
+    dt_text_init(&out);
+    (void)signal(SIGCHLD, SIG_IGN);
+    assert_int_equal(dt_helper_run(&(struct dt_helper_task){.run = end_with_3}, long_s, &out, &status, &err), 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    assert_true(dt_now_s() - begin_s < long_s / 2);
+    (void)signal(SIGCHLD, SIG_DFL);
+    dt_text_clear(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +228,7 @@ int main(void)
         cmocka_unit_test(what_hangs_is_killed_in_time),
         cmocka_unit_test(who_holds_the_pipe_is_not_waited_for),
         cmocka_unit_test(a_signal_stops_it),
+        cmocka_unit_test(an_inherited_ignore_hides_no_exit_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

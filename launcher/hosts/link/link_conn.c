@@ -79,7 +79,7 @@ static void limit_segments(const uv_tcp_t *handle)
     }
 }
 
-struct conn *conn_new(struct link *l, bool client, int family)
+struct conn *conn_new(struct link *l, bool client, int family, int *result)
 {
     struct conn *c = dt_alloc(sizeof *c);
     c->link = l;
@@ -88,7 +88,8 @@ struct conn *conn_new(struct link *l, bool client, int family)
     c->handle.data = c;
     c->state = CONN_CONNECTING;
     secure_init(&c->secure, &l->self, client);
-    if (uv_tcp_init_ex(l->loop, &c->handle, (unsigned)family) != 0) {
+    *result = uv_tcp_init_ex(l->loop, &c->handle, (unsigned)family);
+    if (*result != 0) {
         free(c);
         return NULL;
     }

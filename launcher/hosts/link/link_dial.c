@@ -137,9 +137,12 @@ static void connect_next(struct dial *d, double now_s)
     struct link *l = d->link;
     const struct sockaddr_storage *to = &d->list.addresses[d->next_address++];
     d->next_at_s = now_s + stagger_s;
-    struct conn *c = conn_new(l, true, to->ss_family);
+    char name[LOOKUP_NAME_BYTES];
+    int rc;
+    struct conn *c = conn_new(l, true, to->ss_family, &rc);
     if (c == NULL) {
-        (void)dt_fail(&d->err, DT_IO, "too many open files");
+        (void)dt_fail(&d->err, DT_IO, "%s: connect: %s", lookup_name((const struct sockaddr *)to, name, sizeof name),
+                      uv_strerror(rc));
         return;
     }
     c->dial = d;
@@ -149,9 +152,8 @@ static void connect_next(struct dial *d, double now_s)
     d->live++;
     uv_connect_t *request = dt_alloc(sizeof *request);
     request->data = c;
-    int rc = uv_tcp_connect(request, &c->handle, (const struct sockaddr *)to, on_connect);
+    rc = uv_tcp_connect(request, &c->handle, (const struct sockaddr *)to, on_connect);
     if (rc != 0) {
-        char name[LOOKUP_NAME_BYTES];
         struct dt_error err;
         (void)dt_fail(&err, DT_IO, "%s: connect: %s", lookup_name((const struct sockaddr *)to, name, sizeof name),
                       uv_strerror(rc));

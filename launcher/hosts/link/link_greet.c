@@ -338,7 +338,8 @@ int conn_read(struct conn *c)
 bool link_take(void *user, int fd, const void *first, size_t size, const char *from)
 {
     struct link *l = user;
-    struct conn *c = l->closing ? NULL : conn_new(l, false, AF_UNSPEC);
+    int result;
+    struct conn *c = l->closing ? NULL : conn_new(l, false, AF_UNSPEC, &result);
     socklen_t length = sizeof c->from;
     (void)from;
     if (c == NULL) {

@@ -129,9 +129,9 @@ double link_now(const struct link *l);
 void link_watch(struct link *l); /* starts the sweep */
 void link_hurry(struct link *l); /* starts the sweep at once */
 /* link_conn.c */
-/* family: of the address to connect to; AF_UNSPEC for a connection to accept. Null: too many open
- * files. */
-struct conn *conn_new(struct link *l, bool client, int family);
+/* family: of the address to connect to; AF_UNSPEC for a connection to accept. Null with libuv's
+ * *result when there can be no socket. */
+struct conn *conn_new(struct link *l, bool client, int family, int *result);
 void conn_close(struct conn *c);
 /* makes closing send a reset, and leaves no trace of the connection */
 void conn_reset_at_close(const uv_tcp_t *handle);

@@ -124,6 +124,10 @@ static void fill(struct message *m, enum message_kind kind, bool full)
     }
     if (kind == MESSAGE_CAUSE) {
         m->cause.cause.kind = CAUSE_FAILED;
+        m->cause.cause.rank = abs(m->cause.cause.rank);
+    }
+    if (kind == MESSAGE_EVENT) {
+        m->event.cause.rank = abs(m->event.cause.rank);
     }
     if (kind == MESSAGE_ACTION) { /* of a round that its record knows, with a leader */
         struct record *r = &m->action.record;
@@ -358,6 +362,8 @@ struct wrong {
     X(MESSAGE_EVENT, "saved step", no_saved_step, m->event.event.saved_step = INT64_MIN)                               \
     X(MESSAGE_EVENT, "out of memory", far_at_step, m->event.event.at_step = INT64_MAX)                                 \
     X(MESSAGE_CAUSE, "cause: none", no_cause, m->cause.cause.kind = CAUSE_NONE)                                        \
+    X(MESSAGE_CAUSE, "neither a rank nor words", says_nothing, m->cause.cause.rank = -1;                               \
+      m->cause.cause.words[0] = '\0')                                                                                  \
     X(MESSAGE_CAUSE, "cause: kind 4", unknown_cause, m->cause.cause.kind = CAUSE_KIND_COUNT)                           \
     X(MESSAGE_EVENT, "cause: rank -2", no_rank, m->event.cause.rank = -2)                                              \
     X(MESSAGE_EVENT, "cause: fault 3", unknown_fault, m->event.cause.blame.fault = DT_FAULT_COUNT)                     \
