@@ -259,6 +259,15 @@ static void test_optimizers(void **state)
     opened(&job, "\"optimizer\": {\"type\": \"lion\"}", NULL, 1); /* DeepSpeed's betas, not the paper's */
     assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.999);
     job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Lion\"}", "optimizer.beta2=0.98", 1);
+    assert_true(job.optimizer.numbers.beta2 == 0.98);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"name\": \"sgd\"}", NULL, 1); /* our section, whose rate is not DeepSpeed's */
+    assert_true(job.training.learning_rate == 5e-5);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"params\": {\"eps\": 1e-7}}", NULL, 1);
+    assert_true(job.training.learning_rate == 1e-3);
+    job_close(&job);
     refused("\"optimizer\": {\"type\": \"SGD\", \"name\": \"lion\"}", NULL, 1,
             "job.json:2:16: optimizer.type: is \"SGD\", but optimizer.name is \"lion\" (job.json:2:31); say it in one "
             "place\n");

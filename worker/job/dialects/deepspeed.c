@@ -37,7 +37,7 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString(name));
-    if (is_lion(u) && !dialect_says(u, "optimizer.params.betas")) {
+    if (is_lion(u) && !dialect_says(u, "optimizer.params.betas") && dt_config_where(u->c, "optimizer.beta2") == NULL) {
         dialect_give(u, path, "optimizer.beta2", cJSON_CreateNumber(0.999));
     }
 }

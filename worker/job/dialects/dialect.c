@@ -180,6 +180,18 @@ static void apply(struct dialect_use *u, const struct dialect_rule *r, const cha
     dt_config_pass(u->c, path);
 }
 
+/* The section is theirs: it holds one of their keys. Ours may have the same name. */
+static bool has_key_of(const struct dialect_use *u, const char *from, size_t section_bytes)
+{
+    for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
+        if (strncmp(r->from, from, section_bytes) == 0 && r->from[section_bytes] == '.' &&
+            dt_config_where(u->c, dialect_path(u, r->from)) != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Their default, where the section of the key is given without it. A key without a section is of the
  * dialect's own. */
 static void fall_back(struct dialect_use *u, const struct dialect_rule *r)
@@ -189,7 +201,9 @@ static void fall_back(struct dialect_use *u, const struct dialect_rule *r)
                           : u->prefix[0] != '\0' ? u->dialect->section
                                                  : NULL;
     const cJSON *ours = dt_config_value(u->c, r->to);
-    if (section != NULL && dt_config_value(u->c, section) != NULL && (ours == NULL || dialect_is_auto(ours))) {
+    bool theirs = u->prefix[0] != '\0' || has_key_of(u, r->from, size);
+    if (theirs && section != NULL && dt_config_value(u->c, section) != NULL &&
+        (ours == NULL || dialect_is_auto(ours))) {
         dt_config_move(u->c, section, r->to, cJSON_Parse(r->fallback));
     }
 }
