@@ -151,7 +151,8 @@ static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is
     }
     const cJSON *x = value_at(was, key->path), *y = value_at(is, key->path);
     bool state = key->kind == JOB_KEY_STATE;
-    cJSON *first = x == NULL && state ? cJSON_CreateString(optimizer_at(0)->name) : NULL; /* the only one, once */
+    bool names = strcmp(key->path, "optimizer.name") == 0; /* where it is not said, there was one optimizer */
+    cJSON *first = x == NULL && names ? cJSON_CreateString(optimizer_at(0)->name) : NULL;
     x = first != NULL ? first : x;
     bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true);
     if (differ) {
