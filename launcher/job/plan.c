@@ -82,6 +82,25 @@ static char **with_words(struct dt_arena *arena, char **argv, const char *first,
     return out;
 }
 
+/* env with the number of ranks, of which a job's batch may be a function. */
+static char **with_world_size(struct dt_arena *arena, char *const *env, int ranks)
+{
+    static const char name[] = "WORLD_SIZE=";
+    size_t count = 0, k = 0;
+    while (env[count] != NULL) {
+        count++;
+    }
+    char **out = dt_arena_alloc(arena, (count + 2) * sizeof *out);
+    for (size_t i = 0; i < count; i++) {
+        if (strncmp(env[i], name, sizeof name - 1) != 0) {
+            out[k++] = env[i];
+        }
+    }
+    out[k++] = dt_arena_printf(arena, "%s%d", name, ranks);
+    out[k] = NULL;
+    return out;
+}
+
 int plan_check_job(const struct options *o, char *const *env)
 {
     struct dt_error err;
@@ -97,11 +116,12 @@ int plan_check_job(const struct options *o, char *const *env)
         dt_arena_clear(&arena);
         return DT_EXIT_USAGE;
     }
-    if (dt_helper_run(&(struct dt_helper_task){.path = path,
-                                               .argv = with_words(&arena, argv, "--print-config", NULL),
-                                               .envp = env,
-                                               .output = DT_HELPER_SILENT},
-                      0, NULL, &status, &err) != 0) {
+    if (dt_helper_run(
+            &(struct dt_helper_task){.path = path,
+                                     .argv = with_words(&arena, argv, "--print-config", NULL),
+                                     .envp = with_world_size(&arena, env, o->world.nproc * o->world.nnodes_max),
+                                     .output = DT_HELPER_SILENT},
+            0, NULL, &status, &err) != 0) {
         (void)fprintf(stderr, "dtrun: %s\n", err.text);
         code = DT_EXIT_TEMPORARY;
     } else {

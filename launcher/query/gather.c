@@ -169,10 +169,11 @@ static void send_lines(struct gather *g, uint64_t to, const struct message_statu
                                          .asker = ask->asker,
                                          .info = g->member->options.self,
                                          .of_hosts = members,
-                                         .part = part++,
+                                         .part = part,
                                          .last = p[size] == '\0',
                                          .lines = {p, size}}};
         g->hooks.send(g->hooks.user, to, &out);
+        part++;
         p += size;
     } while (*p != '\0');
 }

@@ -67,6 +67,12 @@ def test_batch_for_any_ranks(tmp_path):
         printed = support.run(["--print-config", theirs], env={"WORLD_SIZE": ranks}, executable=support.program("train"))
         words = next(line.split() for line in printed.out.splitlines() if line.startswith("training.gradient_accumulation_steps"))
         assert words[1] == str(micro_steps), printed
+    fixed = json.load(open(CONFIG)) | {"gradient_accumulation_steps": 2}  # fits 2 ranks alone
+    two = tmp_path / "two.json"
+    two.write_text(json.dumps({"model": json.load(open(theirs))["model"], "data": json.load(open(theirs))["data"], "deepspeed": fixed}))
+    for ranks, code in ((1, 2), (2, 0)):
+        dry = support.run(["--dry_run", f"--nproc_per_node={ranks}", "train", two])
+        assert dry.code == code, dry
     plain = tmp_path / "plain.json"
     job = json.load(open(theirs))
     plain.write_text(json.dumps({"model": job["model"], "data": job["data"]}))
