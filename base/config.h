@@ -81,8 +81,8 @@ struct cJSON;
 int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err);
 /* The value of a key as it was given; null when nothing, or only null, gave it. Lives as long as c. */
 const struct cJSON *dt_config_value(const struct dt_config *c, const char *path);
-/* What messages call the key: its path, or the key that it was moved from; and the value that
- * stands there. */
+/* The name of the key in messages: its path, or the key that it was moved from. The second function
+ * gives the value that stands there. */
 const char *dt_config_name(const struct dt_config *c, const char *path);
 const struct cJSON *dt_config_given(const struct dt_config *c, const char *path);
 /* Declares a key that no table reads: the sections above it are read, and it is among the names

@@ -1,4 +1,4 @@
-/* What the files of the configuration share: its entries and the problems found so far. */
+/* Entries of the configuration and the problems found so far, shared by its files. */
 #ifndef DT_BASE_CONFIG_OWN_H
 #define DT_BASE_CONFIG_OWN_H
 

@@ -1,4 +1,4 @@
-/* What the kernel tells in small files of /proc and /sys: of this machine, and of processes. A
+/* Facts of this machine and of processes, from small files of the kernel in /proc and /sys. A
  * file that is missing, or a process that has gone meanwhile, is no error. */
 #ifndef DT_BASE_PROC_H
 #define DT_BASE_PROC_H

@@ -34,7 +34,7 @@ enum nccl_which { NCCL_MAIN, NCCL_GATHER };
 enum nccl_rest { NCCL_GOES_ON, NCCL_BEGINS, NCCL_AT_REST, NCCL_LEFT };
 #define NCCL_LOOK_S 0.02
 
-/* What a rank enqueues on its stream. Written by the rank, read by the others of its host. */
+/* The call that a rank enqueues on its stream. The rank writes it; the others of its host read it. */
 struct nccl_notice {
     _Atomic uint32_t number;
     _Atomic uint64_t digest;

@@ -37,8 +37,8 @@ struct shm_places {
     struct shm_place in, out;
 };
 
-/* What a rank is about to do. Peers read the first cache line. There are two, used in turn, because
- * a peer may still read the last one. */
+/* The operation that a rank is about to do. Peers read the first cache line. A rank has two of these
+ * and uses them in turn, because a peer may still read the last one. */
 struct shm_what {
     alignas(64) uint64_t digest; /* hash of everything that must be the same on all ranks */
     struct shm_places at;

@@ -38,7 +38,7 @@
 #define TCP_LAG_FAR 16
 #define TCP_NAME_BYTES 48
 
-/* What a host is about to do. It precedes the data of every collective. */
+/* The operation that a host is about to do; sent before the data of every collective. */
 struct tcp_head {
     uint32_t magic;
     int32_t kind, op, type, root, rank;

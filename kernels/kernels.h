@@ -254,7 +254,7 @@ struct dt_update_args {
     enum dt_dtype grad_type;  /* where type is F32: F32, or BF16 */
     enum dt_dtype state_type; /* where type is F32: F32, or BF16 */
 };
-/* These rows share the struct, so that one pointer can stand for any of them. */
+/* The rows of optimizers share one struct, so that one pointer can stand for any of them. */
 #define dt_adamw_many_args dt_update_args
 #define dt_sgd_many_args dt_update_args
 #define dt_lion_many_args dt_update_args

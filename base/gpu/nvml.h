@@ -96,7 +96,7 @@ int dt_nvml_parts(struct dt_nvml *n, struct dt_nvml_gpu *gpu);
 /* Fills name, uuid and bus; "": unknown. bus: as in sysfs, "0000:3b:00.0". */
 void dt_nvml_identify(struct dt_nvml *n, struct dt_nvml_gpu *gpu, char name[96], char uuid[96], char bus[32]);
 const char *dt_nvml_serial(struct dt_nvml *n, struct dt_nvml_gpu *gpu, char *out, size_t out_bytes);
-/* Its number N in /dev/nvidiaN; -1: unknown. */
+/* The GPU's number N in /dev/nvidiaN; -1: unknown. */
 int dt_nvml_minor(struct dt_nvml *n, struct dt_nvml_gpu *gpu);
 int64_t dt_nvml_value(struct dt_nvml *n, struct dt_nvml_gpu *gpu, enum dt_nvml_value what);
 /* 0 if the GPU answers, or -1 with its problem: lost, needs a reset. */
