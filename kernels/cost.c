@@ -87,15 +87,30 @@ struct dt_cost dt_cost_column_sum(const struct dt_column_sum_args *a)
 struct dt_cost dt_cost_layernorm(const struct dt_layernorm_args *a)
 {
     double rows = (double)a->row_count, cols = (double)a->col_count;
-    double tensors = 2.0 + (a->branch != NULL) + (a->residual_out != NULL);
-    return moved((tensors * rows * cols + 2.0 * cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type));
+    double tensors = 2.0 + (a->branch != NULL) + (a->residual_out != NULL), vectors = 1.0 + (a->beta != NULL);
+    return moved((tensors * rows * cols + vectors * cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type));
 }
 
 struct dt_cost dt_cost_layernorm_backward(const struct dt_layernorm_backward_args *a)
 {
     double rows = (double)a->row_count, cols = (double)a->col_count;
-    double tensors = 3.0 + (a->dresidual != NULL), sums = a->dgamma != NULL ? 2.0 * times(a->accumulate) : 0;
+    double tensors = 3.0 + (a->dresidual != NULL), sums = times(a->accumulate) * ((a->dgamma != NULL) + (a->dbeta != NULL));
     return moved((tensors * rows * cols + cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type) +
+                 sums * cols * own_size(a->type, a->grad_type));
+}
+
+struct dt_cost dt_cost_rmsnorm(const struct dt_rmsnorm_args *a)
+{
+    double rows = (double)a->row_count, cols = (double)a->col_count;
+    double tensors = 2.0 + (a->branch != NULL) + (a->residual_out != NULL);
+    return moved((tensors * rows * cols + cols) * size_of(a->type) + rows * wide_size(a->type));
+}
+
+struct dt_cost dt_cost_rmsnorm_backward(const struct dt_rmsnorm_backward_args *a)
+{
+    double rows = (double)a->row_count, cols = (double)a->col_count;
+    double tensors = 3.0 + (a->dresidual != NULL), sums = a->dweight != NULL ? times(a->accumulate) : 0;
+    return moved((tensors * rows * cols + cols) * size_of(a->type) + rows * wide_size(a->type) +
                  sums * cols * own_size(a->type, a->grad_type));
 }
 
@@ -108,6 +123,29 @@ struct dt_cost dt_cost_activation_backward(const struct dt_activation_backward_a
 {
     double sums = a->dbias != NULL ? (double)a->col_count * own_size(a->type, a->grad_type) * times(a->accumulate) : 0;
     return moved(3.0 * (double)a->count * size_of(a->type) + sums);
+}
+
+struct dt_cost dt_cost_gate(const struct dt_gate_args *a)
+{
+    return moved(3.0 * (double)a->row_count * (double)a->col_count * size_of(a->type));
+}
+
+struct dt_cost dt_cost_gate_backward(const struct dt_gate_backward_args *a)
+{
+    double tensors = 5.0 + (a->y != NULL);
+    return moved(tensors * (double)a->row_count * (double)a->col_count * size_of(a->type));
+}
+
+struct dt_cost dt_cost_rope(const struct dt_rope_args *a)
+{
+    double rows = (double)a->row_count, positions = (double)(a->positions != NULL ? a->row_count : a->position_count);
+    return moved(2.0 * rows * (double)(a->heads * a->width) * size_of(a->type) +
+                 positions * (double)a->width * wide_size(a->type));
+}
+
+struct dt_cost dt_cost_dropout(const struct dt_dropout_args *a)
+{
+    return moved(2.0 * (double)a->row_count * (double)a->col_count * size_of(a->type));
 }
 
 /* Parts of attention's cost. wide: elements of q, and of each tensor of its size. narrow: elements
@@ -147,6 +185,7 @@ struct dt_cost dt_cost_attention_backward(const struct dt_attention_backward_arg
 struct dt_cost dt_cost_embedding(const struct dt_embedding_args *a)
 {
     double rows = (double)a->row_count, table = a->positions != NULL ? (double)a->position_count : 0;
+    table += a->types != NULL ? 1.0 : 0.0;
     return moved((2.0 * rows + table) * (double)a->col_count * size_of(a->type) + rows * (double)sizeof *a->ids);
 }
 

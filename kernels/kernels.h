@@ -38,10 +38,11 @@ struct dt_cast_args {
     int64_t count;
     enum dt_dtype out_type, in_type;
 };
-/* x *= factor (times *device_factor if given): the product of both factors is rounded once, then
- * one multiplication */
+/* x = in * factor (times *device_factor if given): the product of both factors is rounded once,
+ * then one multiplication. in null: x itself. */
 struct dt_scale_args {
     void *x;
+    const void *in;
     const double *device_factor;
     int64_t count;
     double factor;
@@ -105,8 +106,8 @@ struct dt_column_sum_args {
 };
 
 /* sum = residual + branch; y = (sum - mean) * rstd * gamma + beta. branch null: sum = residual
- * (residual_out may be null). residual_out may be residual or branch. mean, rstd (rows) are
- * saved for backward. */
+ * (residual_out may be null). residual_out may be residual or branch. beta may be null. mean, rstd
+ * (rows) are saved for backward. */
 struct dt_layernorm_args {
     void *y, *residual_out, *mean, *rstd;
     const void *residual, *branch, *gamma, *beta;
@@ -115,8 +116,8 @@ struct dt_layernorm_args {
     enum dt_dtype type;
 };
 /* dx = gradient through the norm [+ dresidual, the gradient that reaches the residual sum
- * directly]; x is the forward's sum. dx may be dresidual. dgamma and dbeta (cols), both or neither,
- * are added to when accumulate is set. */
+ * directly]; x is the forward's sum. dx may be dresidual. dgamma and dbeta (cols) may be null, dbeta
+ * alone too; they are added to when accumulate is set. */
 struct dt_layernorm_backward_args {
     void *dx, *dgamma, *dbeta;
     const void *dy, *x, *gamma, *mean, *rstd, *dresidual;
@@ -125,8 +126,33 @@ struct dt_layernorm_backward_args {
     enum dt_dtype type, grad_type; /* grad_type: of dgamma, dbeta */
 };
 
-/* y = f(x); GELU is the tanh form. y may be x. */
-enum dt_activation { DT_ACT_GELU, DT_ACT_RELU, DT_ACT_TANH };
+/* sum = residual + branch_scale * branch; y = sum * rstd * (weight_offset + weight), where rstd = 1 /
+ * sqrt(mean of squares + eps). branch null: sum = residual. residual_out (the sum) may be null,
+ * residual or branch; y may be residual if residual_out is null. rstd (rows) is saved for backward.
+ *
+ * Norms of heads: with heads > 0, row r is head r % heads of position r / heads; its col_count
+ * values begin at (r / heads) * ld + r % heads * col_count, in `residual` with ld x_ld, in `y` with
+ * y_ld. There is no branch then. heads 0: rows are tight. */
+struct dt_rmsnorm_args {
+    void *y, *residual_out, *rstd;
+    const void *residual, *branch, *weight;
+    int64_t row_count, col_count, heads, x_ld, y_ld;
+    double eps, branch_scale /* 0: 1 */, weight_offset;
+    enum dt_dtype type;
+};
+/* dx = gradient through the norm [+ dresidual]; x is the forward's sum (with x_ld). dx may be dy or
+ * dresidual. dy, dx have y_ld. dweight (cols) may be null; it is added to when accumulate is set. */
+struct dt_rmsnorm_backward_args {
+    void *dx, *dweight;
+    const void *dy, *x, *weight, *rstd, *dresidual;
+    int64_t row_count, col_count, heads, x_ld, y_ld;
+    double weight_offset;
+    bool accumulate;
+    enum dt_dtype type, grad_type; /* grad_type: of dweight */
+};
+
+/* y = f(x). GELU is the tanh form, GELU_ERF is x * Phi(x), SILU is x * sigmoid(x). y may be x. */
+enum dt_activation { DT_ACT_GELU, DT_ACT_RELU, DT_ACT_TANH, DT_ACT_GELU_ERF, DT_ACT_SILU };
 struct dt_activation_args {
     void *y;
     const void *x;
@@ -147,6 +173,53 @@ struct dt_activation_backward_args {
     int64_t col_count;
     bool accumulate;
     enum dt_dtype grad_type; /* of dbias */
+};
+
+/* y (rows, cols) = f(gate) * up. gate and up have ld elements between rows (0: cols), y is tight. */
+struct dt_gate_args {
+    void *y;
+    const void *gate, *up;
+    int64_t row_count, col_count, ld;
+    enum dt_activation kind;
+    enum dt_dtype type;
+};
+/* dgate = dy * up * f'(gate); dup = dy * f(gate), both with ld; they may be gate and up. y, if given,
+ * becomes f(gate) * up again; it may be dy. dy and y are tight. */
+struct dt_gate_backward_args {
+    void *dgate, *dup, *y;
+    const void *dy, *gate, *up;
+    int64_t row_count, col_count, ld;
+    enum dt_activation kind;
+    enum dt_dtype type;
+};
+
+/* Turns pairs of each head in place. Row r has `heads` heads of head_size values, from x + r *
+ * stride on. With c, s = cos and sin of the row's position: (x[j], x[j + width / 2]) becomes (x[j] c -
+ * x[j + width / 2] s, x[j + width / 2] c + x[j] s) for j < width / 2; the rest of a head stays.
+ * inverse: by -s, which is the backward. table (positions, width): width / 2 cosines, then as many
+ * sines, of dt_dtype_wide(type). The row's position is positions[r], or first_position + r %
+ * position_count if positions is null. */
+struct dt_rope_args {
+    void *x;
+    const void *table;
+    const int32_t *positions;
+    int64_t row_count, position_count, first_position, heads, head_size, width, stride;
+    bool inverse;
+    enum dt_dtype type;
+};
+
+/* x = in * mask / (1 - rate); mask is 0 with probability rate. Row r (of col_count values) belongs to
+ * sample r / rows_per_sample. The mask is a function of seed, site, samples[sample] and the
+ * element's place within the sample (kernels/dropout.h), so any number of ranks has the same. x may
+ * be in. */
+struct dt_dropout_args {
+    void *x;
+    const void *in;
+    const int64_t *samples; /* device memory: the number of each sample in the whole training */
+    int64_t row_count, rows_per_sample, col_count;
+    double rate;
+    uint64_t seed, site;
+    enum dt_dtype type;
 };
 
 /* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all heads,
@@ -172,22 +245,28 @@ struct dt_attention_backward_args {
     enum dt_dtype type;
 };
 
-/* out (rows, C) = tokens[ids[row]] + positions[row % position_count]; positions null: none. The
- * loader has checked the ids. */
+/* out (rows, C) = tokens[ids[row]] * scale + positions[p] + types[type_ids[row]], where p is
+ * position_ids[row], or first_position + row % position_count. Null tables are left out; type_ids
+ * null: all 0. The loader has checked the ids. */
 struct dt_embedding_args {
     void *out;
-    const void *tokens, *positions; /* (V, C), (position_count, C) */
-    const int32_t *ids;             /* rows */
-    int64_t row_count, position_count, col_count;
+    const void *tokens, *positions, *types; /* (V, C), (table, C), (kinds, C) */
+    const int32_t *ids, *position_ids, *type_ids; /* rows */
+    int64_t row_count, position_count, first_position, col_count;
+    double scale; /* 0: 1 */
     enum dt_dtype type;
 };
-/* dtokens (vocab, C): rows with the same id are added in row order. Without accumulate the whole
- * table is cleared first. */
+/* dtokens (vocab, C): rows of dy with the same id are added in row order, times scale. Rows with
+ * skipped_id are not added if skips is set (the padding row has no gradient). Without accumulate the
+ * whole table is cleared first. It also serves tables of positions and types. */
 struct dt_embedding_backward_args {
     void *dtokens;
     const void *dy;
     const int32_t *ids;
     int64_t row_count, vocab_count, col_count;
+    int32_t skipped_id;
+    bool skips;
+    double scale; /* 0: 1 */
     bool accumulate;
     enum dt_dtype type, grad_type; /* of dy; of dtokens */
 };
@@ -201,8 +280,9 @@ struct dt_position_backward_args {
     enum dt_dtype type, grad_type; /* of dy; of dpositions */
 };
 
-/* Softmax cross entropy of logits (rows, cols). With with_grad, logits become (softmax - onehot) *
- * grad_scale, and 0 for ignored rows. row_loss (rows): each row's loss, 0 if ignored. If given:
+/* Softmax cross entropy of z (rows, cols), where z = logits * scale, and with softcap > 0 softcap *
+ * tanh(logits * scale / softcap). With with_grad, logits become their gradient, (softmax - onehot) *
+ * grad_scale * dz/dlogits, and 0 for ignored rows. row_loss (rows): each row's loss, 0 if ignored. If given:
  * *loss_sum += the rows' losses in order (on a GPU: sums of 32 rows each, in order); *valid_count
  * += rows that are not ignored; *correct_count += rows whose first maximum is the target. Clear
  * these (fill) before the first chunk. A target is DT_IGNORE_INDEX or in [0, cols); any other value
@@ -214,7 +294,7 @@ struct dt_cross_entropy_args {
     double *row_loss, *loss_sum;
     int64_t *valid_count, *correct_count;
     int64_t row_count, col_count, ld;
-    double grad_scale;
+    double grad_scale, scale /* 0: 1 */, softcap;
     bool with_grad;
     enum dt_dtype type;
 };

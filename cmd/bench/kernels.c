@@ -141,14 +141,14 @@ static double activation_backward(struct bench *b, bool go)
 
 static double embedding(struct bench *b, bool go)
 {
-    struct dt_embedding_args a = {bench_buffer(b, 0, b->rows * b->cols, b->type),
-                                  bench_buffer(b, 1, b->vocabulary * b->cols, b->type),
-                                  bench_buffer(b, 2, BENCH_POSITIONS * b->cols, b->type),
-                                  bench_ids(b, 3, b->rows, b->vocabulary),
-                                  b->rows,
-                                  BENCH_POSITIONS,
-                                  b->cols,
-                                  b->type};
+    struct dt_embedding_args a = {.out = bench_buffer(b, 0, b->rows * b->cols, b->type),
+                                  .tokens = bench_buffer(b, 1, b->vocabulary * b->cols, b->type),
+                                  .positions = bench_buffer(b, 2, BENCH_POSITIONS * b->cols, b->type),
+                                  .ids = bench_ids(b, 3, b->rows, b->vocabulary),
+                                  .row_count = b->rows,
+                                  .position_count = BENCH_POSITIONS,
+                                  .col_count = b->cols,
+                                  .type = b->type};
     return CALL(embedding, b, go, &a);
 }
 

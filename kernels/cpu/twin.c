@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/plain.h"
+#include "kernels/dropout.h"
 #include "kernels/exact.h"
 #include "kernels/stochastic.h"
 
@@ -10,6 +11,7 @@
 
 #define GELU_SCALE 0.79788456080286535588 /* sqrt(2 / pi) */
 #define GELU_CUBIC 0.044715
+#define INVERSE_SQRT_2PI 0.39894228040143267794
 
 /* Reads element i of a tensor whose type is known only at run time. */
 static inline double load(const void *x, int64_t i, enum dt_dtype type)

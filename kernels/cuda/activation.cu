@@ -173,6 +173,9 @@ template <typename T> void forward_kind(const struct dt_cuda_launch *l, const st
         return forward<T, DT_ACT_RELU>(l, a);
     case DT_ACT_TANH:
         return forward<T, DT_ACT_TANH>(l, a);
+    case DT_ACT_GELU_ERF:
+    case DT_ACT_SILU:
+        break;
     }
 }
 
@@ -185,6 +188,9 @@ template <typename T> void backward_kind(const struct dt_cuda_launch *l, const s
         return backward<T, DT_ACT_RELU>(l, a);
     case DT_ACT_TANH:
         return backward<T, DT_ACT_TANH>(l, a);
+    case DT_ACT_GELU_ERF:
+    case DT_ACT_SILU:
+        break;
     }
 }
 

@@ -97,6 +97,8 @@ INLINE vec value(enum dt_activation kind, vec x)
         return x * gelu_sigmoid(x);
     case DT_ACT_RELU:
         return vec_pick(x > 0, x, vec_all(0));
+    case DT_ACT_SILU:
+        return x * vec_sigmoid(x);
     default:
         return 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
     }
@@ -113,6 +115,9 @@ INLINE vec slope(enum dt_activation kind, vec x)
         return vec_fma(x * t, s * (1.0F - s), s);
     case DT_ACT_RELU:
         return vec_pick(x > 0, vec_all(1), vec_all(0));
+    case DT_ACT_SILU:
+        s = vec_sigmoid(x);
+        return vec_fma(x * s, 1.0F - s, s);
     default:
         t = 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
         return 1.0F - t * t;
@@ -174,6 +179,11 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
         break;                                                                                                         \
     case DT_ACT_TANH:                                                                                                  \
         f(a, begin, end, DT_ACT_TANH, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_SILU:                                                                                                  \
+        f(a, begin, end, DT_ACT_SILU, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_GELU_ERF:                                                                                              \
         break;                                                                                                         \
     }
 #define FOR_KIND_AND_TYPE(f)                                                                                           \
