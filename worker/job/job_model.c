@@ -27,8 +27,7 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
                           dt_text_str(&theirs));
         bad = 1;
     } else if (dt_config_where(c, path) == NULL) {
-        size_t size = f->rule->type == DT_RULE_NUMBER ? sizeof(double) : sizeof(int64_t);
-        memcpy(own + f->offset, loaded->bytes + f->offset, size);
+        memcpy(own + f->offset, loaded->bytes + f->offset, dt_config_size(f->rule));
         dt_config_derived(c, path, file);
     }
     dt_text_clear(&ours);

@@ -5,7 +5,9 @@
 
 #include "worker/model/chain.h"
 
-#define MODELS(X) X(gpt2) X(mlp)
+#define MODELS(X)                                                                                                      \
+    X(gpt2)                                                                                                            \
+    X(llama) X(qwen2) X(qwen3) X(mistral) X(gemma2) X(gemma3_text) X(smollm3) X(phi3) X(olmo2) X(granite) X(mlp)
 
 /* Their names with "|" between two, for the table of the job's keys. */
 #define MODEL_NAMES (&"" MODELS(MODEL_NAME)[1])
