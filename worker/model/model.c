@@ -36,6 +36,7 @@ void model_list(struct dt_text *out)
 
 void model_defaults(const struct model_ops *ops, void *sizes)
 {
+    memset(sizes, 0, ops->sizes_bytes); /* also members that have no key in this model */
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
         cJSON *value = cJSON_Parse(f->fallback);
         bool good = value != NULL && dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset);

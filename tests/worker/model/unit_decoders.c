@@ -7,18 +7,18 @@
 #define MODELS_FOLDER "tests/golden/models/"
 
 static const struct golden cases[] = {
-    {MODELS_FOLDER "llama", 2, 24},
-    {MODELS_FOLDER "llama3_tied", 2, 32},
+    {.folder = MODELS_FOLDER "llama", .batch = 2, .length = 24},
+    {.folder = MODELS_FOLDER "llama3_tied", .batch = 2, .length = 32},
     /* the slowest pairs of key biases turn so little that softmax hardly sees them */
-    {MODELS_FOLDER "qwen2", 2, 16, .noise = "k_proj.bias", .noise_most = 1e-3},
-    {MODELS_FOLDER "qwen3", 2, 16},
-    {MODELS_FOLDER "mistral", 2, 16},
-    {MODELS_FOLDER "gemma2", 2, 16},
-    {MODELS_FOLDER "gemma3_text", 2, 16},
-    {MODELS_FOLDER "smollm3", 2, 16},
-    {MODELS_FOLDER "phi3", 2, 16},
-    {MODELS_FOLDER "olmo2", 2, 16},
-    {MODELS_FOLDER "granite", 2, 16},
+    {.folder = MODELS_FOLDER "qwen2", .batch = 2, .length = 16, .noise = "k_proj.bias", .noise_most = 1e-3},
+    {.folder = MODELS_FOLDER "qwen3", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "mistral", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "gemma2", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "gemma3_text", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "smollm3", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "phi3", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "olmo2", .batch = 2, .length = 16},
+    {.folder = MODELS_FOLDER "granite", .batch = 2, .length = 16},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

@@ -65,7 +65,7 @@ static void test_fill_rule(void **state)
 
 /* ---- the folder ---- */
 
-static const struct golden gpt2 = {GOLDEN, 2, 16, .noise = "c_attn.bias", .recompute = RECOMPUTE_MLP};
+static const struct golden gpt2 = {.folder = GOLDEN, .batch = 2, .length = 16, .noise = "c_attn.bias", .recompute = RECOMPUTE_MLP};
 
 static void test_training_double(void **state)
 {

@@ -658,36 +658,36 @@ static void put_config(const struct family *f, const void *sizes,
 
 /* ---- the families ---- */
 
-#define FAMILY(family, class, ...)                                                                                     \
-    static const struct family family##_family = {__VA_ARGS__};                                                        \
-    static int family##_check(const void *sizes, const char **key, struct dt_error *err)                               \
+#define FAMILY(model, class, ...)                                                                                     \
+    static const struct family model##_family = {__VA_ARGS__};                                                        \
+    static int model##_check(const void *sizes, const char **key, struct dt_error *err)                               \
     {                                                                                                                  \
-        return check(&family##_family, sizes, key, err);                                                               \
+        return check(&model##_family, sizes, key, err);                                                               \
     }                                                                                                                  \
-    static int family##_build(struct chain *c, struct dt_error *err)                                                   \
+    static int model##_build(struct chain *c, struct dt_error *err)                                                   \
     {                                                                                                                  \
-        return build(&family##_family, c, err);                                                                        \
+        return build(&model##_family, c, err);                                                                        \
     }                                                                                                                  \
-    static void family##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)    \
+    static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)    \
     {                                                                                                                  \
-        put_config(&family##_family, sizes, put, to);                                                                  \
+        put_config(&model##_family, sizes, put, to);                                                                  \
     }                                                                                                                  \
-    const struct model_ops model_##family = {.name = #family,                                                          \
+    const struct model_ops model_##model = {.name = #model,                                                          \
                                              .architecture = class,                                                    \
                                              .smaller =                                                                \
                                                  "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
-                                             .fields = family##_fields,                                                \
+                                             .fields = model##_fields,                                                \
                                              .sizes_bytes = sizeof(struct decoder),                                    \
                                              .kept = kept,                                                             \
                                              .spelled = spelled,                                                       \
                                              .positions = "max_position_embeddings",                                   \
-                                             .check = family##_check,                                                  \
-                                             .build = family##_build,                                                  \
+                                             .check = model##_check,                                                  \
+                                             .build = model##_build,                                                  \
                                              .flops = flops,                                                           \
                                              .canonical_name = canonical_name,                                         \
                                              .check_config = check_config,                                             \
                                              .flatten_config = flatten_config,                                         \
-                                             .put_config = family##_put};
+                                             .put_config = model##_put};
 
 FAMILY(llama, "LlamaForCausalLM", .biased = true)
 FAMILY(qwen2, "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_LAST)
