@@ -1,5 +1,7 @@
 #include "tests/lib/kernel_cases.h"
 
+#include "kernels/attention.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -367,31 +369,33 @@ void case_make_attention(const int64_t *n)
     case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
 
-void case_run_attention(const struct case_run *r)
+struct dt_attention_args case_attention(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
-                                                      .lse = at(r, 2),
-                                                      .qkv = at(r, 0),
-                                                      .batch = n[0],
-                                                      .positions = n[1],
-                                                      .heads = n[2],
-                                                      .head_size = n[3],
-                                                      .kv_heads = n[4],
-                                                      .causal = n[5] != 0,
-                                                      .type = r->type});
-    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4),
-                                                                        .dout = at(r, 3),
-                                                                        .out = at(r, 1),
-                                                                        .qkv = at(r, 0),
-                                                                        .lse = at(r, 2),
-                                                                        .batch = n[0],
-                                                                        .positions = n[1],
-                                                                        .heads = n[2],
-                                                                        .head_size = n[3],
-                                                                        .kv_heads = n[4],
-                                                                        .causal = n[5] != 0,
-                                                                        .type = r->type});
+    struct dt_attention_args a = {.out = at(r, 1), .lse = at(r, 2), .q = at(r, 0)};
+    a.shape = (struct dt_attention_shape){.batch = n[0],
+                                          .queries = n[1],
+                                          .keys = n[1],
+                                          .heads = n[2],
+                                          .head_size = n[3],
+                                          .kv_heads = n[4],
+                                          .causal = n[5] != 0,
+                                          .type = r->type};
+    a.k = dt_attention_part(&a.shape, a.q, 1);
+    a.v = dt_attention_part(&a.shape, a.q, 2);
+    return a;
+}
+
+void case_run_attention(const struct case_run *r)
+{
+    const struct dt_attention_args a = case_attention(r);
+    r->k->attention(r->s, &a);
+    struct dt_attention_backward_args b = {.shape = a.shape, .out = a.out, .lse = a.lse, .q = a.q, .k = a.k, .v = a.v};
+    b.dq = at(r, 4);
+    b.dk = dt_attention_part(&b.shape, b.dq, 1);
+    b.dv = dt_attention_part(&b.shape, b.dq, 2);
+    b.dout = at(r, 3);
+    r->k->attention_backward(r->s, &b);
 }
 
 /* rows, T, C, V, accumulate */
@@ -409,10 +413,23 @@ void case_make_embedding(const int64_t *n)
 void case_run_embedding(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), side(r)->ids,
-                                                      n[0], n[1], n[2], r->type});
-    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), side(r)->ids, n[0], n[3],
-                                                                        n[2], n[4] != 0, r->type, r->grad});
+    r->k->embedding(r->s, &(struct dt_embedding_args){.out = at(r, 0),
+                                                      .tokens = at(r, 1),
+                                                      .positions = n[4] != 0 ? NULL : at(r, 2),
+                                                      .ids = side(r)->ids,
+                                                      .row_count = n[0],
+                                                      .position_count = n[1],
+                                                      .col_count = n[2],
+                                                      .type = r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){.dtokens = at(r, 4),
+                                                                        .dy = at(r, 3),
+                                                                        .ids = side(r)->ids,
+                                                                        .row_count = n[0],
+                                                                        .vocab_count = n[3],
+                                                                        .col_count = n[2],
+                                                                        .accumulate = n[4] != 0,
+                                                                        .type = r->type,
+                                                                        .grad_type = r->grad});
     r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2],
                                                                       n[4] != 0, r->type, r->grad});
 }

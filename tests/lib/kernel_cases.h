@@ -107,6 +107,7 @@ void case_run_column_sum(const struct case_run *r);
 void case_run_layernorm(const struct case_run *r);
 void case_run_layernorm_backward(const struct case_run *r);
 void case_run_attention(const struct case_run *r);
+struct dt_attention_args case_attention(const struct case_run *r); /* of the forward call */
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);
 void case_run_optimizer(const struct case_run *r);
