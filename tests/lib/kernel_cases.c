@@ -1,5 +1,7 @@
 #include "tests/lib/kernel_cases.h"
 
+#include "kernels/attention.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -380,31 +382,33 @@ void case_make_attention(const int64_t *n)
     case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
 
-void case_run_attention(const struct case_run *r)
+struct dt_attention_args case_attention(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
-                                                      .lse = at(r, 2),
-                                                      .qkv = at(r, 0),
-                                                      .batch = n[0],
-                                                      .positions = n[1],
-                                                      .heads = n[2],
-                                                      .head_size = n[3],
-                                                      .kv_heads = n[4],
-                                                      .causal = n[5] != 0,
-                                                      .type = r->type});
-    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4),
-                                                                        .dout = at(r, 3),
-                                                                        .out = at(r, 1),
-                                                                        .qkv = at(r, 0),
-                                                                        .lse = at(r, 2),
-                                                                        .batch = n[0],
-                                                                        .positions = n[1],
-                                                                        .heads = n[2],
-                                                                        .head_size = n[3],
-                                                                        .kv_heads = n[4],
-                                                                        .causal = n[5] != 0,
-                                                                        .type = r->type});
+    struct dt_attention_args a = {.out = at(r, 1), .lse = at(r, 2), .q = at(r, 0)};
+    a.shape = (struct dt_attention_shape){.batch = n[0],
+                                          .queries = n[1],
+                                          .keys = n[1],
+                                          .heads = n[2],
+                                          .head_size = n[3],
+                                          .kv_heads = n[4],
+                                          .causal = n[5] != 0,
+                                          .type = r->type};
+    a.k = dt_attention_part(&a.shape, a.q, 1);
+    a.v = dt_attention_part(&a.shape, a.q, 2);
+    return a;
+}
+
+void case_run_attention(const struct case_run *r)
+{
+    const struct dt_attention_args a = case_attention(r);
+    r->k->attention(r->s, &a);
+    struct dt_attention_backward_args b = {.shape = a.shape, .out = a.out, .lse = a.lse, .q = a.q, .k = a.k, .v = a.v};
+    b.dq = at(r, 4);
+    b.dk = dt_attention_part(&b.shape, b.dq, 1);
+    b.dv = dt_attention_part(&b.shape, b.dq, 2);
+    b.dout = at(r, 3);
+    r->k->attention_backward(r->s, &b);
 }
 
 /* rows, T, C, V, accumulate */

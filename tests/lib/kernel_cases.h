@@ -120,6 +120,7 @@ void case_run_rmsnorm_backward(const struct case_run *r);
 void case_run_gate(const struct case_run *r);
 void case_run_rope(const struct case_run *r);
 void case_run_attention(const struct case_run *r);
+struct dt_attention_args case_attention(const struct case_run *r); /* of the forward call */
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);
 void case_run_optimizer(const struct case_run *r);
