@@ -409,10 +409,23 @@ void case_make_embedding(const int64_t *n)
 void case_run_embedding(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->embedding(r->s, &(struct dt_embedding_args){at(r, 0), at(r, 1), n[4] != 0 ? NULL : at(r, 2), side(r)->ids,
-                                                      n[0], n[1], n[2], r->type});
-    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){at(r, 4), at(r, 3), side(r)->ids, n[0], n[3],
-                                                                        n[2], n[4] != 0, r->type, r->grad});
+    r->k->embedding(r->s, &(struct dt_embedding_args){.out = at(r, 0),
+                                                      .tokens = at(r, 1),
+                                                      .positions = n[4] != 0 ? NULL : at(r, 2),
+                                                      .ids = side(r)->ids,
+                                                      .row_count = n[0],
+                                                      .position_count = n[1],
+                                                      .col_count = n[2],
+                                                      .type = r->type});
+    r->k->embedding_backward(r->s, &(struct dt_embedding_backward_args){.dtokens = at(r, 4),
+                                                                        .dy = at(r, 3),
+                                                                        .ids = side(r)->ids,
+                                                                        .row_count = n[0],
+                                                                        .vocab_count = n[3],
+                                                                        .col_count = n[2],
+                                                                        .accumulate = n[4] != 0,
+                                                                        .type = r->type,
+                                                                        .grad_type = r->grad});
     r->k->position_backward(r->s, &(struct dt_position_backward_args){at(r, 5), at(r, 3), n[0], n[1], n[1] + 3, n[2],
                                                                       n[4] != 0, r->type, r->grad});
 }
