@@ -94,7 +94,8 @@ struct dt_cost dt_cost_layernorm(const struct dt_layernorm_args *a)
 struct dt_cost dt_cost_layernorm_backward(const struct dt_layernorm_backward_args *a)
 {
     double rows = (double)a->row_count, cols = (double)a->col_count;
-    double tensors = 3.0 + (a->dresidual != NULL), sums = times(a->accumulate) * ((a->dgamma != NULL) + (a->dbeta != NULL));
+    double tensors = 3.0 + (a->dresidual != NULL),
+           sums = times(a->accumulate) * ((a->dgamma != NULL) + (a->dbeta != NULL));
     return moved((tensors * rows * cols + cols) * size_of(a->type) + 2.0 * rows * wide_size(a->type) +
                  sums * cols * own_size(a->type, a->grad_type));
 }
@@ -203,6 +204,34 @@ struct dt_cost dt_cost_position_backward(const struct dt_position_backward_args 
     double cols = (double)a->col_count,
            table = a->accumulate ? 2.0 * (double)a->position_count : (double)a->table_count;
     return moved((double)a->row_count * cols * size_of(a->type) + table * cols * own_size(a->type, a->grad_type));
+}
+
+/* Bytes of the masks of a mean. */
+static double mask_size(const int32_t *mask, int64_t batch, int64_t positions)
+{
+    return mask != NULL ? (double)(batch * positions) * (double)sizeof *mask : 0;
+}
+
+struct dt_cost dt_cost_masked_mean(const struct dt_masked_mean_args *a)
+{
+    return moved((double)(a->batch * (a->positions + 1) * a->col_count) * size_of(a->type) +
+                 mask_size(a->mask, a->batch, a->positions));
+}
+
+struct dt_cost dt_cost_masked_mean_backward(const struct dt_masked_mean_backward_args *a)
+{
+    return moved((double)(a->batch * (a->positions + 1) * a->col_count) * size_of(a->type) +
+                 mask_size(a->mask, a->batch, a->positions));
+}
+
+struct dt_cost dt_cost_take_rows(const struct dt_take_rows_args *a)
+{
+    return moved(2.0 * (double)(a->row_count * a->col_count) * size_of(a->type));
+}
+
+struct dt_cost dt_cost_take_rows_backward(const struct dt_take_rows_backward_args *a)
+{
+    return moved((double)((a->row_count + a->source_count) * a->col_count) * size_of(a->type));
 }
 
 struct dt_cost dt_cost_cross_entropy(const struct dt_cross_entropy_args *a)

@@ -33,7 +33,8 @@ extern struct case_buffer case_buf[CASE_BUFFERS];
 struct case_side {
     double half, clip, loss_sum, losses[CASE_ROWS];
     int64_t valid, correct;
-    int32_t ids[CASE_ROWS];
+    int32_t ids[CASE_ROWS], positions[CASE_ROWS], kinds[CASE_ROWS];
+    int64_t samples[CASE_ROWS];
 };
 extern struct case_side case_side;
 
@@ -73,6 +74,12 @@ extern const size_t kernel_case_count;
 void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
+/* The same for a kind that does not flow; ids in [0, limit). */
+void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift);
+void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
+/* Where a run finds its buffer, and its side. */
+void *case_at(const struct case_run *r, int b);
+struct case_side *case_side_of(const struct case_run *r);
 void case_clear(void);
 /* Resets the typed copies (and the side) to the values as made, rounded to the mode's types, and
  * the double copies to the same values. */
@@ -100,6 +107,10 @@ void case_make_attention(const int64_t *n);
 void case_make_embedding(const int64_t *n);
 void case_make_entropy(const int64_t *n);
 void case_make_optimizer(const int64_t *n);
+void case_make_dropout(const int64_t *n);
+void case_make_tables(const int64_t *n);
+void case_make_mean(const int64_t *n);
+void case_make_take(const int64_t *n);
 void case_run_elements(const struct case_run *r);
 void case_run_activation(const struct case_run *r);
 void case_run_matmul(const struct case_run *r);
@@ -110,5 +121,9 @@ void case_run_attention(const struct case_run *r);
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);
 void case_run_optimizer(const struct case_run *r);
+void case_run_dropout(const struct case_run *r);
+void case_run_tables(const struct case_run *r);
+void case_run_mean(const struct case_run *r);
+void case_run_take(const struct case_run *r);
 
 #endif
