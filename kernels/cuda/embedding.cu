@@ -14,9 +14,9 @@ template <typename T> struct lookup {
 };
 
 /* The row of the table of positions. */
-template <typename T> DT_FN int64_t position_of(const lookup<T> &e, int64_t row)
+template <bool PLAIN, typename T> DT_FN int64_t position_of(const lookup<T> &e, int64_t row)
 {
-    return e.position_ids != NULL ? e.position_ids[row] : e.first_position + row % e.position_count;
+    return !PLAIN && e.position_ids != NULL ? e.position_ids[row] : e.first_position + row % e.position_count;
 }
 
 template <int W, typename T> DT_FN void add_to(float (&x)[W], const pack<T, W> &p)
@@ -31,14 +31,15 @@ template <int W, typename T> DT_FN void add_to(float (&x)[W], const pack<T, W> &
 
 enum { UNROLL = 4 };
 
-/* One warp per row. */
-template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(lookup<T> e)
+/* One warp per row. PLAIN: tokens and positions in order are all. */
+template <typename T, int W, bool PLAIN> __global__ void __launch_bounds__(256, 4) embed_rows(lookup<T> e)
 {
     int lane = threadIdx.x % 32;
     for (int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32; row < e.rows; row += (int64_t)gridDim.x * 8) {
         const T *token = e.tokens + e.ids[row] * e.cols;
-        const T *position = e.positions != NULL ? e.positions + position_of(e, row) * e.cols : NULL;
-        const T *type = e.types != NULL ? e.types + (e.type_ids != NULL ? e.type_ids[row] : 0) * e.cols : NULL;
+        const T *position = e.positions != NULL ? e.positions + position_of<PLAIN>(e, row) * e.cols : NULL;
+        const T *type =
+            !PLAIN && e.types != NULL ? e.types + (e.type_ids != NULL ? e.type_ids[row] : 0) * e.cols : NULL;
         T *out = e.out + row * e.cols;
         for (int64_t c = lane * W; c < e.cols; c += UNROLL * 32 * W) {
             pack<T, W> t[UNROLL], p[UNROLL];
@@ -60,7 +61,7 @@ template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(l
                     t[u].get(x);
 #pragma unroll
                     for (int k = 0; k < W; k++) {
-                        x[k] *= e.scale;
+                        x[k] *= PLAIN ? 1.0f : e.scale;
                     }
                     if (type != NULL) { /* one of few rows, which the cache has */
                         pack<T, W> add;
@@ -135,7 +136,11 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256) 
 template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, const lookup<T> &e)
 {
     unsigned grid = walkers(l, parts_of(e.rows, 8), 64);
-    DT_LAUNCH((embed_rows<T, W>), grid, 256, 0, (cudaStream_t)l->native, e);
+    if (e.types == NULL && e.position_ids == NULL && e.scale == 1.0f) {
+        DT_LAUNCH((embed_rows<T, W, true>), grid, 256, 0, (cudaStream_t)l->native, e);
+    } else {
+        DT_LAUNCH((embed_rows<T, W, false>), grid, 256, 0, (cudaStream_t)l->native, e);
+    }
 }
 
 template <typename T> void embed(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
