@@ -13,8 +13,6 @@
 #include <cmocka.h>
 
 /* Short names for the cases below. */
-#define make_of case_make_of
-#define make_ids case_make_ids
 #define at(r, b) case_at(r, b)
 #define side(r) case_side_of(r)
 
@@ -43,7 +41,7 @@ enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *
     return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
 }
 
-void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
+void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift)
 {
     struct case_buffer *b = &case_buf[at];
     b->count = count;
@@ -58,14 +56,14 @@ void case_make_of(enum case_kind kind, int at, int64_t count, double scale, doub
 
 void case_make(int at, int64_t count, double scale, double shift)
 {
-    make_of(FLOWS, at, count, scale, shift);
+    case_make_kind(FLOWS, at, count, scale, shift);
 }
 
-void case_make_ids(int64_t count, int64_t limit)
+void case_make_ids(int32_t *ids, int64_t count, int64_t limit)
 {
     assert_true(count <= CASE_ROWS);
     for (int64_t i = 0; i < count; i++) {
-        case_side.ids[i] = (int32_t)((case_uniform() + 1) / 2 * (double)limit);
+        ids[i] = (int32_t)((case_uniform() + 1) / 2 * (double)limit);
     }
 }
 
@@ -220,7 +218,7 @@ void case_make_elements(const int64_t *n)
     case_make(0, n[0], 6, 0);
     case_make(1, n[0], 3, 0);
     case_make(2, n[0], 1, 0);
-    make_of(STAT, 3, n[0], 1, 0);
+    case_make_kind(STAT, 3, n[0], 1, 0);
     case_make(4, n[0], 1, 0);
     case_make(5, n[0], 1, 0);
 }
@@ -256,7 +254,7 @@ static void case_make_slanting(const int64_t *n)
 {
     case_make(0, n[0] * n[1], 1, 0);
     case_make(1, n[0] * n[1], 3, 0);
-    make_of(GRAD, 2, n[1], 1, 0);
+    case_make_kind(GRAD, 2, n[1], 1, 0);
 }
 
 static void case_run_slanting(const struct case_run *r)
@@ -277,7 +275,7 @@ static void case_run_slanting(const struct case_run *r)
 void case_make_matmul(const int64_t *n)
 {
     int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
-    make_of(GRAD, 0, m * (cols + extra), 1, 0);
+    case_make_kind(GRAD, 0, m * (cols + extra), 1, 0);
     case_make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
     case_make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
     case_make(3, cols, 1, 0);
@@ -308,7 +306,7 @@ void case_run_matmul(const struct case_run *r)
 /* rows, cols, accumulate */
 void case_make_column_sum(const int64_t *n)
 {
-    make_of(GRAD, 0, n[1], 1, 0);
+    case_make_kind(GRAD, 0, n[1], 1, 0);
     case_make(1, n[0] * n[1], 1, 0);
 }
 
@@ -324,14 +322,14 @@ void case_make_layernorm(const int64_t *n)
     int64_t rows = n[0], cols = n[1];
     case_make(0, rows * cols, 1, 0);    /* y, then dx */
     case_make(1, rows * cols, 1, 0);    /* sum */
-    make_of(STAT, 2, rows, 1, 0);       /* mean */
-    make_of(STAT, 3, rows, 1, 0);       /* rstd */
+    case_make_kind(STAT, 2, rows, 1, 0);       /* mean */
+    case_make_kind(STAT, 3, rows, 1, 0);       /* rstd */
     case_make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
     case_make(5, rows * cols, 1, 0);    /* branch, then dy */
     case_make(6, cols, 1, 1);           /* gamma */
     case_make(7, cols, 1, 0);           /* beta */
-    make_of(GRAD, 8, cols, 1, 0);       /* dgamma */
-    make_of(GRAD, 9, cols, 1, 0);       /* dbeta */
+    case_make_kind(GRAD, 8, cols, 1, 0);       /* dgamma */
+    case_make_kind(GRAD, 9, cols, 1, 0);       /* dbeta */
 }
 
 void case_run_layernorm(const struct case_run *r)
@@ -377,7 +375,7 @@ void case_make_attention(const int64_t *n)
     int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
     case_make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
     case_make(1, rows * n[2] * n[3], 1, 0);              /* out */
-    make_of(STAT, 2, rows * n[2], 1, 0);                 /* lse */
+    case_make_kind(STAT, 2, rows * n[2], 1, 0);                 /* lse */
     case_make(3, rows * n[2] * n[3], 1, 0);              /* dout */
     case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
@@ -418,9 +416,9 @@ void case_make_embedding(const int64_t *n)
     case_make(1, n[3] * n[2], 1, 0);       /* tokens */
     case_make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
     case_make(3, n[0] * n[2], 1, 0);       /* dy */
-    make_of(GRAD, 4, n[3] * n[2], 1, 0);
-    make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
-    make_ids(n[0], n[3]);
+    case_make_kind(GRAD, 4, n[3] * n[2], 1, 0);
+    case_make_kind(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
+    case_make_ids(case_side.ids, n[0], n[3]);
 }
 
 void case_run_embedding(const struct case_run *r)
@@ -448,15 +446,15 @@ void case_run_embedding(const struct case_run *r)
 }
 
 /* rows, V, with gradient, elements between two rows; those are large, and no kernel may take them
- * for logits */
+ * for logits. Then the percentage of the scale, and the cap; 0: none */
 void case_make_entropy(const int64_t *n)
 {
     case_make(0, n[0] * (n[1] + n[3]), 4, 0);
     for (int64_t i = 0; i < case_buf[0].count; i++) {
         case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
     }
-    make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
-    make_ids(n[0], n[1]);
+    case_make_kind(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    case_make_ids(case_side.ids, n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
         case_side.ids[i] = DT_IGNORE_INDEX;
     }
@@ -475,6 +473,8 @@ void case_run_entropy(const struct case_run *r)
                                                               .col_count = n[1],
                                                               .ld = n[3] != 0 ? n[1] + n[3] : 0,
                                                               .grad_scale = 0.25,
+                                                              .scale = (double)n[4] / 100,
+                                                              .softcap = (double)n[5],
                                                               .with_grad = n[2] != 0,
                                                               .type = r->type});
 }
@@ -504,8 +504,8 @@ static void after_entropy(const struct case_run *r)
 /* m and v of AdamW */
 static void make_moments(int64_t count, bool half)
 {
-    make_of(half ? COPY : STAT, 1, count, 0.1, 0);
-    make_of(half ? COPY : STAT, 2, count, 0.1, 0.11);
+    case_make_kind(half ? COPY : STAT, 1, count, 0.1, 0);
+    case_make_kind(half ? COPY : STAT, 2, count, 0.1, 0.11);
 }
 
 static enum dt_dtype moment_of(const struct case_run *r, bool half)
@@ -535,14 +535,14 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
 /* count, step, kind of sgd, state in BF16 */
 void case_make_optimizer(const int64_t *n)
 {
-    make_of(STAT, 0, n[0], 1, 0); /* w */
+    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    make_of(GRAD, 3, n[0], 1, 0); /* grad */
-    make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
+    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
+    case_make_kind(STAT, 4, n[0], 1, 0); /* w of sgd */
     /* momentum buffer of sgd */
-    make_of(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
-    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
-    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
+    case_make_kind(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
+    case_make_kind(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    case_make_kind(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
 
 void case_run_optimizer(const struct case_run *r)
@@ -591,10 +591,10 @@ enum { MANY_SLICES = 640 };
 
 static void case_make_many(const int64_t *n)
 {
-    make_of(STAT, 0, n[0], 1, 0); /* w */
+    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    make_of(GRAD, 3, n[0], 1, 0); /* grad */
-    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
+    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
+    case_make_kind(COPY, 6, n[0], 1, 0); /* w in BF16 */
 }
 
 /* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than
@@ -814,6 +814,65 @@ const struct kernel_case kernel_cases[] = {
      5e-6,
      ULP,
      {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}, {9, 65, 1, 63}, {5, 33, 0, 3}, {5, 33, 1, 7}}},
+    {"cross_entropy with scale and cap",
+     case_make_entropy,
+     case_run_entropy,
+     after_entropy,
+     1e-5,
+     ULP,
+     {{1, 1, 1, 0, 50, 0},
+      {7, 65, 1, 0, 30, 0},
+      {40, 1000, 1, 0, 0, 3},
+      {33, 17, 0, 0, 0, 2},
+      {9, 65, 1, 63, 150, 5},
+      {5, 33, 0, 3, 50, 30},
+      {5, 33, 1, 7, 200, 30},
+      {5, 36, 0, 0, 70, 0}}},
+    {"dropout",
+     case_make_dropout,
+     case_run_dropout,
+     NULL,
+     1e-6,
+     ULP,
+     {{1, 1, 1, 500},
+      {12, 4, 37, 100},
+      {7, 1, 64, 900},
+      {6, 3, 1000, 250},
+      {4, 2, 20000, 100},
+      {5, 2, 33, 0},
+      {9, 4, 24, 300}}},
+    {"embedding with all tables",
+     case_make_tables,
+     case_run_tables,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 1, 1, 1, 0},
+      {60, 20, 37, 11, 3, 2},
+      {64, 16, 300, 7, 2, 3},
+      {90, 30, 144, 50, 4, 6},
+      {60, 15, 8, 9, 2, 1}}},
+    {"embedding of few rows",
+     case_make_tables,
+     case_run_tables,
+     NULL,
+     5e-5,
+     ULP,
+     {{600, 60, 40, 2, 1, 2}, {1500, 100, 37, 3, 2, 3}, {2100, 300, 136, 8, 5, 0}, {3000, 250, 300, 1, 7, 1}}},
+    {"masked_mean",
+     case_make_mean,
+     case_run_mean,
+     NULL,
+     4e-6,
+     ULP,
+     {{1, 1, 1, 0}, {3, 20, 37, 1}, {4, 70, 64, 0}, {5, 33, 200, 1}, {2, 130, 72, 1}}},
+    {"take_rows",
+     case_make_take,
+     case_run_take,
+     NULL,
+     0,
+     0,
+     {{1, 1, 1, 0}, {5, 7, 37, 0}, {40, 3, 64, 1}, {70, 1, 8, 1}, {33, 2, 300, 0}}},
     {"optimizers",
      case_make_optimizer,
      case_run_optimizer,

@@ -33,7 +33,8 @@ extern struct case_buffer case_buf[CASE_BUFFERS];
 struct case_side {
     double half, clip, loss_sum, losses[CASE_ROWS];
     int64_t valid, correct;
-    int32_t ids[CASE_ROWS];
+    int32_t ids[CASE_ROWS], positions[CASE_ROWS], kinds[CASE_ROWS];
+    int64_t samples[CASE_ROWS];
 };
 extern struct case_side case_side;
 
@@ -73,10 +74,10 @@ extern const size_t kernel_case_count;
 void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
-void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift);
-/* case_side.ids: count numbers in [0, limit) */
-void case_make_ids(int64_t count, int64_t limit);
-/* Where a run has a buffer, and the values beside the buffers. */
+/* The same for a kind that does not flow; ids in [0, limit). */
+void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift);
+void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
+/* Where a run finds its buffer, and its side. */
 void *case_at(const struct case_run *r, int b);
 struct case_side *case_side_of(const struct case_run *r);
 void case_clear(void);
@@ -109,6 +110,10 @@ void case_make_attention(const int64_t *n);
 void case_make_embedding(const int64_t *n);
 void case_make_entropy(const int64_t *n);
 void case_make_optimizer(const int64_t *n);
+void case_make_dropout(const int64_t *n);
+void case_make_tables(const int64_t *n);
+void case_make_mean(const int64_t *n);
+void case_make_take(const int64_t *n);
 void case_run_elements(const struct case_run *r);
 void case_run_activation(const struct case_run *r);
 void case_run_matmul(const struct case_run *r);
@@ -124,5 +129,9 @@ struct dt_attention_args case_attention(const struct case_run *r); /* of the for
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);
 void case_run_optimizer(const struct case_run *r);
+void case_run_dropout(const struct case_run *r);
+void case_run_tables(const struct case_run *r);
+void case_run_mean(const struct case_run *r);
+void case_run_take(const struct case_run *r);
 
 #endif

@@ -114,7 +114,22 @@ static const struct {
       {3, 9001, 0, 0, 0, 2}}},
     {"gate", 1, {{70, 264, 9, 4}, {30, 1000, 1, 4, 1}, {300, 2000, 0, 3, 2}}},
     {"rope", 1, {{600, 12, 64, 64, 128, 2}, {2000, 3, 32, 16, 8, 1}}},
-    {"embedding", 50, {{5000, 50, 8, 1000, 1}, {4200, 70, 4, 70001, 0}, {2500, 25, 3, 2, 0}, {100, 10, 1032, 3, 1}}},
+    {"embedding", 50, {{5000, 50, 8, 1000, 1}, {4200, 70, 4, 70001, 0}, {500, 25, 3, 2, 0}, {100, 10, 1032, 3, 1}}},
+    {"embedding of few rows",
+     1,
+     {{5000, 50, 8, 2, 4, 1}, {2500, 25, 3, 2, 1, 0}, {2100, 70, 264, 8, 2, 2}, {700, 70, 1032, 1, 2, 0}}},
+    {"dropout", 1, {{12, 4, 1024, 100}, {3, 1, 40007, 500}, {16, 16, 4099, 300}, {8000, 1, 2, 400}}},
+    {"masked_mean", 3, {{3, 300, 264, 1}, {2, 700, 8, 1}, {40, 9, 8, 1}, {2, 150, 520, 0}}},
+    {"take_rows", 1, {{3, 20, 4104, 1}, {2000, 4, 8, 0}}},
+    {"cross_entropy with scale and cap",
+     1,
+     {{3, 50304, 1, 0, 50, 0},
+      {1, 50257, 1, 0, 0, 30},
+      {2, 50257, 1, 47, 80, 0},
+      {2, 128255, 1, 1, 60, 30},
+      {2, 60000, 0, 0, 0, 5},
+      {1, 170000, 1, 0, 150, 20},
+      {100, 8, 1, 0, 70, 10}}},
     {"cross_entropy",
      1,
      {{3, 50304, 1},
@@ -367,7 +382,8 @@ static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
     static const char *const names[] = {
-        "add, scale", "embedding", "optimizers", "adamw_many", "adamw_many with BF16 moments", "sgd_many", "lion_many"};
+        "add, scale", "embedding",  "embedding with all tables",    "dropout",  "take_rows",
+        "optimizers", "adamw_many", "adamw_many with BF16 moments", "sgd_many", "lion_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
