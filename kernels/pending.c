@@ -16,17 +16,12 @@ static int no_row(struct dt_stream *s, void *args, struct dt_error *err)
     return dt_fail(err, DT_INTERNAL, "a kernel for CUDA is not there yet");
 }
 #define ROW(row)                                                                                                       \
-    ON_CPU(row, plain)                                                                                                 \
-    ON_CPU(row, avx2)                                                                                                  \
-    ON_CPU(row, avx512)                                                                                                \
     void dt_cuda_##row(struct dt_stream *s, const struct dt_##row##_args *a);                                          \
     __attribute__((weak)) void dt_cuda_##row(struct dt_stream *s, const struct dt_##row##_args *a)                     \
     {                                                                                                                  \
         dt_stream_call(s, no_row, a, sizeof *a);                                                                       \
     }
-ROW(rmsnorm)
-ROW(rmsnorm_backward)
-ROW(gate)
-ROW(gate_backward)
-ROW(rope)
+ON_CPU(dropout, plain)
+ON_CPU(dropout, avx2)
+ON_CPU(dropout, avx512)
 ROW(dropout)

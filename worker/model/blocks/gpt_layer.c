@@ -28,7 +28,7 @@
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
 
-static const struct gpt_shape *shape_of(const struct block *b)
+static const struct gpt_layer *shape_of(const struct block *b)
 {
     return b->args;
 }
@@ -87,7 +87,7 @@ static void name_tensor(struct block *b, const char *part, const int64_t *shape,
 static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     int64_t c = m->channels, i = m->inner, rows = most_rows(b), widest = i > 3 * c ? i : 3 * c;
     /* for the maps whose output is added to the residual stream */
     double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers);
@@ -227,7 +227,7 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
 
 static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     return (struct dt_attention_shape){.batch = p->batch->samples,
                                        .queries = p->batch->length,
                                        .keys = p->batch->length,
@@ -239,7 +239,7 @@ static struct dt_attention_shape attention_shape(const struct block *b, const st
 
 static void attend(const struct block *b, const struct pass *p, const struct saved *f, const void *x)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     linear(b, p, QKV_W, f->qkv, x, 3 * m->channels, m->channels);
     struct dt_attention_args a = {.shape = attention_shape(b, p), .out = f->att, .lse = f->lse};
     a.q = f->qkv;
@@ -250,7 +250,7 @@ static void attend(const struct block *b, const struct pass *p, const struct sav
 
 static void forward(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     bool again = p->phase == PASS_RECOMPUTE;
     int64_t c = m->channels;
     struct saved f = saved_of(b, p);
@@ -371,7 +371,7 @@ static struct normed norm_again(const struct block *b, const struct pass *p, int
 
 static void mlp_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     if (f->gelu == NULL) {
         p->kernels->activation(p->stream, &(struct dt_activation_args){.y = s->wide,
                                                                        .x = f->fc,
@@ -389,7 +389,7 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
 /* Backward from the gradient of h2, in dx, to the layer's input. */
 static void attend_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     int64_t c = m->channels;
     size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(b->spec->type);
     linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
