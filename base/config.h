@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum dt_rule_type {
     DT_RULE_BOOL,    /* bool */
@@ -23,7 +24,15 @@ enum dt_rule_type {
     DT_RULE_ENUM,
     DT_RULE_PAIR, /* int64_t[2] */
     /* const char *: a list of names, or a string "a,b"; stored as "a,b", null if empty */
-    DT_RULE_NAMES
+    DT_RULE_NAMES,
+    /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
+    DT_RULE_KINDS
+};
+
+enum { DT_KINDS_MAX = 252 };
+struct dt_kinds {
+    int count; /* 0: null */
+    uint8_t of[DT_KINDS_MAX]; /* indices in the rule's choices */
 };
 
 struct dt_rule {
@@ -111,6 +120,8 @@ const char *dt_config_source(const struct dt_config *c, const char *path);
  * if there were problems; err has the only one, or their number. */
 int dt_config_close(struct dt_config *c, struct dt_text *problems, struct dt_error *err);
 
+/* Bytes of a rule's values. */
+size_t dt_config_size(const struct dt_rule *rule);
 /* Appends one member as JSON, in the shortest text that reads back as the same value. */
 void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out);
 /* Appends the JSON Schema of a section, without its braces: "key":{...},... on lines of `indent`

@@ -88,6 +88,9 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_PAIR:
         ((int64_t *)out)[0] = ((int64_t *)out)[1] = rule->null_value;
         return true;
+    case DT_RULE_KINDS:
+        ((struct dt_kinds *)out)->count = 0;
+        return true;
     case DT_RULE_BOOL:
         break;
     }
@@ -122,6 +125,29 @@ static bool parse_names(const cJSON *value, struct dt_arena *arena, const char *
     }
     dt_text_clear(&names);
     return good;
+}
+
+static bool parse_kinds(const struct dt_rule *rule, const cJSON *value, struct dt_kinds *out)
+{
+    struct dt_kinds kinds = {.count = 0};
+    if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) > DT_KINDS_MAX) {
+        return false;
+    }
+    for (const cJSON *v = value->child; v != NULL; v = v->next) {
+        char digit[2] = {0};
+        if (cJSON_IsNumber(v) && (v->valuedouble == 0 || v->valuedouble == 1)) {
+            digit[0] = v->valuedouble == 0 ? '0' : '1';
+        }
+        const char *at = NULL;
+        size_t size = 0;
+        int index = choice_of(rule->choices, cJSON_IsString(v) ? v->valuestring : digit, &at, &size);
+        if (index < 0) {
+            return false;
+        }
+        kinds.of[kinds.count++] = (uint8_t)index;
+    }
+    *out = kinds;
+    return true;
 }
 
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
@@ -169,6 +195,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
     }
     case DT_RULE_NAMES:
         return parse_names(value, arena, out);
+    case DT_RULE_KINDS:
+        return parse_kinds(rule, value, out);
     case DT_RULE_PAIR: {
         int64_t pair[2];
         if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 || !integer_of(rule, value->child, &pair[0]) ||
@@ -242,6 +270,12 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_NAMES:
         dt_text_puts(out, "a list of names");
         break;
+    case DT_RULE_KINDS:
+        dt_text_puts(out, "a list of ");
+        for (const char *p = rule->choices; *p != 0; p++) {
+            dt_text_printf(out, *p == '|' ? " and " : "%c", *p);
+        }
+        break;
     case DT_RULE_PAIR:
         dt_text_puts(out, "a list of two whole numbers");
         add_range(rule, out);
@@ -263,7 +297,8 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
 static void add_choice(const char *p, struct dt_text *out)
 {
     size_t size = strcspn(p, "|");
-    bool literal = (size == 4 && strncmp(p, "true", size) == 0) || (size == 5 && strncmp(p, "false", size) == 0);
+    bool literal = (size == 4 && strncmp(p, "true", size) == 0) || (size == 5 && strncmp(p, "false", size) == 0) ||
+                   (size == 1 && (*p == '0' || *p == '1'));
     if (literal) {
         dt_text_printf(out, "%.*s", (int)size, p);
     } else {
@@ -283,6 +318,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
         return *(const char *const *)in == NULL;
+    case DT_RULE_KINDS:
+        return ((const struct dt_kinds *)in)->count == 0;
     case DT_RULE_BOOL:
     case DT_RULE_NUMBER:
     case DT_RULE_ENUM:
@@ -301,6 +338,48 @@ static void format_names(const char *names, struct dt_text *out)
         p += n + (p[n] == ',');
     }
     dt_text_puts(out, "]");
+}
+
+/* Choice number `index`. */
+static const char *choice_at(const struct dt_rule *rule, int index)
+{
+    const char *p = rule->choices;
+    for (; index > 0; index--) {
+        p += strcspn(p, "|") + 1;
+    }
+    return p;
+}
+
+static void format_kinds(const struct dt_rule *rule, const struct dt_kinds *kinds, struct dt_text *out)
+{
+    for (int i = 0; i < kinds->count; i++) {
+        dt_text_puts(out, i == 0 ? "[" : ", ");
+        add_choice(choice_at(rule, kinds->of[i]), out);
+    }
+    dt_text_puts(out, "]");
+}
+
+size_t dt_config_size(const struct dt_rule *rule)
+{
+    switch (rule->type) {
+    case DT_RULE_BOOL:
+        return sizeof(bool);
+    case DT_RULE_INTEGER:
+        return sizeof(int64_t);
+    case DT_RULE_NUMBER:
+        return sizeof(double);
+    case DT_RULE_ENUM:
+        return sizeof(int);
+    case DT_RULE_PAIR:
+        return 2 * sizeof(int64_t);
+    case DT_RULE_KINDS:
+        return sizeof(struct dt_kinds);
+    case DT_RULE_STRING:
+    case DT_RULE_CHOICE:
+    case DT_RULE_NAMES:
+        break;
+    }
+    return sizeof(char *);
 }
 
 void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out)
@@ -331,14 +410,12 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
     case DT_RULE_PAIR:
         dt_text_printf(out, "[%" PRId64 ", %" PRId64 "]", ((const int64_t *)in)[0], ((const int64_t *)in)[1]);
         break;
-    case DT_RULE_ENUM: {
-        const char *p = rule->choices;
-        for (int i = *(const int *)in; i > 0; i--) {
-            p += strcspn(p, "|") + 1;
-        }
-        add_choice(p, out);
+    case DT_RULE_ENUM:
+        add_choice(choice_at(rule, *(const int *)in), out);
         break;
-    }
+    case DT_RULE_KINDS:
+        format_kinds(rule, in, out);
+        break;
     }
 }
 
@@ -372,6 +449,15 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     case DT_RULE_STRING:
         dt_text_printf(out, "\"type\": [\"string\"%s], \"minLength\": 1", null);
+        break;
+    case DT_RULE_KINDS:
+        dt_text_printf(out, "\"type\": [\"array\"%s], \"maxItems\": %d, \"items\": {\"enum\": [", null, DT_KINDS_MAX);
+        for (const char *p = rule->choices; *p != 0; p += *p == '|') {
+            dt_text_puts(out, p == rule->choices ? "" : ", ");
+            add_choice(p, out);
+            p += strcspn(p, "|");
+        }
+        dt_text_puts(out, "]}");
         break;
     case DT_RULE_NAMES:
         dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);

@@ -7,6 +7,7 @@
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
+#include "worker/model/presets.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -38,6 +39,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     learning_rate or data.train; short for\n"
                             "                     --set checkpointing.accept=KEY,...\n"
                             "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+                            "  --list-models      print all models and presets\n"
                             "  --list-strategies  print all strategies and their other names\n"
                             "  --schema           print the JSON Schema of job files\n"
                             "  --help, --version\n"
@@ -60,6 +62,7 @@ enum {
     OPT_ACCEPT,
     OPT_FRESH,
     OPT_LIST,
+    OPT_MODELS,
     OPT_SCHEMA,
     OPT_HELP,
     OPT_VERSION
@@ -82,6 +85,8 @@ static const struct option long_options[] = {
     {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
     {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
+    {"list-models", no_argument, NULL, OPT_MODELS},
+    {"list_models", no_argument, NULL, OPT_MODELS},
     {"list-strategies", no_argument, NULL, OPT_LIST},
     {"list_strategies", no_argument, NULL, OPT_LIST},
     {"schema", no_argument, NULL, OPT_SCHEMA},
@@ -302,6 +307,11 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_LIST:
             strategy_list(&text);
+            fputs(dt_text_str(&text), stdout);
+            dt_text_clear(&text);
+            return DT_EXIT_DONE;
+        case OPT_MODELS:
+            preset_list(&text);
             fputs(dt_text_str(&text), stdout);
             dt_text_clear(&text);
             return DT_EXIT_DONE;

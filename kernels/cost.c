@@ -2,6 +2,8 @@
  * and written. */
 #include "kernels/cost.h"
 
+#include "kernels/attention.h"
+
 #include "kernels/exact.h"
 
 static double size_of(enum dt_dtype type)
@@ -150,36 +152,50 @@ struct dt_cost dt_cost_dropout(const struct dt_dropout_args *a)
 }
 
 /* Parts of attention's cost. wide: elements of q, and of each tensor of its size. narrow: elements
- * of k, and of v. product: operations of one product of shape (T, T). */
+ * of k, and of v. product: operations of one product of shape (queries, keys). stats: bytes of lse. */
 struct attention {
-    double rows, wide, narrow, product;
+    double wide, narrow, product, stats;
 };
 
-static struct attention attention_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads,
-                                     int64_t head_size, bool causal)
+/* Pairs of a query and a key of one batch entry and head that `causal` and `window` leave. Half of a
+ * square counts as half of its pairs. */
+static double pairs_of(const struct dt_attention_shape *s)
 {
-    struct attention n = {.rows = (double)(batch * positions)};
-    n.wide = n.rows * (double)(heads * head_size);
-    n.narrow = n.rows * (double)((kv_heads > 0 ? kv_heads : heads) * head_size);
-    /* causal masks half of each square */
-    n.product = (causal ? 1.0 : 2.0) * n.wide * (double)positions;
-    return n;
+    double pairs = (double)s->queries * (double)s->keys, past = (double)(s->keys - s->queries);
+    if (s->window > 0 && s->window < s->keys) {
+        pairs = 0;
+        for (int64_t i = s->keys - s->queries; i < s->keys; i++) {
+            pairs += (double)(dt_attention_end(s, i) - dt_attention_first(s, i));
+        }
+    } else if (s->causal) {
+        pairs = (double)s->queries * (past + (double)s->queries / 2.0);
+    }
+    return pairs;
+}
+
+static struct attention attention_of(const struct dt_attention_shape *shape)
+{
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    double rows = (double)(s.batch * s.queries);
+    return (struct attention){.wide = rows * (double)(s.heads * s.head_size),
+                              .narrow = (double)(s.batch * s.keys) * (double)(s.kv_heads * s.head_size),
+                              .product = 2.0 * (double)(s.batch * s.heads * s.head_size) * pairs_of(&s),
+                              .stats = rows * (double)s.heads * wide_size(s.type)};
 }
 
 struct dt_cost dt_cost_attention(const struct dt_attention_args *a)
 {
-    struct attention n = attention_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->causal);
-    return (struct dt_cost){.bytes = (2.0 * n.wide + 2.0 * n.narrow) * size_of(a->type) +
-                                     n.rows * (double)a->heads * wide_size(a->type),
+    struct attention n = attention_of(&a->shape);
+    return (struct dt_cost){.bytes = (2.0 * n.wide + 2.0 * n.narrow) * size_of(a->shape.type) +
+                                     (a->lse != NULL ? n.stats : 0.0),
                             .flops = 2.0 * n.product};
 }
 
-/* Reads qkv, out, dout and lse, writes dqkv, and computes the scores again. */
+/* Reads q, k, v, out, dout and lse, writes dq, dk and dv, and computes the scores again. */
 struct dt_cost dt_cost_attention_backward(const struct dt_attention_backward_args *a)
 {
-    struct attention n = attention_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->causal);
-    return (struct dt_cost){.bytes = (4.0 * n.wide + 4.0 * n.narrow) * size_of(a->type) +
-                                     n.rows * (double)a->heads * wide_size(a->type),
+    struct attention n = attention_of(&a->shape);
+    return (struct dt_cost){.bytes = (4.0 * n.wide + 4.0 * n.narrow) * size_of(a->shape.type) + n.stats,
                             .flops = 5.0 * n.product};
 }
 

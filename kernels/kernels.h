@@ -222,27 +222,46 @@ struct dt_dropout_args {
     enum dt_dtype type;
 };
 
-/* out (B, T, H*D) = softmax(q k^T * scale, causal) v. qkv (B, T, (H + 2 KV) * D): q of all heads,
- * then k, then v; head h reads kv head h / (H / KV). lse (B, H, T): log of the sum of exponentials,
- * the only result kept for backward. scale 0: 1 / sqrt(D). */
-struct dt_attention_args {
-    void *out, *lse;
-    const void *qkv;
-    int64_t batch, positions, heads, kv_heads /* 0: heads */, head_size;
-    double scale;
+/* What forward and backward of attention have in common. In q, position i of batch entry b begins at
+ * (b * queries + i) * q_stride; in k and v, position j at (b * key_capacity + j) * kv_stride. Query i
+ * stands at key position i + keys - queries. Head h reads kv head h / (H / KV).
+ *
+ * With i and j as key positions, query i sees key j if all of these hold. causal: j <= i. window > 0:
+ * |i - j| < window. segments (B, keys), if given: segments[j] >= 0, and segments[j] equals the query's
+ * segment, where a negative one counts as 0. So a padded batch has -1 for padding and 0 for the
+ * rest, and packed documents have 0, 1, 2, ... A query that sees no key gives 0, has lse -inf, and
+ * adds no gradient.
+ *
+ * s = scale * q k; with softcap > 0, s = softcap * tanh(scale * q k / softcap). Dropout acts on the
+ * probabilities: its mask is that of kernels/dropout.h, by head, query's position and key. */
+struct dt_attention_shape {
+    int64_t batch, queries, keys, heads, kv_heads /* 0: heads */, head_size;
+    int64_t key_capacity;                    /* positions of each batch entry in k and v; 0: keys */
+    int64_t q_stride, kv_stride, out_stride; /* elements between positions; 0: (H + 2 KV) D, twice, and H D */
+    double scale /* 0: 1 / sqrt(D) */, softcap;
     bool causal;
+    int64_t window;
+    const int32_t *segments;
+    double dropout; /* rate */
+    uint64_t seed, site;
+    const int64_t *samples; /* where dropout > 0: as in dt_dropout_args */
     enum dt_dtype type;
 };
-/* dqkv is overwritten; it may not be qkv. work: memory that the kernel may use for speed, or
- * null */
+
+/* out (B, queries, H, D) = softmax(s) v. lse (B, H, queries): log of the sum of exponentials of s, of
+ * dt_dtype_wide(type); backward needs nothing else that forward computes. lse null: not wanted. */
+struct dt_attention_args {
+    struct dt_attention_shape shape;
+    void *out, *lse;
+    const void *q, *k, *v;
+};
+/* queries is keys. dq, dk and dv have the strides of q, k and v, and are overwritten; they may not be
+ * q, k, v. dout has out's stride. work: memory that the kernel may use for speed, or null. */
 struct dt_attention_backward_args {
-    void *dqkv, *work;
-    const void *dout, *out, *qkv, *lse;
+    struct dt_attention_shape shape;
+    void *dq, *dk, *dv, *work;
+    const void *dout, *out, *q, *k, *v, *lse;
     size_t work_bytes;
-    int64_t batch, positions, heads, kv_heads, head_size;
-    double scale;
-    bool causal;
-    enum dt_dtype type;
 };
 
 /* out (rows, C) = tokens[ids[row]] * scale + positions[p] + types[type_ids[row]], where p is
@@ -250,7 +269,7 @@ struct dt_attention_backward_args {
  * null: all 0. The loader has checked the ids. */
 struct dt_embedding_args {
     void *out;
-    const void *tokens, *positions, *types; /* (V, C), (table, C), (kinds, C) */
+    const void *tokens, *positions, *types;       /* (V, C), (table, C), (kinds, C) */
     const int32_t *ids, *position_ids, *type_ids; /* rows */
     int64_t row_count, position_count, first_position, col_count;
     double scale; /* 0: 1 */

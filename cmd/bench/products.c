@@ -2,6 +2,7 @@
  * has. */
 #include "cmd/bench/products.h"
 
+#include "kernels/attention.h"
 #include "kernels/cost.h"
 
 void bench_choose(struct bench *b, const struct dt_matmul_args *a)
@@ -114,16 +115,13 @@ double bench_matmul_dw_bias(struct bench *b, bool go)
     return map_dw(b, go, DT_EPILOGUE_BIAS_BACKWARD);
 }
 
-struct shape {
-    int64_t batch, positions, heads, head_size;
-};
-
 /* The attention shape of (rows, cols), as many whole samples as rows hold. */
-static struct shape shape_of(const struct bench *b)
+static struct dt_attention_shape shape_of(const struct bench *b)
 {
-    struct shape n = {.positions = b->rows < b->positions ? b->rows : b->positions};
+    int64_t positions = b->rows < b->positions ? b->rows : b->positions;
+    struct dt_attention_shape n = {.queries = positions, .keys = positions, .causal = true, .type = b->type};
     n.head_size = b->head > 0 ? b->head : b->cols % 64 == 0 ? 64 : b->cols;
-    n.batch = b->rows / n.positions;
+    n.batch = b->rows / positions;
     n.heads = b->cols / n.head_size;
     return n;
 }
@@ -132,19 +130,17 @@ static struct shape shape_of(const struct bench *b)
  * what it is computed. */
 double bench_attention(struct bench *b, bool go)
 {
-    const struct shape n = shape_of(b);
+    const struct dt_attention_shape n = shape_of(b);
     const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_error why, err = {0};
     int measured;
-    struct dt_attention_args a = {.out = bench_buffer(b, 1, b->rows * b->cols, b->type),
+    const void *qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type);
+    struct dt_attention_args a = {.shape = n,
+                                  .out = bench_buffer(b, 1, b->rows * b->cols, b->type),
                                   .lse = bench_buffer(b, 2, b->rows * n.heads, DT_F32),
-                                  .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
-                                  .batch = n.batch,
-                                  .positions = n.positions,
-                                  .heads = n.heads,
-                                  .head_size = n.head_size,
-                                  .causal = true,
-                                  .type = b->type};
+                                  .q = qkv,
+                                  .k = dt_attention_part(&n, qkv, 1),
+                                  .v = dt_attention_part(&n, qkv, 2)};
     if (go) {
         b->k->attention(b->s, &a);
     } else if (plans != NULL) {
@@ -157,33 +153,34 @@ double bench_attention(struct bench *b, bool go)
 
 /* Elements that a layer has to spare, or, where that is more, what the scores of one sequence
  * take; and behind them the log-sum-exp's sums and a little. */
-static int64_t backward_work(const struct bench *b, const struct shape *n)
+static int64_t backward_work(const struct bench *b, const struct dt_attention_shape *n)
 {
-    int64_t positions = (n->positions + 127) / 128 * 128, layer = 2 * b->rows * b->cols,
+    int64_t positions = (n->keys + 127) / 128 * 128, layer = 2 * b->rows * b->cols,
             sequence = n->heads * positions * positions;
     return (layer > sequence ? layer : sequence) + 2 * b->rows * n->heads + 8192;
 }
 
 double bench_attention_backward(struct bench *b, bool go)
 {
-    const struct shape n = shape_of(b);
+    const struct dt_attention_shape n = shape_of(b);
     int64_t work = backward_work(b, &n);
     const struct dt_device_plans *plans = b->d->ops->plans;
     struct dt_error why, err = {0};
     int measured;
-    struct dt_attention_backward_args a = {.dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type),
+    const void *qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type);
+    void *dqkv = bench_buffer(b, 4, 3 * b->rows * b->cols, b->type);
+    struct dt_attention_backward_args a = {.shape = n,
+                                           .dq = dqkv,
+                                           .dk = dt_attention_part(&n, dqkv, 1),
+                                           .dv = dt_attention_part(&n, dqkv, 2),
                                            .work = bench_buffer(b, 5, work, b->type),
                                            .work_bytes = (size_t)work * dt_dtype_size(b->type),
                                            .dout = bench_buffer(b, 3, b->rows * b->cols, b->type),
                                            .out = bench_buffer(b, 1, b->rows * b->cols, b->type),
-                                           .qkv = bench_buffer(b, 0, 3 * b->rows * b->cols, b->type),
-                                           .lse = bench_buffer(b, 2, b->rows * n.heads, DT_F32),
-                                           .batch = n.batch,
-                                           .positions = n.positions,
-                                           .heads = n.heads,
-                                           .head_size = n.head_size,
-                                           .causal = true,
-                                           .type = b->type};
+                                           .q = qkv,
+                                           .k = dt_attention_part(&n, qkv, 1),
+                                           .v = dt_attention_part(&n, qkv, 2),
+                                           .lse = bench_buffer(b, 2, b->rows * n.heads, DT_F32)};
     if (go) {
         b->k->attention_backward(b->s, &a);
     } else if (plans != NULL) {

@@ -69,6 +69,9 @@ int dt_gemm_bf16_choose(struct dt_error *err);
  * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);
 void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
+/* twin.c: the loops of the twin, for shapes that the fast kernels do not take. */
+int dt_twin_attention(struct dt_attention_args *a, struct dt_error *err);
+int dt_twin_attention_backward(struct dt_attention_backward_args *a, struct dt_error *err);
 /* matmul.c: the row `matmul` by oneDNN, and by our own product. */
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a);

@@ -1,4 +1,5 @@
 /* The plain twins of every kernel, for float, double and BF16: twin.inc included three times. */
+#include "kernels/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/plain.h"
@@ -35,6 +36,43 @@ static inline void store(void *to, int64_t i, double x, enum dt_dtype type)
     } else {
         ((uint16_t *)to)[i] = bf16_of(x);
     }
+}
+
+/* A query of one head: its first and its last key, where its rows are in q, k, v and out, and the
+ * numbers of its scores. */
+struct query {
+    const struct dt_attention_shape *s;
+    int64_t at, first, end;  /* at: its key position */
+    int64_t q, k, out, stat; /* k: of key 0, in k and in v */
+    const int32_t *segments;
+    uint64_t mask; /* of dropout */
+};
+
+/* `row` counts batch entries, heads and queries. */
+static struct query query_of(const struct dt_attention_shape *s, int64_t row)
+{
+    int64_t h = row / s->queries % s->heads, i = row % s->queries, b = row / (s->heads * s->queries);
+    struct query x = {.s = s, .at = i + s->keys - s->queries, .stat = row};
+    x.first = dt_attention_first(s, x.at);
+    x.end = dt_attention_end(s, x.at);
+    x.q = (b * s->queries + i) * s->q_stride + h * s->head_size;
+    x.k = b * s->key_capacity * s->kv_stride + h / (s->heads / s->kv_heads) * s->head_size;
+    x.out = (b * s->queries + i) * s->out_stride + h * s->head_size;
+    x.segments = s->segments != NULL ? s->segments + b * s->keys : NULL;
+    x.mask = s->dropout > 0.0 ? dt_dropout_row_key(dt_dropout_key(s->seed, s->site, s->samples[b]), h, x.at) : 0;
+    return x;
+}
+
+static bool sees(const struct query *x, int64_t j)
+{
+    return x->segments == NULL || x->segments[j] == dt_attention_segment(x->segments, x->at);
+}
+
+/* What dropout multiplies a probability by. */
+static double kept_share(const struct query *x, int64_t j)
+{
+    double rate = x->s->dropout;
+    return rate <= 0.0 ? 1.0 : dt_dropout_keeps(x->mask, j, dt_dropout_limit(rate)) ? 1.0 / (1.0 - rate) : 0.0;
 }
 
 #define TYPE DT_F32
@@ -82,4 +120,15 @@ static inline void store(void *to, int64_t i, double x, enum dt_dtype type)
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type)
 {
     return type == DT_F32 ? &table_f32 : type == DT_F64 ? &table_f64 : type == DT_BF16 ? &table_bf16 : NULL;
+}
+
+int dt_twin_attention(struct dt_attention_args *a, struct dt_error *err)
+{
+    return a->shape.type == DT_BF16 ? run_attention_bf16(NULL, a, err) : run_attention_f32(NULL, a, err);
+}
+
+int dt_twin_attention_backward(struct dt_attention_backward_args *a, struct dt_error *err)
+{
+    return a->shape.type == DT_BF16 ? run_attention_backward_bf16(NULL, a, err)
+                                    : run_attention_backward_f32(NULL, a, err);
 }

@@ -7,6 +7,7 @@
  * DTRUN_ATTENTION overrides the choice, for measurements and tests: cudnn (also on a deterministic
  * device), fast (cuDNN, with a backward that adds up in no order), own (not cuDNN), plain (the
  * reference). */
+#include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
 
 #include <pthread.h>
@@ -75,19 +76,25 @@ int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward)
     return __atomic_load_n(&calls[backward][by], __ATOMIC_RELAXED);
 }
 
-static bool check(struct dt_stream *s, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size,
-                  enum dt_dtype type)
+/* False: the stream has failed, or there is nothing to do. */
+static bool check(struct dt_stream *stream, const struct dt_attention_shape *shape)
 {
-    if (type != DT_F32 && type != DT_BF16) {
-        dt_stream_fail(s, DT_INVALID, "attention: %s is not computed on the GPU", dt_dtype_name(type));
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    if (s.type != DT_F32 && s.type != DT_BF16) {
+        dt_stream_fail(stream, DT_INVALID, "attention: %s is not computed on the GPU", dt_dtype_name(s.type));
         return false;
     }
-    if (!dt_cuda_attention_plain_can(positions, heads, head_size) || (kv_heads != 0 && heads % kv_heads != 0)) {
-        dt_stream_fail(s, DT_INVALID,
+    if (!dt_attention_is_simple(&s)) {
+        dt_stream_fail(stream, DT_INVALID,
+                       "attention: windows, segments, soft caps, dropout and caches of keys are not computed on the "
+                       "GPU; use a CPU");
+        return false;
+    }
+    if (!dt_cuda_attention_plain_can(&s)) {
+        dt_stream_fail(stream, DT_INVALID,
                        "attention: %lld positions, %lld heads (%lld of keys) of size %lld: head sizes go to 256; lower "
                        "model.n_embd or raise model.n_head",
-                       (long long)positions, (long long)heads, (long long)(kv_heads != 0 ? kv_heads : heads),
-                       (long long)head_size);
+                       (long long)s.keys, (long long)s.heads, (long long)s.kv_heads, (long long)s.head_size);
         return false;
     }
     return true;
@@ -101,15 +108,14 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
 void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
     struct dt_cuda_launch l;
-    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) ||
-        !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
+    if (a->shape.batch <= 0 || a->shape.queries <= 0 || !dt_cuda_begin(s, &l) || !check(s, &a->shape)) {
         return;
     }
     enum way way = way_of(s->device);
-    bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
+    bool flash = way != PLAIN && dt_cuda_attention_flash_can(&a->shape);
     enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
     if (way > FAST || !dt_cuda_attention_dnn(s, &l, a)) {
-        by = flash && aligned(a->qkv, a->out, NULL, NULL) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
+        by = flash && aligned(a->q, a->k, a->v, a->out) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
         (by == DT_ATTENTION_BY_FLASH ? dt_cuda_attention_flash : dt_cuda_attention_plain)(&l, a);
     }
     count(by, false);
@@ -119,16 +125,16 @@ void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
 void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_backward_args *a)
 {
     struct dt_cuda_launch l;
-    if (a->batch <= 0 || a->positions <= 0 || !dt_cuda_begin(s, &l) ||
-        !check(s, a->positions, a->heads, a->kv_heads, a->head_size, a->type)) {
+    if (a->shape.batch <= 0 || a->shape.queries <= 0 || !dt_cuda_begin(s, &l) || !check(s, &a->shape)) {
         return;
     }
     enum way way = way_of(s->device);
-    bool flash = way != PLAIN && dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type);
+    bool flash = way != PLAIN && dt_cuda_attention_flash_can(&a->shape) && aligned(a->q, a->k, a->v, a->out) &&
+                 aligned(a->dq, a->dk, a->dv, a->dout);
     enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
     if (way > FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
-        by = flash && aligned(a->qkv, a->out, a->dout, a->dqkv) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
-        (by == DT_ATTENTION_BY_FLASH ? dt_cuda_attention_backward_flash : dt_cuda_attention_backward_plain)(&l, a);
+        by = flash ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
+        (flash ? dt_cuda_attention_backward_flash : dt_cuda_attention_backward_plain)(&l, a);
     }
     count(by, true);
     dt_cuda_end(s, "attention_backward");
@@ -150,7 +156,7 @@ int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args 
     if (way <= FAST && dt_cuda_attention_dnn_ready(d, a, &taken, err) != 0) {
         return -1;
     }
-    *by = name_of(way, taken, dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type));
+    *by = name_of(way, taken, dt_cuda_attention_flash_can(&a->shape));
     return 0;
 }
 
@@ -163,7 +169,7 @@ int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attent
     if (way <= FAST && dt_cuda_attention_backward_dnn_ready(d, a, way == FAST, &taken, err) != 0) {
         return -1;
     }
-    *by = name_of(way, taken, dt_cuda_attention_flash_can(a->positions, a->heads, a->head_size, a->scale, a->type));
+    *by = name_of(way, taken, dt_cuda_attention_flash_can(&a->shape));
     return 0;
 }
 

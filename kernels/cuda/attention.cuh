@@ -1,9 +1,9 @@
 /* Shared by the attention kernels: the shape of a call, and how a call is cut into launches.
- * Letters: B batch, T positions, H heads, KV key heads, D head size; rows of qkv are (H + 2 KV) D
- * long. */
+ * Letters: B batch, T positions, H heads, KV key heads, D head size. */
 #ifndef DT_KERNELS_CUDA_ATTENTION_CUH
 #define DT_KERNELS_CUDA_ATTENTION_CUH
 
+#include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/vector.cuh"
 
@@ -14,23 +14,26 @@ namespace
 {
 
 struct shape {
-    int64_t positions, row; /* row: number of elements of a row of qkv */
+    int64_t positions, capacity, q_row, kv_row, out_row; /* rows: elements between positions */
     int heads, kv_heads, head_size;
     float scale;
     bool causal;
 };
 
-/* args: dt_attention_args or those of its backward */
-template <typename A> struct shape shape_of(const A *a)
+struct shape shape_of(const struct dt_attention_shape *args)
 {
+    const struct dt_attention_shape x = dt_attention_filled(args);
     struct shape s;
-    s.positions = a->positions;
-    s.heads = (int)a->heads;
-    s.kv_heads = (int)(a->kv_heads != 0 ? a->kv_heads : a->heads);
-    s.head_size = (int)a->head_size;
-    s.row = (s.heads + 2 * s.kv_heads) * a->head_size;
-    s.scale = (float)(a->scale != 0.0 ? a->scale : 1.0 / sqrt((double)a->head_size));
-    s.causal = a->causal;
+    s.positions = x.keys;
+    s.capacity = x.key_capacity;
+    s.q_row = x.q_stride;
+    s.kv_row = x.kv_stride;
+    s.out_row = x.out_stride;
+    s.heads = (int)x.heads;
+    s.kv_heads = (int)x.kv_heads;
+    s.head_size = (int)x.head_size;
+    s.scale = (float)x.scale;
+    s.causal = x.causal;
     return s;
 }
 
@@ -64,35 +67,53 @@ int64_t batch_part(int64_t batch, size_t bytes_each)
     return batch < most ? batch : most;
 }
 
-/* Calls go(part) for parts of the batch, each of which fits one launch. */
-template <typename F> void forward_parts(const struct dt_attention_args *a, const struct shape &s, F go)
+template <typename T> T *moved(T *p, int64_t elements, size_t size)
 {
-    size_t size = dt_dtype_size(a->type);
-    for (int64_t b = 0, n; b < a->batch; b += n) {
-        struct dt_attention_args part = *a;
-        part.batch = n = batch_part(a->batch - b, 0);
-        part.qkv = (const char *)a->qkv + (size_t)(b * s.positions * s.row) * size;
-        part.out = (char *)a->out + (size_t)(b * s.positions * s.heads * s.head_size) * size;
-        part.lse = (float *)a->lse + b * s.heads * s.positions;
+    return p != nullptr ? (T *)((uintptr_t)p + (size_t)elements * size) : nullptr;
+}
+
+/* The arguments of both passes for `n` batch entries from entry `b` on. */
+template <typename A> A part_of(const A *a, int64_t b, int64_t n)
+{
+    const struct dt_attention_shape s = dt_attention_filled(&a->shape);
+    size_t size = dt_dtype_size(s.type);
+    int64_t q = b * s.queries * s.q_stride, kv = b * s.key_capacity * s.kv_stride;
+    A part = *a;
+    part.shape.batch = n;
+    part.shape.segments = moved(s.segments, b * s.keys, sizeof *s.segments);
+    part.shape.samples = moved(s.samples, b, sizeof *s.samples);
+    part.q = moved(a->q, q, size);
+    part.k = moved(a->k, kv, size);
+    part.v = moved(a->v, kv, size);
+    part.out = moved(a->out, b * s.queries * s.out_stride, size);
+    part.lse = moved(a->lse, b * s.heads * s.queries, sizeof(float));
+    return part;
+}
+
+/* Calls go(part) for parts of the batch, each of which fits one launch. */
+template <typename F> void forward_parts(const struct dt_attention_args *a, F go)
+{
+    for (int64_t b = 0, n; b < a->shape.batch; b += n) {
+        n = batch_part(a->shape.batch - b, 0);
+        struct dt_attention_args part = part_of(a, b, n);
         go(&part);
     }
 }
 
 /* The same for backward: one float per sequence, head and position must fit a stream's work
  * memory. */
-template <typename F> void backward_parts(const struct dt_attention_backward_args *a, const struct shape &s, F go)
+template <typename F> void backward_parts(const struct dt_attention_backward_args *a, F go)
 {
-    size_t size = dt_dtype_size(a->type);
-    for (int64_t b = 0, n; b < a->batch; b += n) {
-        struct dt_attention_backward_args part = *a;
-        size_t qkv = (size_t)(b * s.positions * s.row) * size,
-               out = (size_t)(b * s.positions * s.heads * s.head_size) * size;
-        part.batch = n = batch_part(a->batch - b, (size_t)(s.positions * s.heads) * sizeof(float));
-        part.qkv = (const char *)a->qkv + qkv;
-        part.dqkv = (char *)a->dqkv + qkv;
-        part.out = (const char *)a->out + out;
-        part.dout = (const char *)a->dout + out;
-        part.lse = (const float *)a->lse + b * s.heads * s.positions;
+    const struct dt_attention_shape s = dt_attention_filled(&a->shape);
+    size_t size = dt_dtype_size(s.type);
+    for (int64_t b = 0, n; b < s.batch; b += n) {
+        n = batch_part(s.batch - b, (size_t)(s.queries * s.heads) * sizeof(float));
+        struct dt_attention_backward_args part = part_of(a, b, n);
+        int64_t kv = b * s.key_capacity * s.kv_stride;
+        part.dq = moved(a->dq, b * s.queries * s.q_stride, size);
+        part.dk = moved(a->dk, kv, size);
+        part.dv = moved(a->dv, kv, size);
+        part.dout = moved(a->dout, b * s.queries * s.out_stride, size);
         go(&part);
     }
 }

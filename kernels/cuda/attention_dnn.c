@@ -8,12 +8,12 @@
  * the work memory, another implementation computes it. All implementations use the same
  * log-sum-exp, so forward and backward may differ in theirs. DTRUN_ATTENTION=fast selects the other
  * graph, which adds up dq in no order. */
+#include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/log.h"
 #include "base/text.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,9 +97,9 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
 
 /* ---- making a plan ---- */
 
-static struct dt_attention_shape shape_of(const struct attention_key *k, int64_t batch)
+static struct dt_attention_graph graph_of(const struct attention_key *k, int64_t batch)
 {
-    return (struct dt_attention_shape){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal};
+    return (struct dt_attention_graph){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal};
 }
 
 /* Sizes of backward's tensors whose memory we provide. They lie one after the other at the
@@ -123,7 +123,7 @@ size_t attention_own_bytes(const struct attention_key *k, int64_t batch)
 
 static size_t expected_bytes(const struct attention_key *k, int64_t batch)
 {
-    struct dt_attention_shape s = shape_of(k, batch);
+    struct dt_attention_graph s = graph_of(k, batch);
     return attention_own_bytes(k, batch) + (k->backward && !k->sums ? dt_attention_backward_bytes(&s) : 0);
 }
 
@@ -165,7 +165,7 @@ void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p)
 int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
                          int64_t part, struct dt_error *err)
 {
-    struct dt_attention_shape s = shape_of(k, part);
+    struct dt_attention_graph s = graph_of(k, part);
     p->key = *k;
     p->scale = (float)k->scale;
     p->hidden = -INFINITY;
@@ -394,27 +394,29 @@ void dt_cuda_attention_dnn_close(struct dt_device *d)
 
 /* ---- running a plan ---- */
 
-static struct attention_key key_of(int64_t batch, int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size,
-                                   double scale, bool causal)
+static struct attention_key key_of(const struct dt_attention_shape *shape)
 {
-    struct attention_key k = {
-        .batch = batch, .positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
-    k.kv_heads = kv_heads != 0 ? kv_heads : heads;
-    k.scale = scale != 0.0 ? scale : 1.0 / sqrt((double)head_size);
-    k.room = DT_CUDA_WORK_BYTES;
-    return k;
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    return (struct attention_key){.batch = s.batch,
+                                  .positions = s.keys,
+                                  .heads = s.heads,
+                                  .kv_heads = s.kv_heads,
+                                  .head_size = s.head_size,
+                                  .room = DT_CUDA_WORK_BYTES,
+                                  .causal = s.causal,
+                                  .scale = s.scale};
 }
 
 struct attention_key attention_forward_key(const struct dt_attention_args *a)
 {
-    return key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
+    return key_of(&a->shape);
 }
 
 /* The caller's work memory is used if it is larger than a stream's. Alignment may cost ALIGNMENT -
  * 1 bytes of it. */
 struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers)
 {
-    struct attention_key k = key_of(a->batch, a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal);
+    struct attention_key k = key_of(&a->shape);
     k.backward = true;
     k.sums = sums;
     *callers = a->work != NULL && a->work_bytes > DT_CUDA_WORK_BYTES + ALIGNMENT - 1;
@@ -424,16 +426,22 @@ struct attention_key attention_backward_key(const struct dt_attention_backward_a
     return k;
 }
 
-/* Shapes that the library never accepts are not tried. */
-bool attention_can(const struct attention_key *k, enum dt_dtype type)
+bool attention_can(const struct dt_attention_shape *shape)
 {
-    return type == DT_BF16 && k->positions > 1 && k->head_size % 8 == 0 && k->head_size <= 128 &&
-           k->heads % k->kv_heads == 0;
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    int64_t row = (s.heads + 2 * s.kv_heads) * s.head_size;
+    return s.type == DT_BF16 && s.keys > 1 && s.head_size % 8 == 0 && s.head_size <= 128 && s.heads % s.kv_heads == 0 &&
+           dt_attention_is_simple(&s) && s.key_capacity == s.keys && s.q_stride == row && s.kv_stride == row &&
+           s.out_stride == s.heads * s.head_size;
 }
 
-static bool aligned(const void *p)
+static bool aligned(void *const *addresses)
 {
-    return (uintptr_t)p % 16 == 0;
+    uintptr_t bits = 0;
+    for (int i = 0; i < DT_ATTENTION_UIDS; i++) {
+        bits |= (uintptr_t)addresses[i];
+    }
+    return bits % 16 == 0;
 }
 
 static void *at(const void *base, int64_t bytes)
@@ -444,14 +452,6 @@ static void *at(const void *base, int64_t bytes)
 static int64_t packed_row(const struct attention_key *k)
 {
     return (k->heads + 2 * k->kv_heads) * k->head_size;
-}
-
-/* Addresses of q, k and v, or of their gradients, within rows of bf16. */
-static void unpack(void **out, const struct attention_key *k, const void *rows, int q, int key, int value)
-{
-    out[q] = at(rows, 0);
-    out[key] = at(rows, k->heads * k->head_size * 2);
-    out[value] = at(rows, (k->heads + k->kv_heads) * k->head_size * 2);
 }
 
 static int execute(const struct attention_cache *c, struct attention_plan *p, void *const *addresses)
@@ -535,13 +535,15 @@ bool attention_forward_job(const struct attention_key *k, const struct dt_attent
 {
     int64_t t = k->positions, row = packed_row(k) * 2, out_row = k->heads * k->head_size * 2;
     *out = (struct attention_job){.work = NULL};
-    unpack(out->addresses, k, a->qkv, DT_ATTENTION_Q, DT_ATTENTION_K, DT_ATTENTION_V);
+    out->addresses[DT_ATTENTION_Q] = at(a->q, 0);
+    out->addresses[DT_ATTENTION_K] = at(a->k, 0);
+    out->addresses[DT_ATTENTION_V] = at(a->v, 0);
     out->addresses[DT_ATTENTION_OUT] = a->out;
     out->addresses[DT_ATTENTION_LSE] = a->lse;
     out->steps[DT_ATTENTION_Q] = out->steps[DT_ATTENTION_K] = out->steps[DT_ATTENTION_V] = t * row;
     out->steps[DT_ATTENTION_OUT] = t * out_row;
     out->steps[DT_ATTENTION_LSE] = k->heads * t * 4;
-    return aligned(a->qkv) && aligned(a->out) && aligned(a->lse);
+    return a->lse != NULL && aligned(out->addresses);
 }
 
 bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a,
@@ -549,8 +551,12 @@ bool attention_backward_job(const struct attention_key *k, const struct dt_atten
 {
     int64_t t = k->positions, row = packed_row(k) * 2, out_row = k->heads * k->head_size * 2;
     *out = (struct attention_job){.work = NULL};
-    unpack(out->addresses, k, a->qkv, DT_ATTENTION_Q, DT_ATTENTION_K, DT_ATTENTION_V);
-    unpack(out->addresses, k, a->dqkv, DT_ATTENTION_DQ, DT_ATTENTION_DK, DT_ATTENTION_DV);
+    out->addresses[DT_ATTENTION_Q] = at(a->q, 0);
+    out->addresses[DT_ATTENTION_K] = at(a->k, 0);
+    out->addresses[DT_ATTENTION_V] = at(a->v, 0);
+    out->addresses[DT_ATTENTION_DQ] = a->dq;
+    out->addresses[DT_ATTENTION_DK] = a->dk;
+    out->addresses[DT_ATTENTION_DV] = a->dv;
     out->addresses[DT_ATTENTION_OUT] = at(a->out, 0);
     out->addresses[DT_ATTENTION_DOUT] = at(a->dout, 0);
     out->addresses[DT_ATTENTION_LSE] = at(a->lse, 0);
@@ -560,14 +566,14 @@ bool attention_backward_job(const struct attention_key *k, const struct dt_atten
     out->steps[DT_ATTENTION_Q] = out->steps[DT_ATTENTION_K] = out->steps[DT_ATTENTION_V] = t * row;
     out->steps[DT_ATTENTION_OUT] = out->steps[DT_ATTENTION_DOUT] = t * out_row;
     out->steps[DT_ATTENTION_LSE] = k->heads * t * 4;
-    return aligned(a->qkv) && aligned(a->dqkv) && aligned(a->out) && aligned(a->dout) && aligned(a->lse);
+    return aligned(out->addresses);
 }
 
 bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
     struct attention_key k = attention_forward_key(a);
     struct attention_job j;
-    if (!attention_can(&k, a->type) || !attention_forward_job(&k, a, &j)) {
+    if (!attention_can(&a->shape) || !attention_forward_job(&k, a, &j)) {
         return false;
     }
     j.work = l->work;
@@ -580,7 +586,7 @@ bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_la
     bool callers;
     struct attention_key k = attention_backward_key(a, sums, &callers);
     struct attention_job j;
-    if (!attention_can(&k, a->type) || !attention_backward_job(&k, a, &j)) {
+    if (!attention_can(&a->shape) || !attention_backward_job(&k, a, &j)) {
         return false;
     }
     j.work = callers ? at(a->work, (int64_t)(-(uintptr_t)a->work % ALIGNMENT)) : l->work;
@@ -592,7 +598,7 @@ int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_a
 {
     struct attention_key k = attention_forward_key(a);
     *taken = false;
-    return attention_can(&k, a->type) ? make_ready(d, &k, taken, err) : 0;
+    return attention_can(&a->shape) ? make_ready(d, &k, taken, err) : 0;
 }
 
 int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums,
@@ -601,5 +607,5 @@ int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_at
     bool callers;
     struct attention_key k = attention_backward_key(a, sums, &callers);
     *taken = false;
-    return attention_can(&k, a->type) ? make_ready(d, &k, taken, err) : 0;
+    return attention_can(&a->shape) ? make_ready(d, &k, taken, err) : 0;
 }

@@ -65,11 +65,12 @@ DT_FN void softmax(float (&c)[MT][NT][4], struct running &r, float (&sum)[MT][OT
 }
 
 template <int D>
-__global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *lse, const bf16 *qkv, struct shape s)
+__global__ void __launch_bounds__(WARPS * 32)
+    flash_forward(bf16 *out, float *lse, const bf16 *q, const bf16 *k, const bf16 *v, struct shape s)
 {
     enum { KEYS = tile_of<D>::KEYS };
     DT_SHARED_DYNAMIC(bf16, shared);
-    int step = (int)s.row;
+    int q_step = (int)s.q_row, step = (int)s.kv_row;
     bf16 *query_tile = shared, *key_tile = query_tile + ROWS * D, *value_tile = key_tile + KEYS * D;
     /* row: the warp's first row in the tile */
     int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
@@ -77,9 +78,10 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
     /* start blocks with the most keys first */
     int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS;
     int64_t batch = blockIdx.z;
-    const bf16 *rows = qkv + batch * s.positions * s.row;
-    const bf16 *keys = rows + (s.heads + kv) * s.head_size, *values = keys + s.kv_heads * s.head_size;
-    mma_copy<ROWS, D, WARPS * 32>(query_tile, rows + head * s.head_size, step, first, T, s.head_size);
+    int64_t at_key = batch * s.capacity * s.kv_row + kv * s.head_size;
+    const bf16 *keys = k + at_key, *values = v + at_key;
+    mma_copy<ROWS, D, WARPS * 32>(query_tile, q + batch * s.positions * s.q_row + head * s.head_size, q_step, first, T,
+                                  s.head_size);
     dt_cp_commit();
     mma_copy<KEYS, D, WARPS * 32>(key_tile, keys, step, 0, T, s.head_size);
     dt_cp_commit();
@@ -137,14 +139,14 @@ __global__ void __launch_bounds__(WARPS * 32) flash_forward(bf16 *out, float *ls
             int t = first + row + 16 * m + 8 * half + lane / 4;
             /* the logarithm of the number by which the weights were divided, with the same
              * rounding */
-            if (lane % 4 == 0 && t < T) {
+            if (lane % 4 == 0 && t < T && lse != nullptr) {
                 lse[(batch * s.heads + head) * s.positions + t] =
                     fmaf(r.most[m][half] * factor, 0.693147181f, logf(total));
             }
         }
     }
-    mma_store<MT, D>(out + (batch * s.positions * s.heads + head) * s.head_size, (int64_t)s.heads * s.head_size,
-                     first + row, T, s.head_size, query_tile, row, sum, inverse);
+    mma_store<MT, D>(out + batch * s.positions * s.out_row + head * s.head_size, s.out_row, first + row, T, s.head_size,
+                     query_tile, row, sum, inverse);
 }
 
 template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
@@ -152,23 +154,28 @@ template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_at
     size_t bytes = (size_t)(ROWS + 2 * tile_of<D>::KEYS) * D * sizeof(bf16);
     if (allow<flash_forward<D>>(bytes)) {
         DT_LAUNCH((flash_forward<D>),
-                  dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (bf16 *)a->out, (float *)a->lse, (const bf16 *)a->qkv, s);
+                  dim3((unsigned)parts_of(s.positions, ROWS), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32,
+                  bytes, (cudaStream_t)l->native, (bf16 *)a->out, (float *)a->lse, (const bf16 *)a->q,
+                  (const bf16 *)a->k, (const bf16 *)a->v, s);
     }
 }
 
 } // namespace
 
-bool dt_cuda_attention_flash_can(int64_t positions, int64_t heads, int64_t head_size, double scale, enum dt_dtype type)
+bool dt_cuda_attention_flash_can(const struct dt_attention_shape *shape)
 {
-    return type == DT_BF16 && head_size % 8 == 0 && head_size <= 128 && scale >= 0.0 &&
-           3 * positions * heads * head_size <= INT32_MAX && dt_cuda_attention_plain_can(positions, heads, head_size);
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    int64_t longest = s.q_stride > s.kv_stride ? s.q_stride : s.kv_stride;
+    longest = longest > s.out_stride ? longest : s.out_stride;
+    return s.type == DT_BF16 && s.head_size % 8 == 0 && s.head_size <= 128 && s.scale >= 0.0 &&
+           dt_attention_is_simple(&s) && (s.q_stride | s.kv_stride | s.out_stride) % 8 == 0 &&
+           s.keys * longest <= INT32_MAX && dt_cuda_attention_plain_can(&s);
 }
 
 void dt_cuda_attention_flash(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
-    struct shape s = shape_of(a);
-    forward_parts(a, s, [&](const struct dt_attention_args *part) {
+    struct shape s = shape_of(&a->shape);
+    forward_parts(a, [&](const struct dt_attention_args *part) {
         with_head_size(s, [&](auto size) { forward<decltype(size)::value>(l, part, s); });
     });
 }

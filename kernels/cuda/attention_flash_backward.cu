@@ -86,23 +86,23 @@ DT_FN void change_queries(float (&above)[MT][NT][4], const float (&c)[MT][NT][4]
 
 template <int D>
 __global__ void __launch_bounds__(THREADS)
-    flash_backward_queries(bf16 *dqkv, float *delta_out, const bf16 *dout, const bf16 *out, const bf16 *qkv,
-                           const float *lse, struct shape s)
+    flash_backward_queries(bf16 *dq, float *delta_out, const bf16 *dout, const bf16 *out, const bf16 *q_rows,
+                           const bf16 *k_rows, const bf16 *v_rows, const float *lse, struct shape s)
 {
     typedef query_tiles<D> q;
     enum { MT = q::MT };
     DT_SHARED_DYNAMIC(bf16, shared);
     bf16 *query_tile = shared, *above_tile = query_tile + q::ROWS * D, *key_tiles = above_tile + q::ROWS * D,
          *value_tiles = key_tiles + 2 * q::KEYS * D;
-    int step = (int)s.row, out_step = s.heads * s.head_size, T = (int)s.positions;
+    int q_step = (int)s.q_row, step = (int)s.kv_row, out_step = (int)s.out_row, T = (int)s.positions;
     int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads),
         first = ((int)gridDim.x - 1 - (int)blockIdx.x) * q::ROWS;
-    int64_t batch = blockIdx.z, at_out = (batch * s.positions * s.heads + head) * s.head_size,
-            at_row = (batch * s.heads + head) * s.positions;
-    const bf16 *rows = qkv + batch * s.positions * s.row;
-    const bf16 *keys = rows + (s.heads + kv) * s.head_size, *values = keys + s.kv_heads * s.head_size;
-    mma_copy<q::ROWS, D, THREADS>(query_tile, rows + head * s.head_size, step, first, T, s.head_size);
+    int64_t batch = blockIdx.z, at_out = batch * s.positions * s.out_row + head * s.head_size,
+            at_q = batch * s.positions * s.q_row + head * s.head_size,
+            at_key = batch * s.capacity * s.kv_row + kv * s.head_size, at_row = (batch * s.heads + head) * s.positions;
+    const bf16 *keys = k_rows + at_key, *values = v_rows + at_key;
+    mma_copy<q::ROWS, D, THREADS>(query_tile, q_rows + at_q, q_step, first, T, s.head_size);
     mma_copy<q::ROWS, D, THREADS>(above_tile, dout + at_out, out_step, first, T, s.head_size);
     dt_cp_commit();
     mma_copy<q::KEYS, D, THREADS>(key_tiles, keys, step, 0, T, s.head_size);
@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int m = 0; m < MT; m++) {
         delta[m][0] = delta[m][1] = s.scale;
     }
-    mma_store<MT, D>(dqkv + batch * s.positions * s.row + head * s.head_size, step, first + row, T, s.head_size,
-                     query_tile, row, sum, delta);
+    mma_store<MT, D>(dq + at_q, q_step, first + row, T, s.head_size, query_tile, row, sum, delta);
 }
 
 /* ---- dk, dv ---- */
@@ -209,7 +208,7 @@ template <int MT> DT_FN void hide_queries(float (&c)[MT][NT][4], int ahead)
 
 /* The tensors of one sequence from which a block of keys reads the queries. */
 struct query_source {
-    const bf16 *qkv, *dout;
+    const bf16 *q, *dout;
     const float *lse, *delta;
 };
 
@@ -222,9 +221,8 @@ DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const struct query_source 
 {
     enum { QUERIES = key_tiles<D>::QUERIES };
     int T = (int)s.positions, own = begin + (int)threadIdx.x % QUERIES;
-    mma_copy<QUERIES, D, THREADS>(query_tile, from.qkv + head * s.head_size, (int)s.row, begin, T, s.head_size);
-    mma_copy<QUERIES, D, THREADS>(above_tile, from.dout + head * s.head_size, s.heads * s.head_size, begin, T,
-                                  s.head_size);
+    mma_copy<QUERIES, D, THREADS>(query_tile, from.q + head * s.head_size, (int)s.q_row, begin, T, s.head_size);
+    mma_copy<QUERIES, D, THREADS>(above_tile, from.dout + head * s.head_size, (int)s.out_row, begin, T, s.head_size);
     dt_cp_commit();
     if ((int)threadIdx.x < QUERIES) {
         return own < T ? from.lse[head * T + own] * LOG2E : INFINITY;
@@ -233,8 +231,9 @@ DT_FN float fetch(bf16 *query_tile, bf16 *above_tile, const struct query_source 
 }
 
 template <int D>
-__global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const float *delta, const bf16 *dout,
-                                                               const bf16 *qkv, const float *lse, struct shape s)
+__global__ void __launch_bounds__(THREADS)
+    flash_backward_keys(bf16 *dk, bf16 *dv, const float *delta, const bf16 *dout, const bf16 *q_rows,
+                        const bf16 *k_rows, const bf16 *v_rows, const float *lse, struct shape s)
 {
     typedef key_tiles<D> k;
     enum { MT = k::MT, QUERIES = k::QUERIES, TILE = QUERIES * D };
@@ -243,16 +242,15 @@ __global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const
          *above_tiles = query_tiles + 2 * TILE;
     /* for the queries of each buffer: log-sum-exps, then deltas */
     float *statistics = (float *)(above_tiles + 2 * TILE);
-    int step = (int)s.row, T = (int)s.positions, lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
+    int step = (int)s.kv_row, T = (int)s.positions, lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * MT * 16;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads, first = (int)blockIdx.x * k::ROWS;
-    int64_t batch = blockIdx.z, at_key = batch * s.positions * s.row + (s.heads + kv) * s.head_size,
-            at_value = at_key + s.kv_heads * s.head_size;
-    struct query_source from = {qkv + batch * s.positions * s.row, dout + batch * s.positions * s.heads * s.head_size,
+    int64_t batch = blockIdx.z, at_key = batch * s.capacity * s.kv_row + kv * s.head_size;
+    struct query_source from = {q_rows + batch * s.positions * s.q_row, dout + batch * s.positions * s.out_row,
                                 lse + batch * s.heads * s.positions, delta + batch * s.heads * s.positions};
     /* earlier queries see none of these keys */
     int start = s.causal ? first / QUERIES * QUERIES : 0;
-    mma_copy<k::ROWS, D, THREADS>(key_tile, qkv + at_key, step, first, T, s.head_size);
-    mma_copy<k::ROWS, D, THREADS>(value_tile, qkv + at_value, step, first, T, s.head_size);
+    mma_copy<k::ROWS, D, THREADS>(key_tile, k_rows + at_key, step, first, T, s.head_size);
+    mma_copy<k::ROWS, D, THREADS>(value_tile, v_rows + at_key, step, first, T, s.head_size);
     float held = fetch<D>(query_tiles, above_tiles, from, s, kv * group, start);
 
     mma_rows<MT, D, false> keys, values;
@@ -303,8 +301,8 @@ __global__ void __launch_bounds__(THREADS) flash_backward_keys(bf16 *dqkv, const
         scales[m][0] = scales[m][1] = s.scale;
         ones[m][0] = ones[m][1] = 1.0f;
     }
-    mma_store<MT, D>(dqkv + at_key, step, first + row, T, s.head_size, key_tile, row, key_sum, scales);
-    mma_store<MT, D>(dqkv + at_value, step, first + row, T, s.head_size, value_tile, row, value_sum, ones);
+    mma_store<MT, D>(dk + at_key, step, first + row, T, s.head_size, key_tile, row, key_sum, scales);
+    mma_store<MT, D>(dv + at_key, step, first + row, T, s.head_size, value_tile, row, value_sum, ones);
 }
 
 template <int D>
@@ -315,13 +313,14 @@ void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward
     float *delta = (float *)l->work;
     if (allow<flash_backward_queries<D>>(q::SHARED) && allow<flash_backward_keys<D>>(k::SHARED)) {
         DT_LAUNCH((flash_backward_queries<D>),
-                  dim3((unsigned)parts_of(s.positions, q::ROWS), (unsigned)s.heads, (unsigned)a->batch), THREADS,
-                  q::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, delta, (const bf16 *)a->dout,
-                  (const bf16 *)a->out, (const bf16 *)a->qkv, (const float *)a->lse, s);
+                  dim3((unsigned)parts_of(s.positions, q::ROWS), (unsigned)s.heads, (unsigned)a->shape.batch), THREADS,
+                  q::SHARED, (cudaStream_t)l->native, (bf16 *)a->dq, delta, (const bf16 *)a->dout, (const bf16 *)a->out,
+                  (const bf16 *)a->q, (const bf16 *)a->k, (const bf16 *)a->v, (const float *)a->lse, s);
         DT_LAUNCH((flash_backward_keys<D>),
-                  dim3((unsigned)parts_of(s.positions, k::ROWS), (unsigned)s.kv_heads, (unsigned)a->batch), THREADS,
-                  k::SHARED, (cudaStream_t)l->native, (bf16 *)a->dqkv, (const float *)delta, (const bf16 *)a->dout,
-                  (const bf16 *)a->qkv, (const float *)a->lse, s);
+                  dim3((unsigned)parts_of(s.positions, k::ROWS), (unsigned)s.kv_heads, (unsigned)a->shape.batch),
+                  THREADS, k::SHARED, (cudaStream_t)l->native, (bf16 *)a->dk, (bf16 *)a->dv, (const float *)delta,
+                  (const bf16 *)a->dout, (const bf16 *)a->q, (const bf16 *)a->k, (const bf16 *)a->v,
+                  (const float *)a->lse, s);
     }
 }
 
@@ -329,8 +328,8 @@ void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward
 
 void dt_cuda_attention_backward_flash(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a)
 {
-    struct shape s = shape_of(a);
-    backward_parts(a, s, [&](const struct dt_attention_backward_args *part) {
+    struct shape s = shape_of(&a->shape);
+    backward_parts(a, [&](const struct dt_attention_backward_args *part) {
         with_head_size(s, [&](auto size) { backward<decltype(size)::value>(l, part, s); });
     });
 }

@@ -7,7 +7,7 @@
 
 struct builder {
     struct dt_dnn_graph *g;
-    const struct dt_attention_shape *s;
+    const struct dt_attention_graph *s;
 };
 
 /* a tensor (B, heads, rows, cols), tight, that is not stored in memory */
@@ -58,7 +58,7 @@ static void *heads_of(const struct builder *b, int64_t uid, int64_t heads, int64
     return dt_dnn_tensor(b->g, &shape);
 }
 
-static int64_t packed_row(const struct dt_attention_shape *s)
+static int64_t packed_row(const struct dt_attention_graph *s)
 {
     return (s->heads + 2 * s->kv_heads) * s->head_size;
 }
@@ -85,7 +85,7 @@ static void *masked(const struct builder *b, void *x)
     return y;
 }
 
-void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s)
+void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attention_graph *s)
 {
     const struct builder b = {g, s};
     int64_t row = packed_row(s);
@@ -131,7 +131,7 @@ static void product_of_group(const struct builder *b, void *x, void *y, int64_t 
     dt_dnn_reduce(b->g, DT_DNN_SUM, each, out);
 }
 
-void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s, bool adds_up)
+void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attention_graph *s, bool adds_up)
 {
     const struct builder b = {g, s};
     int64_t row = packed_row(s), out_row = s->heads * s->head_size, h = s->heads, t = s->positions, d = s->head_size;
@@ -173,7 +173,7 @@ void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attenti
     }
 }
 
-size_t dt_attention_backward_bytes(const struct dt_attention_shape *s)
+size_t dt_attention_backward_bytes(const struct dt_attention_graph *s)
 {
     /* rounded up to whole tiles */
     int64_t queries = (s->positions + 63) / 64 * 64, keys = (s->positions + 127) / 128 * 128;

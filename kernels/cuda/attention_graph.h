@@ -13,7 +13,7 @@ extern "C" {
 
 /* Rows of qkv are (heads + 2 kv_heads) * head_size long, bf16. Backward writes its gradients in the
  * same layout. */
-struct dt_attention_shape {
+struct dt_attention_graph {
     int64_t batch, positions, heads, kv_heads, head_size;
     bool causal;
 };
@@ -40,13 +40,13 @@ enum dt_attention_uid {
     DT_ATTENTION_UIDS /* the number of uids, plus 1 */
 };
 
-void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s);
+void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attention_graph *s);
 /* adds_up: all blocks at once add to dq in fp32, in no order. Otherwise dq is written once, from
  * gradients of the scores that are kept meanwhile: about 2 B H T T bytes of work memory, and the
  * same bits each time. */
-void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attention_shape *s, bool adds_up);
+void dt_attention_backward_graph(struct dt_dnn_graph *g, const struct dt_attention_graph *s, bool adds_up);
 /* Most work memory that the library's engines need for the backward graph that does not add up. */
-size_t dt_attention_backward_bytes(const struct dt_attention_shape *s);
+size_t dt_attention_backward_bytes(const struct dt_attention_graph *s);
 
 #ifdef __cplusplus
 }

@@ -66,16 +66,18 @@ __device__ __forceinline__ int pitch_of(int head_size)
 }
 
 template <typename T, int CHANNELS>
-__global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *lse, const T *qkv, struct shape s)
+__global__ void __launch_bounds__(WARPS * 32)
+    attention_forward(T *out, float *lse, const T *q, const T *k, const T *v, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float *tile = shared, *block = shared + TILE * pitch, *query = block + warp * EACH * s.head_size;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
-    const T *rows = qkv + batch * s.positions * s.row;
-    const T *keys = rows + (s.heads + kv) * s.head_size, *values = rows + (s.heads + s.kv_heads + kv) * s.head_size;
-    load_rows(block, s.head_size, rows + head * s.head_size, s.row, first, s.positions, ROWS, s.head_size);
+    int64_t at_key = batch * s.capacity * s.kv_row + kv * s.head_size,
+            at_q = batch * s.positions * s.q_row + head * s.head_size;
+    const T *keys = k + at_key, *values = v + at_key;
+    load_rows(block, s.head_size, q + at_q, s.q_row, first, s.positions, ROWS, s.head_size);
     float most[EACH], total[EACH] = {}, sum[EACH][CHANNELS] = {};
     for (int r = 0; r < EACH; r++) {
         most[r] = -INFINITY;
@@ -84,7 +86,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *l
     for (int64_t begin = 0; begin < end; begin += TILE) {
         float weight[EACH];
         __syncthreads();
-        load_rows(tile, pitch, keys, s.row, begin, s.positions, TILE, s.head_size);
+        load_rows(tile, pitch, keys, s.kv_row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
         dots(weight, query, tile + lane * pitch, s.head_size);
         for (int r = 0; r < EACH; r++) {
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *l
             }
         }
         __syncthreads();
-        load_rows(tile, pitch, values, s.row, begin, s.positions, TILE, s.head_size);
+        load_rows(tile, pitch, values, s.kv_row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
         add_rows<CHANNELS>(sum, weight, tile, pitch, lane, s.head_size);
     }
@@ -110,10 +112,10 @@ __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *l
         for (int c = 0; c < CHANNELS; c++) {
             int d = lane + 32 * c;
             if (d < s.head_size) {
-                out[((batch * s.positions + t) * s.heads + head) * s.head_size + d] = narrow<T>(sum[r][c] / total[r]);
+                out[(batch * s.positions + t) * s.out_row + head * s.head_size + d] = narrow<T>(sum[r][c] / total[r]);
             }
         }
-        if (lane == 0) {
+        if (lane == 0 && lse != nullptr) {
             lse[(batch * s.heads + head) * s.positions + t] = most[r] + logf(total[r]);
         }
     }
@@ -122,8 +124,8 @@ __global__ void __launch_bounds__(WARPS * 32) attention_forward(T *out, float *l
 /* dq of rows of queries, and delta = sum of dout * out, which dk and dv also need. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_backward_queries(T *dqkv, float *delta, const T *dout, const T *out, const T *qkv, const float *lse,
-                               struct shape s)
+    attention_backward_queries(T *dq, float *delta, const T *dout, const T *out, const T *q, const T *k, const T *v,
+                               const float *lse, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -132,11 +134,12 @@ __global__ void __launch_bounds__(WARPS * 32)
     float *query = block + warp * EACH * s.head_size, *above = block_above + warp * EACH * s.head_size;
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
-    const T *rows = qkv + batch * s.positions * s.row;
-    const T *keys = rows + (s.heads + kv) * s.head_size, *values = rows + (s.heads + s.kv_heads + kv) * s.head_size;
-    int64_t out_step = (int64_t)s.heads * s.head_size, at = batch * s.positions * out_step + head * s.head_size;
+    int64_t at_key = batch * s.capacity * s.kv_row + kv * s.head_size,
+            at_q = batch * s.positions * s.q_row + head * s.head_size;
+    const T *keys = k + at_key, *values = v + at_key;
+    int64_t out_step = s.out_row, at = batch * s.positions * out_step + head * s.head_size;
     int64_t at_row = (batch * s.heads + head) * s.positions;
-    load_rows(block, s.head_size, rows + head * s.head_size, s.row, first, s.positions, ROWS, s.head_size);
+    load_rows(block, s.head_size, q + at_q, s.q_row, first, s.positions, ROWS, s.head_size);
     load_rows(block_above, s.head_size, dout + at, out_step, first, s.positions, ROWS, s.head_size);
     __syncthreads();
     float less[EACH], log_sum[EACH], sum[EACH][CHANNELS] = {};
@@ -154,8 +157,8 @@ __global__ void __launch_bounds__(WARPS * 32)
     for (int64_t begin = 0; begin < end; begin += TILE) {
         float weight[EACH], change[EACH];
         __syncthreads();
-        load_rows(key_tile, pitch, keys, s.row, begin, s.positions, TILE, s.head_size);
-        load_rows(value_tile, pitch, values, s.row, begin, s.positions, TILE, s.head_size);
+        load_rows(key_tile, pitch, keys, s.kv_row, begin, s.positions, TILE, s.head_size);
+        load_rows(value_tile, pitch, values, s.kv_row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
         dots(weight, query, key_tile + lane * pitch, s.head_size);
         dots(change, above, value_tile + lane * pitch, s.head_size);
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(WARPS * 32)
         for (int c = 0; c < CHANNELS; c++) {
             int d = lane + 32 * c;
             if (d < s.head_size) {
-                dqkv[(batch * s.positions + t) * s.row + head * s.head_size + d] = narrow<T>(sum[r][c]);
+                dq[at_q + t * s.q_row + d] = narrow<T>(sum[r][c]);
             }
         }
         if (lane == 0) {
@@ -185,7 +188,8 @@ __global__ void __launch_bounds__(WARPS * 32)
  * see the key. */
 template <typename T, int CHANNELS>
 __global__ void __launch_bounds__(WARPS * 32)
-    attention_backward_keys(T *dqkv, const float *delta, const T *dout, const T *qkv, const float *lse, struct shape s)
+    attention_backward_keys(T *dk, T *dv, const float *delta, const T *dout, const T *q, const T *k, const T *v,
+                            const float *lse, struct shape s)
 {
     DT_SHARED_DYNAMIC(float, shared);
     int pitch = pitch_of(s.head_size), warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -194,19 +198,19 @@ __global__ void __launch_bounds__(WARPS * 32)
     float *key = block + warp * EACH * s.head_size, *value = block_values + warp * EACH * s.head_size;
     int kv = (int)blockIdx.y, group = s.heads / s.kv_heads;
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
-    const T *rows = qkv + batch * s.positions * s.row;
-    int64_t at_key = (s.heads + kv) * s.head_size, at_value = at_key + s.kv_heads * s.head_size;
-    load_rows(block, s.head_size, rows + at_key, s.row, first, s.positions, ROWS, s.head_size);
-    load_rows(block_values, s.head_size, rows + at_value, s.row, first, s.positions, ROWS, s.head_size);
+    const T *queries = q + batch * s.positions * s.q_row;
+    int64_t at_key = batch * s.capacity * s.kv_row + kv * s.head_size;
+    load_rows(block, s.head_size, k + at_key, s.kv_row, first, s.positions, ROWS, s.head_size);
+    load_rows(block_values, s.head_size, v + at_key, s.kv_row, first, s.positions, ROWS, s.head_size);
     float key_sum[EACH][CHANNELS] = {}, value_sum[EACH][CHANNELS] = {};
     for (int head = kv * group; head < (kv + 1) * group; head++) {
-        const T *aboves = dout + (batch * s.positions * s.heads + head) * s.head_size;
+        const T *aboves = dout + batch * s.positions * s.out_row + head * s.head_size;
         int64_t at_row = (batch * s.heads + head) * s.positions;
         for (int64_t begin = s.causal ? first / TILE * TILE : 0; begin < s.positions; begin += TILE) {
             float weight[EACH], change[EACH];
             __syncthreads();
-            load_rows(query_tile, pitch, rows + head * s.head_size, s.row, begin, s.positions, TILE, s.head_size);
-            load_rows(above_tile, pitch, aboves, (int64_t)s.heads * s.head_size, begin, s.positions, TILE, s.head_size);
+            load_rows(query_tile, pitch, queries + head * s.head_size, s.q_row, begin, s.positions, TILE, s.head_size);
+            load_rows(above_tile, pitch, aboves, s.out_row, begin, s.positions, TILE, s.head_size);
             __syncthreads();
             dots(weight, key, query_tile + lane * pitch, s.head_size);
             dots(change, value, above_tile + lane * pitch, s.head_size);
@@ -224,11 +228,11 @@ __global__ void __launch_bounds__(WARPS * 32)
         }
     }
     for (int r = 0; r < EACH && own + r < s.positions; r++) {
-        int64_t to = (batch * s.positions + own + r) * s.row + lane;
+        int64_t to = at_key + (own + r) * s.kv_row + lane;
         for (int c = 0; c < CHANNELS; c++) {
             if (lane + 32 * c < s.head_size) {
-                dqkv[to + at_key + 32 * c] = narrow<T>(key_sum[r][c]);
-                dqkv[to + at_value + 32 * c] = narrow<T>(value_sum[r][c]);
+                dk[to + 32 * c] = narrow<T>(key_sum[r][c]);
+                dv[to + 32 * c] = narrow<T>(value_sum[r][c]);
             }
         }
     }
@@ -249,8 +253,10 @@ void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, 
 {
     size_t bytes = shared_bytes(1, 1, s.head_size);
     if (allow<attention_forward<T, CHANNELS>>(bytes)) {
-        DT_LAUNCH((attention_forward<T, CHANNELS>), dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch),
-                  WARPS * 32, bytes, (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->qkv, s);
+        DT_LAUNCH((attention_forward<T, CHANNELS>),
+                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->q, (const T *)a->k,
+                  (const T *)a->v, s);
     }
 }
 
@@ -261,13 +267,13 @@ void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward
     float *delta = (float *)l->work;
     if (allow<attention_backward_queries<T, CHANNELS>>(bytes) && allow<attention_backward_keys<T, CHANNELS>>(bytes)) {
         DT_LAUNCH((attention_backward_queries<T, CHANNELS>),
-                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (T *)a->dqkv, delta, (const T *)a->dout, (const T *)a->out,
-                  (const T *)a->qkv, (const float *)a->lse, s);
+                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (T *)a->dq, delta, (const T *)a->dout, (const T *)a->out, (const T *)a->q,
+                  (const T *)a->k, (const T *)a->v, (const float *)a->lse, s);
         DT_LAUNCH((attention_backward_keys<T, CHANNELS>),
-                  dim3(blocks(s.positions), (unsigned)s.kv_heads, (unsigned)a->batch), WARPS * 32, bytes,
-                  (cudaStream_t)l->native, (T *)a->dqkv, (const float *)delta, (const T *)a->dout, (const T *)a->qkv,
-                  (const float *)a->lse, s);
+                  dim3(blocks(s.positions), (unsigned)s.kv_heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
+                  (cudaStream_t)l->native, (T *)a->dk, (T *)a->dv, (const float *)delta, (const T *)a->dout,
+                  (const T *)a->q, (const T *)a->k, (const T *)a->v, (const float *)a->lse, s);
     }
 }
 
@@ -297,17 +303,18 @@ void backward_of(const struct dt_cuda_launch *l, const struct dt_attention_backw
 
 } // namespace
 
-bool dt_cuda_attention_plain_can(int64_t positions, int64_t heads, int64_t head_size)
+bool dt_cuda_attention_plain_can(const struct dt_attention_shape *shape)
 {
-    return head_size >= 1 && head_size <= HEAD_MAX && heads <= 65535 &&
-           (size_t)(positions * heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
+    const struct dt_attention_shape s = dt_attention_filled(shape);
+    return s.head_size >= 1 && s.head_size <= HEAD_MAX && s.heads <= 65535 && s.heads % s.kv_heads == 0 &&
+           dt_attention_is_simple(&s) && (size_t)(s.queries * s.heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
 }
 
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
-    struct shape s = shape_of(a);
-    forward_parts(a, s, [&](const struct dt_attention_args *part) {
-        if (a->type == DT_F32) {
+    struct shape s = shape_of(&a->shape);
+    forward_parts(a, [&](const struct dt_attention_args *part) {
+        if (a->shape.type == DT_F32) {
             forward_of<float>(l, part, s);
         } else {
             forward_of<dt_bf16>(l, part, s);
@@ -317,9 +324,9 @@ void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_att
 
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a)
 {
-    struct shape s = shape_of(a);
-    backward_parts(a, s, [&](const struct dt_attention_backward_args *part) {
-        if (a->type == DT_F32) {
+    struct shape s = shape_of(&a->shape);
+    backward_parts(a, [&](const struct dt_attention_backward_args *part) {
+        if (a->shape.type == DT_F32) {
             backward_of<float>(l, part, s);
         } else {
             backward_of<dt_bf16>(l, part, s);

@@ -72,9 +72,10 @@ void attention_cache_forget(struct attention_cache *c);
 struct attention_key attention_forward_key(const struct dt_attention_args *a);
 /* *callers: the pass uses the caller's work memory, not the stream's. */
 struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers);
-/* False: the library never takes such a shape. */
-bool attention_can(const struct attention_key *k, enum dt_dtype type);
-/* The operands of a call, without work memory. False: its tensors are not aligned. */
+/* False: the library does not take such a shape, or its graph does not describe it. */
+bool attention_can(const struct dt_attention_shape *s);
+/* The operands of a call, without work memory. False: its tensors are not aligned, or
+ * there is no lse. */
 bool attention_forward_job(const struct attention_key *k, const struct dt_attention_args *a, struct attention_job *out);
 bool attention_backward_job(const struct attention_key *k, const struct dt_attention_backward_args *a,
                             struct attention_job *out);

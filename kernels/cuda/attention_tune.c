@@ -9,6 +9,7 @@
  * Compiling a plan takes half a second to a second, so few proposals are tried, and none is
  * begun after MOST_S. All of this uses a separate handle, which is destroyed with its memory
  * afterwards. */
+#include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/turns.h"
@@ -178,15 +179,21 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
     if (w->backward != NULL) {
         struct dt_attention_backward_args a = *w->backward;
         dt_cuda_random(&t->launch, t->block + lse, (int64_t)((random_f32 - lse) / 4), DT_F32);
-        a.qkv = t->block + qkv;
+        a.q = t->block + qkv;
+        a.k = dt_attention_part(&a.shape, a.q, 1);
+        a.v = dt_attention_part(&a.shape, a.q, 2);
         a.dout = t->block + dout;
         a.out = t->block + out;
         a.lse = (float *)(void *)(t->block + lse);
-        a.dqkv = t->block + dqkv;
+        a.dq = t->block + dqkv;
+        a.dk = dt_attention_part(&a.shape, a.dq, 1);
+        a.dv = dt_attention_part(&a.shape, a.dq, 2);
         (void)attention_backward_job(k, &a, &t->job);
     } else {
         struct dt_attention_args a = *w->forward;
-        a.qkv = t->block + qkv;
+        a.q = t->block + qkv;
+        a.k = dt_attention_part(&a.shape, a.q, 1);
+        a.v = dt_attention_part(&a.shape, a.q, 2);
         a.out = t->block + out;
         a.lse = (float *)(void *)(t->block + lse);
         (void)attention_forward_job(k, &a, &t->job);
@@ -343,7 +350,7 @@ static struct wanted *list(const struct dt_attention_list *all, bool sums, int *
             w.backward = &all->backward[i - all->forward_count];
             w.key = attention_backward_key(w.backward, sums, &w.callers);
         }
-        if (attention_can(&w.key, w.forward != NULL ? w.forward->type : w.backward->type)) {
+        if (attention_can(w.forward != NULL ? &w.forward->shape : &w.backward->shape)) {
             out[(*count)++] = w;
         }
     }

@@ -3,7 +3,7 @@
 #ifndef DT_TESTS_LIB_ATTENTION_SHAPE_H
 #define DT_TESTS_LIB_ATTENTION_SHAPE_H
 
-#include "kernels/kernels.h"
+#include "kernels/attention.h"
 
 struct attention_shape {
     int64_t batch, positions, heads, head_size, kv_heads; /* kv_heads 0: the same as heads */
@@ -36,38 +36,42 @@ static inline size_t attention_bytes(const struct attention_shape *x, enum atten
     return (size_t)attention_count(x, t) * (t == LSE ? sizeof(float) : sizeof(uint16_t));
 }
 
+static inline struct dt_attention_shape attention_common(const struct attention_shape *x)
+{
+    return (struct dt_attention_shape){.batch = x->batch,
+                                       .queries = x->positions,
+                                       .keys = x->positions,
+                                       .heads = x->heads,
+                                       .kv_heads = x->kv_heads,
+                                       .head_size = x->head_size,
+                                       .scale = x->scale,
+                                       .causal = x->causal,
+                                       .type = DT_BF16};
+}
+
 static inline struct dt_attention_args attention_args(const struct attention_shape *x, char *const *tensors)
 {
-    return (struct dt_attention_args){.out = tensors[OUT],
-                                      .lse = tensors[LSE],
-                                      .qkv = tensors[QKV],
-                                      .batch = x->batch,
-                                      .positions = x->positions,
-                                      .heads = x->heads,
-                                      .kv_heads = x->kv_heads,
-                                      .head_size = x->head_size,
-                                      .scale = x->scale,
-                                      .causal = x->causal,
-                                      .type = DT_BF16};
+    struct dt_attention_args a = {.shape = attention_common(x), .out = tensors[OUT], .lse = tensors[LSE]};
+    a.q = tensors[QKV];
+    a.k = dt_attention_part(&a.shape, tensors[QKV], 1);
+    a.v = dt_attention_part(&a.shape, tensors[QKV], 2);
+    return a;
 }
 
 /* Arguments without work memory. */
 static inline struct dt_attention_backward_args attention_backward_args(const struct attention_shape *x,
                                                                         char *const *tensors)
 {
-    return (struct dt_attention_backward_args){.dqkv = tensors[DQKV],
-                                               .dout = tensors[DOUT],
-                                               .out = tensors[OUT],
-                                               .qkv = tensors[QKV],
-                                               .lse = tensors[LSE],
-                                               .batch = x->batch,
-                                               .positions = x->positions,
-                                               .heads = x->heads,
-                                               .kv_heads = x->kv_heads,
-                                               .head_size = x->head_size,
-                                               .scale = x->scale,
-                                               .causal = x->causal,
-                                               .type = DT_BF16};
+    struct dt_attention_backward_args a = {.shape = attention_common(x), .lse = tensors[LSE]};
+    a.dq = tensors[DQKV];
+    a.dk = dt_attention_part(&a.shape, tensors[DQKV], 1);
+    a.dv = dt_attention_part(&a.shape, tensors[DQKV], 2);
+    a.dout = tensors[DOUT];
+    a.out = tensors[OUT];
+    a.q = tensors[QKV];
+    a.k = dt_attention_part(&a.shape, tensors[QKV], 1);
+    a.v = dt_attention_part(&a.shape, tensors[QKV], 2);
+    return a;
 }
 
 #endif

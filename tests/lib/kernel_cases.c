@@ -1,5 +1,7 @@
 #include "tests/lib/kernel_cases.h"
 
+#include "kernels/attention.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +11,11 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+/* Short names for the cases below. */
+#define make_of case_make_of
+#define at(r, b) case_at(r, b)
+#define side(r) case_side_of(r)
 
 static uint64_t state;
 
@@ -35,7 +42,7 @@ enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *
     return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
 }
 
-static void make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
+void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
 {
     struct case_buffer *b = &case_buf[at];
     b->count = count;
@@ -46,11 +53,6 @@ static void make_of(enum case_kind kind, int at, int64_t count, double scale, do
     for (int64_t i = 0; i < count; i++) {
         b->made[i] = (double)(float)(shift + scale * case_uniform());
     }
-}
-
-void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift)
-{
-    make_of(kind, at, count, scale, shift);
 }
 
 void case_make(int at, int64_t count, double scale, double shift)
@@ -108,24 +110,14 @@ void case_clear(void)
     }
 }
 
-static void *at(const struct case_run *r, int b)
+void *case_at(const struct case_run *r, int b)
 {
     return r->on != NULL ? r->on[b] : r->type == DT_F64 ? (void *)case_buf[b].d : case_buf[b].x;
 }
 
-static struct case_side *side(const struct case_run *r)
-{
-    return r->side != NULL ? r->side : &case_side;
-}
-
-void *case_at(const struct case_run *r, int b)
-{
-    return at(r, b);
-}
-
 struct case_side *case_side_of(const struct case_run *r)
 {
-    return side(r);
+    return r->side != NULL ? r->side : &case_side;
 }
 
 /* The type of optimizers' masters. */
@@ -228,6 +220,8 @@ void case_make_elements(const int64_t *n)
     case_make(1, n[0], 3, 0);
     case_make(2, n[0], 1, 0);
     make_of(STAT, 3, n[0], 1, 0);
+    case_make(4, n[0], 1, 0);
+    case_make(5, n[0], 1, 0);
 }
 
 void case_run_elements(const struct case_run *r)
@@ -240,6 +234,11 @@ void case_run_elements(const struct case_run *r)
     /* a sum in F32 of parts that flow */
     r->k->add(r->s, &(struct dt_add_args){at(r, 3), at(r, 3), at(r, 0), r->n[0], real_of(r), r->type});
     r->k->scale(r->s, &(struct dt_scale_args){.x = at(r, 3), .count = r->n[0], .factor = 0.1, .type = real_of(r)});
+    /* from another tensor; by 1, too */
+    r->k->scale(
+        r->s, &(struct dt_scale_args){.x = at(r, 4), .in = at(r, 0), .count = r->n[0], .factor = 0.7, .type = r->type});
+    r->k->scale(r->s,
+                &(struct dt_scale_args){.x = at(r, 5), .in = at(r, 1), .count = r->n[0], .factor = 1, .type = r->type});
 }
 
 void case_run_activation(const struct case_run *r)
@@ -318,7 +317,7 @@ void case_run_column_sum(const struct case_run *r)
         r->s, &(struct dt_column_sum_args){at(r, 0), at(r, 1), r->n[0], r->n[1], r->n[2] != 0, r->type, r->grad});
 }
 
-/* rows, cols, accumulate (and without a branch, gradient from above) */
+/* rows, cols, accumulate (and without a branch, gradient from above), without beta */
 void case_make_layernorm(const int64_t *n)
 {
     int64_t rows = n[0], cols = n[1];
@@ -344,7 +343,7 @@ void case_run_layernorm(const struct case_run *r)
                                                       .residual = at(r, 4),
                                                       .branch = full ? at(r, 5) : NULL,
                                                       .gamma = at(r, 6),
-                                                      .beta = at(r, 7),
+                                                      .beta = r->n[3] != 0 ? NULL : at(r, 7),
                                                       .row_count = r->n[0],
                                                       .col_count = r->n[1],
                                                       .eps = 1e-5,
@@ -357,7 +356,7 @@ void case_run_layernorm_backward(const struct case_run *r)
     bool full = r->n[2] == 0;
     r->k->layernorm_backward(r->s, &(struct dt_layernorm_backward_args){.dx = at(r, 0),
                                                                         .dgamma = at(r, 8),
-                                                                        .dbeta = at(r, 9),
+                                                                        .dbeta = r->n[3] != 0 ? NULL : at(r, 9),
                                                                         .dy = at(r, 5),
                                                                         .x = full ? at(r, 1) : at(r, 4),
                                                                         .gamma = at(r, 6),
@@ -382,31 +381,33 @@ void case_make_attention(const int64_t *n)
     case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
 
-void case_run_attention(const struct case_run *r)
+struct dt_attention_args case_attention(const struct case_run *r)
 {
     const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = at(r, 1),
-                                                      .lse = at(r, 2),
-                                                      .qkv = at(r, 0),
-                                                      .batch = n[0],
-                                                      .positions = n[1],
-                                                      .heads = n[2],
-                                                      .head_size = n[3],
-                                                      .kv_heads = n[4],
-                                                      .causal = n[5] != 0,
-                                                      .type = r->type});
-    r->k->attention_backward(r->s, &(struct dt_attention_backward_args){.dqkv = at(r, 4),
-                                                                        .dout = at(r, 3),
-                                                                        .out = at(r, 1),
-                                                                        .qkv = at(r, 0),
-                                                                        .lse = at(r, 2),
-                                                                        .batch = n[0],
-                                                                        .positions = n[1],
-                                                                        .heads = n[2],
-                                                                        .head_size = n[3],
-                                                                        .kv_heads = n[4],
-                                                                        .causal = n[5] != 0,
-                                                                        .type = r->type});
+    struct dt_attention_args a = {.out = at(r, 1), .lse = at(r, 2), .q = at(r, 0)};
+    a.shape = (struct dt_attention_shape){.batch = n[0],
+                                          .queries = n[1],
+                                          .keys = n[1],
+                                          .heads = n[2],
+                                          .head_size = n[3],
+                                          .kv_heads = n[4],
+                                          .causal = n[5] != 0,
+                                          .type = r->type};
+    a.k = dt_attention_part(&a.shape, a.q, 1);
+    a.v = dt_attention_part(&a.shape, a.q, 2);
+    return a;
+}
+
+void case_run_attention(const struct case_run *r)
+{
+    const struct dt_attention_args a = case_attention(r);
+    r->k->attention(r->s, &a);
+    struct dt_attention_backward_args b = {.shape = a.shape, .out = a.out, .lse = a.lse, .q = a.q, .k = a.k, .v = a.v};
+    b.dq = at(r, 4);
+    b.dk = dt_attention_part(&b.shape, b.dq, 1);
+    b.dv = dt_attention_part(&b.shape, b.dq, 2);
+    b.dout = at(r, 3);
+    r->k->attention_backward(r->s, &b);
 }
 
 /* rows, T, C, V, accumulate */
@@ -686,7 +687,7 @@ const struct kernel_case kernel_cases[] = {
      NULL,
      4e-6,
      ULP,
-     {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}}},
+     {{1, 0}, {33, 0}, {40007, 0}, {1003, 1}, {1003, 2}, {1003, 3}, {1003, 4}}},
     {"matmul",
      case_make_matmul,
      case_run_matmul,
@@ -715,21 +716,78 @@ const struct kernel_case kernel_cases[] = {
      NULL,
      1e-5,
      ULP,
-     {{1, 1, 0, 0}, {33, 65, 1, 0}, {100, 200, 0, 1}, {70, 264, 0, 0}, {9, 64, 1, 2}}},
+     {{1, 1, 0, 0}, {33, 65, 1, 0}, {100, 200, 0, 1}, {70, 264, 0, 0}, {9, 64, 1, 2}, {9, 70, 0, 3}, {9, 64, 1, 4}}},
     {"layernorm",
      case_make_layernorm,
      case_run_layernorm,
      NULL,
      2e-5,
      ULP,
-     {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}}},
+     {{1, 2, 0}, {5, 37, 0}, {70, 64, 1}, {33, 384, 0}, {6, 50, 0, 1}}},
     {"layernorm_backward",
      case_make_layernorm,
      case_run_layernorm_backward,
      NULL,
      2e-5,
      ULP,
-     {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}}},
+     {{1, 5, 0}, {5, 37, 0}, {70, 64, 1}, {33, 390, 0}, {65, 131, 1}, {65, 70, 0, 1}, {9, 64, 1, 1}}},
+    {"rmsnorm",
+     case_make_rmsnorm,
+     case_run_rmsnorm,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 2},
+      {5, 37, 0, 0, 0, 1},
+      {66, 40, 0, 0, 0, 2},
+      {33, 384},
+      {70, 64, 2, 8, 16, 1},
+      {36, 20, 3, 5, 7},
+      {600, 64, 4, 64, 0, 1},
+      {24, 130, 8, 0, 0, 2}}},
+    {"rmsnorm_backward",
+     case_make_rmsnorm,
+     case_run_rmsnorm_backward,
+     NULL,
+     2e-5,
+     ULP,
+     {{1, 5},
+      {5, 37, 0, 0, 0, 1},
+      {66, 40, 0, 0, 0, 2},
+      {130, 520, 0, 0, 0, 3},
+      {70, 64, 2, 8, 16, 1},
+      {36, 20, 3, 5, 7},
+      {600, 64, 4, 64, 0, 1},
+      {24, 130, 8, 0, 0, 2},
+      {35, 256, 5, 0, 8, 3}}},
+    {"gate",
+     case_make_gate,
+     case_run_gate,
+     NULL,
+     4e-6,
+     ULP,
+     {{1, 1, 0, 4},
+      {5, 37, 0, 4},
+      {3, 1100, 1, 4, 1},
+      {40, 900, 9, 3},
+      {7, 64, 1, 3, 1},
+      {9, 64, 65, 0, 2},
+      {6, 33, 4, 0, 1},
+      {6, 48, 1, 1, 1},
+      {6, 48, 0, 2}}},
+    {"rope",
+     case_make_rope,
+     case_run_rope,
+     NULL,
+     2e-6,
+     ULP,
+     {{1, 1, 2, 2},
+      {33, 2, 64, 64},
+      {20, 3, 37, 36, 5, 1},
+      {300, 4, 128, 128, 64, 2},
+      {17, 2, 80, 32, 16, 3},
+      {9, 3, 15, 6, 1, 2},
+      {11, 5, 24, 24, 8, 1}}},
     {"attention",
      case_make_attention,
      case_run_attention,

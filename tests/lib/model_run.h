@@ -115,9 +115,10 @@ static inline void run_open(struct model_run *r, const char *device, struct mode
                                   .kept = r->kept,
                                   .again = run_alloc(r, chain_most(c, PLACE_AGAIN)),
                                   .scratch = run_alloc(r, chain_most(c, PLACE_CALL)),
-                                  .buffers = run_alloc(r, (size_t)c->buffer_count * e),
+                                  .buffers = run_alloc(r, (size_t)chain_buffers(c) * e),
                                   .hooks = &hooks,
                                   .context = r};
+    init_unit(c, -1, 1, 0, chain_buffers(c), spec.type, r->walk.buffers);
     for (int i = 0; i < 2; i++) {
         r->walk.y[i] = run_alloc(r, c->slot_bytes[i]);
         r->walk.y_branch[i] = run_alloc(r, c->branch_bytes[i]);

@@ -96,27 +96,33 @@ static int run_attention(void)
     l.work = device(DT_CUDA_WORK_BYTES);
     struct dt_attention_args a = {};
     struct dt_attention_backward_args b = {};
-    b.qkv = a.qkv = device(qkv);
+    dt_bf16 *rows = (dt_bf16 *)device(qkv), *drows = (dt_bf16 *)device(qkv);
+    b.q = a.q = rows;
+    b.k = a.k = rows + HEAD;
+    b.v = a.v = rows + 2 * HEAD;
     b.out = a.out = device(out);
     b.lse = a.lse = device(lse);
     b.dout = device(out);
-    b.dqkv = device(qkv);
-    b.batch = a.batch = b.heads = a.heads = 1;
-    b.positions = a.positions = POSITIONS;
-    b.head_size = a.head_size = HEAD;
-    b.causal = a.causal = true;
-    b.type = a.type = DT_BF16;
+    b.dq = drows;
+    b.dk = drows + HEAD;
+    b.dv = drows + 2 * HEAD;
+    a.shape.batch = a.shape.heads = 1;
+    a.shape.queries = a.shape.keys = POSITIONS;
+    a.shape.head_size = HEAD;
+    a.shape.causal = true;
+    a.shape.type = DT_BF16;
+    b.shape = a.shape;
     uint32_t seed = 1;
     for (size_t i = 0; i < qkv / sizeof *host; i++) {
         seed = seed * 1664525 + 1013904223;
         /* 0.25 to 1, of either sign */
         host[i] = (uint16_t)(0x3e80 + (seed >> 24) + ((seed & 0x800000) != 0 ? 0x8000 : 0));
     }
-    cudaMemcpyAsync((void *)a.qkv, host, qkv, cudaMemcpyHostToDevice, stream);
+    cudaMemcpyAsync(rows, host, qkv, cudaMemcpyHostToDevice, stream);
     cudaMemcpyAsync((void *)b.dout, host + 77 * 8, out, cudaMemcpyHostToDevice, stream);
     forward_with_places::dt_cuda_attention_flash(&l, &a);
     backward_with_places::dt_cuda_attention_backward_flash(&l, &b);
-    const void *from[] = {a.out, a.lse, b.dqkv};
+    const void *from[] = {a.out, a.lse, b.dq};
     size_t size[] = {out, lse, qkv}, used = 0;
     int wrong = cudaGetLastError() != cudaSuccess;
     for (int i = 0; i < 3; i++) {

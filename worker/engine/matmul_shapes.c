@@ -58,16 +58,20 @@ static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
     return true;
 }
 
-#define SAME_ATTENTION(a, b)                                                                                           \
-    ((a)->batch == (b)->batch && (a)->positions == (b)->positions && (a)->heads == (b)->heads &&                       \
-     (a)->kv_heads == (b)->kv_heads && (a)->head_size == (b)->head_size && (a)->scale == (b)->scale &&                 \
-     (a)->causal == (b)->causal && (a)->type == (b)->type)
+static bool same_attention(const struct dt_attention_shape *a, const struct dt_attention_shape *b)
+{
+    return a->batch == b->batch && a->queries == b->queries && a->keys == b->keys && a->heads == b->heads &&
+           a->kv_heads == b->kv_heads && a->head_size == b->head_size && a->key_capacity == b->key_capacity &&
+           a->q_stride == b->q_stride && a->kv_stride == b->kv_stride && a->out_stride == b->out_stride &&
+           a->scale == b->scale && a->softcap == b->softcap && a->causal == b->causal && a->window == b->window &&
+           (a->segments == NULL) == (b->segments == NULL) && a->dropout == b->dropout && a->type == b->type;
+}
 
 static void collect_attention(struct dt_stream *s, const struct dt_attention_args *a)
 {
     struct matmul_shapes *p = ((struct collector *)s)->to;
     for (int i = 0; i < p->attention_count; i++) {
-        if (SAME_ATTENTION(&p->attention[i], a)) {
+        if (same_attention(&p->attention[i].shape, &a->shape)) {
             return;
         }
     }
@@ -80,7 +84,7 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
     struct matmul_shapes *p = ((struct collector *)s)->to;
     for (int i = 0; i < p->attention_backward_count; i++) {
         const struct dt_attention_backward_args *b = &p->attention_backward[i];
-        if (SAME_ATTENTION(b, a) && a->work_bytes == b->work_bytes) {
+        if (same_attention(&b->shape, &a->shape) && a->work_bytes == b->work_bytes) {
             return;
         }
     }

@@ -36,7 +36,14 @@ static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {
-    .type = DT_RULE_CHOICE, .choices = MODEL_NAMES, .later = "gpt|llama|bert|resnet", .null = true};
+    .type = DT_RULE_CHOICE,
+    .list = "train --list-models",
+    .later = "gpt|bert|resnet",
+    .null = true,
+    .choices = &"" MODELS(MODEL_NAME)
+#define PRESET(name, family, config) "|" name
+#include "worker/model/presets.def"
+        [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
                                               .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
@@ -87,7 +94,7 @@ static const struct dt_field top_fields[] = {
 
 #define AT(member) offsetof(struct job_model, member)
 static const struct dt_field model_fields[] = {
-    {"name", "null", "which model; from config.json when `load` is given", AT(name), &model_name},
+    {"name", "null", "which model, or which preset; from config.json when `load` is given", AT(name), &model_name},
     {"load", "null", "Hugging Face folder with config.json and safetensors to begin with", AT(load), &string_or_null},
     {0},
 };

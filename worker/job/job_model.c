@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/job/job_fields.h"
+#include "worker/model/presets.h"
 #include "worker/checkpoints/origin.h"
 
 #include <string.h>
@@ -27,8 +28,7 @@ static int take(struct job *job, struct dt_config *c, const struct dt_field *f, 
                           dt_text_str(&theirs));
         bad = 1;
     } else if (dt_config_where(c, path) == NULL) {
-        size_t size = f->rule->type == DT_RULE_NUMBER ? sizeof(double) : sizeof(int64_t);
-        memcpy(own + f->offset, loaded->bytes + f->offset, size);
+        memcpy(own + f->offset, loaded->bytes + f->offset, dt_config_size(f->rule));
         dt_config_derived(c, path, file);
     }
     dt_text_clear(&ours);
@@ -53,10 +53,18 @@ static int read_sizes(struct job *job, struct dt_config *c, const struct model_o
     return dt_config_read(c, "model", job->model.ops->fields, job->model.sizes.bytes);
 }
 
+/* The model, or the preset's family, that the job names; null if it names none. */
+static const struct model_ops *named_model(const struct job *job)
+{
+    const char *name = job->model.name;
+    const struct preset *preset = name != NULL ? preset_find(name) : NULL;
+    return preset != NULL ? model_find(preset->family) : name != NULL ? model_find(name) : NULL;
+}
+
 static int load(struct job *job, struct dt_config *c)
 {
     const char *folder = folder_of(job, &job->arena), *file = dt_arena_printf(&job->arena, "%s/config.json", folder);
-    const struct model_ops *ops = NULL, *named = job->model.name != NULL ? model_find(job->model.name) : NULL;
+    const struct model_ops *ops = NULL, *named = named_model(job);
     struct dt_error err = {0};
     struct model_sizes loaded;
     if (hf_config(folder, &ops, &loaded, NULL, &err) != 0) {
@@ -73,9 +81,31 @@ static int load(struct job *job, struct dt_config *c)
         bad += take(job, c, f, &loaded, file);
     }
     if (job->model.name == NULL) {
-        job->model.name = ops->name;
         dt_config_derived(c, "model.name", file);
     }
+    job->model.name = ops->name;
+    return bad;
+}
+
+/* A preset is its family with other defaults. */
+static int take_preset(struct job *job, struct dt_config *c, const struct preset *p)
+{
+    const struct model_ops *ops = model_find(p->family);
+    struct model_sizes sizes;
+    struct dt_error err = {0};
+    int bad = read_sizes(job, c, ops);
+    if (preset_sizes(p, sizes.bytes, &err) != 0) {
+        dt_config_problem(c, "model.name", "%s", err.text);
+        return bad + 1;
+    }
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
+        if (dt_config_where(c, path) == NULL) {
+            memcpy(job->model.sizes.bytes + f->offset, sizes.bytes + f->offset, dt_config_size(f->rule));
+            dt_config_derived(c, path, p->name);
+        }
+    }
+    job->model.name = ops->name;
     return bad;
 }
 
@@ -83,6 +113,10 @@ int job_model_load(struct job *job, struct dt_config *c)
 {
     if (job->model.load != NULL) {
         return load(job, c);
+    }
+    const struct preset *preset = job->model.name != NULL ? preset_find(job->model.name) : NULL;
+    if (preset != NULL) {
+        return take_preset(job, c, preset);
     }
     int bad = read_sizes(job, c, job->model.name != NULL ? model_find(job->model.name) : NULL);
     if (job->model.name == NULL && dt_config_where(c, "model.name") == NULL) {

@@ -36,7 +36,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BLOCK_TENSORS_MAX = 24, BLOCK_UNITS_MAX = 4, BLOCK_MEMORY_MAX = 24, TENSOR_DIMS_MAX = 4, FLOW_DIMS_MAX = 4 };
+enum {
+    BLOCK_TENSORS_MAX = 24,
+    BLOCK_UNITS_MAX = 4,
+    BLOCK_MEMORY_MAX = 32,
+    BLOCK_CONSTANTS_MAX = 4,
+    TENSOR_DIMS_MAX = 4,
+    FLOW_DIMS_MAX = 4
+};
 
 /* The activations of a layer that backward computes again, from most to least memory: none; norms
  * and the activation function; also the first product of the MLP; everything but the layer's input.
@@ -53,6 +60,19 @@ struct tensor_rule { /* initial values and role of a tensor */
     enum role role;
     enum init_kind init;
     double init_std;
+    /* INIT_NORMAL of 2 dimensions: this row begins as zeros */
+    bool has_zero_row;
+    int64_t zero_row;
+};
+
+/* Values that follow from the model's sizes alone, such as tables of angles: not in checkpoints, and
+ * never changed. They lie behind the buffers and have their type. */
+struct constant {
+    const char *name;
+    int64_t numel, offset; /* elements from the start of the chain's buffers; a multiple of 64 */
+    /* computes elements [first, first + count) as double */
+    void (*fill)(const void *args, int64_t first, int64_t count, double *out);
+    const void *args;
 };
 
 struct tensor {       /* one logical parameter or buffer */
@@ -118,7 +138,7 @@ struct pass { /* everything for one call of one block */
     void *grads[BLOCK_UNITS_MAX];
     /* backward: add to grads instead of overwriting (see above) */
     bool accumulate[BLOCK_UNITS_MAX];
-    /* the buffers of the chain, of type dt_dtype_wide(type of the spec) */
+    /* the buffers and constants of the chain, of type dt_dtype_wide(type of the spec) */
     void *buffers;
     /* type of grads if the spec's type is BF16: F32 or BF16; otherwise grads have the spec's
      * type */
@@ -179,7 +199,9 @@ struct block {
     int64_t offsets[BLOCK_TENSORS_MAX]; /* elements from the start of the unit */
     /* a later block also uses the tensor, so backward always adds */
     bool adds[BLOCK_TENSORS_MAX];
-    enum recompute recompute; /* the spec's choice for this layer */
+    int constant_count;
+    int64_t constants[BLOCK_CONSTANTS_MAX]; /* offsets of its constants */
+    enum recompute recompute;               /* the spec's choice for this layer */
     int memory_count;
     struct block_memory memory[BLOCK_MEMORY_MAX];
     /* size of all its memory in each place, for batches up to the spec's; a multiple of 64. If

@@ -102,6 +102,9 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
     }
     note_name(c);
     if (t->unit < 0) {
+        if (c->constant_count > 0) {
+            mistake(c, "buffer %s is declared after a constant", name);
+        }
         t->offset = round_up(c->buffer_count, ALIGN);
         c->buffer_count = t->offset + t->numel;
         return t;
@@ -169,6 +172,38 @@ int block_memory(struct block *b, const char *name, enum life life, int again_fr
         (struct block_memory){.name = name, .place = place, .offset = b->bytes[place], .size_bytes = size_bytes};
     b->bytes[place] += size_bytes;
     return b->memory_count++;
+}
+
+int block_constant(struct block *b, const char *name, int64_t numel,
+                   void (*fill)(const void *args, int64_t first, int64_t count, double *out), const void *args,
+                   size_t args_bytes)
+{
+    struct chain *c = b->chain;
+    int at = 0;
+    while (at < c->constant_count && strcmp(c->constants[at].name, name) != 0) {
+        at++;
+    }
+    if (at == c->constant_count) {
+        void *own = dt_arena_alloc(&c->arena, args_bytes + 1);
+        memcpy(own, args, args_bytes);
+        c->constants = grow(c->constants, c->constant_count, sizeof *c->constants);
+        c->constants[c->constant_count++] = (struct constant){.name = dt_arena_strdup(&c->arena, name),
+                                                              .numel = numel,
+                                                              .offset = round_up(chain_buffers(c), ALIGN),
+                                                              .fill = fill,
+                                                              .args = own};
+    } else if (c->constants[at].numel != numel) {
+        mistake(c, "constant %s has two sizes", name);
+    }
+    assert(b->constant_count < BLOCK_CONSTANTS_MAX);
+    b->constants[b->constant_count] = c->constants[at].offset;
+    return b->constant_count++;
+}
+
+int64_t chain_buffers(const struct chain *c)
+{
+    const struct constant *last = c->constant_count > 0 ? &c->constants[c->constant_count - 1] : NULL;
+    return last != NULL ? last->offset + last->numel : c->buffer_count;
 }
 
 int block_field(struct block *b, const char *name)
@@ -379,6 +414,7 @@ void chain_close(struct chain *c)
     free(c->blocks);
     free(c->units);
     free(c->tensors);
+    free(c->constants);
     free(c->by_name);
     dt_arena_clear(&c->arena);
     *c = (struct chain){.blocks = NULL};
@@ -408,6 +444,12 @@ void *pass_buffer(const struct block *b, const struct pass *p, int i)
 {
     assert(i >= 0 && i < b->tensor_count && b->unit_of[i] < 0);
     return (char *)p->buffers + b->offsets[i] * (int64_t)dt_dtype_size(dt_dtype_wide(b->spec->type));
+}
+
+const void *pass_constant(const struct block *b, const struct pass *p, int i)
+{
+    assert(i >= 0 && i < b->constant_count);
+    return (const char *)p->buffers + b->constants[i] * (int64_t)dt_dtype_size(dt_dtype_wide(b->spec->type));
 }
 
 enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p)

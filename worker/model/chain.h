@@ -37,6 +37,8 @@ struct chain {
     int *by_name, place_count;
     int64_t parameter_count; /* without padding and buffers; tied tensors count once */
     int64_t buffer_count;    /* elements of all buffers, with their gaps */
+    struct constant *constants;
+    int constant_count;
     int shards;              /* units are padded for this number of slices */
     size_t slot_bytes[2];    /* size of the largest y in each slot (struct block) */
     size_t branch_bytes[2];
@@ -72,6 +74,12 @@ int block_tensor_in(struct block *b, int unit, const char *name, const int64_t *
  * elements: this layer does not have it. */
 enum { RECOMPUTE_NEVER = RECOMPUTE_BLOCK + 1 };
 int block_memory(struct block *b, const char *name, enum life life, int again_from, int64_t count, enum dt_dtype type);
+/* For blocks: declares a constant, and returns its number in the block. If the name exists already,
+ * it is that constant. args (args_bytes) are copied. Models whose blocks have constants declare all
+ * buffers in earlier blocks, or none (chain_open fails otherwise). */
+int block_constant(struct block *b, const char *name, int64_t numel,
+                   void (*fill)(const void *args, int64_t first, int64_t count, double *out), const void *args,
+                   size_t args_bytes);
 /* For blocks: declares that the block reads this field of the batch, and returns its index in the
  * layout. chain_open fails if the model has no such field. */
 int block_field(struct block *b, const char *name);
@@ -83,6 +91,10 @@ void *pass_grad(const struct block *b, const struct pass *p, int i);
 bool pass_adds(const struct block *b, const struct pass *p, int i);
 /* Tensor number i, which must be a buffer. */
 void *pass_buffer(const struct block *b, const struct pass *p, int i);
+/* Constant number i of the block. */
+const void *pass_constant(const struct block *b, const struct pass *p, int i);
+/* Elements of buffers and constants together: what struct pass's `buffers` must hold. */
+int64_t chain_buffers(const struct chain *c);
 /* The type of gradients in a pass. */
 enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p);
 /* Memory by its number; null if it was declared with 0 elements. */
@@ -91,13 +103,13 @@ void *pass_memory(const struct block *b, const struct pass *p, int number);
 /* Initial values of elements [first, first + count) of tensor t, as double. Each value is a
  * function of seed, tensor name and element alone. */
 void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out);
-/* Fills elements [first, first + count) of unit u (-1: of the buffers) into `out` of type `type`
- * (DT_F32 or DT_F64). Padding becomes zero. */
+/* Fills elements [first, first + count) of unit u (-1: of the buffers and constants) into `out` of
+ * type `type` (DT_F32 or DT_F64). Padding becomes zero. */
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type,
                void *out);
 
 /* The values of a model's field table, as bytes of its struct. */
-enum { MODEL_SIZES_MAX = 256 };
+enum { MODEL_SIZES_MAX = 1024 };
 struct model_sizes {
     _Alignas(8) char bytes[MODEL_SIZES_MAX];
 };
@@ -121,6 +133,8 @@ struct model_ops {
     /* keys that are only kept for config.json and do not affect computation; ends with null */
     const char *const *kept;
     const struct model_key *keys; /* other spellings of keys; ends with null */
+    /* keys that put_config writes to config.json in its own way; ends with null; may be null */
+    const char *const *spelled;
     /* the key of the longest sequence; null: samples are not sequences */
     const char *positions;
     /* Checks that involve several keys. DT_INVALID with what to change; *key: the key to blame. */
@@ -135,6 +149,9 @@ struct model_ops {
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
     /* DT_INVALID for settings in config.json that this model does not support; may be null. */
     int (*check_config)(const struct cJSON *config, struct dt_error *err);
+    /* Gives a copy of config.json the keys of `fields` where the file has them nested, or where null
+     * means something; may be null. */
+    int (*flatten_config)(struct cJSON *config, struct dt_error *err);
     /* Writes members of config.json beyond the fields: calls `put` with a key and JSON text. */
     void (*put_config)(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to);
 };

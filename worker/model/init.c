@@ -51,34 +51,79 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
         if (i == 0 || e % 4 == 0) {
             normals(seed, hash, (uint64_t)e / 4, four);
         }
-        out[i] = t->rule.init_std * four[e % 4];
+        bool zero = t->rule.has_zero_row && e / t->shape[1] == t->rule.zero_row;
+        out[i] = zero ? 0.0 : t->rule.init_std * four[e % 4];
+    }
+}
+
+/* Where values of a piece go: elements [first, first + count) of a unit or of the buffers. */
+struct room {
+    int64_t first, count;
+    enum dt_dtype type;
+    void *out;
+};
+
+/* The part of [offset, offset + numel) that lies in the room, as elements of it. */
+static bool overlap(const struct room *r, int64_t offset, int64_t numel, int64_t *from, int64_t *end)
+{
+    *from = r->first > offset ? r->first - offset : 0;
+    *end = r->first + r->count - offset < numel ? r->first + r->count - offset : numel;
+    return *from < *end;
+}
+
+static void put_values(const struct room *r, int64_t at, const double *values, int64_t count)
+{
+    for (int64_t k = 0; k < count; k++) {
+        if (r->type == DT_F32) {
+            ((float *)r->out)[at + k - r->first] = (float)values[k];
+        } else {
+            ((double *)r->out)[at + k - r->first] = values[k];
+        }
+    }
+}
+
+enum { PIECE = 1024 };
+
+static void put_constant(const struct room *r, const struct constant *x)
+{
+    double part[PIECE];
+    int64_t from, end;
+    if (!overlap(r, x->offset, x->numel, &from, &end)) {
+        return;
+    }
+    for (int64_t e = from, n; e < end; e += n) {
+        n = end - e < PIECE ? end - e : PIECE;
+        x->fill(x->args, e, n, part);
+        put_values(r, x->offset + e, part, n);
+    }
+}
+
+static void put_tensor(const struct room *r, const struct tensor *t, uint64_t seed)
+{
+    double part[PIECE];
+    int64_t from, end;
+    if (!overlap(r, t->offset, t->numel, &from, &end)) {
+        return;
+    }
+    for (int64_t e = from, n; e < end; e += n) {
+        n = end - e < PIECE ? end - e : PIECE;
+        init_values(t, seed, e, n, part);
+        put_values(r, t->offset + e, part, n);
     }
 }
 
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out)
 {
+    struct room r = {first, count, type, out};
     assert(type == DT_F32 || type == DT_F64);
-    assert(first >= 0 && count >= 0 && count <= (u < 0 ? c->buffer_count : c->units[u].numel) - first);
+    assert(first >= 0 && count >= 0 && count <= (u < 0 ? chain_buffers(c) : c->units[u].numel) - first);
     memset(out, 0, (size_t)count * dt_dtype_size(type));
     for (int i = 0; i < c->tensor_count; i++) {
-        const struct tensor *t = &c->tensors[i];
-        if (t->unit != u || t->offset >= first + count || t->offset + t->numel <= first) {
-            continue;
+        if (c->tensors[i].unit == u) {
+            put_tensor(&r, &c->tensors[i], seed);
         }
-        int64_t from = first > t->offset ? first - t->offset : 0;
-        int64_t end = first + count - t->offset < t->numel ? first + count - t->offset : t->numel;
-        double part[1024];
-        for (int64_t e = from, n; e < end; e += n) {
-            n = end - e < 1024 ? end - e : 1024;
-            init_values(t, seed, e, n, part);
-            for (int64_t k = 0; k < n; k++) {
-                int64_t at = t->offset + e + k - first;
-                if (type == DT_F32) {
-                    ((float *)out)[at] = (float)part[k];
-                } else {
-                    ((double *)out)[at] = part[k];
-                }
-            }
-        }
+    }
+    for (int i = 0; i < c->constant_count && u < 0; i++) {
+        put_constant(&r, &c->constants[i]);
     }
 }

@@ -36,6 +36,7 @@ void model_list(struct dt_text *out)
 
 void model_defaults(const struct model_ops *ops, void *sizes)
 {
+    memset(sizes, 0, ops->sizes_bytes); /* also members that have no key in this model */
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
         cJSON *value = cJSON_Parse(f->fallback);
         bool good = value != NULL && dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset);
@@ -63,37 +64,39 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
     return value;
 }
 
+static bool listed(const char *const *keys, const char *key)
+{
+    while (keys != NULL && *keys != NULL && strcmp(*keys, key) != 0) {
+        keys++;
+    }
+    return keys != NULL && *keys != NULL;
+}
+
 bool model_keeps(const struct model_ops *ops, const char *key)
 {
-    const char *const *kept = ops->kept;
-    while (kept != NULL && *kept != NULL && strcmp(*kept, key) != 0) {
-        kept++;
-    }
-    return kept != NULL && *kept != NULL;
+    return listed(ops->kept, key);
 }
 
 /* ---- config.json ---- */
 
-/* Finds a key of config.json under any of its spellings. Null: it is missing or null. */
-static const cJSON *find_value(const struct model_ops *ops, const cJSON *config, const char *key)
+/* Finds a key of config.json under any of its spellings. Null: it is missing, or it is null and the
+ * rule knows no null. */
+static const cJSON *find_value(const struct model_ops *ops, const cJSON *config, const struct dt_field *f)
 {
+    const char *key = f->key;
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
     for (const struct model_key *k = ops->keys; k != NULL && k->key != NULL; k++) {
         if ((value == NULL || cJSON_IsNull(value)) && strcmp(k->key, key) == 0) {
             value = cJSON_GetObjectItemCaseSensitive(config, k->other);
         }
     }
-    return value != NULL && !cJSON_IsNull(value) ? value : NULL;
+    return value != NULL && (f->rule->null || !cJSON_IsNull(value)) ? value : NULL;
 }
 
-int model_read_config(const struct model_ops *ops, const cJSON *config, void *sizes, struct dt_error *err)
+static int read_fields(const struct model_ops *ops, const cJSON *config, void *sizes, struct dt_error *err)
 {
-    model_defaults(ops, sizes);
-    if (ops->check_config != NULL && ops->check_config(config, err) != 0) {
-        return -1;
-    }
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
-        const cJSON *value = find_value(ops, config, f->key);
+        const cJSON *value = find_value(ops, config, f);
         if (value == NULL || dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset)) {
             continue;
         }
@@ -105,6 +108,21 @@ int model_read_config(const struct model_ops *ops, const cJSON *config, void *si
         return -1;
     }
     return 0;
+}
+
+int model_read_config(const struct model_ops *ops, const cJSON *config, void *sizes, struct dt_error *err)
+{
+    model_defaults(ops, sizes);
+    if (ops->check_config != NULL && ops->check_config(config, err) != 0) {
+        return -1;
+    }
+    if (ops->flatten_config == NULL) {
+        return read_fields(ops, config, sizes, err);
+    }
+    cJSON *flat = cJSON_Duplicate(config, true);
+    int rc = ops->flatten_config(flat, err) == 0 ? read_fields(ops, flat, sizes, err) : -1;
+    cJSON_Delete(flat);
+    return rc;
 }
 
 struct lines {
@@ -134,6 +152,9 @@ void model_write_config(const struct model_ops *ops, const void *sizes, struct d
 {
     struct lines l = {.count = 0};
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        if (listed(ops->spelled, f->key)) {
+            continue;
+        }
         struct dt_text value;
         dt_text_init(&value);
         dt_config_format(f, sizes, &value);

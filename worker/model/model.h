@@ -5,10 +5,11 @@
 
 #include "worker/model/chain.h"
 
-#define MODELS(X) X(gpt2) X(mlp)
+#define MODELS(X)                                                                                                      \
+    X(gpt2)                                                                                                            \
+    X(llama) X(qwen2) X(qwen3) X(mistral) X(gemma2) X(gemma3_text) X(smollm3) X(phi3) X(olmo2) X(granite) X(mlp)
 
-/* Their names with "|" between two, for the table of the job's keys. */
-#define MODEL_NAMES (&"" MODELS(MODEL_NAME)[1])
+/* For lists of names with "|" between two. */
 #define MODEL_NAME(name) "|" #name
 
 #define MODEL_OPS(name) extern const struct model_ops model_##name;

@@ -102,7 +102,7 @@ static size_t place_all(struct sampler_state *s)
     for (int u = 0; u < c->unit_count; u++) {
         s->units[u] = take(s, &at, (size_t)c->units[u].numel * sizeof(float));
     }
-    w->buffers = take(s, &at, (size_t)c->buffer_count * sizeof(float));
+    w->buffers = take(s, &at, (size_t)chain_buffers(c) * sizeof(float));
     for (int i = 0; i < 2; i++) {
         w->y[i] = take(s, &at, c->slot_bytes[i]);
         w->y_branch[i] = take(s, &at, c->branch_bytes[i]);
@@ -150,6 +150,7 @@ static int open_state(struct sampler_state *s, struct checkpoint *c, struct dt_e
         return -1;
     }
     (void)place_all(s);
+    init_unit(&s->chain, -1, 0, 0, chain_buffers(&s->chain), DT_F32, s->walk.buffers);
     for (int i = 0; i < s->chain.tensor_count; i++) {
         const struct tensor *t = &s->chain.tensors[i];
         float *at = (float *)(t->unit >= 0 ? (void *)s->units[t->unit] : s->walk.buffers) + t->offset;

@@ -87,6 +87,23 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
     return 0;
 }
 
+/* The constants behind the buffers, in pieces as well. */
+static int fill_constants(struct trainer *t, struct pinned_window *window, struct dt_error *err)
+{
+    enum dt_dtype real = t->strategy.precision.buffers;
+    int64_t end = chain_buffers(&t->chain), most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(real));
+    for (int64_t done = t->chain.buffer_count, n; done < end; done += n) {
+        n = end - done < most ? end - done : most;
+        char *at = (char *)t->stepper.walk.buffers + (size_t)done * dt_dtype_size(real);
+        void *values = pinned_window_place(window, at);
+        init_unit(&t->chain, -1, 0, done, n, real, values);
+        if (put(window, at, real, values, real, n, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* The same of all buffers, in pieces as well. */
 static int fill_buffers(struct trainer *t, struct pinned_window *window, const struct hf *hf, struct dt_error *err)
 {
@@ -121,6 +138,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
         rc = fill_unit(t, &window, hf, u, room, err);
     }
     rc = rc == 0 ? fill_buffers(t, &window, hf, err) : rc;
+    rc = rc == 0 ? fill_constants(t, &window, err) : rc;
     pinned_window_close(&window);
     free(room);
     hf_close(hf);
@@ -254,6 +272,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         dt_page_pulse(t->world->page);
     }
     rc = rc == 0 ? read_buffers(t, &r, err) : rc;
+    rc = rc == 0 ? fill_constants(t, &r.window, err) : rc;
     if (rc == 0) {
         trainer_take_place(t, state, changes);
         t->saver.saved_step = t->run.step;

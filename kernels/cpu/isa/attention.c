@@ -3,6 +3,7 @@
  * log-sum-exp. It goes from the last tile to the first: the last tile reaches every key and
  * overwrites dk and dv, and the others add. BF16 tensors are converted one head at a time to floats
  * in work memory. Results are rounded once. */
+#include "kernels/attention.h"
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
@@ -10,26 +11,28 @@
 #define FORWARD_TILE 32 /* of forward: a smaller tile wastes less above the diagonal */
 
 struct shape {
+    struct dt_attention_shape of; /* filled */
     int64_t positions, heads, kv_heads, group, head_size;
-    int64_t qkv_stride, out_stride; /* elements between positions of the tensors */
-    /* elements between positions of the memory that a tile uses: the same, or head_size */
-    int64_t q_step, o_step;
+    /* elements between positions of the memory that a tile uses: as in the tensors, or head_size */
+    int64_t q_step, kv_step, o_step;
     float scale;
     bool causal, half;
 };
 
-static struct shape shape_of(int64_t positions, int64_t heads, int64_t kv_heads, int64_t head_size, double scale,
-                             bool causal, enum dt_dtype type)
+static struct shape shape_of(const struct dt_attention_shape *args)
 {
-    struct shape x = {.positions = positions, .heads = heads, .head_size = head_size, .causal = causal};
-    x.kv_heads = kv_heads != 0 ? kv_heads : heads;
-    x.group = heads / x.kv_heads;
-    x.qkv_stride = (heads + 2 * x.kv_heads) * head_size;
-    x.out_stride = heads * head_size;
-    x.half = type == DT_BF16;
-    x.q_step = x.half ? head_size : x.qkv_stride;
-    x.o_step = x.half ? head_size : x.out_stride;
-    x.scale = (float)(scale != 0 ? scale : 1.0 / sqrt((double)head_size));
+    struct shape x = {.of = dt_attention_filled(args)};
+    x.positions = x.of.keys;
+    x.heads = x.of.heads;
+    x.kv_heads = x.of.kv_heads;
+    x.group = x.heads / x.kv_heads;
+    x.head_size = x.of.head_size;
+    x.causal = x.of.causal;
+    x.half = x.of.type == DT_BF16;
+    x.q_step = x.half ? x.head_size : x.of.q_stride;
+    x.kv_step = x.half ? x.head_size : x.of.kv_stride;
+    x.o_step = x.half ? x.head_size : x.of.out_stride;
+    x.scale = (float)x.of.scale;
     return x;
 }
 
@@ -147,33 +150,34 @@ static void attention_part(void *context, int64_t part)
     const struct forward *c = context;
     const struct shape *x = &c->shape;
     int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions;
-    int64_t qkv_at = b * T * x->qkv_stride, k_at = qkv_at + (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
-    const void *qkv = c->args->qkv;
+    int64_t kv_at = b * x->of.key_capacity * x->of.kv_stride + g * D;
     int64_t need = FORWARD_TILE * T + DT_PACKED(T) * D + DT_PACKED(D) * T + (x->half ? 2 * T * D : 0);
     float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float));
     float *turned_k = scores + FORWARD_TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
     float *in = packed_v + DT_PACKED(D) * T, *result = in + T * D;
-    ISA(dt_gemm_pack)(turned_k, fetch_head(x, in, qkv, k_at, x->qkv_stride), 1, x->q_step, T, D);
-    ISA(dt_gemm_pack)(packed_v, fetch_head(x, in, qkv, v_at, x->qkv_stride), x->q_step, 1, D, T);
+    ISA(dt_gemm_pack)(turned_k, fetch_head(x, in, c->args->k, kv_at, x->of.kv_stride), 1, x->kv_step, T, D);
+    ISA(dt_gemm_pack)(packed_v, fetch_head(x, in, c->args->v, kv_at, x->of.kv_stride), x->kv_step, 1, D, T);
     for (int64_t h = g * x->group; h < (g + 1) * x->group; h++) {
-        int64_t out_at = b * T * x->out_stride + h * D;
-        const float *q = fetch_head(x, in, qkv, qkv_at + h * D, x->qkv_stride);
+        int64_t out_at = b * T * x->of.out_stride + h * D;
+        const float *q = fetch_head(x, in, c->args->q, b * T * x->of.q_stride + h * D, x->of.q_stride);
         float *out = place_head(x, result, c->args->out, out_at), *lse = (float *)c->args->lse + (b * x->heads + h) * T;
         for (int64_t begin = 0; begin < T; begin += FORWARD_TILE) {
             forward_tile(x, q, turned_k, packed_v, out, lse, begin, scores);
         }
-        keep_head(x, result, c->args->out, out_at, x->out_stride);
+        keep_head(x, result, c->args->out, out_at, x->of.out_stride);
     }
 }
 
 static int attention_now(struct dt_pool *pool, struct dt_attention_args *a, struct dt_error *err)
 {
-    (void)err;
-    struct forward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal, a->type)};
-    dt_pool_run(pool, a->batch * c.shape.kv_heads, attention_part, &c);
+    struct forward c = {a, shape_of(&a->shape)};
+    if (!dt_attention_is_simple(&c.shape.of) || a->lse == NULL) {
+        return dt_twin_attention(a, err);
+    }
+    dt_pool_run(pool, c.shape.of.batch * c.shape.kv_heads, attention_part, &c);
     return 0;
 }
-DT_ISA_KERNEL(attention)
+DT_ISA_KERNEL_OF(attention, a->shape.type)
 
 /* ---- backward ---- */
 
@@ -196,7 +200,8 @@ static float delta_of(const float *x, const float *y, int64_t n)
 static void backward_tile(const struct shape *x, const struct head *h, int64_t begin, bool add, float *p, float *ds,
                           float *tile)
 {
-    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->q_step;
+    int64_t rows = min64(TILE, x->positions - begin), keys = keys_of(x, begin, rows), D = x->head_size, S = x->q_step,
+            KS = x->kv_step;
     const float *q = h->q + begin * S, *dout = h->dout + begin * x->o_step;
     product(p, keys, q, S, h->turned_k, D, rows, keys, D);
     product(ds, keys, dout, x->o_step, h->turned_v, D, rows, keys, D);
@@ -211,9 +216,9 @@ static void backward_tile(const struct shape *x, const struct head *h, int64_t b
         }
     }
     ISA(dt_gemm_pack)(tile, dout, x->o_step, 1, D, rows);
-    product_turned(h->dv, S, p, keys, tile, keys, D, rows, add);
+    product_turned(h->dv, KS, p, keys, tile, keys, D, rows, add);
     ISA(dt_gemm_pack)(tile, q, S, 1, D, rows);
-    product_turned(h->dk, S, ds, keys, tile, keys, D, rows, add);
+    product_turned(h->dk, KS, ds, keys, tile, keys, D, rows, add);
     product(h->dq + begin * S, S, ds, keys, h->packed_k, x->positions, rows, D, keys);
 }
 
@@ -227,44 +232,46 @@ static void attention_backward_part(void *context, int64_t part)
     const struct backward *c = context;
     const struct dt_attention_backward_args *a = c->args;
     const struct shape *x = &c->shape;
-    int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions, S = x->qkv_stride;
-    int64_t qkv_at = b * T * S, k_at = qkv_at + (x->heads + g) * D, v_at = k_at + x->kv_heads * D;
+    int64_t b = part / x->kv_heads, g = part % x->kv_heads, D = x->head_size, T = x->positions, S = x->of.kv_stride;
+    int64_t kv_at = b * x->of.key_capacity * S + g * D;
     int64_t need = 2 * TILE * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE) + (x->half ? 6 * T * D : 0);
     float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
     float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D,
           *tile = packed_k + DT_PACKED(D) * T,
           *room = tile + DT_PACKED(D) * TILE; /* room for q, out, dout, dq, dk, dv */
-    const float *k = fetch_head(x, room, a->qkv, k_at, S);
-    ISA(dt_gemm_pack)(turned_k, k, 1, x->q_step, T, D);
-    ISA(dt_gemm_pack)(packed_k, k, x->q_step, 1, D, T);
-    ISA(dt_gemm_pack)(turned_v, fetch_head(x, room, a->qkv, v_at, S), 1, x->q_step, T, D);
+    const float *k = fetch_head(x, room, a->k, kv_at, S);
+    ISA(dt_gemm_pack)(turned_k, k, 1, x->kv_step, T, D);
+    ISA(dt_gemm_pack)(packed_k, k, x->kv_step, 1, D, T);
+    ISA(dt_gemm_pack)(turned_v, fetch_head(x, room, a->v, kv_at, S), 1, x->kv_step, T, D);
     struct head h = {.turned_k = turned_k,
                      .turned_v = turned_v,
                      .packed_k = packed_k,
-                     .dk = place_head(x, room + 4 * T * D, a->dqkv, k_at),
-                     .dv = place_head(x, room + 5 * T * D, a->dqkv, v_at)};
+                     .dk = place_head(x, room + 4 * T * D, a->dk, kv_at),
+                     .dv = place_head(x, room + 5 * T * D, a->dv, kv_at)};
     for (int64_t i = g * x->group; i < (g + 1) * x->group; i++) {
-        int64_t q_at = qkv_at + i * D, out_at = b * T * x->out_stride + i * D;
-        h.q = fetch_head(x, room, a->qkv, q_at, S);
-        h.out = fetch_head(x, room + T * D, a->out, out_at, x->out_stride);
-        h.dout = fetch_head(x, room + 2 * T * D, a->dout, out_at, x->out_stride);
-        h.dq = place_head(x, room + 3 * T * D, a->dqkv, q_at);
+        int64_t q_at = b * T * x->of.q_stride + i * D, out_at = b * T * x->of.out_stride + i * D;
+        h.q = fetch_head(x, room, a->q, q_at, x->of.q_stride);
+        h.out = fetch_head(x, room + T * D, a->out, out_at, x->of.out_stride);
+        h.dout = fetch_head(x, room + 2 * T * D, a->dout, out_at, x->of.out_stride);
+        h.dq = place_head(x, room + 3 * T * D, a->dq, q_at);
         h.lse = (const float *)a->lse + (b * x->heads + i) * T;
         for (int64_t begin = (T - 1) / TILE * TILE; begin >= 0; begin -= TILE) {
             bool first = i == g * x->group && begin == (T - 1) / TILE * TILE;
             backward_tile(x, &h, begin, !first, p, ds, tile);
         }
-        keep_head(x, h.dq, a->dqkv, q_at, S);
+        keep_head(x, h.dq, a->dq, q_at, x->of.q_stride);
     }
-    keep_head(x, h.dk, a->dqkv, k_at, S);
-    keep_head(x, h.dv, a->dqkv, v_at, S);
+    keep_head(x, h.dk, a->dk, kv_at, S);
+    keep_head(x, h.dv, a->dv, kv_at, S);
 }
 
 static int attention_backward_now(struct dt_pool *pool, struct dt_attention_backward_args *a, struct dt_error *err)
 {
-    (void)err;
-    struct backward c = {a, shape_of(a->positions, a->heads, a->kv_heads, a->head_size, a->scale, a->causal, a->type)};
-    dt_pool_run(pool, a->batch * c.shape.kv_heads, attention_backward_part, &c);
+    struct backward c = {a, shape_of(&a->shape)};
+    if (!dt_attention_is_simple(&c.shape.of)) {
+        return dt_twin_attention_backward(a, err);
+    }
+    dt_pool_run(pool, c.shape.of.batch * c.shape.kv_heads, attention_backward_part, &c);
     return 0;
 }
-DT_ISA_KERNEL(attention_backward)
+DT_ISA_KERNEL_OF(attention_backward, a->shape.type)

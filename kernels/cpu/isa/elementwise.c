@@ -1,29 +1,29 @@
 /* scale, add, activations, column sums. Elements are cut into parts of fixed length. A tail is
  * computed by the same vector operations as full vectors. */
-#include "kernels/cpu/isa/isa.h"
+#include "kernels/cpu/isa/activation.h"
 #include "kernels/cpu/pool.h"
 
 #define PART 32768   /* elements of one part */
 #define BLOCK 1024   /* elements that stay in the L1 cache */
 #define COLUMNS 64   /* columns of one part of a column sum */
 #define ROW_BLOCK 32 /* rows that are summed before their sum is added to the total */
-#define GELU_SCALE 0.79788456080286535588F
-#define GELU_CUBIC 0.044715F
 
 /* ---- scale, add; pointers are copied out of the arguments, since the compiler must assume that a
  * store changes the struct ---- */
 
 struct scaling {
     const struct dt_scale_args *args;
+    const void *in;
     float factor;
 };
 
 INLINE void scale_typed(const struct scaling *c, int64_t begin, int64_t end, enum dt_dtype type)
 {
     void *x = c->args->x;
+    const void *in = c->in;
     const vec factor = vec_all(c->factor);
     for (int64_t i = begin; i < end; i += VEC) {
-        vec_put(x, i, vec_get(x, i, end - i, type) * factor, end - i, type);
+        vec_put(x, i, vec_get(in, i, end - i, type) * factor, end - i, type);
     }
 }
 
@@ -42,8 +42,8 @@ static int scale_now(struct dt_pool *pool, struct dt_scale_args *a, struct dt_er
 {
     (void)err;
     double factor = a->factor * (a->device_factor != NULL ? *a->device_factor : 1.0);
-    struct scaling c = {a, (float)factor};
-    if (c.factor != 1.0F) {
+    struct scaling c = {a, a->in != NULL ? a->in : a->x, (float)factor};
+    if (c.factor != 1.0F || c.in != a->x) {
         dt_pool_run(pool, parts_of(a->count, PART), scale_part, &c);
     }
     return 0;
@@ -82,48 +82,6 @@ DT_ISA_KERNEL(add)
 
 /* ---- activations ---- */
 
-/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form with one
- * exponential. */
-INLINE vec gelu_sigmoid(vec x)
-{
-    vec u = x * vec_fma(x * x, vec_all(2 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
-    return vec_sigmoid(u);
-}
-
-INLINE vec value(enum dt_activation kind, vec x)
-{
-    switch (kind) {
-    case DT_ACT_GELU:
-        return x * gelu_sigmoid(x);
-    case DT_ACT_RELU:
-        return vec_pick(x > 0, x, vec_all(0));
-    case DT_ACT_SILU:
-        return x * vec_sigmoid(x);
-    default:
-        return 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
-    }
-}
-
-INLINE vec slope(enum dt_activation kind, vec x)
-{
-    vec s, t;
-    switch (kind) {
-    case DT_ACT_GELU:
-        s = gelu_sigmoid(x);
-        /* (2 u)' */
-        t = vec_fma(x * x, vec_all(6 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
-        return vec_fma(x * t, s * (1.0F - s), s);
-    case DT_ACT_RELU:
-        return vec_pick(x > 0, vec_all(1), vec_all(0));
-    case DT_ACT_SILU:
-        s = vec_sigmoid(x);
-        return vec_fma(x * s, 1.0F - s, s);
-    default:
-        t = 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
-        return 1.0F - t * t;
-    }
-}
-
 /* BF16 is converted to floats block by block. One loop with the conversions inside takes a third
  * longer, because fewer elements are in flight. */
 INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind,
@@ -138,7 +96,7 @@ INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t 
             vec_fetch(room, a->x, at, n, type);
         }
         for (int64_t i = 0; i < n; i += VEC) {
-            vec_store_n(y + i, value(kind, vec_load_n(x + i, n - i)), n - i);
+            vec_store_n(y + i, activation_value(kind, vec_load_n(x + i, n - i)), n - i);
         }
         if (type == DT_BF16) {
             vec_keep(a->y, at, room, n, type);
@@ -160,7 +118,7 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
             vec_fetch(room[1], a->x, at, n, type);
         }
         for (int64_t i = 0; i < n; i += VEC) {
-            vec_store_n(dx + i, vec_load_n(dy + i, n - i) * slope(kind, vec_load_n(x + i, n - i)), n - i);
+            vec_store_n(dx + i, vec_load_n(dy + i, n - i) * activation_slope(kind, vec_load_n(x + i, n - i)), n - i);
         }
         if (type == DT_BF16) {
             vec_keep(a->dx, at, room[0], n, type);
@@ -168,36 +126,11 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
     }
 }
 
-/* Calls f(a, begin, end, kind, type) with kind and type as constants. */
-#define FOR_KIND(f, type)                                                                                              \
-    switch (a->kind) {                                                                                                 \
-    case DT_ACT_GELU:                                                                                                  \
-        f(a, begin, end, DT_ACT_GELU, type);                                                                           \
-        break;                                                                                                         \
-    case DT_ACT_RELU:                                                                                                  \
-        f(a, begin, end, DT_ACT_RELU, type);                                                                           \
-        break;                                                                                                         \
-    case DT_ACT_TANH:                                                                                                  \
-        f(a, begin, end, DT_ACT_TANH, type);                                                                           \
-        break;                                                                                                         \
-    case DT_ACT_SILU:                                                                                                  \
-        f(a, begin, end, DT_ACT_SILU, type);                                                                           \
-        break;                                                                                                         \
-    case DT_ACT_GELU_ERF:                                                                                              \
-        break;                                                                                                         \
-    }
-#define FOR_KIND_AND_TYPE(f)                                                                                           \
-    if (a->type == DT_BF16) {                                                                                          \
-        FOR_KIND(f, DT_BF16)                                                                                           \
-    } else {                                                                                                           \
-        FOR_KIND(f, DT_F32)                                                                                            \
-    }
-
 static void activation_part(void *context, int64_t part)
 {
     const struct dt_activation_args *a = context;
     int64_t begin = part * PART, end = min64(a->count, begin + PART);
-    FOR_KIND_AND_TYPE(activate)
+    DT_FOR_KIND_AND_TYPE(activate)
 }
 
 static int activation_now(struct dt_pool *pool, struct dt_activation_args *a, struct dt_error *err)
@@ -269,7 +202,7 @@ static void activation_backward_part(void *context, int64_t part)
 {
     const struct dt_activation_backward_args *a = context;
     int64_t begin = part * PART, end = min64(a->count, begin + PART);
-    FOR_KIND_AND_TYPE(activate_backward)
+    DT_FOR_KIND_AND_TYPE(activate_backward)
 }
 
 static int activation_backward_now(struct dt_pool *pool, struct dt_activation_backward_args *a, struct dt_error *err)

@@ -31,12 +31,13 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
 
 /* Defines the row of a kernel. It enqueues run_<kernel>, which refuses types that <kernel>_now does
  * not take. */
-#define DT_ISA_KERNEL(kernel)                                                                                          \
+#define DT_ISA_KERNEL(kernel) DT_ISA_KERNEL_OF(kernel, a->type)
+#define DT_ISA_KERNEL_OF(kernel, type_of_args)                                                                         \
     static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                     \
     {                                                                                                                  \
         struct dt_##kernel##_args *a = args;                                                                           \
-        if (a->type != DT_F32 && a->type != DT_BF16) {                                                                 \
-            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(a->type));                 \
+        if (type_of_args != DT_F32 && type_of_args != DT_BF16) {                                                       \
+            return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(type_of_args));            \
         }                                                                                                              \
         return kernel##_now(dt_cpu_pool(s), a, err);                                                                   \
     }                                                                                                                  \

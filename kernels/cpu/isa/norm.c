@@ -1,198 +1,438 @@
-/* LayerNorm forward (with the residual sum) and backward. Rows are cut into blocks. The sums for
- * gamma and beta add blocks of rows in order, so they have the same bits with any number of
- * threads. With one thread, both parts of backward use a block while it is in the cache. */
+/* LayerNorm and RMSNorm, forward (with the residual sum) and backward: one set of loops, in which
+ * `centers` is a constant; RMSNorm takes no mean away. Rows are cut into blocks. The sums for the
+ * weights add blocks of rows in order, so they have the same bits with any number of threads. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
 #define ROW_BLOCK 32
 #define COLUMNS 64
+#define PART 16384     /* elements of a part of narrow rows */
+#define SLICES_MOST 64 /* slices of the rows, each with sums of its own */
 
-INLINE void forward_row(const struct dt_layernorm_args *a, int64_t row, enum dt_dtype type)
+/* Where rows begin: row r is head r % heads of position r / heads, with ld elements between
+ * positions. One head and ld = cols: rows are tight. */
+struct layout {
+    int64_t heads, ld, cols;
+};
+
+INLINE struct layout layout_of(int64_t heads, int64_t ld, int64_t cols)
 {
-    int64_t cols = a->col_count, at = row * cols;
-    const void *x = a->residual, *branch = a->branch, *gamma = a->gamma, *beta = a->beta;
-    void *y = a->y;
-    vec total = {0};
-    if (branch != NULL || a->residual_out != NULL) {
-        void *sum = a->residual_out != NULL ? a->residual_out : y;
+    return heads > 0 ? (struct layout){heads, ld, cols} : (struct layout){1, cols, cols};
+}
+
+/* Elements at which rows [begin, end) begin, at most ROW_BLOCK of them. */
+INLINE void find_rows(int64_t *at, const struct layout *l, int64_t begin, int64_t end)
+{
+    int64_t position = begin / l->heads, head = begin - position * l->heads;
+    for (int64_t r = begin; r < end; r++) {
+        at[r - begin] = position * l->ld + head * l->cols;
+        head++;
+        if (head == l->heads) {
+            head = 0;
+            position++;
+        }
+    }
+}
+
+/* Rows of a part: ROW_BLOCK, or several blocks of narrow rows. */
+INLINE int64_t rows_of_part(int64_t cols)
+{
+    int64_t blocks = PART / (ROW_BLOCK * cols);
+    return (blocks > 1 ? blocks : 1) * ROW_BLOCK;
+}
+
+/* A row without its mean, times rstd */
+INLINE vec normed(vec x, float mean, float rstd, bool centers)
+{
+    return (centers ? x - mean : x) * rstd;
+}
+
+/* ---- forward ---- */
+
+struct forward {
+    void *y, *sum;             /* sum may be null */
+    float *mean, *rstd;        /* mean: if it centers */
+    const void *x, *branch;    /* branch may be null */
+    const void *weight, *bias; /* bias may be null */
+    int64_t rows, cols;
+    struct layout in, out;
+    float eps, branch_scale, weight_offset;
+    enum dt_dtype type;
+};
+
+INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int64_t to, bool centers,
+                        enum dt_dtype type)
+{
+    int64_t cols = f->cols, kept = row * cols;
+    const void *x = f->x, *branch = f->branch, *weight = f->weight, *bias = f->bias;
+    void *y = f->y;
+    const vec offset = vec_all(f->weight_offset), scale = vec_all(f->branch_scale);
+    vec total = {0}, squares = {0}; /* lanes behind the end are 0 */
+    if (branch != NULL || f->sum != NULL) {
+        void *sum = f->sum != NULL ? f->sum : y;
+        int64_t sum_at = f->sum != NULL ? kept : to;
         for (int64_t j = 0; j < cols; j += VEC) {
-            vec v = vec_get(x, at + j, cols - j, type);
-            v = branch != NULL ? vec_rounded(v + vec_get(branch, at + j, cols - j, type), type) : v;
-            vec_put(sum, at + j, v, cols - j, type);
+            vec v = vec_get(x, from + j, cols - j, type);
+            if (branch != NULL) {
+                v = vec_rounded(vec_fma(scale, vec_get(branch, kept + j, cols - j, type), v), type);
+            }
+            vec_put(sum, sum_at + j, v, cols - j, type);
             total += v;
+            squares = vec_fma(v, v, squares);
         }
         x = sum;
+        from = sum_at;
     } else {
         for (int64_t j = 0; j < cols; j += VEC) {
-            total += vec_get(x, at + j, cols - j, type);
+            vec v = vec_get(x, from + j, cols - j, type);
+            total += v;
+            squares = vec_fma(v, v, squares);
         }
     }
-    float mean = vec_sum(total) / (float)cols;
-    vec squares = {0};
-    int64_t j = 0;
-    for (; j + VEC <= cols; j += VEC) {
-        vec d = vec_get(x, at + j, VEC, type) - mean;
-        squares = vec_fma(d, d, squares);
+    float mean = 0;
+    if (centers) {
+        mean = vec_sum(total) / (float)cols;
+        squares = (vec){0};
+        int64_t j = 0;
+        for (; j + VEC <= cols; j += VEC) {
+            vec d = vec_get(x, from + j, VEC, type) - mean;
+            squares = vec_fma(d, d, squares);
+        }
+        if (j < cols) {
+            vec d = vec_get(x, from + j, cols - j, type) - mean;
+            d = vec_pick(vec_index() < (int32_t)(cols - j), d, vec_all(0));
+            squares = vec_fma(d, d, squares);
+        }
+        f->mean[row] = mean;
     }
-    if (j < cols) {
-        vec d = vec_get(x, at + j, cols - j, type) - mean;
-        d = vec_pick(vec_index() < (int32_t)(cols - j), d, vec_all(0));
-        squares = vec_fma(d, d, squares);
+    float rstd = 1.0F / sqrtf(vec_sum(squares) / (float)cols + f->eps);
+    for (int64_t j = 0; j < cols; j += VEC) {
+        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
+        vec w = vec_get(weight, j, cols - j, type);
+        vec v = centers ? vec_fma(h, w, bias != NULL ? vec_get(bias, j, cols - j, type) : (vec){0}) : h * (offset + w);
+        vec_put(y, to + j, v, cols - j, type);
     }
-    float rstd = 1.0F / sqrtf(vec_sum(squares) / (float)cols + (float)a->eps);
-    for (j = 0; j < cols; j += VEC) {
-        vec h = (vec_get(x, at + j, cols - j, type) - mean) * rstd;
-        vec_put(y, at + j, vec_fma(h, vec_get(gamma, j, cols - j, type), vec_get(beta, j, cols - j, type)), cols - j,
-                type);
+    f->rstd[row] = rstd;
+}
+
+INLINE void forward_rows(const struct forward *f, int64_t part, bool centers, enum dt_dtype type)
+{
+    int64_t rows = rows_of_part(f->cols), last = min64(f->rows, (part + 1) * rows);
+    for (int64_t begin = part * rows; begin < last; begin += ROW_BLOCK) {
+        int64_t from[ROW_BLOCK], to[ROW_BLOCK], end = min64(last, begin + ROW_BLOCK);
+        find_rows(from, &f->in, begin, end);
+        find_rows(to, &f->out, begin, end);
+        for (int64_t row = begin; row < end; row++) {
+            forward_row(f, row, from[row - begin], to[row - begin], centers, type);
+        }
     }
-    ((float *)a->mean)[row] = mean;
-    ((float *)a->rstd)[row] = rstd;
 }
 
 static void layernorm_part(void *context, int64_t part)
 {
-    const struct dt_layernorm_args *a = context;
-    for (int64_t row = part * ROW_BLOCK; row < min64(a->row_count, (part + 1) * ROW_BLOCK); row++) {
-        if (a->type == DT_BF16) {
-            forward_row(a, row, DT_BF16);
-        } else {
-            forward_row(a, row, DT_F32);
-        }
+    const struct forward *f = context;
+    if (f->type == DT_BF16) {
+        forward_rows(f, part, true, DT_BF16);
+    } else {
+        forward_rows(f, part, true, DT_F32);
     }
 }
 
 static int layernorm_now(struct dt_pool *pool, struct dt_layernorm_args *a, struct dt_error *err)
 {
     (void)err;
-    dt_pool_run(pool, parts_of(a->row_count, ROW_BLOCK), layernorm_part, a);
+    struct layout tight = layout_of(0, 0, a->col_count);
+    struct forward f = {.y = a->y,
+                        .sum = a->residual_out,
+                        .mean = a->mean,
+                        .rstd = a->rstd,
+                        .x = a->residual,
+                        .branch = a->branch,
+                        .weight = a->gamma,
+                        .bias = a->beta,
+                        .rows = a->row_count,
+                        .cols = a->col_count,
+                        .in = tight,
+                        .out = tight,
+                        .eps = (float)a->eps,
+                        .branch_scale = 1,
+                        .type = a->type};
+    dt_pool_run(pool, parts_of(f.rows, rows_of_part(f.cols)), layernorm_part, &f);
     return 0;
 }
 DT_ISA_KERNEL(layernorm)
 
-/* dx = rstd (g - mean(g) - h mean(g h)) + dresidual; g = dy gamma, h = (x - mean) rstd */
-INLINE void backward_row(const struct dt_layernorm_backward_args *a, int64_t row, enum dt_dtype type)
+static void rmsnorm_part(void *context, int64_t part)
 {
-    int64_t cols = a->col_count, at = row * cols;
-    const void *dy = a->dy, *x = a->x, *gamma = a->gamma, *above = a->dresidual;
-    void *dx = a->dx;
-    float mean = ((const float *)a->mean)[row], rstd = ((const float *)a->rstd)[row];
-    vec sum = {0}, dot = {0};
-    for (int64_t j = 0; j < cols; j += VEC) {
-        /* lanes behind the end are 0 */
-        vec g = vec_get(dy, at + j, cols - j, type) * vec_get(gamma, j, cols - j, type);
-        sum += g;
-        dot = vec_fma(g, (vec_get(x, at + j, cols - j, type) - mean) * rstd, dot);
-    }
-    float m = vec_sum(sum) / (float)cols, d = vec_sum(dot) / (float)cols;
-    for (int64_t j = 0; j < cols; j += VEC) {
-        vec g = vec_get(dy, at + j, cols - j, type) * vec_get(gamma, j, cols - j, type);
-        vec h = (vec_get(x, at + j, cols - j, type) - mean) * rstd;
-        vec v = vec_fma(h, vec_all(-d), g - m);
-        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, at + j, cols - j, type)) : v * rstd;
-        vec_put(dx, at + j, v, cols - j, type);
+    const struct forward *f = context;
+    if (f->type == DT_BF16) {
+        forward_rows(f, part, false, DT_BF16);
+    } else {
+        forward_rows(f, part, false, DT_F32);
     }
 }
 
+static int rmsnorm_now(struct dt_pool *pool, struct dt_rmsnorm_args *a, struct dt_error *err)
+{
+    (void)err;
+    struct forward f = {.y = a->y,
+                        .sum = a->residual_out,
+                        .rstd = a->rstd,
+                        .x = a->residual,
+                        .branch = a->branch,
+                        .weight = a->weight,
+                        .rows = a->row_count,
+                        .cols = a->col_count,
+                        .in = layout_of(a->heads, a->x_ld, a->col_count),
+                        .out = layout_of(a->heads, a->y_ld, a->col_count),
+                        .eps = (float)a->eps,
+                        .branch_scale = a->branch_scale != 0 ? (float)a->branch_scale : 1.0F,
+                        .weight_offset = (float)a->weight_offset,
+                        .type = a->type};
+    dt_pool_run(pool, parts_of(f.rows, rows_of_part(f.cols)), rmsnorm_part, &f);
+    return 0;
+}
+DT_ISA_KERNEL(rmsnorm)
+
+/* ---- backward ---- */
+
 struct backward {
-    const struct dt_layernorm_backward_args *args;
-    /* the gradients themselves, or floats that are rounded to them at the end */
-    float *dgamma, *dbeta;
+    void *dx;
+    const void *dy, *x, *weight, *above; /* above: the gradient that reaches the residual sum, or null */
+    const float *mean, *rstd;
+    /* sums for the weight and the bias, or null: the gradients themselves, or floats that become
+     * these at the end. Slice i of the rows adds to sums that begin i * cols later. */
+    float *dweight, *dbias;
+    int64_t rows, cols, rows_of_slice;
+    struct layout in, out; /* of x; of dy, dx and above */
+    float weight_offset;
+    bool centers, adds; /* adds: to what dweight and dbias hold */
+    enum dt_dtype type;
 };
 
-/* Adds rows [begin, end), one block, to columns [from, to) of dgamma and dbeta. */
-INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t from, int64_t to,
+/* dx = rstd (g - mean(g) - h mean(g h)) + above; g = dy weight, h = normed(x). RMSNorm: without
+ * mean(g). The row is at `from` in x, at `to` in the others. */
+INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, bool centers,
+                         enum dt_dtype type)
+{
+    int64_t cols = c->cols;
+    const void *dy = c->dy, *x = c->x, *weight = c->weight, *above = c->above;
+    void *dx = c->dx;
+    float mean = centers ? c->mean[row] : 0, rstd = c->rstd[row];
+    const vec offset = vec_all(centers ? 0 : c->weight_offset);
+    vec sum = {0}, dot = {0};
+    for (int64_t j = 0; j < cols; j += VEC) {
+        /* lanes behind the end are 0 */
+        vec w = vec_get(weight, j, cols - j, type);
+        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
+        sum += g;
+        dot = vec_fma(g, normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers), dot);
+    }
+    float m = centers ? vec_sum(sum) / (float)cols : 0, d = vec_sum(dot) / (float)cols;
+    for (int64_t j = 0; j < cols; j += VEC) {
+        vec w = vec_get(weight, j, cols - j, type);
+        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
+        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
+        vec v = vec_fma(h, vec_all(-d), centers ? g - m : g);
+        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, to + j, cols - j, type)) : v * rstd;
+        vec_put(dx, to + j, v, cols - j, type);
+    }
+}
+
+/* Adds one block of rows to columns [left, right) of the sums of a slice; `first`: there is nothing
+ * in them yet. */
+INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool centers,
                         enum dt_dtype type)
 {
-    const struct dt_layernorm_backward_args *a = c->args;
-    int64_t cols = a->col_count;
-    const float *mean = a->mean, *rstd = a->rstd;
-    for (int64_t j = from; j < to; j += 2 * VEC) {
+    int64_t from[ROW_BLOCK], to[ROW_BLOCK], slice = begin / c->rows_of_slice;
+    const float *mean = c->mean, *rstd = c->rstd;
+    float *dweight = c->dweight + slice * c->cols, *dbias = c->dbias;
+    bool first = begin == slice * c->rows_of_slice && !c->adds;
+    find_rows(from, &c->in, begin, end);
+    find_rows(to, &c->out, begin, end);
+    for (int64_t j = left; j < right; j += 2 * VEC) {
         vec g[2] = {{0}}, b[2] = {{0}};
         for (int64_t r = begin; r < end; r++) {
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++) {
                 int64_t at = j + v * VEC;
-                if (at < to) {
-                    vec y = vec_get(a->dy, r * cols + at, to - at, type);
-                    g[v] = vec_fma(y, (vec_get(a->x, r * cols + at, to - at, type) - mean[r]) * rstd[r], g[v]);
+                if (at < right) {
+                    vec y = vec_get(c->dy, to[r - begin] + at, right - at, type);
+                    vec x = vec_get(c->x, from[r - begin] + at, right - at, type);
+                    g[v] = vec_fma(y, normed(x, centers ? mean[r] : 0, rstd[r], centers), g[v]);
                     b[v] += y;
                 }
             }
         }
         for (int v = 0; v < 2; v++) {
             int64_t at = j + v * VEC;
-            if (at < to) {
-                bool first = begin == 0 && !a->accumulate;
-                vec_store_n(c->dgamma + at, first ? g[v] : vec_load_n(c->dgamma + at, to - at) + g[v], to - at);
-                vec_store_n(c->dbeta + at, first ? b[v] : vec_load_n(c->dbeta + at, to - at) + b[v], to - at);
+            if (at < right) {
+                vec_store_n(dweight + at, first ? g[v] : vec_load_n(dweight + at, right - at) + g[v], right - at);
+            }
+            if (at < right && centers && dbias != NULL) {
+                vec_store_n(dbias + at, first ? b[v] : vec_load_n(dbias + at, right - at) + b[v], right - at);
             }
         }
     }
 }
 
-static void backward_rows_part(void *context, int64_t part)
+INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, bool centers, enum dt_dtype type)
 {
-    const struct dt_layernorm_backward_args *a = ((const struct backward *)context)->args;
-    for (int64_t row = part * ROW_BLOCK; row < min64(a->row_count, (part + 1) * ROW_BLOCK); row++) {
-        if (a->type == DT_BF16) {
-            backward_row(a, row, DT_BF16);
-        } else {
-            backward_row(a, row, DT_F32);
-        }
+    int64_t from[ROW_BLOCK], to[ROW_BLOCK];
+    find_rows(from, &c->in, begin, end);
+    find_rows(to, &c->out, begin, end);
+    for (int64_t row = begin; row < end; row++) {
+        backward_row(c, row, from[row - begin], to[row - begin], centers, type);
     }
 }
 
-static void backward_columns(const struct backward *c, int64_t begin, int64_t from, int64_t to)
+/* dx of one block of rows. */
+static void backward_rows(const struct backward *c, int64_t begin, int64_t end)
 {
-    int64_t end = min64(c->args->row_count, begin + ROW_BLOCK);
-    if (c->args->type == DT_BF16) {
-        add_columns(c, begin, end, from, to, DT_BF16);
+    if (c->centers) {
+        c->type == DT_BF16 ? rows_typed(c, begin, end, true, DT_BF16) : rows_typed(c, begin, end, true, DT_F32);
     } else {
-        add_columns(c, begin, end, from, to, DT_F32);
+        c->type == DT_BF16 ? rows_typed(c, begin, end, false, DT_BF16) : rows_typed(c, begin, end, false, DT_F32);
     }
+}
+
+static void backward_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right)
+{
+    if (c->centers) {
+        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, true, DT_BF16)
+                           : add_columns(c, begin, end, left, right, true, DT_F32);
+    } else {
+        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, false, DT_BF16)
+                           : add_columns(c, begin, end, left, right, false, DT_F32);
+    }
+}
+
+static void backward_rows_part(void *context, int64_t part)
+{
+    const struct backward *c = context;
+    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK));
 }
 
 static void backward_columns_part(void *context, int64_t part)
 {
     const struct backward *c = context;
-    for (int64_t row = 0; row < c->args->row_count; row += ROW_BLOCK) {
-        backward_columns(c, row, part * COLUMNS, min64(c->args->col_count, (part + 1) * COLUMNS));
+    for (int64_t row = 0; row < c->rows; row += ROW_BLOCK) {
+        backward_columns(c, row, min64(c->rows, row + ROW_BLOCK), part * COLUMNS, min64(c->cols, (part + 1) * COLUMNS));
     }
 }
 
+/* A slice of the rows: uses each block for the sums and for dx while it is in the cache, the sums
+ * first, because dx may overwrite dy. */
+static void backward_slice_part(void *context, int64_t slice)
+{
+    const struct backward *c = context;
+    int64_t last = min64(c->rows, (slice + 1) * c->rows_of_slice);
+    for (int64_t row = slice * c->rows_of_slice; row < last; row += ROW_BLOCK) {
+        int64_t end = min64(last, row + ROW_BLOCK);
+        if (c->dweight != NULL) {
+            backward_columns(c, row, end, 0, c->cols);
+        }
+        backward_rows(c, row, end);
+    }
+}
+
+/* LayerNorm adds all blocks to one sum, so several threads take columns first, then rows. */
 static void backward_parts(struct dt_pool *pool, struct backward *c)
 {
-    const struct dt_layernorm_backward_args *a = c->args;
-    /* compute dgamma and dbeta first, because dx may overwrite dy */
-    if (a->dgamma != NULL && dt_pool_size(pool) > 1) {
-        dt_pool_run(pool, parts_of(a->col_count, COLUMNS), backward_columns_part, c);
-    }
-    if (a->dgamma == NULL || dt_pool_size(pool) > 1) {
-        dt_pool_run(pool, parts_of(a->row_count, ROW_BLOCK), backward_rows_part, c);
-        return;
-    }
-    for (int64_t part = 0; part < parts_of(a->row_count, ROW_BLOCK); part++) {
-        backward_columns(c, part * ROW_BLOCK, 0, a->col_count);
-        backward_rows_part(c, part);
+    if (c->dweight == NULL) {
+        dt_pool_run(pool, parts_of(c->rows, ROW_BLOCK), backward_rows_part, c);
+    } else if (dt_pool_size(pool) > 1) {
+        dt_pool_run(pool, parts_of(c->cols, COLUMNS), backward_columns_part, c);
+        dt_pool_run(pool, parts_of(c->rows, ROW_BLOCK), backward_rows_part, c);
+    } else if (c->rows > 0) {
+        backward_slice_part(c, 0);
     }
 }
 
 static int layernorm_backward_now(struct dt_pool *pool, struct dt_layernorm_backward_args *a, struct dt_error *err)
 {
     (void)err;
-    struct backward c = {a, a->dgamma, a->dbeta};
+    struct layout tight = layout_of(0, 0, a->col_count);
+    struct backward c = {.dx = a->dx,
+                         .dy = a->dy,
+                         .x = a->x,
+                         .weight = a->gamma,
+                         .above = a->dresidual,
+                         .mean = a->mean,
+                         .rstd = a->rstd,
+                         .dweight = a->dgamma,
+                         .dbias = a->dbeta,
+                         .rows = a->row_count,
+                         .cols = a->col_count,
+                         .rows_of_slice = a->row_count + 1,
+                         .in = tight,
+                         .out = tight,
+                         .centers = true,
+                         .adds = a->accumulate,
+                         .type = a->type};
     bool rounded = a->dgamma != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16;
+    int64_t old = a->accumulate ? a->col_count : 0;
     if (rounded) {
-        c.dgamma = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * a->col_count) * sizeof(float));
-        c.dbeta = c.dgamma + a->col_count;
-        vec_fetch(c.dgamma, a->dgamma, 0, a->accumulate ? a->col_count : 0, DT_BF16);
-        vec_fetch(c.dbeta, a->dbeta, 0, a->accumulate ? a->col_count : 0, DT_BF16);
+        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * a->col_count) * sizeof(float));
+        c.dbias = a->dbeta != NULL ? c.dweight + a->col_count : NULL;
+        vec_fetch(c.dweight, a->dgamma, 0, old, DT_BF16);
+    }
+    if (rounded && a->dbeta != NULL) {
+        vec_fetch(c.dbias, a->dbeta, 0, old, DT_BF16);
     }
     backward_parts(pool, &c);
     if (rounded && a->row_count > 0) {
-        vec_keep(a->dgamma, 0, c.dgamma, a->col_count, DT_BF16);
-        vec_keep(a->dbeta, 0, c.dbeta, a->col_count, DT_BF16);
+        vec_keep(a->dgamma, 0, c.dweight, a->col_count, DT_BF16);
+    }
+    if (rounded && a->dbeta != NULL && a->row_count > 0) {
+        vec_keep(a->dbeta, 0, c.dbias, a->col_count, DT_BF16);
     }
     return 0;
 }
 DT_ISA_KERNEL(layernorm_backward)
+
+/* dweight = [dweight +] the sums of the slices in order, rounded once */
+INLINE void add_slices(const struct dt_rmsnorm_backward_args *a, const float *sums, int64_t slices, enum dt_dtype grad)
+{
+    int64_t cols = a->col_count;
+    for (int64_t j = 0; j < cols; j += VEC) {
+        vec total = a->accumulate ? vec_get(a->dweight, j, cols - j, grad) : (vec){0};
+        for (int64_t i = 0; i < slices; i++) {
+            total += vec_load_n(sums + i * cols + j, cols - j);
+        }
+        vec_put(a->dweight, j, total, cols - j, grad);
+    }
+}
+
+/* Each slice of the rows has sums of its own, so all tensors are read once with any number of
+ * threads, also if a row is narrow. */
+static int rmsnorm_backward_now(struct dt_pool *pool, struct dt_rmsnorm_backward_args *a, struct dt_error *err)
+{
+    (void)err;
+    int64_t part = rows_of_part(a->col_count), parts = parts_of(a->row_count, part);
+    struct backward c = {.dx = a->dx,
+                         .dy = a->dy,
+                         .x = a->x,
+                         .weight = a->weight,
+                         .above = a->dresidual,
+                         .rstd = a->rstd,
+                         .rows = a->row_count,
+                         .cols = a->col_count,
+                         .rows_of_slice = parts_of(parts, SLICES_MOST) * part,
+                         .in = layout_of(a->heads, a->x_ld, a->col_count),
+                         .out = layout_of(a->heads, a->y_ld, a->col_count),
+                         .weight_offset = (float)a->weight_offset,
+                         .type = a->type};
+    int64_t slices = a->row_count > 0 ? parts_of(a->row_count, c.rows_of_slice) : 0;
+    if (a->dweight != NULL) {
+        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(slices * a->col_count) * sizeof(float) + 1);
+    }
+    dt_pool_run(pool, slices, backward_slice_part, &c);
+    if (a->dweight != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16) {
+        add_slices(a, c.dweight, slices, DT_BF16);
+    } else if (a->dweight != NULL) {
+        add_slices(a, c.dweight, slices, DT_F32);
+    }
+    return 0;
+}
+DT_ISA_KERNEL(rmsnorm_backward)

@@ -129,17 +129,8 @@ static double difference(const struct case_run *r, void (*forward)(const struct 
 
 static void forward_attention(const struct case_run *r)
 {
-    const int64_t *n = r->n;
-    r->k->attention(r->s, &(struct dt_attention_args){.out = case_buf[1].d,
-                                                      .lse = case_buf[2].d,
-                                                      .qkv = case_buf[0].d,
-                                                      .batch = n[0],
-                                                      .positions = n[1],
-                                                      .heads = n[2],
-                                                      .head_size = n[3],
-                                                      .kv_heads = n[4],
-                                                      .causal = n[5] != 0,
-                                                      .type = r->type});
+    const struct dt_attention_args a = case_attention(r);
+    r->k->attention(r->s, &a);
 }
 
 static void forward_activation(const struct case_run *r)

@@ -34,12 +34,14 @@ struct implementation {
 
 static bool plain_can(const struct attention_shape *x)
 {
-    return dt_cuda_attention_plain_can(x->positions, x->heads, x->head_size);
+    const struct dt_attention_shape s = attention_common(x);
+    return dt_cuda_attention_plain_can(&s);
 }
 
 static bool flash_can(const struct attention_shape *x)
 {
-    return dt_cuda_attention_flash_can(x->positions, x->heads, x->head_size, x->scale, DT_BF16);
+    const struct dt_attention_shape s = attention_common(x);
+    return dt_cuda_attention_flash_can(&s);
 }
 
 static const struct implementation flash = {"flash", flash_can, dt_cuda_attention_flash,
@@ -454,15 +456,17 @@ static void test_what_flash_can(void **unused)
 {
     (void)unused;
     for (int64_t d = 8; d <= 128; d += 8) {
-        assert_true(dt_cuda_attention_flash_can(1024, 12, d, 0, DT_BF16));
+        assert_true(flash_can(&(struct attention_shape){1, 1024, 12, d, 0, true, 0, 1}));
     }
-    assert_false(dt_cuda_attention_flash_can(1024, 12, 64, 0, DT_F32));
-    assert_false(dt_cuda_attention_flash_can(1024, 12, 12, 0, DT_BF16));
-    assert_false(dt_cuda_attention_flash_can(1024, 12, 136, 0, DT_BF16));
+    struct dt_attention_shape floats = attention_common(&(struct attention_shape){1, 1024, 12, 64, 0, true, 0, 1});
+    floats.type = DT_F32;
+    assert_false(dt_cuda_attention_flash_can(&floats));
+    assert_false(flash_can(&(struct attention_shape){1, 1024, 12, 12, 0, true, 0, 1}));
+    assert_false(flash_can(&(struct attention_shape){1, 1024, 12, 136, 0, true, 0, 1}));
     /* the largest score would be the smallest */
-    assert_false(dt_cuda_attention_flash_can(1024, 12, 64, -1, DT_BF16));
-    assert_true(dt_cuda_attention_flash_can(131072, 32, 128, 0, DT_BF16));
-    assert_false(dt_cuda_attention_flash_can(262144, 32, 128, 0, DT_BF16)); /* offsets of 32 bits */
+    assert_false(flash_can(&(struct attention_shape){1, 1024, 12, 64, 0, true, -1, 1}));
+    assert_true(flash_can(&(struct attention_shape){1, 131072, 32, 128, 0, true, 0, 1}));
+    assert_false(flash_can(&(struct attention_shape){1, 262144, 32, 128, 0, true, 0, 1})); /* offsets of 32 bits */
 }
 
 int main(void)

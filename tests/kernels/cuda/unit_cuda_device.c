@@ -388,15 +388,9 @@ static int break_down(void)
     CHECK(dt_device_alloc(&d, DT_MEMORY_DEVICE, 4096, (void **)&x, NULL) == 0);
     const struct dt_matmul_args product = {
         .c = x, .a = x + 1024, .b = x + 2048, .m = 8, .n = 8, .k = 8, .type = DT_F32};
-    const struct dt_attention_args attention = {.out = x,
-                                                .lse = x + 1024,
-                                                .qkv = x + 2048,
-                                                .batch = 1,
-                                                .positions = 16,
-                                                .heads = 1,
-                                                .head_size = 8,
-                                                .causal = true,
-                                                .type = DT_BF16};
+    struct dt_attention_args attention = {.out = x, .lse = x + 1024, .q = x + 2048, .k = x + 2064, .v = x + 2080};
+    attention.shape = (struct dt_attention_shape){
+        .batch = 1, .queries = 16, .keys = 16, .heads = 1, .head_size = 8, .causal = true, .type = DT_BF16};
     d.kernels->matmul(s, &product);
     d.kernels->attention(s, &attention);
     dt_event_record(known, s);

@@ -176,12 +176,12 @@ static void count(struct gpu *g)
  * it has. */
 static void check_counts(const struct gpu *g, struct dnn_part expected)
 {
+    const struct dt_attention_shape shape = attention_common(&g->n);
     for (int by = 0; by < DT_ATTENTION_BYS; by++) {
         for (int backward = 0; backward < 2; backward++) {
             bool dnn = (backward ? expected.backward : expected.forward) > 0;
             int64_t calls = dt_cuda_attention_calls((enum dt_attention_by)by, backward) - g->calls[backward][by];
-            bool flash = dt_cuda_attention_flash_can(g->n.positions, g->n.heads, g->n.head_size, g->n.scale, DT_BF16) &&
-                         g->off % 16 == 0;
+            bool flash = dt_cuda_attention_flash_can(&shape) && g->off % 16 == 0;
             enum dt_attention_by other = flash && !plain_wanted ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
             if (calls != (by == (int)(dnn ? DT_ATTENTION_BY_CUDNN : other))) {
                 fail_msg("%s: %lld calls by %d", backward ? "backward" : "forward", (long long)calls, by);

@@ -82,9 +82,10 @@ static struct dt_attention_list wanted(const struct gpu *g, struct dt_attention_
     void *nowhere = (void *)((uintptr_t)1 << ADDRESS);
     *forward = g->forward;
     *backward = g->backward;
-    forward->qkv = forward->out = nowhere;
+    forward->q = forward->k = forward->v = forward->out = nowhere;
     forward->lse = nowhere;
-    backward->qkv = backward->out = backward->dout = backward->dqkv = nowhere;
+    backward->q = backward->k = backward->v = backward->out = backward->dout = nowhere;
+    backward->dq = backward->dk = backward->dv = nowhere;
     backward->lse = nowhere;
     backward->work = backward->work != NULL ? nowhere : NULL;
     return (struct dt_attention_list){forward, 1, backward, 1};

@@ -2,6 +2,7 @@
 /* Graphs of the device "cuda", on the software GPU or a real one: what was taken down has the
  * bits of the same work put in directly, as often as it is launched; what cannot be taken down
  * leaves the stream as it was, and the work can be put in directly. */
+#include "kernels/attention.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/lib/device_cases.h"
 
@@ -102,15 +103,17 @@ static void work(struct place *p)
                                              .k = WIDTH,
                                              .type = DT_BF16,
                                              .c_type = DT_BF16});
-    k->attention(p->s, &(struct dt_attention_args){.out = p->att,
-                                                   .lse = p->lse,
-                                                   .qkv = p->qkv,
-                                                   .batch = BATCH,
-                                                   .positions = POSITIONS,
-                                                   .heads = HEADS,
-                                                   .head_size = HEAD,
-                                                   .causal = true,
-                                                   .type = DT_BF16});
+    struct dt_attention_args attention = {.out = p->att, .lse = p->lse, .q = p->qkv};
+    attention.shape = (struct dt_attention_shape){.batch = BATCH,
+                                                  .queries = POSITIONS,
+                                                  .keys = POSITIONS,
+                                                  .heads = HEADS,
+                                                  .head_size = HEAD,
+                                                  .causal = true,
+                                                  .type = DT_BF16};
+    attention.k = dt_attention_part(&attention.shape, p->qkv, 1);
+    attention.v = dt_attention_part(&attention.shape, p->qkv, 2);
+    k->attention(p->s, &attention);
     k->matmul(p->s, &(struct dt_matmul_args){.c = p->out,
                                              .a = p->att,
                                              .b = p->x,

@@ -112,7 +112,7 @@ static const char *const pass_names[] = {"forward", "backward", "backward that s
 
 /* The graph of a pass, to be cleared, and the engines that are proposed for it, each to be
  * dropped: how many; -1: the graph itself is refused. */
-static int propose(const struct library *l, const struct dt_dnn_place *place, const struct dt_attention_shape *s,
+static int propose(const struct library *l, const struct dt_dnn_place *place, const struct dt_attention_graph *s,
                    enum pass pass, struct dt_dnn_graph *g, void *found[DT_DNN_CANDIDATES], struct dt_error *err)
 {
     int count = -1;
@@ -138,7 +138,7 @@ static void drop_all(const struct library *l, struct dt_dnn_graph *g, void *foun
 
 /* How many engines are proposed; -1: the graph itself is refused. work_bytes given: also the
  * plan of the first one, and what it wants. */
-static int engines(const struct library *l, void *described, const struct dt_attention_shape *s, enum pass pass,
+static int engines(const struct library *l, void *described, const struct dt_attention_graph *s, enum pass pass,
                    size_t *work_bytes, char *why, size_t why_bytes)
 {
     struct dt_dnn_graph g;
@@ -159,7 +159,7 @@ static int engines(const struct library *l, void *described, const struct dt_att
     return count;
 }
 
-static bool look(const struct library *l, int device, void *described, const struct dt_attention_shape *s,
+static bool look(const struct library *l, int device, void *described, const struct dt_attention_graph *s,
                  enum pass pass, size_t *work_bytes)
 {
     char why[300];
@@ -177,7 +177,7 @@ static bool look(const struct library *l, int device, void *described, const str
 
 /* ---- what is asked ---- */
 
-static bool passes(const struct library *l, int device, void *described, const struct dt_attention_shape *s)
+static bool passes(const struct library *l, int device, void *described, const struct dt_attention_graph *s)
 {
     bool good = true;
     for (int p = FORWARD; p < PASSES; p++) {
@@ -198,7 +198,7 @@ static bool gpt2(const struct library *l, int device, void *described)
             if (getenv("DTRUN_ALL") == NULL && (h + t + (size_t)device) % 6 != 0) {
                 continue; /* each number of heads and of positions still meets some of the others */
             }
-            struct dt_attention_shape s = {.batch = t % 3 == 0 ? 1 : 64 / heads[h],
+            struct dt_attention_graph s = {.batch = t % 3 == 0 ? 1 : 64 / heads[h],
                                            .positions = positions[t],
                                            .heads = heads[h],
                                            .kv_heads = heads[h],
@@ -216,7 +216,7 @@ static bool head_sizes(const struct library *l, int device, void *described)
     bool good = true;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int causal = 0; causal < 2; causal++) {
-            struct dt_attention_shape s = {.batch = 3,
+            struct dt_attention_graph s = {.batch = 3,
                                            .positions = i % 2 == 0 ? 512 : 77,
                                            .heads = 6,
                                            .kv_heads = 6,
@@ -231,7 +231,7 @@ static bool head_sizes(const struct library *l, int device, void *described)
 /* Llama 1.2B, 3.2B, 8B; BERT-base. */
 static bool other_models(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape shapes[] = {{8, 4096, 32, 8, 64, true},
+    static const struct dt_attention_graph shapes[] = {{8, 4096, 32, 8, 64, true},
                                                        {4, 4096, 24, 8, 128, true},
                                                        {1, 8192, 32, 8, 128, true},
                                                        {2, 333, 6, 1, 64, true},
@@ -246,7 +246,7 @@ static bool other_models(const struct library *l, int device, void *described)
 /* What we do not give to it, it would not take either. */
 static bool refused(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape shapes[] = {{2, 64, 4, 4, 20, true}, {2, 64, 4, 3, 64, true}};
+    static const struct dt_attention_graph shapes[] = {{2, 64, 4, 4, 20, true}, {2, 64, 4, 3, 64, true}};
     char why[300];
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -266,14 +266,14 @@ static bool refused(const struct library *l, int device, void *described)
  * cuts batches by. */
 static bool compiled(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape shapes[] = {
+    static const struct dt_attention_graph shapes[] = {
         {4, 1000, 12, 12, 64, true}, {4, 320, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         if (getenv("DTRUN_ALL") == NULL && i % DEVICES != (size_t)device) {
             continue; /* each shape is compiled for one of them */
         }
-        const struct dt_attention_shape *s = &shapes[i];
+        const struct dt_attention_graph *s = &shapes[i];
         size_t forward = 0, backward = 0;
         good = look(l, device, described, s, FORWARD, &forward) && look(l, device, described, s, BACKWARD, &backward) &&
                good;
@@ -291,7 +291,7 @@ static bool compiled(const struct library *l, int device, void *described)
 /* What a plan file keeps of a proposal is enough to have it again: numbers that differ between
  * the proposals, of which its plan is made, with the same work memory. Plans are made of the first
  * and the last proposal; with DTRUN_ALL=1 of all. */
-static bool made_again(const struct library *l, int device, void *described, const struct dt_attention_shape *s,
+static bool made_again(const struct library *l, int device, void *described, const struct dt_attention_graph *s,
                        enum pass pass)
 {
     struct dt_dnn_graph g;
@@ -332,7 +332,7 @@ static bool made_again(const struct library *l, int device, void *described, con
 
 static bool numbers_suffice(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_shape s = {8, 1024, 12, 12, 64, true};
+    static const struct dt_attention_graph s = {8, 1024, 12, 12, 64, true};
     if (devices[device].capability != 900) { /* where most are proposed; each costs a second */
         return true;
     }

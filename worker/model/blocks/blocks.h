@@ -1,19 +1,40 @@
-/* The blocks, and the sizes that GPT models pass to them. */
+/* The blocks of token models, and what models pass to them. */
 #ifndef DT_WORKER_MODEL_BLOCKS_BLOCKS_H
 #define DT_WORKER_MODEL_BLOCKS_BLOCKS_H
 
 #include "worker/model/chain.h"
 
-/* Data for the blocks of a GPT-2 (b->args). */
-struct gpt_shape {
-    int64_t layers, heads, channels, positions, vocabulary, inner; /* L, H, C, P, V, 4C */
+/* Data of block_embed (b->args). */
+struct embed {
+    const char *tokens, *positions; /* names of the tables (V, C) and (P, C); positions null: none */
+    int64_t vocabulary, channels, position_count; /* V, C, P */
+    double scale;                                 /* of token embeddings; 0: 1 */
+    /* id whose row begins as zeros, and gets no gradient from here; -1: none */
+    int64_t padding_id;
+    double init_std;
+};
+
+/* Data of block_gpt_layer. */
+struct gpt_layer {
+    int64_t layers, heads, channels, inner; /* L, H, C, 4C */
     double norm_epsilon, init_std;
+};
+
+/* Data of block_lm_head. */
+struct lm_head {
+    /* names of the final norm's tensors and of the table (V, C); norm_bias null: an RMSNorm */
+    const char *norm_weight, *norm_bias, *table;
+    int64_t vocabulary, channels;
+    double norm_epsilon, weight_offset; /* an RMSNorm multiplies by offset + weight */
+    double branch_scale;                /* of the pair's branch before the sum; 0: 1 */
+    double logit_scale, logit_cap;      /* 0: 1, and no cap */
+    double init_std;
 };
 
 extern const struct block_ops block_embed;     /* token and position embedding */
 extern const struct block_ops block_gpt_layer; /* pre-norm attention and MLP, GPT-2's names and
                                                 * layouts */
-extern const struct block_ops block_lm_head;   /* final norm, tied head, loss */
+extern const struct block_ops block_lm_head;   /* final norm, head (tied or not), loss */
 
 /* Number of rows of the activations: B * T in a pass, and in a full batch. */
 static inline int64_t row_count(const struct pass *p)

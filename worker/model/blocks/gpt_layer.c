@@ -18,6 +18,7 @@
  *
  * So with I = 4C a layer keeps 16, 10, 6 or 1 C per token. No pass only moves data: each
  * residual sum is part of a norm. Letters: R = B * T rows, C channels, I inner. */
+#include "kernels/attention.h"
 #include "worker/model/blocks/blocks.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
 
-static const struct gpt_shape *shape_of(const struct block *b)
+static const struct gpt_layer *shape_of(const struct block *b)
 {
     return b->args;
 }
@@ -86,7 +87,7 @@ static void name_tensor(struct block *b, const char *part, const int64_t *shape,
 static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     int64_t c = m->channels, i = m->inner, rows = most_rows(b), widest = i > 3 * c ? i : 3 * c;
     /* for the maps whose output is added to the residual stream */
     double std = m->init_std, last = std / sqrt(2.0 * (double)m->layers);
@@ -224,24 +225,32 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
                                                 .busy_sms = p->busy_sms});
 }
 
-static void attend(const struct block *b, const struct pass *p, const struct saved *f, const void *x)
+static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
 {
     const struct gpt_shape *m = b->args;
+    return (struct dt_attention_shape){.batch = p->batch->samples,
+                                       .queries = p->batch->length,
+                                       .keys = p->batch->length,
+                                       .heads = m->heads,
+                                       .head_size = m->channels / m->heads,
+                                       .causal = true,
+                                       .type = b->spec->type};
+}
+
+static void attend(const struct block *b, const struct pass *p, const struct saved *f, const void *x)
+{
+    const struct gpt_layer *m = b->args;
     linear(b, p, QKV_W, f->qkv, x, 3 * m->channels, m->channels);
-    p->kernels->attention(p->stream, &(struct dt_attention_args){.out = f->att,
-                                                                 .lse = f->lse,
-                                                                 .qkv = f->qkv,
-                                                                 .batch = p->batch->samples,
-                                                                 .positions = p->batch->length,
-                                                                 .heads = m->heads,
-                                                                 .head_size = m->channels / m->heads,
-                                                                 .causal = true,
-                                                                 .type = b->spec->type});
+    struct dt_attention_args a = {.shape = attention_shape(b, p), .out = f->att, .lse = f->lse};
+    a.q = f->qkv;
+    a.k = dt_attention_part(&a.shape, f->qkv, 1);
+    a.v = dt_attention_part(&a.shape, f->qkv, 2);
+    p->kernels->attention(p->stream, &a);
 }
 
 static void forward(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     bool again = p->phase == PASS_RECOMPUTE;
     int64_t c = m->channels;
     struct saved f = saved_of(b, p);
@@ -362,7 +371,7 @@ static struct normed norm_again(const struct block *b, const struct pass *p, int
 
 static void mlp_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     if (f->gelu == NULL) {
         p->kernels->activation(p->stream, &(struct dt_activation_args){.y = s->wide,
                                                                        .x = f->fc,
@@ -380,25 +389,22 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
 /* Backward from the gradient of h2, in dx, to the layer's input. */
 static void attend_backward(const struct block *b, const struct pass *p, const struct saved *f, const struct scratch *s)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     int64_t c = m->channels;
     size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(b->spec->type);
     linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
-    p->kernels->attention_backward(
-        p->stream,
-        &(struct dt_attention_backward_args){.dqkv = s->wide,
-                                             .work = (char *)s->wide + dqkv_bytes,
-                                             .work_bytes = (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes,
-                                             .dout = s->norm,
-                                             .out = f->att,
-                                             .qkv = f->qkv,
-                                             .lse = f->lse,
-                                             .batch = p->batch->samples,
-                                             .positions = p->batch->length,
-                                             .heads = m->heads,
-                                             .head_size = c / m->heads,
-                                             .causal = true,
-                                             .type = b->spec->type});
+    struct dt_attention_backward_args a = {.shape = attention_shape(b, p), .lse = f->lse};
+    a.dq = s->wide;
+    a.dk = dt_attention_part(&a.shape, s->wide, 1);
+    a.dv = dt_attention_part(&a.shape, s->wide, 2);
+    a.work = (char *)s->wide + dqkv_bytes;
+    a.work_bytes = (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes;
+    a.dout = s->norm;
+    a.out = f->att;
+    a.q = f->qkv;
+    a.k = dt_attention_part(&a.shape, f->qkv, 1);
+    a.v = dt_attention_part(&a.shape, f->qkv, 2);
+    p->kernels->attention_backward(p->stream, &a);
     struct normed first = norm_again(b, p, LN1_W, &f->first, s, NULL, NULL);
     linear_backward(b, p, QKV_W, s->norm, first.y, s->wide, 3 * c, c, DT_EPILOGUE_BIAS_BACKWARD);
     norm_backward(b, p, LN1_W, &first, f->first.sum, s->norm, p->dx);

@@ -1,4 +1,4 @@
-/* The last block: residual sum, final norm, logits by the embedding's table (tied), loss. In
+/* The last block: residual sum, final norm, logits by a table (the embedding's, or its own), loss. In
  * training, backward does all of it in chunks of rows: logits, loss, gradient in place, dX and dW
  * of the chunk. So the full logits never exist.
  *
@@ -13,7 +13,8 @@
  * next. */
 #include "worker/model/blocks/blocks.h"
 
-enum { LNF_W, LNF_B, WTE };
+/* The table is last; without a bias it has the bias's number (table_of). */
+enum { NORM_W, NORM_B };
 enum {
     CHUNK_BYTES = 128 << 20,
     CHUNK_ROWS_LEAST = 64,
@@ -27,9 +28,19 @@ enum {
  * rows (chunk). */
 enum { SUM, NORM, LOGITS, MEAN, RSTD, ROW_LOSS };
 
+static bool is_rms(const struct block *b)
+{
+    return ((const struct lm_head *)b->args)->norm_bias == NULL;
+}
+
+static int table_of(const struct block *b)
+{
+    return b->tensor_count - 1;
+}
+
 static int64_t pitch(const struct block *b)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     return b->spec->own_memory ? (m->vocabulary + 63) / 64 * 64 : m->vocabulary;
 }
 
@@ -50,18 +61,20 @@ static int64_t chunk_rows(const struct block *b, int64_t rows)
 static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
     int64_t rows = most_rows(b), chunk = chunk_rows(b, rows);
-    const struct tensor_rule one = {.init = INIT_ONE}, zero = {.init = INIT_ZERO},
+    const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO},
                              table = {.init = INIT_NORMAL, .init_std = m->init_std};
-    block_tensor(b, "transformer.ln_f.weight", (int64_t[]){m->channels}, 1, &one);
-    block_tensor(b, "transformer.ln_f.bias", (int64_t[]){m->channels}, 1, &zero);
-    block_tensor(b, "transformer.wte.weight", (int64_t[]){m->vocabulary, m->channels}, 2, &table);
+    block_tensor(b, m->norm_weight, &m->channels, 1, &one);
+    if (!is_rms(b)) {
+        block_tensor(b, m->norm_bias, &m->channels, 1, &zero);
+    }
+    block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &table);
     block_memory(b, "sum", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * m->channels, type);
     block_memory(b, "norm", LIFE_CALL, 0, rows * m->channels, type);
     block_memory(b, "logits", LIFE_CALL, 0, chunk * pitch(b), type);
-    block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
+    block_memory(b, "mean", LIFE_CALL, 0, is_rms(b) ? 0 : rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     block_memory(b, "row losses", LIFE_CALL, 0, chunk, DT_F64);
     (void)block_field(b, "labels");
@@ -77,15 +90,30 @@ static const int32_t *labels_of(const struct pass *p)
 /* The norm of the pair's sum; the sum is kept for backward. */
 static void norm(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
+    if (is_rms(b)) {
+        p->kernels->rmsnorm(p->stream, &(struct dt_rmsnorm_args){.y = pass_memory(b, p, NORM),
+                                                                 .residual_out = pass_memory(b, p, SUM),
+                                                                 .rstd = pass_memory(b, p, RSTD),
+                                                                 .residual = p->x,
+                                                                 .branch = p->x_branch,
+                                                                 .weight = pass_weight(b, p, NORM_W),
+                                                                 .row_count = row_count(p),
+                                                                 .col_count = m->channels,
+                                                                 .eps = m->norm_epsilon,
+                                                                 .branch_scale = m->branch_scale,
+                                                                 .weight_offset = m->weight_offset,
+                                                                 .type = b->spec->type});
+        return;
+    }
     p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = pass_memory(b, p, NORM),
                                                                  .residual_out = pass_memory(b, p, SUM),
                                                                  .mean = pass_memory(b, p, MEAN),
                                                                  .rstd = pass_memory(b, p, RSTD),
                                                                  .residual = p->x,
                                                                  .branch = p->x_branch,
-                                                                 .gamma = pass_weight(b, p, LNF_W),
-                                                                 .beta = pass_weight(b, p, LNF_B),
+                                                                 .gamma = pass_weight(b, p, NORM_W),
+                                                                 .beta = pass_weight(b, p, NORM_B),
                                                                  .row_count = row_count(p),
                                                                  .col_count = m->channels,
                                                                  .eps = m->norm_epsilon,
@@ -95,18 +123,18 @@ static void norm(const struct block *b, const struct pass *p)
 /* Row `row` of the norm's output. */
 static void *norm_at(const struct block *b, const struct pass *p, int64_t row)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     return (char *)pass_memory(b, p, NORM) + row * m->channels * (int64_t)dt_dtype_size(b->spec->type);
 }
 
 /* Logits and loss of `count` rows, from `first` on. with_grad: logits become their gradient. */
 static void loss(const struct block *b, const struct pass *p, int64_t first, int64_t count, bool with_grad)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     const void *x = norm_at(b, p, first);
     p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_memory(b, p, LOGITS),
                                                            .a = x,
-                                                           .b = pass_weight(b, p, WTE),
+                                                           .b = pass_weight(b, p, table_of(b)),
                                                            .m = count,
                                                            .n = m->vocabulary,
                                                            .k = m->channels,
@@ -123,20 +151,43 @@ static void loss(const struct block *b, const struct pass *p, int64_t first, int
                                                                          .col_count = m->vocabulary,
                                                                          .ld = pitch(b),
                                                                          .grad_scale = p->loss_scale,
+                                                                         .scale = m->logit_scale,
+                                                                         .softcap = m->logit_cap,
                                                                          .with_grad = with_grad,
                                                                          .type = b->spec->type});
 }
 
+/* Scales and caps the logits that were asked for. */
+static void finish_logits(const struct block *b, const struct pass *p)
+{
+    const struct lm_head *m = b->args;
+    double cap = m->logit_cap, scale = m->logit_scale != 0 ? m->logit_scale : 1;
+    struct dt_scale_args factor = {
+        .x = p->logits, .count = m->vocabulary, .factor = cap > 0 ? scale / cap : scale, .type = b->spec->type};
+    if (factor.factor != 1) {
+        p->kernels->scale(p->stream, &factor);
+    }
+    if (cap > 0) {
+        p->kernels->activation(p->stream, &(struct dt_activation_args){.y = p->logits,
+                                                                       .x = p->logits,
+                                                                       .count = m->vocabulary,
+                                                                       .kind = DT_ACT_TANH,
+                                                                       .type = b->spec->type});
+        factor.factor = cap;
+        p->kernels->scale(p->stream, &factor);
+    }
+}
+
 static void forward(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     int64_t rows = row_count(p), chunk = chunk_rows(b, rows);
     norm(b, p);
     if (p->logits != NULL) {
         const void *x = norm_at(b, p, p->logits_row);
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = p->logits,
                                                                .a = x,
-                                                               .b = pass_weight(b, p, WTE),
+                                                               .b = pass_weight(b, p, table_of(b)),
                                                                .m = 1,
                                                                .n = m->vocabulary,
                                                                .k = m->channels,
@@ -144,6 +195,7 @@ static void forward(const struct block *b, const struct pass *p)
                                                                .type = b->spec->type,
                                                                .c_type = b->spec->type,
                                                                .busy_sms = p->busy_sms});
+        finish_logits(b, p);
         return;
     }
     for (int64_t first = 0; first < rows; first += chunk) {
@@ -151,16 +203,51 @@ static void forward(const struct block *b, const struct pass *p)
     }
 }
 
+/* dx from the gradient of the norm's output, which is in NORM. */
+static void norm_backward(const struct block *b, const struct pass *p)
+{
+    const struct lm_head *m = b->args;
+    if (is_rms(b)) {
+        p->kernels->rmsnorm_backward(p->stream,
+                                     &(struct dt_rmsnorm_backward_args){.dx = p->dx,
+                                                                        .dweight = pass_grad(b, p, NORM_W),
+                                                                        .dy = pass_memory(b, p, NORM),
+                                                                        .x = pass_memory(b, p, SUM),
+                                                                        .weight = pass_weight(b, p, NORM_W),
+                                                                        .rstd = pass_memory(b, p, RSTD),
+                                                                        .row_count = row_count(p),
+                                                                        .col_count = m->channels,
+                                                                        .weight_offset = m->weight_offset,
+                                                                        .accumulate = pass_adds(b, p, NORM_W),
+                                                                        .type = b->spec->type,
+                                                                        .grad_type = pass_grad_type(b, p)});
+        return;
+    }
+    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                                                   .dgamma = pass_grad(b, p, NORM_W),
+                                                                                   .dbeta = pass_grad(b, p, NORM_B),
+                                                                                   .dy = pass_memory(b, p, NORM),
+                                                                                   .x = pass_memory(b, p, SUM),
+                                                                                   .gamma = pass_weight(b, p, NORM_W),
+                                                                                   .mean = pass_memory(b, p, MEAN),
+                                                                                   .rstd = pass_memory(b, p, RSTD),
+                                                                                   .row_count = row_count(p),
+                                                                                   .col_count = m->channels,
+                                                                                   .accumulate = pass_adds(b, p, NORM_W),
+                                                                                   .type = b->spec->type,
+                                                                                   .grad_type = pass_grad_type(b, p)});
+}
+
 static void backward(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct lm_head *m = b->args;
     int64_t rows = row_count(p), chunk = chunk_rows(b, rows);
     norm(b, p);
     for (int64_t first = 0; first < rows; first += chunk) {
         int64_t count = chunk < rows - first ? chunk : rows - first;
         void *x = norm_at(b, p, first);
         loss(b, p, first, count, true);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_grad(b, p, WTE),
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_grad(b, p, table_of(b)),
                                                                .a = pass_memory(b, p, LOGITS),
                                                                .b = x,
                                                                .m = m->vocabulary,
@@ -168,13 +255,13 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .k = count,
                                                                .lda = pitch(b),
                                                                .a_transposed = true,
-                                                               .accumulate = pass_adds(b, p, WTE) || first > 0,
+                                                               .accumulate = pass_adds(b, p, table_of(b)) || first > 0,
                                                                .type = b->spec->type,
                                                                .c_type = pass_grad_type(b, p),
                                                                .busy_sms = p->busy_sms});
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = x,
                                                                .a = pass_memory(b, p, LOGITS),
-                                                               .b = pass_weight(b, p, WTE),
+                                                               .b = pass_weight(b, p, table_of(b)),
                                                                .m = count,
                                                                .n = m->channels,
                                                                .k = m->vocabulary,
@@ -183,19 +270,7 @@ static void backward(const struct block *b, const struct pass *p)
                                                                .c_type = b->spec->type,
                                                                .busy_sms = p->busy_sms});
     }
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = pass_grad(b, p, LNF_W),
-                                                                                   .dbeta = pass_grad(b, p, LNF_B),
-                                                                                   .dy = pass_memory(b, p, NORM),
-                                                                                   .x = pass_memory(b, p, SUM),
-                                                                                   .gamma = pass_weight(b, p, LNF_W),
-                                                                                   .mean = pass_memory(b, p, MEAN),
-                                                                                   .rstd = pass_memory(b, p, RSTD),
-                                                                                   .row_count = rows,
-                                                                                   .col_count = m->channels,
-                                                                                   .accumulate = pass_adds(b, p, LNF_W),
-                                                                                   .type = b->spec->type,
-                                                                                   .grad_type = pass_grad_type(b, p)});
+    norm_backward(b, p);
 }
 
 const struct block_ops block_lm_head = {

@@ -69,27 +69,39 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
 static int build(struct chain *c, struct dt_error *err)
 {
     const struct gpt2 *m = c->spec.sizes;
-    const struct gpt_shape shape = {.layers = m->n_layer,
+    const struct embed embed = {.tokens = "transformer.wte.weight",
+                                .positions = "transformer.wpe.weight",
+                                .vocabulary = m->vocab_size,
+                                .channels = m->n_embd,
+                                .position_count = m->n_positions,
+                                .padding_id = -1,
+                                .init_std = m->initializer_range};
+    const struct gpt_layer layer = {.layers = m->n_layer,
                                     .heads = m->n_head,
                                     .channels = m->n_embd,
-                                    .positions = m->n_positions,
-                                    .vocabulary = m->vocab_size,
                                     .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
                                     .norm_epsilon = m->layer_norm_epsilon,
                                     .init_std = m->initializer_range};
+    const struct lm_head head = {.norm_weight = "transformer.ln_f.weight",
+                                 .norm_bias = "transformer.ln_f.bias",
+                                 .table = embed.tokens,
+                                 .vocabulary = m->vocab_size,
+                                 .channels = m->n_embd,
+                                 .norm_epsilon = m->layer_norm_epsilon,
+                                 .init_std = m->initializer_range};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
     int root = chain_unit(c, "root", ROLE_TRAINED);
-    if (chain_add(c, &block_embed, root, -1, &shape, sizeof shape, err) != 0) {
+    if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
         return -1;
     }
     for (int i = 0; i < m->n_layer; i++) {
         char name[64];
         (void)snprintf(name, sizeof name, "transformer.h.%d", i);
-        if (chain_add(c, &block_gpt_layer, chain_unit(c, name, ROLE_TRAINED), i, &shape, sizeof shape, err) != 0) {
+        if (chain_add(c, &block_gpt_layer, chain_unit(c, name, ROLE_TRAINED), i, &layer, sizeof layer, err) != 0) {
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, &shape, sizeof shape, err);
+    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 
 static bool ends_with(const char *s, const char *end)

@@ -1,0 +1,110 @@
+/* Activations and their slopes by vectors: for the rows activation, gate and their backward. A
+ * function that takes a kind is inlined with a constant. */
+#ifndef DT_KERNELS_CPU_ISA_ACTIVATION_H
+#define DT_KERNELS_CPU_ISA_ACTIVATION_H
+
+#include "kernels/cpu/isa/isa.h"
+#include "kernels/normal.h"
+
+#define GELU_SCALE 0.79788456080286535588F
+#define GELU_CUBIC 0.044715F
+
+/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3): the tanh form with one
+ * exponential. */
+INLINE vec gelu_sigmoid(vec x)
+{
+    vec u = x * vec_fma(x * x, vec_all(2 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
+    return vec_sigmoid(u);
+}
+
+/* exp(-x^2 / 2) for |x| at most DT_NORMAL_MOST. The second factor makes up for the rounding of x * x,
+ * where there is a fused multiply-add. */
+INLINE vec bell(vec x)
+{
+    vec square = x * x, half = vec_all(-0.5F);
+    vec e = vec_exp(square * half);
+    return vec_fma(e, vec_fma(x, x, -square) * half, e);
+}
+
+/* |x|, at most DT_NORMAL_MOST */
+INLINE vec normal_distance(vec x)
+{
+    vec a = vec_pick(x < 0, -x, x);
+    return vec_pick(a < DT_NORMAL_MOST, a, vec_all(DT_NORMAL_MOST));
+}
+
+/* P(X < x) of the normal distribution */
+INLINE vec normal(vec x)
+{
+    vec a = normal_distance(x), t = 1.0F / vec_fma(a, vec_all(DT_NORMAL_STEP), vec_all(1));
+    vec tail = bell(a) * (t * DT_NORMAL_TAIL(t, vec_all, vec_fma));
+    return vec_pick(x < 0, tail, 1.0F - tail);
+}
+
+INLINE vec activation_value(enum dt_activation kind, vec x)
+{
+    switch (kind) {
+    case DT_ACT_GELU:
+        return x * gelu_sigmoid(x);
+    case DT_ACT_RELU:
+        return vec_pick(x > 0, x, vec_all(0));
+    case DT_ACT_TANH:
+        break;
+    case DT_ACT_GELU_ERF:
+        return x * normal(x);
+    case DT_ACT_SILU:
+        return x * vec_sigmoid(x);
+    }
+    return 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
+}
+
+INLINE vec activation_slope(enum dt_activation kind, vec x)
+{
+    vec s, t;
+    switch (kind) {
+    case DT_ACT_GELU:
+        s = gelu_sigmoid(x);
+        /* (2 u)' */
+        t = vec_fma(x * x, vec_all(6 * GELU_SCALE * GELU_CUBIC), vec_all(2 * GELU_SCALE));
+        return vec_fma(x * t, s * (1.0F - s), s);
+    case DT_ACT_RELU:
+        return vec_pick(x > 0, vec_all(1), vec_all(0));
+    case DT_ACT_TANH:
+        break;
+    case DT_ACT_GELU_ERF:
+        return vec_fma(x * DT_NORMAL_DENSITY, bell(normal_distance(x)), normal(x));
+    case DT_ACT_SILU:
+        s = vec_sigmoid(x);
+        return vec_fma(x * s, 1.0F - s, s);
+    }
+    t = 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
+    return 1.0F - t * t;
+}
+
+/* Calls f(a, begin, end, kind, type) with kind and type as constants. */
+#define DT_FOR_KIND(f, type)                                                                                           \
+    switch (a->kind) {                                                                                                 \
+    case DT_ACT_GELU:                                                                                                  \
+        f(a, begin, end, DT_ACT_GELU, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_RELU:                                                                                                  \
+        f(a, begin, end, DT_ACT_RELU, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_TANH:                                                                                                  \
+        f(a, begin, end, DT_ACT_TANH, type);                                                                           \
+        break;                                                                                                         \
+    case DT_ACT_GELU_ERF:                                                                                              \
+        f(a, begin, end, DT_ACT_GELU_ERF, type);                                                                       \
+        break;                                                                                                         \
+    case DT_ACT_SILU:                                                                                                  \
+        f(a, begin, end, DT_ACT_SILU, type);                                                                           \
+        break;                                                                                                         \
+    }
+#define DT_FOR_KIND_AND_TYPE(f)                                                                                        \
+    if (a->type == DT_BF16) {                                                                                          \
+        DT_FOR_KIND(f, DT_BF16)                                                                                        \
+    } else {                                                                                                           \
+        DT_FOR_KIND(f, DT_F32)                                                                                         \
+    }
+
+#endif

@@ -1,0 +1,201 @@
+/* Trains a golden model (tests/golden/models) as Transformers and torch.optim.AdamW did, and compares
+ * losses, norms, gradients and weights. Doubles run on the twin, floats on the CPU's kernels. */
+#ifndef DT_TESTS_LIB_GOLDEN_MODEL_H
+#define DT_TESTS_LIB_GOLDEN_MODEL_H
+
+#include "tests/lib/golden.h"
+#include "tests/lib/model_run.h"
+
+#include "base/file.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/data/safetensors.h"
+
+#include <cjson/cJSON.h>
+
+struct golden {
+    const char *folder;
+    int batch, length; /* B, T of a micro-batch */
+    /* tensors whose gradient is rounding noise: part of their name, and the largest difference after
+     * training; 0: not compared */
+    const char *noise;
+    double noise_most;
+    enum recompute recompute;
+};
+
+static inline void golden_close(double got, double expected, double tolerance, const char *what, int i)
+{
+    if (!(fabs(got - expected) <= tolerance)) {
+        fail_msg("%s %d: got %.13g, expected %.13g, tolerance %g", what, i, got, expected, tolerance);
+    }
+}
+
+/* ---- the folder ---- */
+
+static inline cJSON *golden_expected(const struct golden *g)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    char *path = dt_format("%s/expected.json", g->folder);
+    if (dt_file_read(path, 1 << 20, &text, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    free(path);
+    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+    dt_text_clear(&text);
+    assert_non_null(json);
+    return json;
+}
+
+static inline const cJSON *golden_at(const cJSON *json, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(json, key);
+    if (v == NULL) {
+        fail_msg("expected.json: no %s", key);
+    }
+    return v;
+}
+static inline double golden_number(const cJSON *array, int i)
+{
+    return cJSON_GetArrayItem(array, i)->valuedouble;
+}
+
+/* Opens the model of a folder with its weights. */
+static inline void golden_open(struct model_run *r, const struct golden *g, const char *device, const char *folder)
+{
+    struct dt_error err;
+    struct model_sizes sizes;
+    const struct model_ops *ops;
+    struct hf *h;
+    if (hf_config(folder, &ops, &sizes, NULL, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    run_open(r, device,
+             (struct model_spec){.name = ops->name,
+                                 .sizes = sizes.bytes,
+                                 .batch_size = g->batch,
+                                 .sequence_length = g->length,
+                                 .recompute = g->recompute});
+    if (hf_open(&h, folder, &r->chain, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    for (int u = 0; u < r->chain.unit_count; u++) {
+        assert_int_equal(hf_read_unit(h, u, 0, r->chain.units[u].numel, r->type, r->weights[u], &err), 0);
+    }
+    hf_close(h);
+}
+
+/* Micro-batch (step, micro) of 4; labels shifted. Returns the number of valid targets. */
+static inline int golden_batch(struct model_run *r, const struct golden *g, const struct st_file *f, const char *labels,
+                               int step, int micro)
+{
+    int64_t n = g->batch * g->length, first = (step * 4 + micro) * n;
+    const int64_t *ids = golden_integers(f, "input_ids", first + n) + first,
+                  *targets = golden_integers(f, labels, first + n) + first;
+    int valid = 0;
+    for (int64_t i = 0; i < n; i++) {
+        r->ids[i] = (int32_t)ids[i];
+        r->labels[i] = (i + 1) % g->length == 0 ? DT_IGNORE_INDEX : (int32_t)targets[i + 1];
+        valid += r->labels[i] != DT_IGNORE_INDEX;
+    }
+    return valid;
+}
+
+/* One tensor against {sum, abs, head}. head_tolerance: absolute. */
+static inline void golden_tensor(const struct model_run *r, void *const *units, int t, const cJSON *expected,
+                         double head_tolerance, double sum_tolerance)
+{
+    const struct tensor *x = &r->chain.tensors[t];
+    double sum = 0, size = 0;
+    for (int64_t e = 0; e < x->numel; e++) {
+        sum += run_value(r, units, t, e);
+        size += fabs(run_value(r, units, t, e));
+    }
+    const cJSON *head = golden_at(expected, "head");
+    for (int i = 0; i < cJSON_GetArraySize(head); i++) {
+        golden_close(run_value(r, units, t, i), golden_number(head, i), head_tolerance, x->name, i);
+    }
+    golden_close(sum, golden_at(expected, "sum")->valuedouble, sum_tolerance, x->name, -1);
+    golden_close(size, golden_at(expected, "abs")->valuedouble, sum_tolerance, x->name, -2);
+}
+
+/* The loss of one optimizer step over its 4 micro-batches; gradients are left scaled as the
+ * run's normalization says. */
+static inline double golden_step(struct model_run *r, const struct golden *g, const struct st_file *batches,
+                                 const char *labels, bool global, int step)
+{
+    int valid[4], total = 0;
+    for (int j = 0; j < 4; j++) {
+        valid[j] = golden_batch(r, g, batches, labels, step, j);
+        total += valid[j];
+    }
+    double loss = 0;
+    for (int j = 0; j < 4; j++) {
+        (void)golden_batch(r, g, batches, labels, step, j);
+        double scale = global ? 1.0 / total : 1.0 / (4.0 * valid[j]);
+        loss += run_train(r, j > 0, scale) * scale;
+    }
+    return loss;
+}
+
+static inline void golden_gradients(const struct model_run *r, const cJSON *expected, double relative)
+{
+    for (int t = 0; t < r->chain.tensor_count; t++) {
+        const cJSON *one = golden_at(expected, r->chain.tensors[t].name);
+        double size = golden_at(one, "abs")->valuedouble, mean = size / (double)r->chain.tensors[t].numel;
+        golden_tensor(r, r->grads, t, one, relative * fmax(1, mean), relative * fmax(size, 1e-3));
+    }
+}
+
+static inline void golden_weights(const struct model_run *r, const struct golden *g, const cJSON *expected,
+                                  double absolute)
+{
+    for (int t = 0; t < r->chain.tensor_count; t++) {
+        const struct tensor *x = &r->chain.tensors[t];
+        double most = g->noise != NULL && strstr(x->name, g->noise) != NULL ? g->noise_most : absolute;
+        if (most > 0) {
+            golden_tensor(r, r->weights, t, golden_at(expected, x->name), most, most * (double)x->numel);
+        }
+    }
+}
+
+/* labels and normalization are the run's; steps: how many of its 20. */
+static inline void golden_follow(const struct golden *g, const char *device, const char *run_name, int steps,
+                                 bool whole)
+{
+    cJSON *json = golden_expected(g);
+    const cJSON *run = golden_at(golden_at(json, "runs"), run_name), *own = cJSON_GetObjectItemCaseSensitive(run, "fp64_rope64"),
+                *numbers = own != NULL ? own : golden_at(run, "fp64");
+    bool wide = strcmp(device, "twin64") == 0,
+         global = strcmp(golden_at(run, "normalization")->valuestring, "global_tokens") == 0;
+    const char *labels = golden_at(run, "labels")->valuestring;
+    struct model_run r;
+    struct st_file *batches;
+    struct dt_error err;
+    char *folder = dt_format("%s/hf", g->folder), *file = dt_format("%s/batches.safetensors", g->folder);
+    golden_open(&r, g, device, folder);
+    assert_int_equal(st_open(&batches, file, &err), 0);
+    free(folder);
+    free(file);
+    for (int step = 0; step < steps; step++) {
+        double loss = golden_step(&r, g, batches, labels, global, step), expected = golden_number(golden_at(numbers, "loss"), step);
+        golden_close(loss, expected, (wide ? 1e-9 : 1e-5) * expected, run_name, step);
+        double norm = golden_number(golden_at(numbers, "grad_norm"), step);
+        golden_close(run_norm(&r, 1, 1.0), norm, (wide ? 1e-8 : 1e-4) * norm, "norm at step", step);
+        if (step == 0) {
+            golden_gradients(&r, golden_at(run, "grad_step_0"), wide ? 1e-10 : 1e-5);
+        }
+        run_adamw(&r, step + 1, golden_number(golden_at(run, "lr"), step), 0.95, 0.1, 1, true);
+        char key[16];
+        (void)snprintf(key, sizeof key, "%d", step + 1);
+        const cJSON *after = cJSON_GetObjectItemCaseSensitive(golden_at(run, "after"), key);
+        if (after != NULL && whole) {
+            golden_weights(&r, g, after, wide ? 1e-8 : 2e-5);
+        }
+    }
+    st_close(batches);
+    run_close(&r);
+    cJSON_Delete(json);
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* See the header. */
+#include "worker/model/blocks/linear.h"
+
+#include "worker/model/blocks/blocks.h"
+
+int64_t linear_columns(const struct linear *l)
+{
+    int64_t columns = 0;
+    for (int i = 0; i < l->count; i++) {
+        columns += l->out[i];
+    }
+    return columns;
+}
+
+/* True if tensor `next` begins where tensor `first` with numel elements ends. */
+static bool follows(const struct block *b, int first, int64_t numel, int next)
+{
+    return b->unit_of[first] == b->unit_of[next] && b->offsets[first] + numel == b->offsets[next] &&
+           b->adds[first] == b->adds[next];
+}
+
+/* A run of maps that are one product: maps [first, first + count) with `out` columns, from column
+ * `at` on. */
+struct run {
+    int first, count;
+    int64_t at, out;
+};
+
+/* The run behind r (begin with a zeroed one); false after the last. */
+static bool next_run(const struct block *b, const struct linear *l, struct run *r)
+{
+    *r = (struct run){.first = r->first + r->count, .at = r->at + r->out};
+    for (int i = r->first; i < l->count; i++) {
+        const int *w = l->weight, *bias = l->bias;
+        if (i > r->first) {
+            bool same = (bias[i] == LINEAR_NONE) == (bias[i - 1] == LINEAR_NONE) &&
+                        follows(b, w[i - 1], l->out[i - 1] * l->in, w[i]) &&
+                        (bias[i] == LINEAR_NONE || follows(b, bias[i - 1], l->out[i - 1], bias[i]));
+            if (!same) {
+                break;
+            }
+        }
+        r->count++;
+        r->out += l->out[i];
+    }
+    return r->count > 0;
+}
+
+static void *at_column(const struct block *b, const void *x, int64_t column)
+{
+    return (char *)(uintptr_t)x + column * (int64_t)dt_dtype_size(b->spec->type);
+}
+
+void linear_forward(const struct block *b, const struct pass *p, const struct linear *l, void *y, int64_t ldy,
+                    const void *x)
+{
+    enum dt_dtype type = b->spec->type;
+    for (struct run r = {0}; next_run(b, l, &r);) {
+        int bias = l->bias[r.first];
+        p->kernels->matmul(p->stream,
+                           &(struct dt_matmul_args){.c = at_column(b, y, r.at),
+                                                    .a = x,
+                                                    .b = pass_weight(b, p, l->weight[r.first]),
+                                                    .bias = bias != LINEAR_NONE ? pass_weight(b, p, bias) : NULL,
+                                                    .m = row_count(p),
+                                                    .n = r.out,
+                                                    .k = l->in,
+                                                    .ldc = ldy != 0 ? ldy : linear_columns(l),
+                                                    .b_transposed = true,
+                                                    .type = type,
+                                                    .c_type = type,
+                                                    .busy_sms = p->busy_sms});
+    }
+}
+
+/* The sums of dy's columns: into the biases if they lie together, otherwise into `sums`, and from
+ * there to each. */
+static void bias_backward(const struct block *b, const struct pass *p, const struct linear *l, const void *dy,
+                          void *sums)
+{
+    enum dt_dtype grads = pass_grad_type(b, p);
+    struct run whole = {0};
+    (void)next_run(b, l, &whole);
+    bool together = whole.count == l->count;
+    struct dt_column_sum_args sum = {.out = together ? pass_grad(b, p, l->bias[0]) : sums,
+                                     .x = dy,
+                                     .row_count = row_count(p),
+                                     .col_count = linear_columns(l),
+                                     .accumulate = together && pass_adds(b, p, l->bias[0]),
+                                     .type = b->spec->type,
+                                     .grad_type = grads};
+    p->kernels->column_sum(p->stream, &sum);
+    for (int i = 0, at = 0; i < l->count && !together; at += (int)l->out[i++]) {
+        if (l->bias[i] == LINEAR_NONE) {
+            continue;
+        }
+        void *part = (char *)sums + (size_t)at * dt_dtype_size(grads), *to = pass_grad(b, p, l->bias[i]);
+        if (pass_adds(b, p, l->bias[i])) {
+            p->kernels->add(p->stream, &(struct dt_add_args){to, to, part, l->out[i], grads, grads});
+        } else {
+            p->kernels->cast(p->stream, &(struct dt_cast_args){to, part, l->out[i], grads, grads});
+        }
+    }
+}
+
+void linear_weight_backward(const struct block *b, const struct pass *p, const struct linear *l, const void *dy,
+                            const void *x, void *sums)
+{
+    enum dt_dtype grads = pass_grad_type(b, p);
+    if (pass_grad(b, p, l->weight[0]) == NULL) {
+        return;
+    }
+    bool biased = false;
+    for (int i = 0; i < l->count; i++) {
+        biased = biased || l->bias[i] != LINEAR_NONE;
+    }
+    if (biased) {
+        bias_backward(b, p, l, dy, sums);
+    }
+    for (struct run r = {0}; next_run(b, l, &r);) {
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_grad(b, p, l->weight[r.first]),
+                                                               .a = at_column(b, dy, r.at),
+                                                               .b = x,
+                                                               .m = r.out,
+                                                               .n = l->in,
+                                                               .k = row_count(p),
+                                                               .lda = linear_columns(l),
+                                                               .a_transposed = true,
+                                                               .accumulate = pass_adds(b, p, l->weight[r.first]),
+                                                               .type = b->spec->type,
+                                                               .c_type = grads,
+                                                               .busy_sms = p->busy_sms});
+    }
+}
+
+void linear_input_backward(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
+                           const void *dy)
+{
+    enum dt_dtype type = b->spec->type;
+    for (struct run r = {0}; next_run(b, l, &r);) {
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx,
+                                                               .a = at_column(b, dy, r.at),
+                                                               .b = pass_weight(b, p, l->weight[r.first]),
+                                                               .m = row_count(p),
+                                                               .n = l->in,
+                                                               .k = r.out,
+                                                               .lda = linear_columns(l),
+                                                               .accumulate = r.first > 0,
+                                                               .type = type,
+                                                               .c_type = type,
+                                                               .busy_sms = p->busy_sms});
+    }
+}

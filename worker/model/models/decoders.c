@@ -1,0 +1,703 @@
+/* Llama and the families near it: one decoder layer with switches (blocks/decoder_layer.c), and for
+ * each family a row of what differs, its keys with their defaults, and its tensor names, all as
+ * Hugging Face's library has them. Old and new spellings of config.json are read. */
+#include "worker/model/models/decoders.h"
+
+#include "worker/model/blocks/decoder.h"
+#include "worker/model/model.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Which layers see only a window, where the config lists no layer_types. */
+enum window_rule {
+    WINDOW_NONE,
+    WINDOW_ALL,     /* all layers */
+    WINDOW_LAST,    /* layers from max_window_layers on, if use_sliding_window */
+    WINDOW_EVEN,    /* layers 0, 2, ... */
+    WINDOW_PATTERN, /* all but each sliding_window_pattern-th */
+    WINDOW_NO_ROPE  /* layers that do not turn, if use_sliding_window */
+};
+
+struct family {
+    enum norm_place norms;
+    enum qk_norm qk_norm;
+    double weight_offset;    /* of norms */
+    int64_t head_dim;        /* where the config has none; 0: hidden_size / heads */
+    enum window_rule window;
+    bool qkv_bias; /* always; otherwise attention_bias decides, if biased */
+    bool biased;             /* attention_bias counts, for q, k, v and o */
+    bool fused;              /* q, k, v are one tensor; gate and up, too */
+    bool local_rope;         /* layers with a window turn by rope_local_base_freq */
+    bool scaled_embedding;   /* by the root of hidden_size */
+    bool only_default_rope;
+};
+
+/* ---- keys ---- */
+
+#define SWITCHES "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"
+static const enum dt_activation activations[] = {DT_ACT_SILU, DT_ACT_GELU_ERF, DT_ACT_GELU, DT_ACT_GELU, DT_ACT_RELU};
+
+static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
+static const struct dt_rule heads_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000, .null = true};
+static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule head_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 256, .null = true};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
+static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
+static const struct dt_rule window = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
+static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 0, .max = 10000};
+static const struct dt_rule id_or_null = {
+    .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
+static const struct dt_rule positions_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216, .null = true};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
+static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule share = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1};
+static const struct dt_rule flag = {.type = DT_RULE_BOOL};
+static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = SWITCHES};
+static const struct dt_rule rope = {.type = DT_RULE_ENUM, .choices = ROPE_TYPES};
+static const struct dt_rule kinds = {
+    .type = DT_RULE_KINDS, .choices = "full_attention|sliding_attention", .null = true};
+static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .null = true};
+
+#define AT(member) offsetof(struct decoder, member)
+#define SIZES(vocab, hidden, inner, layer_count, head_count, kv, positions, pad)                                       \
+    {"vocab_size", vocab, "number of token ids", AT(vocab_size), &vocabulary},                                         \
+        {"hidden_size", hidden, "width of the residual stream", AT(hidden_size), &width},                              \
+        {"intermediate_size", inner, "width of the feed-forward layer", AT(intermediate_size), &width},                \
+        {"num_hidden_layers", layer_count, "number of layers", AT(num_hidden_layers), &layers},                        \
+        {"num_attention_heads", head_count, "attention heads per layer", AT(num_attention_heads), &layers},            \
+        {"num_key_value_heads", kv, "heads of keys and values; num_attention_heads when null",                         \
+         AT(num_key_value_heads), &heads_or_null},                                                                     \
+        {"head_dim", "null", "values of a head", AT(head_dim), &head_or_null},                                         \
+        {"max_position_embeddings", positions, "longest sequence the model knows", AT(max_position_embeddings),        \
+         &length},                                                                                                     \
+        {"pad_token_id", pad, "id whose embedding gets no gradient", AT(pad_token_id), &id_or_null},                   \
+        {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
+        {"attention_dropout", "0", "dropout of attention weights: not applied yet, only kept for config.json",         \
+         AT(attention_dropout), &fraction}
+#define NUMBERS(eps, theta, tied)                                                                                      \
+    {"rms_norm_eps", eps, "added to the mean square in norms", AT(rms_norm_eps), &from_0},                             \
+        {"tie_word_embeddings", tied, "the head is the embedding", AT(tie_word_embeddings), &flag},                    \
+        {"rope_theta", theta, "base of the rotary frequencies", AT(rope_theta), &above_0},                             \
+        {"rope_type", "\"default\"", "scaling of the rotary frequencies", AT(rope_type), &rope},                       \
+        {"rope_factor", "1", "by which longer sequences are scaled", AT(rope_factor), &above_0},                       \
+        {"rope_low_freq_factor", "1", "llama3: shortest wavelength that is scaled", AT(rope_low_freq_factor),          \
+         &above_0},                                                                                                    \
+        {"rope_high_freq_factor", "4", "llama3: longest wavelength that is not scaled", AT(rope_high_freq_factor),     \
+         &above_0},                                                                                                    \
+        {"rope_original_max_position_embeddings", "null",                                                              \
+         "llama3, yarn: length that the model was trained with; max_position_embeddings when null",                    \
+         AT(rope_original_max_position_embeddings), &positions_or_null},                                               \
+        {"rope_beta_fast", "32", "yarn: turns above which frequencies stay", AT(rope_beta_fast), &above_0},            \
+        {"rope_beta_slow", "1", "yarn: turns below which frequencies are scaled", AT(rope_beta_slow), &above_0},       \
+        {"rope_attention_factor", "0", "yarn: factor of cosines and sines; by the scaling when 0",                     \
+         AT(rope_attention_factor), &from_0},                                                                          \
+        {"rope_mscale", "0", "yarn: part of that factor", AT(rope_mscale), &from_0},                                   \
+        {"rope_mscale_all_dim", "0", "yarn: part of that factor", AT(rope_mscale_all_dim), &from_0},                   \
+        {"rope_truncate", "true", "yarn: bounds are whole pairs", AT(rope_truncate), &flag}
+#define ACTIVATION(key, fallback) {key, fallback, "activation of the feed-forward layer", AT(hidden_act), &activation}
+#define ATTENTION_BIAS                                                                                                 \
+    {"attention_bias", "false", "the maps of attention have biases", AT(attention_bias), &flag}
+#define MLP_BIAS {"mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag}
+#define WINDOW(fallback)                                                                                               \
+    {"sliding_window", fallback, "keys that a query sees in layers with a window; 0: all", AT(sliding_window),         \
+     &window},                                                                                                         \
+    {                                                                                                                  \
+        "layer_types", "null", "which layers have a window; by the model's rule when null", AT(layer_types), &kinds    \
+    }
+#define USE_WINDOW                                                                                                     \
+    {"use_sliding_window", "false", "layers have a window at all", AT(use_sliding_window), &flag}
+
+static const struct dt_field llama_fields[] = {
+    SIZES("32000", "4096", "11008", "32", "32", "null", "2048", "null"),
+    NUMBERS("1e-06", "10000", "false"), ACTIVATION("hidden_act", "\"silu\""), ATTENTION_BIAS, MLP_BIAS, {0}};
+static const struct dt_field qwen2_fields[] = {
+    SIZES("151936", "4096", "22016", "32", "32", "32", "32768", "null"),
+    NUMBERS("1e-06", "10000", "false"),
+    ACTIVATION("hidden_act", "\"silu\""),
+    WINDOW("4096"),
+    USE_WINDOW,
+    {"max_window_layers", "28", "first layer with a window", AT(max_window_layers), &count},
+    {0}};
+static const struct dt_field qwen3_fields[] = {
+    SIZES("151936", "4096", "22016", "32", "32", "32", "32768", "null"),
+    NUMBERS("1e-06", "10000", "false"),
+    ACTIVATION("hidden_act", "\"silu\""),
+    ATTENTION_BIAS,
+    WINDOW("4096"),
+    USE_WINDOW,
+    {"max_window_layers", "28", "first layer with a window", AT(max_window_layers), &count},
+    {0}};
+static const struct dt_field mistral_fields[] = {SIZES("32000", "4096", "14336", "32", "32", "8", "131072", "null"),
+                                                 NUMBERS("1e-06", "10000", "false"),
+                                                 ACTIVATION("hidden_act", "\"silu\""),
+                                                 WINDOW("4096"),
+                                                 {0}};
+#define GEMMA                                                                                                          \
+    ACTIVATION("hidden_activation", "\"gelu_pytorch_tanh\""), ATTENTION_BIAS, WINDOW("4096"),                          \
+    {                                                                                                                  \
+        "query_pre_attn_scalar", "256", "scores are divided by its root", AT(query_pre_attn_scalar), &above_0          \
+    }
+static const struct dt_field gemma2_fields[] = {
+    SIZES("256000", "2304", "9216", "26", "8", "4", "8192", "0"),
+    NUMBERS("1e-06", "10000", "true"),
+    GEMMA,
+    {"attn_logit_softcapping", "50", "bound of the scores; 0: none", AT(attn_logit_softcapping), &from_0},
+    {"final_logit_softcapping", "30", "bound of the logits; 0: none", AT(final_logit_softcapping), &from_0},
+    {0}};
+static const struct dt_field gemma3_text_fields[] = {
+    SIZES("262208", "2304", "9216", "26", "8", "4", "131072", "0"),
+    NUMBERS("1e-06", "1000000", "true"),
+    GEMMA,
+    {"final_logit_softcapping", "0", "bound of the logits; 0: none", AT(final_logit_softcapping), &from_0},
+    {"rope_local_base_freq", "10000", "base of the rotary frequencies in layers with a window",
+     AT(rope_local_base_freq), &above_0},
+    {"sliding_window_pattern", "6", "each layer of this number has no window", AT(sliding_window_pattern), &layers},
+    {0}};
+static const struct dt_field smollm3_fields[] = {
+    SIZES("128256", "2048", "11008", "36", "16", "4", "32768", "128004"),
+    NUMBERS("1e-06", "2000000", "true"),
+    ACTIVATION("hidden_act", "\"silu\""),
+    ATTENTION_BIAS,
+    MLP_BIAS,
+    WINDOW("0"),
+    USE_WINDOW,
+    {"no_rope_layer_interval", "4", "each layer of this number does not turn", AT(no_rope_layer_interval), &layers},
+    {"no_rope_layers", "null", "1: the layer turns; by no_rope_layer_interval when null", AT(no_rope_layers), &zeros},
+    {0}};
+static const struct dt_field phi3_fields[] = {
+    SIZES("32064", "3072", "8192", "32", "32", "null", "4096", "32000"),
+    NUMBERS("1e-05", "10000", "false"),
+    ACTIVATION("hidden_act", "\"silu\""),
+    WINDOW("0"),
+    {"partial_rotary_factor", "1", "share of a head that turns", AT(partial_rotary_factor), &share},
+    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
+     &fraction},
+    {0}};
+static const struct dt_field olmo2_fields[] = {SIZES("50304", "4096", "11008", "32", "32", "null", "2048", "1"),
+                                               NUMBERS("1e-05", "10000", "false"),
+                                               ACTIVATION("hidden_act", "\"silu\""),
+                                               ATTENTION_BIAS,
+                                               {0}};
+static const struct dt_field granite_fields[] = {
+    SIZES("32000", "4096", "11008", "32", "32", "null", "2048", "null"),
+    NUMBERS("1e-06", "10000", "false"),
+    ACTIVATION("hidden_act", "\"silu\""),
+    ATTENTION_BIAS,
+    MLP_BIAS,
+    {"attention_multiplier", "1", "factor of the scores", AT(attention_multiplier), &above_0},
+    {"embedding_multiplier", "1", "factor of the embeddings", AT(embedding_multiplier), &above_0},
+    {"residual_multiplier", "1", "factor of what layers add", AT(residual_multiplier), &above_0},
+    {"logits_scaling", "1", "the logits are divided by it", AT(logits_scaling), &above_0},
+    {0}};
+
+static const char *const kept[] = {"attention_dropout", "resid_pdrop", NULL};
+static const char *const spelled[] = {"num_key_value_heads",
+                                      "head_dim",
+                                      "layer_types",
+                                      "no_rope_layers",
+                                      "sliding_window",
+                                      "attn_logit_softcapping",
+                                      "final_logit_softcapping",
+                                      "rope_theta",
+                                      "rope_local_base_freq",
+                                      "rope_type",
+                                      "rope_factor",
+                                      "rope_low_freq_factor",
+                                      "rope_high_freq_factor",
+                                      "rope_original_max_position_embeddings",
+                                      "rope_beta_fast",
+                                      "rope_beta_slow",
+                                      "rope_attention_factor",
+                                      "rope_mscale",
+                                      "rope_mscale_all_dim",
+                                      "rope_truncate",
+                                      NULL};
+
+/* ---- what follows from the keys ---- */
+
+static int64_t kv_heads(const struct decoder *m)
+{
+    return m->num_key_value_heads > 0 ? m->num_key_value_heads : m->num_attention_heads;
+}
+
+static int64_t head_size(const struct family *f, const struct decoder *m)
+{
+    return m->head_dim > 0 ? m->head_dim : f->head_dim > 0 ? f->head_dim : m->hidden_size / m->num_attention_heads;
+}
+
+/* True if layer i turns queries and keys. */
+static bool turns(const struct decoder *m, int64_t i)
+{
+    return m->no_rope_layers.count > 0       ? m->no_rope_layers.of[i] == 1
+           : m->no_rope_layer_interval > 0 ? (i + 1) % m->no_rope_layer_interval != 0
+                                           : true;
+}
+
+/* True if layer i sees only a window. */
+static bool slides(const struct family *f, const struct decoder *m, int64_t i)
+{
+    if (m->layer_types.count > 0) {
+        return m->layer_types.of[i] == 1;
+    }
+    switch (f->window) {
+    case WINDOW_NONE:
+        break;
+    case WINDOW_ALL:
+        return m->sliding_window > 0;
+    case WINDOW_LAST:
+        return m->use_sliding_window && m->sliding_window > 0 && i >= m->max_window_layers;
+    case WINDOW_EVEN:
+        return i % 2 == 0;
+    case WINDOW_PATTERN:
+        return (i + 1) % m->sliding_window_pattern != 0;
+    case WINDOW_NO_ROPE:
+        return m->use_sliding_window && m->sliding_window > 0 && !turns(m, i);
+    }
+    return false;
+}
+
+/* The window of a sliding layer; 0: there is none. */
+static int64_t window_of(const struct family *f, const struct decoder *m)
+{
+    return f->window == WINDOW_LAST && !m->use_sliding_window ? 0 : m->sliding_window;
+}
+
+static struct rope rope_of(const struct family *f, const struct decoder *m, bool local)
+{
+    int64_t head = head_size(f, m);
+    double part = m->partial_rotary_factor > 0 ? m->partial_rotary_factor : 1;
+    int64_t turned = (int64_t)((double)head * part),
+            original = m->rope_original_max_position_embeddings > 0 ? m->rope_original_max_position_embeddings
+                                                                    : m->max_position_embeddings;
+    struct rope r = {.type = local ? ROPE_DEFAULT : (enum rope_type)m->rope_type,
+                     .width = 2 * ((turned + 1) / 2),
+                     .denominator = turned,
+                     .theta = local ? m->rope_local_base_freq : m->rope_theta,
+                     .factor = m->rope_factor,
+                     .low_freq_factor = m->rope_low_freq_factor,
+                     .high_freq_factor = m->rope_high_freq_factor,
+                     .original_positions = (double)original,
+                     .beta_fast = m->rope_beta_fast,
+                     .beta_slow = m->rope_beta_slow,
+                     .attention_factor = m->rope_attention_factor,
+                     .mscale = m->rope_mscale,
+                     .mscale_all = m->rope_mscale_all_dim,
+                     .truncate = m->rope_truncate};
+    return r;
+}
+
+static double or_1(double x)
+{
+    return x != 0 ? x : 1;
+}
+
+/* ---- checks ---- */
+
+static int check_heads(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
+{
+    *key = "num_key_value_heads";
+    if (m->num_attention_heads % kv_heads(m) != 0) {
+        return dt_fail(err, DT_INVALID,
+                       "num_attention_heads %" PRId64 " is no multiple of num_key_value_heads %" PRId64,
+                       m->num_attention_heads, kv_heads(m));
+    }
+    *key = "num_attention_heads";
+    if (m->head_dim == 0 && f->head_dim == 0 && m->hidden_size % m->num_attention_heads != 0) {
+        return dt_fail(err, DT_INVALID,
+                       "hidden_size %" PRId64 " cannot be split among num_attention_heads %" PRId64
+                       "; choose a multiple, or give head_dim",
+                       m->hidden_size, m->num_attention_heads);
+    }
+    *key = "head_dim";
+    struct rope r = rope_of(f, m, false);
+    if (r.width > head_size(f, m) || r.width < 2) {
+        return dt_fail(err, DT_INVALID, "head_dim %" PRId64 ": %" PRId64 " values of a head would turn; use an even one",
+                       head_size(f, m), r.width);
+    }
+    if (head_size(f, m) > 256) {
+        return dt_fail(err, DT_INVALID, "head_dim %" PRId64 " is more than 256", head_size(f, m));
+    }
+    return 0;
+}
+
+static int check_layers(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
+{
+    *key = "layer_types";
+    if (m->layer_types.count > 0 && m->layer_types.count != m->num_hidden_layers) {
+        return dt_fail(err, DT_INVALID, "layer_types lists %d layers, and num_hidden_layers is %" PRId64,
+                       m->layer_types.count, m->num_hidden_layers);
+    }
+    for (int64_t i = 0; i < m->num_hidden_layers; i++) {
+        if (slides(f, m, i) && window_of(f, m) <= 0) {
+            return dt_fail(err, DT_INVALID, "layer %" PRId64 " has sliding_attention, and there is no window: %s", i,
+                           f->window == WINDOW_LAST && !m->use_sliding_window ? "use_sliding_window is false"
+                                                                              : "give sliding_window");
+        }
+    }
+    *key = "no_rope_layers";
+    if (m->no_rope_layers.count > 0 && m->no_rope_layers.count != m->num_hidden_layers) {
+        return dt_fail(err, DT_INVALID, "no_rope_layers lists %d layers, and num_hidden_layers is %" PRId64,
+                       m->no_rope_layers.count, m->num_hidden_layers);
+    }
+    return 0;
+}
+
+static int check(const struct family *f, const void *sizes, const char **key, struct dt_error *err)
+{
+    const struct decoder *m = sizes;
+    if (check_heads(f, m, key, err) != 0 || check_layers(f, m, key, err) != 0) {
+        return -1;
+    }
+    *key = "vocab_size";
+    if (m->vocab_size > ((int64_t)1 << 40) / m->hidden_size ||
+        m->intermediate_size > ((int64_t)1 << 40) / m->hidden_size) {
+        return dt_fail(err, DT_INVALID, "vocab_size or intermediate_size times hidden_size %" PRId64
+                                        " is more than 2^40 weights",
+                       m->hidden_size);
+    }
+    *key = "pad_token_id";
+    if (m->pad_token_id >= m->vocab_size) {
+        return dt_fail(err, DT_INVALID, "pad_token_id %" PRId64 " is not below vocab_size %" PRId64, m->pad_token_id,
+                       m->vocab_size);
+    }
+    *key = "rope_type";
+    if (f->only_default_rope && m->rope_type != ROPE_DEFAULT) {
+        return dt_fail(err, DT_INVALID, "rope_type: this model knows only \"default\"");
+    }
+    return 0;
+}
+
+/* ---- the chain ---- */
+
+static struct decoder_layer layer_of(const struct family *f, const struct decoder *m, int64_t i)
+{
+    bool sliding = slides(f, m, i), local = f->local_rope && sliding;
+    double score = m->query_pre_attn_scalar > 0 ? 1 / sqrt(m->query_pre_attn_scalar) : m->attention_multiplier;
+    return (struct decoder_layer){.channels = m->hidden_size,
+                                  .inner = m->intermediate_size,
+                                  .heads = m->num_attention_heads,
+                                  .kv_heads = kv_heads(m),
+                                  .head_size = head_size(f, m),
+                                  .norms = f->norms,
+                                  .qk_norm = f->qk_norm,
+                                  .norm_epsilon = m->rms_norm_eps,
+                                  .weight_offset = f->weight_offset,
+                                  .qkv_bias = f->qkv_bias || (f->biased && m->attention_bias),
+                                  .o_bias = f->biased && m->attention_bias,
+                                  .mlp_bias = m->mlp_bias,
+                                  .fused = f->fused,
+                                  .activation = activations[m->hidden_act],
+                                  .window = sliding ? window_of(f, m) : 0,
+                                  .score_scale = score,
+                                  .score_cap = m->attn_logit_softcapping,
+                                  .residual_scale = or_1(m->residual_multiplier),
+                                  .turns = turns(m, i),
+                                  .rope_name = local ? "rope_local" : "rope",
+                                  .rope = rope_of(f, m, local),
+                                  .init_std = m->initializer_range};
+}
+
+/* The root unit holds embedding, final norm and tied head; an own head is a unit of its own. */
+static int build(const struct family *f, struct chain *c, struct dt_error *err)
+{
+    const struct decoder *m = c->spec.sizes;
+    const struct embed embed = {.tokens = "model.embed_tokens.weight",
+                                .vocabulary = m->vocab_size,
+                                .channels = m->hidden_size,
+                                /* the library computes the root in F32 */
+                                .scale = f->scaled_embedding ? (double)sqrtf((float)m->hidden_size)
+                                                             : or_1(m->embedding_multiplier),
+                                .padding_id = m->pad_token_id,
+                                .init_std = m->initializer_range};
+    const struct lm_head head = {.norm_weight = "model.norm.weight",
+                                 .table = m->tie_word_embeddings ? embed.tokens : "lm_head.weight",
+                                 .vocabulary = m->vocab_size,
+                                 .channels = m->hidden_size,
+                                 .norm_epsilon = m->rms_norm_eps,
+                                 .weight_offset = f->weight_offset,
+                                 .branch_scale = or_1(m->residual_multiplier),
+                                 .logit_scale = 1 / or_1(m->logits_scaling),
+                                 .logit_cap = m->final_logit_softcapping,
+                                 .init_std = m->initializer_range};
+    c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
+    int root = chain_unit(c, "root", ROLE_TRAINED);
+    if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
+        return -1;
+    }
+    for (int i = 0; i < m->num_hidden_layers; i++) {
+        struct decoder_layer layer = layer_of(f, m, i);
+        char name[64];
+        (void)snprintf(name, sizeof name, "model.layers.%d", i);
+        if (chain_add(c, &block_decoder_layer, chain_unit(c, name, ROLE_TRAINED), i, &layer, sizeof layer, err) != 0) {
+            return -1;
+        }
+    }
+    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
+}
+
+/* 6 operations per weight of a product, and the scores and sums of attention. */
+static double flops(const struct chain *c)
+{
+    const struct decoder *m = c->spec.sizes;
+    double products = (double)c->parameter_count;
+    products -= m->tie_word_embeddings ? 0 : (double)(m->vocab_size * m->hidden_size);
+    const struct decoder_layer *layer = c->blocks[1].args;
+    return 6.0 * products +
+           6.0 * (double)(m->num_hidden_layers * layer->heads * layer->head_size * c->spec.sequence_length);
+}
+
+/* ---- names and config.json ---- */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* Ignores the buffers of old files. Files of the model without its head have no prefix. */
+static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
+{
+    if (ends_with(file_name, "rotary_emb.inv_freq")) {
+        return false;
+    }
+    bool whole = strncmp(file_name, "model.", 6) == 0 || strncmp(file_name, "lm_head.", 8) == 0;
+    (void)snprintf(out, out_bytes, "%s%s", whole ? "" : "model.", file_name);
+    return true;
+}
+
+static int check_config(const cJSON *config, struct dt_error *err)
+{
+    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention");
+    if (cJSON_IsTrue(both)) {
+        return dt_fail(err, DT_INVALID, "use_bidirectional_attention: only false is supported");
+    }
+    return 0;
+}
+
+/* Gives the copy a member, in place of what it had. */
+static void set(cJSON *config, const char *key, cJSON *value)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
+    cJSON_AddItemToObject(config, key, value);
+}
+
+/* Copies a member of the rope section, if it has it, to the flat key. */
+static void lift(cJSON *config, const cJSON *section, const char *member, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(section, member);
+    if (value != NULL && !cJSON_IsNull(value)) {
+        set(config, key, cJSON_Duplicate(value, true));
+    }
+}
+
+static void lift_rope(cJSON *config, const cJSON *section)
+{
+    static const char *const members[][2] = {
+        {"type", "rope_type"},
+        {"rope_type", "rope_type"},
+        {"rope_theta", "rope_theta"},
+        {"factor", "rope_factor"},
+        {"low_freq_factor", "rope_low_freq_factor"},
+        {"high_freq_factor", "rope_high_freq_factor"},
+        {"original_max_position_embeddings", "rope_original_max_position_embeddings"},
+        {"beta_fast", "rope_beta_fast"},
+        {"beta_slow", "rope_beta_slow"},
+        {"attention_factor", "rope_attention_factor"},
+        {"mscale", "rope_mscale"},
+        {"mscale_all_dim", "rope_mscale_all_dim"},
+        {"truncate", "rope_truncate"},
+        {"partial_rotary_factor", "partial_rotary_factor"}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        lift(config, section, members[i][0], members[i][1]);
+    }
+}
+
+/* Null switches a window or a cap off, where a missing key means the default. */
+static void null_is_0(cJSON *config)
+{
+    static const char *const keys[] = {"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, keys[i]))) {
+            set(config, keys[i], cJSON_CreateNumber(0));
+        }
+    }
+}
+
+/* rope_parameters (since Transformers 5, of one kind of layers or of two) wins over rope_scaling. */
+static int flatten_config(cJSON *config, struct dt_error *err)
+{
+    const cJSON *now = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"),
+                *full = cJSON_GetObjectItemCaseSensitive(now, "full_attention"),
+                *local = cJSON_GetObjectItemCaseSensitive(now, "sliding_attention"),
+                *kind = cJSON_GetObjectItemCaseSensitive(local, "rope_type");
+    lift(config, config, "_sliding_window_pattern", "sliding_window_pattern");
+    lift(config, config, "original_max_position_embeddings", "rope_original_max_position_embeddings");
+    lift_rope(config, full != NULL            ? full
+                      : cJSON_IsObject(now) ? now
+                                            : cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"));
+    lift(config, local, "rope_theta", "rope_local_base_freq");
+    null_is_0(config);
+    if (cJSON_IsString(kind) && strcmp(kind->valuestring, "default") != 0) {
+        return dt_fail(err, DT_INVALID, "rope_parameters: sliding_attention: only rope_type \"default\" is supported");
+    }
+    return 0;
+}
+
+/* Appends "key": number, of a rope section. */
+static void put_number(struct dt_text *out, const char *key, double value)
+{
+    dt_text_printf(out, ",\n    \"%s\": %.17g%s", key, value, value == floor(value) && fabs(value) < 1e15 ? ".0" : "");
+}
+
+static char *rope_section(const struct decoder *m)
+{
+    static const char *const names[] = {"default", "linear", "llama3", "yarn", "dynamic"};
+    struct dt_text out;
+    dt_text_init(&out);
+    dt_text_printf(&out, "{\n    \"rope_type\": \"%s\"", names[m->rope_type]);
+    put_number(&out, "rope_theta", m->rope_theta);
+    if (m->rope_type != ROPE_DEFAULT) {
+        put_number(&out, "factor", m->rope_factor);
+    }
+    if (m->rope_type == ROPE_LLAMA3) {
+        put_number(&out, "low_freq_factor", m->rope_low_freq_factor);
+        put_number(&out, "high_freq_factor", m->rope_high_freq_factor);
+    }
+    if (m->rope_original_max_position_embeddings > 0) {
+        dt_text_printf(&out, ",\n    \"original_max_position_embeddings\": %" PRId64,
+                       m->rope_original_max_position_embeddings);
+    }
+    if (m->rope_type == ROPE_YARN) {
+        put_number(&out, "beta_fast", m->rope_beta_fast);
+        put_number(&out, "beta_slow", m->rope_beta_slow);
+        dt_text_printf(&out, ",\n    \"truncate\": %s", m->rope_truncate ? "true" : "false");
+        const char *const keys[] = {"attention_factor", "mscale", "mscale_all_dim"};
+        const double values[] = {m->rope_attention_factor, m->rope_mscale, m->rope_mscale_all_dim};
+        for (int i = 0; i < 3; i++) {
+            if (values[i] != 0) {
+                put_number(&out, keys[i], values[i]);
+            }
+        }
+    }
+    dt_text_puts(&out, "\n  }");
+    char *section = dt_strdup(dt_text_str(&out));
+    dt_text_clear(&out);
+    return section;
+}
+
+/* A number, or null for 0. */
+static void put_or_null(void (*put)(void *to, const char *key, const char *json), void *to, const char *key, double x)
+{
+    char text[40];
+    (void)snprintf(text, sizeof text, "%.17g", x);
+    put(to, key, x != 0 ? text : "null");
+}
+
+static void put_layers(const struct family *f, const struct decoder *m,
+                       void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    struct dt_text list;
+    dt_text_init(&list);
+    for (int64_t i = 0; i < m->num_hidden_layers; i++) {
+        dt_text_printf(&list, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", slides(f, m, i) ? "sliding" : "full");
+    }
+    dt_text_puts(&list, "\n  ]");
+    put(to, "layer_types", dt_text_str(&list));
+    dt_text_clear(&list);
+    put_or_null(put, to, "sliding_window", (double)m->sliding_window);
+}
+
+static void put_config(const struct family *f, const void *sizes,
+                       void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    const struct decoder *m = sizes;
+    char text[32], *section = rope_section(m);
+    (void)snprintf(text, sizeof text, "%" PRId64, kv_heads(m));
+    put(to, "num_key_value_heads", text);
+    (void)snprintf(text, sizeof text, "%" PRId64, head_size(f, m));
+    put(to, "head_dim", text);
+    put(to, "bos_token_id", "null");
+    put(to, "eos_token_id", "null");
+    if (f->window != WINDOW_NONE) {
+        put_layers(f, m, put, to);
+    }
+    if (f->local_rope) {
+        struct dt_text both;
+        dt_text_init(&both);
+        dt_text_printf(&both, "{\n    \"full_attention\": %s,\n    \"sliding_attention\": {\n    \"rope_type\": \"default\"",
+                       section);
+        put_number(&both, "rope_theta", m->rope_local_base_freq);
+        dt_text_puts(&both, "\n  }\n  }");
+        put(to, "rope_parameters", dt_text_str(&both));
+        dt_text_clear(&both);
+    } else {
+        put(to, "rope_parameters", section);
+    }
+    if (m->query_pre_attn_scalar > 0) {
+        put_or_null(put, to, "attn_logit_softcapping", m->attn_logit_softcapping);
+        put_or_null(put, to, "final_logit_softcapping", m->final_logit_softcapping);
+    }
+    if (f->window == WINDOW_NO_ROPE) {
+        struct dt_text list;
+        dt_text_init(&list);
+        for (int64_t i = 0; i < m->num_hidden_layers; i++) {
+            dt_text_printf(&list, "%s\n    %d", i > 0 ? "," : "[", turns(m, i) ? 1 : 0);
+        }
+        dt_text_puts(&list, "\n  ]");
+        put(to, "no_rope_layers", dt_text_str(&list));
+        dt_text_clear(&list);
+    }
+    free(section);
+}
+
+/* ---- the families ---- */
+
+#define FAMILY(model, class, ...)                                                                                     \
+    static const struct family model##_family = {__VA_ARGS__};                                                        \
+    static int model##_check(const void *sizes, const char **key, struct dt_error *err)                               \
+    {                                                                                                                  \
+        return check(&model##_family, sizes, key, err);                                                               \
+    }                                                                                                                  \
+    static int model##_build(struct chain *c, struct dt_error *err)                                                   \
+    {                                                                                                                  \
+        return build(&model##_family, c, err);                                                                        \
+    }                                                                                                                  \
+    static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)    \
+    {                                                                                                                  \
+        put_config(&model##_family, sizes, put, to);                                                                  \
+    }                                                                                                                  \
+    const struct model_ops model_##model = {.name = #model,                                                          \
+                                             .architecture = class,                                                    \
+                                             .smaller =                                                                \
+                                                 "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
+                                             .fields = model##_fields,                                                \
+                                             .sizes_bytes = sizeof(struct decoder),                                    \
+                                             .kept = kept,                                                             \
+                                             .spelled = spelled,                                                       \
+                                             .positions = "max_position_embeddings",                                   \
+                                             .check = model##_check,                                                  \
+                                             .build = model##_build,                                                  \
+                                             .flops = flops,                                                           \
+                                             .canonical_name = canonical_name,                                         \
+                                             .check_config = check_config,                                             \
+                                             .flatten_config = flatten_config,                                         \
+                                             .put_config = model##_put};
+
+FAMILY(llama, "LlamaForCausalLM", .biased = true)
+FAMILY(qwen2, "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_LAST)
+FAMILY(qwen3, "Qwen3ForCausalLM", .biased = true, .qk_norm = QK_NORM_HEADS, .head_dim = 128, .window = WINDOW_LAST)
+FAMILY(mistral, "MistralForCausalLM", .window = WINDOW_ALL)
+FAMILY(gemma2, "Gemma2ForCausalLM", .biased = true, .norms = NORM_BOTH, .weight_offset = 1, .head_dim = 256,
+       .window = WINDOW_EVEN, .scaled_embedding = true)
+FAMILY(gemma3_text, "Gemma3ForCausalLM", .biased = true, .norms = NORM_BOTH, .qk_norm = QK_NORM_HEADS,
+       .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN, .local_rope = true, .scaled_embedding = true)
+FAMILY(smollm3, "SmolLM3ForCausalLM", .biased = true, .window = WINDOW_NO_ROPE)
+FAMILY(phi3, "Phi3ForCausalLM", .fused = true, .window = WINDOW_ALL, .only_default_rope = true)
+FAMILY(olmo2, "Olmo2ForCausalLM", .biased = true, .norms = NORM_AFTER, .qk_norm = QK_NORM_ALL)
+FAMILY(granite, "GraniteForCausalLM", .biased = true)
