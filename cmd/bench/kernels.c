@@ -8,6 +8,7 @@
 
 #include "base/bench.h"
 #include "cmd/bench/buffers.h"
+#include "cmd/bench/decoders.h"
 #include "cmd/bench/products.h"
 #include "cmd/bench/rates.h"
 #include "kernels/cost.h"
@@ -318,6 +319,15 @@ static const struct {
     {"layernorm_backward", layernorm_backward, ELEMENTS},
     {"activation", activation, ELEMENTS},
     {"activation_backward", activation_backward, ELEMENTS},
+    {"rmsnorm", bench_rmsnorm, ELEMENTS},
+    {"rmsnorm_backward", bench_rmsnorm_backward, ELEMENTS},
+    {"rmsnorm_heads", bench_rmsnorm_heads, ELEMENTS},
+    {"rmsnorm_heads_backward", bench_rmsnorm_heads_backward, ELEMENTS},
+    {"gelu_erf", bench_gelu_erf, ELEMENTS},
+    {"silu", bench_silu, ELEMENTS},
+    {"gate", bench_gate, ELEMENTS},
+    {"gate_backward", bench_gate_backward, ELEMENTS},
+    {"rope", bench_rope, ELEMENTS},
     {"embedding", embedding, ELEMENTS},
     {"embedding_backward", embedding_backward, ELEMENTS},
     {"position_backward", position_backward, ELEMENTS},

@@ -1,54 +1,9 @@
-/* GELU (tanh form), ReLU, tanh and their gradients, computed like on the CPU: one exponential
- * each. */
+/* Activations and their gradients, with sums of the gradient's columns if these are asked for. */
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/columns.cuh"
 
 namespace
 {
-
-const float GELU_SCALE = 0.79788456080286535588F; /* sqrt(2 / pi) */
-const float GELU_CUBIC = 0.044715F;
-
-/* 1 / (1 + e^-x). bf16 does not need an exactly rounded division; the fast one gives 0 beyond
- * 2^126, which is right here */
-template <typename T> DT_FN float sigmoid(float x)
-{
-    return 1.0F / (1.0F + exponential<T>(-x));
-}
-template <> DT_METHOD float sigmoid<bf16>(float x)
-{
-    return __fdividef(1.0F, 1.0F + exponential<bf16>(-x));
-}
-
-/* gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-template <typename T> DT_FN float gelu_sigmoid(float x)
-{
-    return sigmoid<T>(x * fmaf(x * x, 2 * GELU_SCALE * GELU_CUBIC, 2 * GELU_SCALE));
-}
-
-template <typename T, int KIND> DT_FN float value(float x)
-{
-    if (KIND == DT_ACT_GELU) {
-        return x * gelu_sigmoid<T>(x);
-    }
-    if (KIND == DT_ACT_RELU) {
-        return x > 0 ? x : 0;
-    }
-    return 2.0F * sigmoid<T>(2.0F * x) - 1.0F;
-}
-
-template <typename T, int KIND> DT_FN float slope(float x)
-{
-    if (KIND == DT_ACT_GELU) {
-        float s = gelu_sigmoid<T>(x);
-        float t = fmaf(x * x, 6 * GELU_SCALE * GELU_CUBIC, 2 * GELU_SCALE); /* (2 u)' */
-        return fmaf(x * t, s * (1.0F - s), s);
-    }
-    if (KIND == DT_ACT_RELU) {
-        return x > 0 ? 1 : 0;
-    }
-    float t = 2.0F * sigmoid<T>(2.0F * x) - 1.0F;
-    return 1.0F - t * t;
-}
 
 template <typename T, int KIND> struct activating {
     T *y;
@@ -71,7 +26,7 @@ template <typename T, int KIND> struct activating {
         h.x.get(v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            v[k] = value<T, KIND>(v[k]);
+            v[k] = activation_value<T, KIND>(v[k]);
         }
         h.x.set(v);
         h.x.store(y + i);
@@ -101,7 +56,7 @@ template <typename T, int KIND> struct slanting {
         h.x.get(v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            g[k] *= slope<T, KIND>(v[k]);
+            g[k] *= activation_slope<T, KIND>(v[k]);
         }
         h.dy.set(g);
         h.dy.store(dx + i);
@@ -166,32 +121,12 @@ void backward(const struct dt_cuda_launch *l, const struct dt_activation_backwar
 
 template <typename T> void forward_kind(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
 {
-    switch (a->kind) {
-    case DT_ACT_GELU:
-        return forward<T, DT_ACT_GELU>(l, a);
-    case DT_ACT_RELU:
-        return forward<T, DT_ACT_RELU>(l, a);
-    case DT_ACT_TANH:
-        return forward<T, DT_ACT_TANH>(l, a);
-    case DT_ACT_GELU_ERF:
-    case DT_ACT_SILU:
-        break;
-    }
+    DT_FOR_KIND(a->kind, forward, T, l, a)
 }
 
 template <typename T> void backward_kind(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
 {
-    switch (a->kind) {
-    case DT_ACT_GELU:
-        return backward<T, DT_ACT_GELU>(l, a);
-    case DT_ACT_RELU:
-        return backward<T, DT_ACT_RELU>(l, a);
-    case DT_ACT_TANH:
-        return backward<T, DT_ACT_TANH>(l, a);
-    case DT_ACT_GELU_ERF:
-    case DT_ACT_SILU:
-        break;
-    }
+    DT_FOR_KIND(a->kind, backward, T, l, a)
 }
 
 } // namespace

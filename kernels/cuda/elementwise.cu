@@ -186,6 +186,7 @@ bool cast_any(const struct dt_cuda_launch *l, const struct dt_cast_args *a)
 
 template <typename T> struct scaling {
     T *x;
+    const T *in;
     const double *device_factor;
     double host_factor;
     float factor;
@@ -196,11 +197,11 @@ template <typename T> struct scaling {
     DT_METHOD bool begin()
     {
         factor = (float)(host_factor * (device_factor != NULL ? *device_factor : 1.0));
-        return factor != 1.0F;
+        return factor != 1.0F || in != x;
     }
     template <int W> DT_METHOD void load(held<W> &h, int64_t i)
     {
-        h.x.load(x + i);
+        h.x.load(in + i);
     }
     template <int W> DT_METHOD void finish(held<W> &h, int64_t i)
     {
@@ -217,8 +218,8 @@ template <typename T> struct scaling {
 
 template <typename T> void scale(const struct dt_cuda_launch *l, const struct dt_scale_args *a)
 {
-    scaling<T> f = {(T *)a->x, a->device_factor, a->factor, 0};
-    launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(a->x));
+    scaling<T> f = {(T *)a->x, (const T *)(a->in != NULL ? a->in : a->x), a->device_factor, a->factor, 0};
+    launch_elements<16 / (int)sizeof(T), 4>(l, f, a->count, aligned16(f.x) && aligned16(f.in));
 }
 
 template <typename A, typename B> struct adding {

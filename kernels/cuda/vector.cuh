@@ -188,13 +188,19 @@ static inline bool aligned16(const void *p)
 
 #define DT_WARP 0xffffffffU
 
-template <typename T> DT_FN T warp_sum(T x)
+/* Sums over groups of LANES lanes, in all of the warp's groups at once. */
+template <int LANES, typename T> DT_FN T lanes_sum(T x)
 {
 #pragma unroll
-    for (int o = 16; o > 0; o >>= 1) {
+    for (int o = LANES / 2; o > 0; o >>= 1) {
         x += __shfl_xor_sync(DT_WARP, x, o);
     }
     return x;
+}
+
+template <typename T> DT_FN T warp_sum(T x)
+{
+    return lanes_sum<32>(x);
 }
 
 DT_FN float warp_max(float x)
@@ -218,11 +224,11 @@ DT_FN int warp_min(int x)
 
 /* Returns the sum over LANES threads, the same bits in each. `part` is shared memory for LANES / 32
  * floats, which no thread may still be reading. Callers alternate between two of them, so one
- * barrier is enough. */
+ * barrier is enough. Groups of 32 lanes or fewer need none. */
 template <int LANES> DT_FN float group_sum(float x, float *part)
 {
-    x = warp_sum(x);
-    if (LANES == 32) {
+    x = lanes_sum<(LANES < 32 ? LANES : 32)>(x);
+    if (LANES <= 32) {
         return x;
     }
     if (threadIdx.x % 32 == 0) {

@@ -186,10 +186,11 @@ int block_constant(struct block *b, const char *name, int64_t numel,
     if (at == c->constant_count) {
         void *own = dt_arena_alloc(&c->arena, args_bytes + 1);
         memcpy(own, args, args_bytes);
+        int64_t offset = round_up(chain_buffers(c), ALIGN);
         c->constants = grow(c->constants, c->constant_count, sizeof *c->constants);
         c->constants[c->constant_count++] = (struct constant){.name = dt_arena_strdup(&c->arena, name),
                                                               .numel = numel,
-                                                              .offset = round_up(chain_buffers(c), ALIGN),
+                                                              .offset = offset,
                                                               .fill = fill,
                                                               .args = own};
     } else if (c->constants[at].numel != numel) {

@@ -68,7 +68,8 @@ def test_step():
     assert all(case["value"] > 0 and case["unit"] == "tokens/s" for case in found.values())
 
 
-KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward embedding embedding_backward "
+KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward "
+           "rmsnorm rmsnorm_backward rmsnorm_heads rmsnorm_heads_backward gelu_erf silu gate gate_backward rope embedding embedding_backward "
            "position_backward cross_entropy adamw adamw_many adamw_bf16_moments sgd lion norm_sum norm_finish exact_sum").split()
 ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias attention attention_backward".split()
 

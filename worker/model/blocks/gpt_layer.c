@@ -227,7 +227,7 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
 
 static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
 {
-    const struct gpt_shape *m = b->args;
+    const struct gpt_layer *m = b->args;
     return (struct dt_attention_shape){.batch = p->batch->samples,
                                        .queries = p->batch->length,
                                        .keys = p->batch->length,
