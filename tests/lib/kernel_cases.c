@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 /* Short names for the cases below. */
+#define make_of case_make_of
 #define at(r, b) case_at(r, b)
 #define side(r) case_side_of(r)
 
@@ -41,7 +42,7 @@ enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *
     return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
 }
 
-void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift)
+void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
 {
     struct case_buffer *b = &case_buf[at];
     b->count = count;
@@ -56,7 +57,7 @@ void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, do
 
 void case_make(int at, int64_t count, double scale, double shift)
 {
-    case_make_kind(FLOWS, at, count, scale, shift);
+    make_of(FLOWS, at, count, scale, shift);
 }
 
 void case_make_ids(int32_t *ids, int64_t count, int64_t limit)
@@ -218,7 +219,7 @@ void case_make_elements(const int64_t *n)
     case_make(0, n[0], 6, 0);
     case_make(1, n[0], 3, 0);
     case_make(2, n[0], 1, 0);
-    case_make_kind(STAT, 3, n[0], 1, 0);
+    make_of(STAT, 3, n[0], 1, 0);
     case_make(4, n[0], 1, 0);
     case_make(5, n[0], 1, 0);
 }
@@ -254,7 +255,7 @@ static void case_make_slanting(const int64_t *n)
 {
     case_make(0, n[0] * n[1], 1, 0);
     case_make(1, n[0] * n[1], 3, 0);
-    case_make_kind(GRAD, 2, n[1], 1, 0);
+    make_of(GRAD, 2, n[1], 1, 0);
 }
 
 static void case_run_slanting(const struct case_run *r)
@@ -275,7 +276,7 @@ static void case_run_slanting(const struct case_run *r)
 void case_make_matmul(const int64_t *n)
 {
     int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
-    case_make_kind(GRAD, 0, m * (cols + extra), 1, 0);
+    make_of(GRAD, 0, m * (cols + extra), 1, 0);
     case_make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
     case_make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
     case_make(3, cols, 1, 0);
@@ -306,7 +307,7 @@ void case_run_matmul(const struct case_run *r)
 /* rows, cols, accumulate */
 void case_make_column_sum(const int64_t *n)
 {
-    case_make_kind(GRAD, 0, n[1], 1, 0);
+    make_of(GRAD, 0, n[1], 1, 0);
     case_make(1, n[0] * n[1], 1, 0);
 }
 
@@ -322,14 +323,14 @@ void case_make_layernorm(const int64_t *n)
     int64_t rows = n[0], cols = n[1];
     case_make(0, rows * cols, 1, 0);    /* y, then dx */
     case_make(1, rows * cols, 1, 0);    /* sum */
-    case_make_kind(STAT, 2, rows, 1, 0);       /* mean */
-    case_make_kind(STAT, 3, rows, 1, 0);       /* rstd */
+    make_of(STAT, 2, rows, 1, 0);       /* mean */
+    make_of(STAT, 3, rows, 1, 0);       /* rstd */
     case_make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
     case_make(5, rows * cols, 1, 0);    /* branch, then dy */
     case_make(6, cols, 1, 1);           /* gamma */
     case_make(7, cols, 1, 0);           /* beta */
-    case_make_kind(GRAD, 8, cols, 1, 0);       /* dgamma */
-    case_make_kind(GRAD, 9, cols, 1, 0);       /* dbeta */
+    make_of(GRAD, 8, cols, 1, 0);       /* dgamma */
+    make_of(GRAD, 9, cols, 1, 0);       /* dbeta */
 }
 
 void case_run_layernorm(const struct case_run *r)
@@ -375,7 +376,7 @@ void case_make_attention(const int64_t *n)
     int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
     case_make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
     case_make(1, rows * n[2] * n[3], 1, 0);              /* out */
-    case_make_kind(STAT, 2, rows * n[2], 1, 0);                 /* lse */
+    make_of(STAT, 2, rows * n[2], 1, 0);                 /* lse */
     case_make(3, rows * n[2] * n[3], 1, 0);              /* dout */
     case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
 }
@@ -416,8 +417,8 @@ void case_make_embedding(const int64_t *n)
     case_make(1, n[3] * n[2], 1, 0);       /* tokens */
     case_make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
     case_make(3, n[0] * n[2], 1, 0);       /* dy */
-    case_make_kind(GRAD, 4, n[3] * n[2], 1, 0);
-    case_make_kind(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
+    make_of(GRAD, 4, n[3] * n[2], 1, 0);
+    make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
     case_make_ids(case_side.ids, n[0], n[3]);
 }
 
@@ -453,7 +454,7 @@ void case_make_entropy(const int64_t *n)
     for (int64_t i = 0; i < case_buf[0].count; i++) {
         case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
     }
-    case_make_kind(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
     case_make_ids(case_side.ids, n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
         case_side.ids[i] = DT_IGNORE_INDEX;
@@ -504,8 +505,8 @@ static void after_entropy(const struct case_run *r)
 /* m and v of AdamW */
 static void make_moments(int64_t count, bool half)
 {
-    case_make_kind(half ? COPY : STAT, 1, count, 0.1, 0);
-    case_make_kind(half ? COPY : STAT, 2, count, 0.1, 0.11);
+    make_of(half ? COPY : STAT, 1, count, 0.1, 0);
+    make_of(half ? COPY : STAT, 2, count, 0.1, 0.11);
 }
 
 static enum dt_dtype moment_of(const struct case_run *r, bool half)
@@ -535,14 +536,14 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
 /* count, step, kind of sgd, state in BF16 */
 void case_make_optimizer(const int64_t *n)
 {
-    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
+    make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
-    case_make_kind(STAT, 4, n[0], 1, 0); /* w of sgd */
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
     /* momentum buffer of sgd */
-    case_make_kind(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
-    case_make_kind(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
-    case_make_kind(COPY, 7, n[0], 1, 0); /* w of sgd */
+    make_of(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
+    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
 
 void case_run_optimizer(const struct case_run *r)
@@ -591,10 +592,10 @@ enum { MANY_SLICES = 640 };
 
 static void case_make_many(const int64_t *n)
 {
-    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
+    make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
-    case_make_kind(COPY, 6, n[0], 1, 0); /* w in BF16 */
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
 }
 
 /* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than

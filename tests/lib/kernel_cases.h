@@ -74,10 +74,10 @@ extern const size_t kernel_case_count;
 void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
-/* The same for a kind that does not flow; ids in [0, limit). */
-void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift);
+void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift);
+/* count numbers in [0, limit), as in case_side.ids */
 void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
-/* Where a run finds its buffer, and its side. */
+/* Where a run has a buffer, and the values beside the buffers. */
 void *case_at(const struct case_run *r, int b);
 struct case_side *case_side_of(const struct case_run *r);
 void case_clear(void);
