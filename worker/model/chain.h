@@ -39,8 +39,8 @@ struct chain {
     int64_t buffer_count;    /* elements of all buffers, with their gaps */
     struct constant *constants;
     int constant_count;
-    int shards;              /* units are padded for this number of slices */
-    size_t slot_bytes[2];    /* size of the largest y in each slot (struct block) */
+    int shards;           /* units are padded for this number of slices */
+    size_t slot_bytes[2]; /* size of the largest y in each slot (struct block) */
     size_t branch_bytes[2];
     struct dt_arena arena;
     struct dt_error problem; /* the first mistake in the declarations of blocks or models */
