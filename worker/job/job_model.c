@@ -4,9 +4,9 @@
 
 #include "base/config_value.h"
 #include "base/file.h"
-#include "worker/checkpoints/hf.h"
+#include "worker/job/folder.h"
 #include "worker/job/job_fields.h"
-#include "worker/checkpoints/origin.h"
+#include "worker/model/hf_config.h"
 
 #include <string.h>
 
