@@ -1,6 +1,6 @@
 /* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by
  * trainer_open, and printed by trainer_print_plan. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/log.h"
 
