@@ -4,10 +4,10 @@
 
 #include "base/config_value.h"
 #include "base/file.h"
-#include "worker/checkpoints/hf.h"
+#include "worker/job/folder.h"
 #include "worker/job/job_fields.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/presets.h"
-#include "worker/checkpoints/origin.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/data/safetensors.c */
+/* covers: worker/checkpoints/hf.c worker/model/hf_config.c worker/checkpoints/origin.c worker/data/safetensors.c */
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
  * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"

@@ -1,6 +1,6 @@
 /* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by
  * trainer_open, and printed by trainer_print_plan. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/log.h"
 
@@ -253,10 +253,10 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     if (plan_open(&t->memory.plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->memory.plan, err) != 0 ||
+        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 ||
         dt_event_open(w->device, &t->stepper.done, err) != 0) {
         return -1;
     }
-    optimizer_open(&t->optimizer, &t->memory.plan);
     step_sums_open(&t->step_sums, &t->memory.plan);
     trainer_step_open(t);
     t->stepper.loss_sum = plan_at(&t->memory.plan, t->memory.loss);
