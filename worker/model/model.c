@@ -63,6 +63,30 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
     return value;
 }
 
+static double number(const struct dt_field *f, const struct model_sizes *sizes)
+{
+    double value;
+    int64_t whole;
+    memcpy(&value, sizes->bytes + f->offset, sizeof value);
+    memcpy(&whole, sizes->bytes + f->offset, sizeof whole);
+    return f->rule->type == DT_RULE_INTEGER ? (double)whole : value;
+}
+
+bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b)
+{
+    const struct dt_field *f = find_field(ops, key);
+    struct model_sizes x, y;
+    assert(f != NULL);
+    memcpy(x.bytes, a, ops->sizes_bytes);
+    memcpy(y.bytes, b, ops->sizes_bytes);
+    bool as_written = number(f, &x) == number(f, &y);
+    if (ops->settle != NULL) {
+        ops->settle(x.bytes);
+        ops->settle(y.bytes);
+    }
+    return as_written || number(f, &x) == number(f, &y);
+}
+
 bool model_keeps(const struct model_ops *ops, const char *key)
 {
     const char *const *kept = ops->kept;

@@ -64,17 +64,25 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
     return 0;
 }
 
+static void settle(void *sizes)
+{
+    struct gpt2 *m = sizes;
+    m->n_inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd;
+}
+
 /* The root unit holds what no layer owns (embeddings, final norm, tied head). Each layer has a
  * unit. */
 static int build(struct chain *c, struct dt_error *err)
 {
-    const struct gpt2 *m = c->spec.sizes;
+    struct gpt2 settled = *(const struct gpt2 *)c->spec.sizes;
+    settle(&settled);
+    const struct gpt2 *m = &settled;
     const struct gpt_shape shape = {.layers = m->n_layer,
                                     .heads = m->n_head,
                                     .channels = m->n_embd,
                                     .positions = m->n_positions,
                                     .vocabulary = m->vocab_size,
-                                    .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
+                                    .inner = m->n_inner,
                                     .norm_epsilon = m->layer_norm_epsilon,
                                     .init_std = m->initializer_range};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
@@ -170,6 +178,7 @@ const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .sizes_bytes = sizeof(struct gpt2),
                                      .kept = kept,
                                      .keys = keys,
+                                     .settle = settle,
                                      .positions = "n_positions",
                                      .check = check,
                                      .build = build,
