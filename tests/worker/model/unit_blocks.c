@@ -409,6 +409,12 @@ static void test_float(void **state)
                               .batch_size = 2,
                               .sequence_length = 67};
     check_float(wide, 2e-5);
+    /* the least values that config.json may have */
+    struct gpt2 least = *(const struct gpt2 *)wide.sizes;
+    least.vocab_size = 1;
+    least.layer_norm_epsilon = 0;
+    wide.sizes = &least;
+    check_float(wide, 2e-5);
 }
 
 /* cuDNN's backward pass keeps the scores of as many sequences at a time as fit into what dqkv

@@ -16,9 +16,8 @@
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
 static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
-static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 
@@ -30,7 +29,7 @@ static const struct dt_field fields[] = {
     {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
     {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
-    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
+    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &from_0},
     {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
     {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
      &fraction},
