@@ -156,7 +156,8 @@ def test_other_sizes_are_refused(tmp_path):
     r = train(job, tmp_path / "run", 1, "model.hidden_size=64", check=False)
     assert r.returncode != 0 and "model.hidden_size: was 128, is now 64" in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.num_labels=4", check=False)
-    assert "model.num_labels: 4: data.train has labels up to 4; raise it to 5 or more" in r.stderr + r.stdout
+    assert (f"data.train: {GOLDEN}/train.safetensors: labels: sample 5 has class 4, but the model has 4 classes; "
+            "raise model.num_labels to 5 or more") in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.image_size=5", check=False)
     assert "pixel_values: shape (96, 2, 6, 6), but the model reads (n, 2, 5, 5)" in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.n_layer=2", check=False)
