@@ -166,6 +166,17 @@ def test_other_sizes_are_refused(tmp_path):
     assert "data.sequence_length: samples of mlp are no sequences; remove it" in r.stderr + r.stdout
 
 
+def test_samples_are_no_tokens(tmp_path):
+    """Where samples are no sequences, console and metrics.jsonl count samples."""
+    said = train(make_job(tmp_path, steps=3), tmp_path / "run").stderr
+    steps = [m for m in metrics(tmp_path / "run") if "loss" in m]
+    assert [m["samples"] for m in steps] == [16, 32, 48] and all(m["samples_per_s"] > 0 for m in steps)
+    assert not any("token" in key for m in steps for key in m)
+    assert " samples/s" in said and "token" not in said, said
+    few = train(make_job(tmp_path, training={"batch_size_per_gpu": 100}), tmp_path / "few", check=False).stderr
+    assert "data.train: 96 samples: 1 ranks * batch_size_per_gpu 100 need 100" in few, few
+
+
 def test_the_example(tmp_path):
     """configs/mlp.json learns what it is shown."""
     train("configs/mlp.json", tmp_path / "run", 2)
