@@ -137,6 +137,24 @@ def test_goes_on_with_other_ranks(tmp_path):
     assert ended["layers.0.running_mean"] != saved["layers.0.running_mean"]
 
 
+def test_a_batch_without_targets_moves_no_buffer(tmp_path):
+    """A step whose samples have no class changes nothing: not the weights, and not the running mean."""
+    with open(f"{GOLDEN}/train.safetensors", "rb") as f:
+        raw = f.read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    begin, end = json.loads(raw[8:8 + size])["labels"]["data_offsets"]
+    at, count = 8 + size + begin, 16  # a step of two micro-steps of 8
+    none = struct.pack(f"<{count}q", *[-100] * count)
+    assert end - begin == 96 * 8
+    (tmp_path / "holed.safetensors").write_bytes(raw[:at + 8 * count] + none + raw[at + 16 * count:])
+    job = make_job(tmp_path, data={"train": str(tmp_path / "holed.safetensors"), "val": None})
+    found = []
+    for steps in (1, 2):
+        train(job, tmp_path / str(steps), 1, f"training.max_steps={steps}")
+        found.append(tensors(tmp_path / str(steps) / "model/model.safetensors"))
+    assert found[0] == found[1] and found[0]["layers.0.num_batches_tracked"] == (2.0,)
+
+
 def test_evaluation_has_the_first_ranks_buffer(tmp_path):
     """Each rank has seen other batches; all evaluate with what is saved, so one rank that loads it finds the same loss."""
     train(make_job(tmp_path), tmp_path / "run", 3)

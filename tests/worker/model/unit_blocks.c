@@ -228,6 +228,7 @@ static void fill_images(struct model_run *r)
     for (int i = 0; i < 6; i++) {
         r->labels[i] = i == 2 ? DT_IGNORE_INDEX : i % 4;
     }
+    r->batch.weight = 5;
 }
 
 /* Of a perceptron, where evaluation takes the mean that training takes: the running one is the
