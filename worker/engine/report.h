@@ -38,6 +38,7 @@ struct report {
     /* a step, and the evaluation after it */
     bool logged;         /* the step is one of logging.log_every_n_steps, or the last one */
     double epoch;        /* passes over the data, with the fraction of this one */
+    bool sequences;      /* false: samples are no sequences, and tokens counts samples */
     int64_t tokens;      /* since the start of the run */
     int64_t targets;     /* of this step, all ranks */
     int64_t blank_steps; /* steps without any target since the start of the run */

@@ -226,6 +226,10 @@ static void test_config(void **state)
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx"},
         {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":-1}", "layer_norm_epsilon"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":NaN}", "\"NaN\" is not a JSON value"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":0}", NULL},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":0}", "vocab_size"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":1}", NULL},
     };
     char *dir = sub("config");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -314,6 +314,25 @@ static double or_1(double x)
     return x != 0 ? x : 1;
 }
 
+/* Null and what null stands for are the same model. */
+static void settle(const struct family *f, void *sizes)
+{
+    struct decoder *m = sizes;
+    int64_t layers_listed = m->num_hidden_layers <= DT_KINDS_MAX ? m->num_hidden_layers : 0;
+    struct dt_kinds sliding = {.count = (int)layers_listed}, turning = sliding;
+    for (int64_t i = 0; i < layers_listed && f->window != WINDOW_NONE; i++) {
+        sliding.of[i] = m->layer_types.count == 0 || i < m->layer_types.count ? slides(f, m, i) : 0;
+        turning.of[i] = m->no_rope_layers.count == 0 || i < m->no_rope_layers.count ? turns(m, i) : 0;
+    }
+    m->num_key_value_heads = kv_heads(m);
+    m->head_dim = head_size(f, m);
+    m->rope_original_max_position_embeddings = m->rope_original_max_position_embeddings > 0
+                                                   ? m->rope_original_max_position_embeddings
+                                                   : m->max_position_embeddings;
+    m->layer_types = m->layer_types.count == 0 ? sliding : m->layer_types;
+    m->no_rope_layers = m->no_rope_layers.count == 0 ? turning : m->no_rope_layers;
+}
+
 /* ---- checks ---- */
 
 static int check_heads(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
@@ -683,6 +702,10 @@ static void put_config(const struct family *f, const void *sizes,
     {                                                                                                                  \
         return check(&model##_family, sizes, key, err);                                                                \
     }                                                                                                                  \
+    static void model##_settle(void *sizes)                                                                            \
+    {                                                                                                                  \
+        settle(&model##_family, sizes);                                                                                \
+    }                                                                                                                  \
     static int model##_build(struct chain *c, struct dt_error *err)                                                    \
     {                                                                                                                  \
         return build(&model##_family, c, err);                                                                         \
@@ -701,6 +724,7 @@ static void put_config(const struct family *f, const void *sizes,
                                             .spelled = spelled,                                                        \
                                             .positions = "max_position_embeddings",                                    \
                                             .check = model##_check,                                                    \
+                                            .settle = model##_settle,                                                  \
                                             .build = model##_build,                                                    \
                                             .flops = flops,                                                            \
                                             .canonical_name = canonical_name,                                          \
