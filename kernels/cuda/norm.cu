@@ -1,9 +1,9 @@
-/* Residual sum with LayerNorm or RMSNorm, forward: one set of kernels, in which CENTERS is true for
- * LayerNorm; RMSNorm takes no mean away. A row stays in the registers of its threads (part of a warp or
- * a warp for narrow rows, a block for wide ones), so every tensor is read once and written once. Beyond 8192
- * columns a block walks over its row three times. The residual sum is rounded to its type before
- * mean and variance are taken, because backward and recomputation start from the rounded sum and
- * must see the same row. */
+/* Residual sum with LayerNorm or RMSNorm, forward: one set of kernels, in which CENTERS is true
+ * for LayerNorm; RMSNorm takes no mean away. A row stays in the registers of its threads (part of
+ * a warp or a warp for narrow rows, a block for wide ones), so every tensor is read once and
+ * written once. Beyond 8192 columns a block walks over its row three times. The residual sum is
+ * rounded to its type before mean and variance are taken, because backward and recomputation start
+ * from the rounded sum and must see the same row. */
 #include "kernels/cuda/norm.cuh"
 
 namespace

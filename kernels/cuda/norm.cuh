@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/vector.cuh"
 
-/* Norms of heads: row r is head r % heads of position r / heads, with ld elements between positions.
- * heads 0: rows are tight. With heads, r is below 2^32, because a division of 32 bits is several
- * times as fast. */
+/* Norms of heads: row r is head r % heads of position r / heads, with ld elements between
+ * positions. heads 0: rows are tight. With heads, r is below 2^32, because a division of 32 bits
+ * is several times as fast. */
 struct norm_rows_at {
     uint32_t heads;
     int64_t ld;
@@ -38,8 +38,8 @@ static inline bool norm_rows_fit(struct dt_stream *s, const char *kernel, int64_
     return true;
 }
 
-/* The row of a warp's first thread, where LANES threads have a row each: all lanes of a warp take as
- * many turns. */
+/* The row of a warp's first thread, where LANES threads have a row each: all lanes of a warp take
+ * as many turns. */
 template <int LANES> DT_FN int64_t first_of_warp(int64_t row)
 {
     return LANES >= 32 ? row : row - threadIdx.x % 32 / LANES;

@@ -92,7 +92,7 @@ void case_run_rmsnorm_backward(const struct case_run *r)
 
 /* ---- gate: rows, cols, layout, kind, variant ----
  * Layout 0: gate and up are tight; otherwise a row holds both, and `layout - 1` elements more.
- * Variants: 0: all tensors apart; 1: gradients in place of their inputs, y in place of dy; 2: without
+ * Variants: 0: all tensors apart; 1: gradients in place of their inputs, y in place of dy; 2: no
  * y. */
 enum { INPUTS, GRADIENTS, PRODUCT, DPRODUCT, AGAIN };
 

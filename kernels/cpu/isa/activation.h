@@ -28,7 +28,8 @@ INLINE vec square_rest(vec x, vec square)
 #endif
 }
 
-/* exp(-x^2 / 2) for |x| at most DT_NORMAL_MOST. The second step makes up for the rounding of x * x. */
+/* exp(-x^2 / 2) for |x| at most DT_NORMAL_MOST. The second step makes up for the rounding of the
+ * square. */
 INLINE vec bell(vec x)
 {
     vec square = x * x, half = vec_all(-0.5F);

@@ -1,4 +1,4 @@
-/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/matmul_parts.c */
+/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/normal.h kernels/matmul_parts.c */
 /* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
  * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
  * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
@@ -357,8 +357,8 @@ static void test_rope_turns_back(void **unused)
     case_close(&d, s);
 }
 
-/* The largest error of y in units in the last place of a BF16 or F32 number of its size; values below
- * 1e-30 do not count. */
+/* The largest error of y in units in the last place of a BF16 or F32 number of its size; values
+ * below 1e-30 do not count. */
 static double worst_ulps(const double *expect, const void *y, int64_t count, enum dt_dtype type)
 {
     double worst = 0;
@@ -373,8 +373,8 @@ static double worst_ulps(const double *expect, const void *y, int64_t count, enu
     return worst;
 }
 
-/* GELU by erf and SiLU keep their relative accuracy where they are nearly 0: to 8 places in F32, to one
- * place in BF16. */
+/* GELU by erf and SiLU keep their relative accuracy where they are nearly 0: to 8 places in F32,
+ * to one place in BF16. */
 static void test_activation_accuracy(void **unused)
 {
     (void)unused;

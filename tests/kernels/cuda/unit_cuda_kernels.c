@@ -1,4 +1,4 @@
-/* covers: kernels/cuda kernels/exact.h */
+/* covers: kernels/cuda kernels/exact.h kernels/normal.h */
 /* run: computes */
 /* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its
  * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
