@@ -38,6 +38,14 @@ static int put(struct pinned_window *window, void *to, enum dt_dtype type, const
     return pinned_window_put(window, to, (size_t)count * dt_dtype_size(type), err);
 }
 
+/* Brings what is to be written, by the host where it writes in place: then it waits for the stream. */
+static int bring_to_write(struct pinned_window *window, struct home_part part, size_t size_bytes, void **to,
+                          struct dt_error *err)
+{
+    *to = home_bring(part, size_bytes, HOME_WRITE, window->stream);
+    return window->window != NULL ? 0 : dt_stream_finish(window->stream, FOR_EVER_S, err);
+}
+
 /* Brings weights [first, first + count) of unit u, all of them resident, to device address `to`, where
  * they are computed with, and to the masters of those that are updated here. */
 static int put_weights(struct trainer *t, struct pinned_window *window, int u, int64_t first, int64_t count, void *to,
@@ -56,8 +64,11 @@ static int put_weights(struct trainer *t, struct pinned_window *window, int u, i
     }
     struct home_part masters = optimizer_weights(&t->optimizer, u, begin - owned);
     size_t size_bytes = (size_t)(end - begin) * dt_dtype_size(s->precision.masters);
-    int rc = put(window, home_bring(masters, size_bytes, HOME_WRITE, window->stream), s->precision.masters,
-                 (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err);
+    void *at;
+    int rc = bring_to_write(window, masters, size_bytes, &at, err);
+    rc = rc == 0 ? put(window, at, s->precision.masters,
+                       (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err)
+                 : rc;
     home_back(masters, size_bytes, window->stream);
     return rc;
 }
@@ -74,11 +85,12 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
     for (int64_t done = 0, n; done < count && rc == 0; done += n) {
         n = count - done < most ? count - done : most;
         size_t size_bytes = (size_t)n * s->type_size;
-        void *to = home_bring(part, size_bytes, HOME_WRITE, window->stream);
+        void *to;
+        rc = bring_to_write(window, part, size_bytes, &to, err);
         void *values = room != NULL ? room : pinned_window_place(window, to);
-        if (hf == NULL) {
+        if (rc == 0 && hf == NULL) {
             init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->precision.masters, values);
-        } else {
+        } else if (rc == 0) {
             rc = hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err);
         }
         rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, s->precision.masters, err) : rc;
@@ -198,9 +210,10 @@ static int read_weights(struct trainer *t, struct reading *r, int u, const struc
     for (int64_t done = 0, n; done < s->count && rc == 0; done += n) {
         n = s->count - done < most ? s->count - done : most;
         size_t size_bytes = (size_t)n * t->strategy.type_size;
-        void *to = home_bring(part, size_bytes, HOME_WRITE, r->window.stream);
+        void *to;
+        rc = bring_to_write(&r->window, part, size_bytes, &to, err);
         float *read = t->strategy.precision.compute == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
-        rc = checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err);
+        rc = rc != 0 ? rc : checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err);
         rc = rc == 0 ? put_weights(t, &r->window, u, first + s->at + done, n, to, read, DT_F32, err) : rc;
         home_back(part, size_bytes, r->window.stream);
         part.at += size_bytes;
@@ -219,8 +232,9 @@ static int read_states(struct trainer *t, struct reading *r, const struct span *
             n = s->count - done < most ? s->count - done : most;
             struct home_part part = optimizer_state(&t->optimizer, k, s->tensor->unit, s->at + done);
             size_t size_bytes = (size_t)n * dt_dtype_size(type);
-            void *to = home_bring(part, size_bytes, HOME_WRITE, r->window.stream);
-            rc = read_piece_of(r, g->row->state[k], s, done, n, to, type, err);
+            void *to;
+            rc = bring_to_write(&r->window, part, size_bytes, &to, err);
+            rc = rc != 0 ? rc : read_piece_of(r, g->row->state[k], s, done, n, to, type, err);
             home_back(part, size_bytes, r->window.stream);
         }
     }

@@ -226,15 +226,13 @@ static void test_same_bits(void **state)
         struct ranks_outcome device, moved;
         set(&job, c, "bits");
         brought = 0;
-        train(&job, c->size, &(struct ranks_options){.device = c->device, .evaluate = true}, &device);
+        train(&job, c->size, &(struct ranks_options){.device = c->device}, &device);
         assert_int_equal(brought, 0);
-        train(&job, c->size, &(struct ranks_options){.device = c->device, .evaluate = true, .on_moment = move_all},
-              &moved);
+        train(&job, c->size, &(struct ranks_options){.device = c->device, .on_moment = move_all}, &moved);
         assert_true(brought > 0);
         assert_true(device.step_count == 4 && moved.step_count == 4);
         assert_memory_equal(moved.loss, device.loss, 4 * sizeof(double));
         assert_memory_equal(moved.norm, device.norm, 4 * sizeof(double));
-        assert_true(moved.val_loss == device.val_loss);
         assert_true(moved.hash == device.hash && moved.moments_hash == device.moments_hash);
         ranks_clear(&device);
         ranks_clear(&moved);
@@ -311,10 +309,12 @@ static void step_of(const struct residence *rests, float *weights, size_t *plann
     assert_int_equal(optimizer_open(&optimizer, &plan, &err), 0);
     const double one = 1;
     for (int step = 0; step < 3; step++) {
-        float *g = home_bring(strategy.grads->slice(&strategy, 0), 0, HOME_WRITE, world.compute);
+        float values[MATRICES * NUMEL];
         for (int e = 0; e < unit.numel; e++) {
-            g[e] = (float)((e * 7 + step * 13) % 31 - 15);
+            values[e] = (float)((e * 7 + step * 13) % 31 - 15);
         }
+        void *g = home_bring(strategy.grads->slice(&strategy, 0), 0, HOME_WRITE, world.compute);
+        dt_cpu_cast(&(struct dt_cast_args){g, values, unit.numel, strategy.precision.sums, DT_F32});
         optimizer_step(&optimizer, 0.01, &one);
         assert_int_equal(dt_stream_finish(world.compute, 60, NULL), 0);
     }
