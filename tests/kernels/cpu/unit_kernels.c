@@ -161,12 +161,17 @@ static void test_differences(void **unused)
     struct dt_device d;
     struct dt_stream *s = NULL;
     case_open(&d, "twin64", 1, &s);
-    int64_t attention[2][CASE_SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
-    for (int c = 0; c < 2; c++) {
+    int64_t attention[][CASE_SHAPE] = {
+        {2, 5, 2, 3, 0, CASE_CAUSAL},
+        {1, 4, 4, 2, 2, 0},
+        {2, 9, 4, 3, 2, CASE_EVERYTHING | CASE_WINDOW(4) | CASE_SEGMENTS(2)},
+        {1, 9, 2, 3, 1, CASE_SOFTCAP | CASE_DROPOUT | CASE_WINDOW(3) | CASE_SEGMENTS(4)}};
+    for (size_t c = 0; c < sizeof attention / sizeof attention[0]; c++) {
         struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = attention[c], .grad = DT_F64};
         case_seed(5);
         case_make_attention(r.n);
         case_reset_double(&case_modes[0]);
+        memset(case_buf[4].d, 0, (size_t)case_buf[4].count * sizeof(double)); /* between the rows, too */
         case_run_attention(&r);
         for (int64_t i = 0; i < case_buf[0].count; i++) {
             double expect =
