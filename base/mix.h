@@ -4,9 +4,16 @@
 
 #include <stdint.h>
 
+/* Before functions that a GPU's code calls, too. */
+#ifdef __CUDACC__
+#define DT_ANYWHERE __host__ __device__
+#else
+#define DT_ANYWHERE
+#endif
+
 /* The finaliser of splitmix64 (Steele, Lea and Flood 2014; constants by David Stafford), after one
  * step of its state. */
-static inline uint64_t dt_mix64(uint64_t x)
+DT_ANYWHERE static inline uint64_t dt_mix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

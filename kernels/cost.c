@@ -222,6 +222,34 @@ struct dt_cost dt_cost_position_backward(const struct dt_position_backward_args 
     return moved((double)a->row_count * cols * size_of(a->type) + table * cols * own_size(a->type, a->grad_type));
 }
 
+/* Bytes of the masks of a mean. */
+static double mask_size(const int32_t *mask, int64_t batch, int64_t positions)
+{
+    return mask != NULL ? (double)(batch * positions) * (double)sizeof *mask : 0;
+}
+
+struct dt_cost dt_cost_masked_mean(const struct dt_masked_mean_args *a)
+{
+    return moved((double)(a->batch * (a->positions + 1) * a->col_count) * size_of(a->type) +
+                 mask_size(a->mask, a->batch, a->positions));
+}
+
+struct dt_cost dt_cost_masked_mean_backward(const struct dt_masked_mean_backward_args *a)
+{
+    return moved((double)(a->batch * (a->positions + 1) * a->col_count) * size_of(a->type) +
+                 mask_size(a->mask, a->batch, a->positions));
+}
+
+struct dt_cost dt_cost_take_rows(const struct dt_take_rows_args *a)
+{
+    return moved(2.0 * (double)(a->row_count * a->col_count) * size_of(a->type));
+}
+
+struct dt_cost dt_cost_take_rows_backward(const struct dt_take_rows_backward_args *a)
+{
+    return moved((double)((a->row_count + a->source_count) * a->col_count) * size_of(a->type));
+}
+
 struct dt_cost dt_cost_cross_entropy(const struct dt_cross_entropy_args *a)
 {
     return moved(times(a->with_grad) * (double)a->row_count * (double)a->col_count * size_of(a->type));

@@ -10,24 +10,24 @@
 
 #include "kernels/stochastic.h"
 
-static inline uint64_t dt_dropout_key(uint64_t seed, uint64_t site, int64_t sample)
+DT_ANYWHERE static inline uint64_t dt_dropout_key(uint64_t seed, uint64_t site, int64_t sample)
 {
     return dt_mix64(dt_mix64(dt_mix64(seed) + site) + (uint64_t)sample);
 }
 
-static inline uint64_t dt_dropout_row_key(uint64_t sample_key, int64_t head, int64_t query)
+DT_ANYWHERE static inline uint64_t dt_dropout_row_key(uint64_t sample_key, int64_t head, int64_t query)
 {
     return dt_mix64(sample_key + ((uint64_t)head << 32) + (uint64_t)query);
 }
 
 /* rate in [0, 1). */
-static inline uint32_t dt_dropout_limit(double rate)
+DT_ANYWHERE static inline uint32_t dt_dropout_limit(double rate)
 {
     return (uint32_t)(rate * 4294967296.0);
 }
 
 /* True if element `at` is kept. */
-static inline int dt_dropout_keeps(uint64_t key, int64_t at, uint32_t limit)
+DT_ANYWHERE static inline int dt_dropout_keeps(uint64_t key, int64_t at, uint32_t limit)
 {
     uint32_t x = (uint32_t)key + (uint32_t)at;
     DT_SCRAMBLE(x);

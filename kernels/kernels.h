@@ -277,7 +277,9 @@ struct dt_embedding_args {
 };
 /* dtokens (vocab, C): rows of dy with the same id are added in row order, times scale. Rows with
  * skipped_id are not added if skips is set (the padding row has no gradient). Without accumulate the
- * whole table is cleared first. It also serves tables of positions and types. */
+ * whole table is cleared first. It also serves tables of positions and types. Where the table has at
+ * most 8 rows and dy at least 256 times as many, a GPU adds in another order, which the shape
+ * decides. */
 struct dt_embedding_backward_args {
     void *dtokens;
     const void *dy;
@@ -297,6 +299,43 @@ struct dt_position_backward_args {
     int64_t row_count, position_count, table_count, col_count;
     bool accumulate;
     enum dt_dtype type, grad_type; /* of dy; of dpositions */
+};
+
+/* out (B, C) = mean over T of those x (B, T, C) whose mask (B, T) is not 0; null: of all. out is 0
+ * where no mask is set. Rows of x without a mask are not read. */
+struct dt_masked_mean_args {
+    void *out;
+    const void *x;
+    const int32_t *mask;
+    int64_t batch, positions, col_count;
+    enum dt_dtype type;
+};
+/* dx (B, T, C) = dout (B, C) / number of the sequence's masks where the mask is set, else 0. */
+struct dt_masked_mean_backward_args {
+    void *dx;
+    const void *dout;
+    const int32_t *mask;
+    int64_t batch, positions, col_count;
+    enum dt_dtype type;
+};
+
+/* out (n, C) = x[rows[i]]; rows null: x[i * step], as for the first token of each sequence of `step`
+ * positions. A row below 0 gives zeros. */
+struct dt_take_rows_args {
+    void *out;
+    const void *x;
+    const int32_t *rows;
+    int64_t row_count, col_count, step;
+    enum dt_dtype type;
+};
+/* dx (source_count, C) = 0, but for dx[rows[i]] (or dx[i * step]) = dout[i]. No row may come twice;
+ * those below 0 may, and are left out. */
+struct dt_take_rows_backward_args {
+    void *dx;
+    const void *dout;
+    const int32_t *rows;
+    int64_t row_count, source_count, col_count, step;
+    enum dt_dtype type;
 };
 
 /* Softmax cross entropy of z (rows, cols), where z = logits * scale, and with softcap > 0 softcap *

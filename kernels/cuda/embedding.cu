@@ -7,20 +7,39 @@ namespace
 
 template <typename T> struct lookup {
     T *out;
-    const T *tokens, *positions;
-    const int32_t *ids;
-    int64_t rows, position_count, cols;
+    const T *tokens, *positions, *types;
+    const int32_t *ids, *position_ids, *type_ids;
+    int64_t rows, position_count, first_position, cols;
+    float scale;
 };
+
+/* The row of the table of positions. */
+template <bool PLAIN, typename T> DT_FN int64_t position_of(const lookup<T> &e, int64_t row)
+{
+    return !PLAIN && e.position_ids != NULL ? e.position_ids[row] : e.first_position + row % e.position_count;
+}
+
+template <int W, typename T> DT_FN void add_to(float (&x)[W], const pack<T, W> &p)
+{
+    float add[W];
+    p.get(add);
+#pragma unroll
+    for (int k = 0; k < W; k++) {
+        x[k] += add[k];
+    }
+}
 
 enum { UNROLL = 4 };
 
-/* One warp per row. */
-template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(lookup<T> e)
+/* One warp per row. PLAIN: tokens and positions in order are all. */
+template <typename T, int W, bool PLAIN> __global__ void __launch_bounds__(256, 4) embed_rows(lookup<T> e)
 {
     int lane = threadIdx.x % 32;
     for (int64_t row = (int64_t)blockIdx.x * 8 + threadIdx.x / 32; row < e.rows; row += (int64_t)gridDim.x * 8) {
         const T *token = e.tokens + e.ids[row] * e.cols;
-        const T *position = e.positions != NULL ? e.positions + row % e.position_count * e.cols : NULL;
+        const T *position = e.positions != NULL ? e.positions + position_of<PLAIN>(e, row) * e.cols : NULL;
+        const T *type =
+            !PLAIN && e.types != NULL ? e.types + (e.type_ids != NULL ? e.type_ids[row] : 0) * e.cols : NULL;
         T *out = e.out + row * e.cols;
         for (int64_t c = lane * W; c < e.cols; c += UNROLL * 32 * W) {
             pack<T, W> t[UNROLL], p[UNROLL];
@@ -38,16 +57,21 @@ template <typename T, int W> __global__ void __launch_bounds__(256) embed_rows(l
             for (int u = 0; u < UNROLL; u++) {
                 int64_t col = c + u * 32 * W;
                 if (col < e.cols) {
-                    if (position != NULL) {
-                        float x[W], add[W];
-                        t[u].get(x);
-                        p[u].get(add);
+                    float x[W];
+                    t[u].get(x);
 #pragma unroll
-                        for (int k = 0; k < W; k++) {
-                            x[k] += add[k];
-                        }
-                        t[u].set(x);
+                    for (int k = 0; k < W; k++) {
+                        x[k] *= PLAIN ? 1.0f : e.scale;
                     }
+                    if (type != NULL) { /* one of few rows, which the cache has */
+                        pack<T, W> add;
+                        add.load(type + col);
+                        add_to<W>(x, add);
+                    }
+                    if (position != NULL) {
+                        add_to<W>(x, p[u]);
+                    }
+                    t[u].set(x);
                     t[u].store(out + col);
                 }
             }
@@ -112,15 +136,30 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256) 
 template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, const lookup<T> &e)
 {
     unsigned grid = walkers(l, parts_of(e.rows, 8), 64);
-    DT_LAUNCH((embed_rows<T, W>), grid, 256, 0, (cudaStream_t)l->native, e);
+    if (e.types == NULL && e.position_ids == NULL && e.scale == 1.0f) {
+        DT_LAUNCH((embed_rows<T, W, true>), grid, 256, 0, (cudaStream_t)l->native, e);
+    } else {
+        DT_LAUNCH((embed_rows<T, W, false>), grid, 256, 0, (cudaStream_t)l->native, e);
+    }
 }
 
 template <typename T> void embed(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
 {
-    lookup<T> e = {(T *)a->out,       (const T *)a->tokens, (const T *)a->positions, a->ids, a->row_count,
-                   a->position_count, a->col_count};
+    lookup<T> e = {(T *)a->out,
+                   (const T *)a->tokens,
+                   (const T *)a->positions,
+                   (const T *)a->types,
+                   a->ids,
+                   a->position_ids,
+                   a->type_ids,
+                   a->row_count,
+                   a->position_count,
+                   a->first_position,
+                   a->col_count,
+                   (float)(a->scale != 0 ? a->scale : 1.0)};
     const int W = 16 / (int)sizeof(T);
-    if (aligned16(e.out) && aligned16(e.tokens) && aligned16(e.positions) && e.cols % W == 0) {
+    bool wide = aligned16(e.out) && aligned16(e.tokens) && aligned16(e.positions) && aligned16(e.types);
+    if (wide && e.cols % W == 0) {
         launch_embed<T, W>(l, e);
     } else {
         launch_embed<T, 1>(l, e);

@@ -3,8 +3,11 @@
  * radix sort of digits up to 9 bits (counts per tile, their prefix sums, placing). Then each id's
  * rows lie together in order, and one warp per id adds them up. Work memory holds ids and rows
  * twice, and the counts. More than CHUNK rows are processed in chunks, of which all but the first
- * accumulate. Letters: N rows, D digits (number of values of one), M tiles. */
-#include "kernels/cuda/vector.cuh"
+ * accumulate. Letters: N rows, D digits (number of values of one), M tiles.
+ *
+ * One warp for half of all rows would be slow. A table of few rows, as of types, is made of sums of
+ * columns instead, two of its rows in each pass over dy. */
+#include "kernels/cuda/columns.cuh"
 
 namespace
 {
@@ -125,6 +128,8 @@ template <typename T, typename G> struct adding {
     const T *dy;
     const int32_t *ids, *rows; /* sorted by id */
     int cols, n;
+    int64_t skipped; /* an id, or -1 */
+    float scale;
 };
 
 enum { UNROLL = 8 };
@@ -138,6 +143,9 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 
         return;
     }
     int32_t id = a.ids[at];
+    if (id == a.skipped) {
+        return;
+    }
     for (int c = blockIdx.y * 32 * W; c < a.cols; c += gridDim.y * 32 * W) {
         int col = c + lane * W;
         bool inside = col < a.cols;
@@ -168,7 +176,7 @@ template <typename T, typename G, int W> __global__ void __launch_bounds__(256, 
                         p[u].get(x);
 #pragma unroll
                         for (int j = 0; j < W; j++) {
-                            sum[j] += x[j];
+                            sum[j] += x[j] * a.scale;
                         }
                     }
                 }
@@ -211,8 +219,79 @@ int sort_ids(const struct dt_cuda_launch *l, const struct work *w, const int32_t
     return to ^ 1;
 }
 
+/* Rows id and id + 1 of the table, as sums of columns. */
+template <typename T, int N> struct rows_of_ids {
+    enum { SUMS = N };
+    const T *dy;
+    const int32_t *ids;
+    int64_t cols, id, skipped;
+    float scale;
+    template <int W> struct held {
+        pack<T, W> x;
+        int own; /* which of the sums the row belongs to */
+    };
+
+    template <int W> DT_METHOD void load(held<W> &h, int64_t row, int64_t col) const
+    {
+        int64_t found = ids[row];
+        h.own = found == skipped ? -1 : (int)(found - id);
+        h.x.load(dy + row * cols + col);
+    }
+    template <int W> DT_METHOD void get(float (&to)[N][W], const held<W> &h, int64_t) const
+    {
+        float x[W];
+        h.x.get(x);
+#pragma unroll
+        for (int v = 0; v < N; v++) {
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                to[v][k] = h.own == v ? x[k] * scale : 0;
+            }
+        }
+    }
+};
+
+template <typename T, typename G, int N>
+void sum_ids(const struct dt_cuda_launch *l, const struct dt_embedding_backward_args *a, int64_t id)
+{
+    const int W = 16 / (int)sizeof(T);
+    rows_of_ids<T, N> from = {(const T *)a->dy,
+                              a->ids,
+                              a->col_count,
+                              id,
+                              a->skips ? a->skipped_id : -1,
+                              (float)(a->scale != 0 ? a->scale : 1)};
+    G *out = (G *)a->dtokens + id * a->col_count;
+    enum dt_dtype type = sizeof(G) == 2 ? DT_BF16 : DT_F32;
+    if (aligned16(a->dy) && a->col_count % W == 0) {
+        sum_columns<rows_of_ids<T, N>, W>(l, from, out, N == 2 ? out + a->col_count : NULL, a->row_count, a->col_count,
+                                          a->accumulate, type);
+    } else {
+        sum_columns<rows_of_ids<T, N>, 1>(l, from, out, N == 2 ? out + a->col_count : NULL, a->row_count, a->col_count,
+                                          a->accumulate, type);
+    }
+}
+
+enum { SMALL_TABLE = 8, SMALL_SHARE = 256 }; /* rows; how many times as many dy has at least */
+
+template <typename T, typename G>
+void run_small(const struct dt_cuda_launch *l, const struct dt_embedding_backward_args *a)
+{
+    for (int64_t id = 0; id < a->vocab_count; id += 2) {
+        if (id + 1 < a->vocab_count) {
+            sum_ids<T, G, 2>(l, a, id);
+        } else {
+            sum_ids<T, G, 1>(l, a, id);
+        }
+    }
+}
+
 template <typename T, typename G> void run(const struct dt_cuda_launch *l, const struct dt_embedding_backward_args *a)
 {
+    if (a->vocab_count <= SMALL_TABLE && a->row_count >= SMALL_SHARE * a->vocab_count && a->col_count <= COLUMNS_MOST) {
+        run_small<T, G>(l, a);
+        return;
+    }
     struct work w;
     int32_t *at = (int32_t *)l->work;
     for (int i = 0; i < 2; i++) {
@@ -229,8 +308,14 @@ template <typename T, typename G> void run(const struct dt_cuda_launch *l, const
     for (int64_t first = 0; first < a->row_count; first += CHUNK) {
         int n = (int)(a->row_count - first < CHUNK ? a->row_count - first : (int64_t)CHUNK);
         int half = sort_ids(l, &w, a->ids + first, n, a->vocab_count);
-        adding<T, G> f = {
-            (G *)a->dtokens, (const T *)a->dy + first * a->col_count, w.ids[half], w.rows[half], (int)a->col_count, n};
+        adding<T, G> f = {(G *)a->dtokens,
+                          (const T *)a->dy + first * a->col_count,
+                          w.ids[half],
+                          w.rows[half],
+                          (int)a->col_count,
+                          n,
+                          a->skips ? a->skipped_id : -1,
+                          (float)(a->scale != 0 ? a->scale : 1)};
         dim3 grid((unsigned)parts_of(n, WARPS), (unsigned)parts_of(a->col_count, 32 * (wide ? W : 1)));
         grid.y = grid.y < 65535 ? grid.y : 65535;
         if (wide) {

@@ -18,9 +18,25 @@ template <typename T> struct entropy {
     /* whole: cols, rounded down to what a thread takes at once; the rest of a row is handled
      * separately */
     int ld, cols, whole;
-    int held; /* columns kept in shared memory, also a multiple of that */
-    double grad_scale;
+    int held;          /* columns kept in shared memory, also a multiple of that */
+    double grad_scale; /* times `scale` */
     bool with_grad;
+    float scale, cap, inner; /* of z; cap 0: none; inner: scale / cap */
+};
+
+/* What the softmax takes for a logit. Without SHAPED it is the logit itself. */
+template <bool SHAPED> struct shape {
+    float scale, cap, inner;
+    DT_METHOD float z(float x) const
+    {
+        return !SHAPED ? x : cap > 0 ? cap * tanhf(x * inner) : x * scale;
+    }
+    /* dz/dlogit / scale */
+    DT_METHOD float slope(float z) const
+    {
+        float t = SHAPED && cap > 0 ? z / cap : 0;
+        return 1.0f - t * t;
+    }
 };
 
 /* One row as its threads see it: pieces of W columns in shared memory, then REGS in registers,
@@ -116,36 +132,43 @@ template <int W> struct find_top {
     }
 };
 
-template <typename T, int W> struct add_exponentials {
-    float top, sum;
-    bool asks; /* looks for the first column that has the maximum */
+template <typename T, int W, bool SHAPED> struct add_exponentials {
+    float top, sum; /* top: of the logits */
+    bool asks;      /* looks for the first column that has the maximum */
     int first;
+    shape<SHAPED> with;
+    float top_z;
+    int cols;
     DT_METHOD bool operator()(float (&v)[W], int c)
     {
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            sum += exponential<T>(v[k] - top);
+            /* minus infinity behind the last column would become the cap */
+            sum += !SHAPED || c + k < cols ? exponential<T>(with.z(v[k]) - top_z) : 0;
             first = asks && v[k] == top && c + k < first ? c + k : first;
         }
         return false;
     }
 };
 
-template <typename T, int W> struct put_gradient {
-    float top, factor, scale;
+template <typename T, int W, bool SHAPED> struct put_gradient {
+    float top_z, factor, scale;
     int target;
+    shape<SHAPED> with;
     DT_METHOD bool operator()(float (&v)[W], int c)
     {
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            v[k] = exponential<T>(v[k] - top) * factor;
+            float z = with.z(v[k]);
+            v[k] = exponential<T>(z - top_z) * factor;
             v[k] -= c + k == target ? scale : 0;
+            v[k] = SHAPED ? v[k] * with.slope(z) : v[k];
         }
         return true;
     }
 };
 
-template <typename T, int W, int REGS, int THREADS>
+template <typename T, int W, int REGS, int THREADS, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entropy<T> e)
 {
     DT_SHARED_DYNAMIC(T, shared);
@@ -176,19 +199,23 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
         x.load();
         find_top<W> top = {-INFINITY};
         x.each(top);
-        add_exponentials<T, W> sum = {group_max<THREADS>(top.top, part[0]), 0, e.correct_count != NULL, INT32_MAX};
+        const shape<SHAPED> with = {e.scale, e.cap, e.inner};
+        add_exponentials<T, W, SHAPED> sum = {
+            group_max<THREADS>(top.top, part[0]), 0, e.correct_count != NULL, INT32_MAX, with, 0, e.cols};
+        sum.top_z = with.z(sum.top);
         x.each(sum);
         float total = group_sum<THREADS>(sum.sum, part[1]);
         int first = sum.asks ? group_min<THREADS>(sum.first, first_part) : 0;
         if (threadIdx.x == 0) {
-            e.row_loss[row] = log((double)total) + ((double)sum.top - (double)at_target);
+            e.row_loss[row] = log((double)total) + ((double)sum.top_z - (double)with.z(at_target));
             if (sum.asks && first == target) {
                 /* an integer, so the order does not matter */
                 atomicAdd((unsigned long long *)e.correct_count, 1ULL);
             }
         }
         if (e.with_grad) {
-            put_gradient<T, W> gradient = {sum.top, (float)(e.grad_scale / (double)total), (float)e.grad_scale, target};
+            put_gradient<T, W, SHAPED> gradient = {sum.top_z, (float)(e.grad_scale / (double)total),
+                                                   (float)e.grad_scale, target, with};
             x.each(gradient);
         }
     }
@@ -259,7 +286,7 @@ __global__ void __launch_bounds__(SUMS_THREADS)
 
 enum { NARROW_THREADS = 512, WIDE_THREADS = 768, WIDE_REGS = 5, STATIC_BYTES = 1024, COLS_MOST = 1 << 30 };
 
-template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy<T> e)
+template <typename T, int W, bool SHAPED> void launch(const struct dt_cuda_launch *l, entropy<T> e)
 {
     int room = (l->shared_bytes - STATIC_BYTES) / (int)sizeof(T) / W * W;
     e.whole = e.cols / W * W;
@@ -267,20 +294,30 @@ template <typename T, int W> void launch(const struct dt_cuda_launch *l, entropy
         e.held = e.whole < room ? e.whole : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
         unsigned grid = walkers(l, e.rows, 16);
-        DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS>), grid, NARROW_THREADS, shared_bytes, (cudaStream_t)l->native,
-                  e);
+        DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS, SHAPED>), grid, NARROW_THREADS, shared_bytes,
+                  (cudaStream_t)l->native, e);
         return;
     }
     if constexpr (W > 1) {
         e.held = room;
         unsigned grid = walkers(l, e.rows, 1);
-        DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS>), grid, WIDE_THREADS, (size_t)room * sizeof(T),
+        DT_LAUNCH((entropy_rows<T, W, WIDE_REGS, WIDE_THREADS, SHAPED>), grid, WIDE_THREADS, (size_t)room * sizeof(T),
                   (cudaStream_t)l->native, e);
+    }
+}
+
+template <typename T, int W> void launch_shape(const struct dt_cuda_launch *l, const entropy<T> &e)
+{
+    if (e.scale != 1.0f || e.cap > 0) {
+        launch<T, W, true>(l, e);
+    } else {
+        launch<T, W, false>(l, e);
     }
 }
 
 template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
 {
+    double scale = a->scale != 0 ? a->scale : 1.0, cap = a->softcap > 0 ? a->softcap : 0;
     entropy<T> e = {(T *)a->logits,
                     a->targets,
                     a->row_loss,
@@ -290,13 +327,16 @@ template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_c
                     (int)a->col_count,
                     0,
                     0,
-                    a->grad_scale,
-                    a->with_grad};
+                    a->grad_scale * scale,
+                    a->with_grad,
+                    (float)scale,
+                    (float)cap,
+                    (float)(cap > 0 ? scale / cap : 0)};
     const int W = 16 / (int)sizeof(T);
     if (aligned16(e.logits) && e.ld % W == 0) {
-        launch<T, W>(l, e);
+        launch_shape<T, W>(l, e);
     } else {
-        launch<T, 1>(l, e);
+        launch_shape<T, 1>(l, e);
     }
     DT_LAUNCH((entropy_sums), 1, SUMS_THREADS, 0, (cudaStream_t)l->native, a->row_loss, a->targets, a->loss_sum,
               a->valid_count, a->row_count, a->col_count, l->fault);
@@ -304,8 +344,12 @@ template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_c
 
 template <typename T, int W, int REGS, int THREADS> cudaError_t open_one(int shared_bytes)
 {
-    return cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes - STATIC_BYTES);
+    cudaError_t rc = cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS, false>,
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes - STATIC_BYTES);
+    return rc == cudaSuccess
+               ? cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS, true>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes - STATIC_BYTES)
+               : rc;
 }
 
 template <typename T> cudaError_t open_type(int shared_bytes)

@@ -12,7 +12,6 @@
 
 /* Short names for the cases below. */
 #define make_of case_make_of
-#define make_ids case_make_ids
 #define at(r, b) case_at(r, b)
 #define side(r) case_side_of(r)
 
@@ -59,11 +58,11 @@ void case_make(int at, int64_t count, double scale, double shift)
     make_of(FLOWS, at, count, scale, shift);
 }
 
-void case_make_ids(int64_t count, int64_t limit)
+void case_make_ids(int32_t *ids, int64_t count, int64_t limit)
 {
     assert_true(count <= CASE_ROWS);
     for (int64_t i = 0; i < count; i++) {
-        case_side.ids[i] = (int32_t)((case_uniform() + 1) / 2 * (double)limit);
+        ids[i] = (int32_t)((case_uniform() + 1) / 2 * (double)limit);
     }
 }
 
@@ -378,7 +377,7 @@ void case_make_embedding(const int64_t *n)
     case_make(3, n[0] * n[2], 1, 0);       /* dy */
     make_of(GRAD, 4, n[3] * n[2], 1, 0);
     make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
-    make_ids(n[0], n[3]);
+    case_make_ids(case_side.ids, n[0], n[3]);
 }
 
 void case_run_embedding(const struct case_run *r)
@@ -406,7 +405,7 @@ void case_run_embedding(const struct case_run *r)
 }
 
 /* rows, V, with gradient, elements between two rows; those are large, and no kernel may take them
- * for logits */
+ * for logits. Then the percentage of the scale, and the cap; 0: none */
 void case_make_entropy(const int64_t *n)
 {
     case_make(0, n[0] * (n[1] + n[3]), 4, 0);
@@ -414,7 +413,7 @@ void case_make_entropy(const int64_t *n)
         case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
     }
     make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
-    make_ids(n[0], n[1]);
+    case_make_ids(case_side.ids, n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
         case_side.ids[i] = DT_IGNORE_INDEX;
     }
@@ -433,6 +432,8 @@ void case_run_entropy(const struct case_run *r)
                                                               .col_count = n[1],
                                                               .ld = n[3] != 0 ? n[1] + n[3] : 0,
                                                               .grad_scale = 0.25,
+                                                              .scale = (double)n[4] / 100,
+                                                              .softcap = (double)n[5],
                                                               .with_grad = n[2] != 0,
                                                               .type = r->type});
 }
@@ -795,6 +796,65 @@ const struct kernel_case kernel_cases[] = {
      5e-6,
      ULP,
      {{1, 1, 1}, {7, 65, 1}, {40, 1000, 1}, {33, 17, 0}, {9, 65, 1, 63}, {5, 33, 0, 3}, {5, 33, 1, 7}}},
+    {"cross_entropy with scale and cap",
+     case_make_entropy,
+     case_run_entropy,
+     after_entropy,
+     1e-5,
+     ULP,
+     {{1, 1, 1, 0, 50, 0},
+      {7, 65, 1, 0, 30, 0},
+      {40, 1000, 1, 0, 0, 3},
+      {33, 17, 0, 0, 0, 2},
+      {9, 65, 1, 63, 150, 5},
+      {5, 33, 0, 3, 50, 30},
+      {5, 33, 1, 7, 200, 30},
+      {5, 36, 0, 0, 70, 0}}},
+    {"dropout",
+     case_make_dropout,
+     case_run_dropout,
+     NULL,
+     1e-6,
+     ULP,
+     {{1, 1, 1, 500},
+      {12, 4, 37, 100},
+      {7, 1, 64, 900},
+      {6, 3, 1000, 250},
+      {4, 2, 20000, 100},
+      {5, 2, 33, 0},
+      {9, 4, 24, 300}}},
+    {"embedding with all tables",
+     case_make_tables,
+     case_run_tables,
+     NULL,
+     1e-5,
+     ULP,
+     {{1, 1, 1, 1, 1, 0},
+      {60, 20, 37, 11, 3, 2},
+      {64, 16, 300, 7, 2, 3},
+      {90, 30, 144, 50, 4, 6},
+      {60, 15, 8, 9, 2, 1}}},
+    {"embedding of few rows",
+     case_make_tables,
+     case_run_tables,
+     NULL,
+     5e-5,
+     ULP,
+     {{600, 60, 40, 2, 1, 2}, {1500, 100, 37, 3, 2, 3}, {2100, 300, 136, 8, 5, 0}, {3000, 250, 300, 1, 7, 1}}},
+    {"masked_mean",
+     case_make_mean,
+     case_run_mean,
+     NULL,
+     4e-6,
+     ULP,
+     {{1, 1, 1, 0}, {3, 20, 37, 1}, {4, 70, 64, 0}, {5, 33, 200, 1}, {2, 130, 72, 1}}},
+    {"take_rows",
+     case_make_take,
+     case_run_take,
+     NULL,
+     0,
+     0,
+     {{1, 1, 1, 0}, {5, 7, 37, 0}, {40, 3, 64, 1}, {70, 1, 8, 1}, {33, 2, 300, 0}}},
     {"optimizers",
      case_make_optimizer,
      case_run_optimizer,

@@ -75,8 +75,8 @@ void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
 void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift);
-/* case_side.ids: count numbers in [0, limit) */
-void case_make_ids(int64_t count, int64_t limit);
+/* count numbers in [0, limit), as in case_side.ids */
+void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
 /* Where a run has a buffer, and the values beside the buffers. */
 void *case_at(const struct case_run *r, int b);
 struct case_side *case_side_of(const struct case_run *r);
@@ -116,6 +116,10 @@ void case_make_attention(const int64_t *n);
 void case_make_embedding(const int64_t *n);
 void case_make_entropy(const int64_t *n);
 void case_make_optimizer(const int64_t *n);
+void case_make_dropout(const int64_t *n);
+void case_make_tables(const int64_t *n);
+void case_make_mean(const int64_t *n);
+void case_make_take(const int64_t *n);
 void case_run_elements(const struct case_run *r);
 void case_run_activation(const struct case_run *r);
 void case_run_matmul(const struct case_run *r);
@@ -132,5 +136,9 @@ struct dt_attention_args case_attention(const struct case_run *r); /* of the for
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);
 void case_run_optimizer(const struct case_run *r);
+void case_run_dropout(const struct case_run *r);
+void case_run_tables(const struct case_run *r);
+void case_run_mean(const struct case_run *r);
+void case_run_take(const struct case_run *r);
 
 #endif

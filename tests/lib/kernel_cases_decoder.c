@@ -141,7 +141,7 @@ void case_make_rope(const int64_t *n)
 {
     case_make(TURNED, n[0] * (n[1] * n[2] + n[4]), 2, 0);
     case_make_of(STAT, TABLE, TABLE_ROWS * n[3], 1, 0);
-    case_make_ids(n[0], TABLE_ROWS);
+    case_make_ids(case_side.ids, n[0], TABLE_ROWS);
 }
 
 void case_run_rope(const struct case_run *r)

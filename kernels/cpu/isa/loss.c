@@ -4,7 +4,9 @@
 #include "kernels/cpu/plain.h"
 #include "kernels/cpu/pool.h"
 
-#define STRIPE 256   /* columns of one part of an embedding's gradient */
+#define STRIPE 256     /* columns of one part of an embedding's gradient */
+#define SMALL_TABLE 64 /* rows of a table that stays in the cache: its parts may be narrower */
+#define SMALL_STRIPE 64
 #define ROW_BLOCK 16 /* rows of one part of the other kernels */
 
 /* ---- cross entropy ---- */
@@ -23,12 +25,18 @@ static float row_max(const float *x, int64_t n)
     return max;
 }
 
-/* Returns the sum of e^(x - max). With `keep` the row is overwritten by these terms. */
-static float row_exp(float *x, int64_t n, float max, bool keep)
+/* What a row's elements are before z = factor * element: logits, or, for a cap, the tangents that
+ * the cap makes of them. */
+struct softmax {
+    float factor, max; /* max: of z */
+};
+
+/* Returns the sum of e^(z - max). With `keep` the row is overwritten by these terms. */
+INLINE float row_exp(float *x, int64_t n, float factor, float max, bool keep)
 {
     vec sum = {0};
     for (int64_t j = 0; j < n; j += VEC) {
-        vec e = vec_exp(vec_load_n(x + j, n - j) - max);
+        vec e = vec_exp(vec_load_n(x + j, n - j) * factor - max);
         if (n - j < VEC) {
             e = vec_pick(vec_index() < (int32_t)(n - j), e, vec_all(0));
         }
@@ -40,13 +48,32 @@ static float row_exp(float *x, int64_t n, float max, bool keep)
     return vec_sum(sum);
 }
 
+INLINE vec cap_tangent(vec x, float factor)
+{
+    return 2.0F * vec_sigmoid(2.0F * (x * factor)) - 1.0F;
+}
+
+/* The gradient of a row of tangents in place: scale * e^(z - max) * dz/dlogit; the target's is less by
+ * scale * `part` * dz/dlogit. */
+static void capped_gradient(float *x, int64_t n, const struct softmax *z, float scale, int32_t target, float part)
+{
+    float t = x[target], slope = 1.0F - t * t;
+    for (int64_t j = 0; j < n; j += VEC) {
+        vec tangent = vec_load_n(x + j, n - j);
+        vec e = vec_exp(tangent * z->factor - z->max) * scale;
+        vec_store_n(x + j, e * (1.0F - tangent * tangent), n - j);
+    }
+    x[target] -= part * slope;
+}
+
 /* BF16 logits are first converted to floats in work memory. Their gradient is rounded once when it
  * is stored. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
 {
     int64_t n = a->col_count, at = row * (a->ld != 0 ? a->ld : n);
     int32_t target = a->targets[row];
-    bool half = a->type == DT_BF16;
+    bool capped = a->softcap > 0;
+    double scale = a->scale != 0 ? a->scale : 1.0;
     if (target == DT_IGNORE_INDEX) {
         a->row_loss[row] = 0;
         if (a->with_grad) {
@@ -55,11 +82,14 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
         }
         return;
     }
-    float *x = half ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + at;
-    if (half) {
+    bool copied = a->type == DT_BF16 || (capped && !a->with_grad);
+    float *x = copied ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + at;
+    if (a->type == DT_BF16) {
         vec_fetch(x, a->logits, at, n, DT_BF16);
+    } else if (copied) {
+        memcpy(x, (const float *)a->logits + at, (size_t)n * sizeof(float));
     }
-    float max = row_max(x, n), at_target = x[target];
+    float max = row_max(x, n);
     if (a->correct_count != NULL) {
         int64_t first = 0;
         while (first < n - 1 && x[first] != max) {
@@ -67,17 +97,33 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
         }
         __atomic_fetch_add(a->correct_count, first == target, __ATOMIC_RELAXED);
     }
-    float sum = row_exp(x, n, max, a->with_grad);
-    a->row_loss[row] = log((double)sum) + ((double)max - (double)at_target);
+    if (capped) {
+        float inner = (float)(scale / a->softcap);
+        for (int64_t j = 0; j < n; j += VEC) {
+            vec_store_n(x + j, cap_tangent(vec_load_n(x + j, n - j), inner), n - j);
+        }
+        max = cap_tangent(vec_all(max), inner)[0];
+    }
+    const struct softmax z = {.factor = (float)(capped ? a->softcap : scale),
+                              .max = max * (float)(capped ? a->softcap : scale)};
+    float at_target = x[target] * z.factor;
+    bool keep = a->with_grad && !capped;
+    float sum = z.factor == 1.0F ? row_exp(x, n, 1.0F, z.max, keep) : row_exp(x, n, z.factor, z.max, keep);
+    a->row_loss[row] = log((double)sum) + ((double)z.max - (double)at_target);
     if (!a->with_grad) {
         return;
     }
-    float factor = (float)(a->grad_scale / (double)sum), scale = (float)a->grad_scale;
-    for (int64_t j = 0; j < n; j++) {
-        x[j] *= factor;
+    double grad_scale = a->grad_scale * scale;
+    float factor = (float)(grad_scale / (double)sum);
+    if (capped) {
+        capped_gradient(x, n, &z, factor, target, (float)grad_scale);
+    } else {
+        for (int64_t j = 0; j < n; j++) {
+            x[j] *= factor;
+        }
+        x[target] -= (float)grad_scale;
     }
-    x[target] -= scale;
-    if (half) {
+    if (a->type == DT_BF16) {
         vec_keep(a->logits, at, x, n, DT_BF16);
     }
 }
@@ -103,13 +149,35 @@ DT_ISA_KERNEL(cross_entropy)
 
 /* ---- embeddings ---- */
 
-INLINE void embed_row(const struct dt_embedding_args *a, int64_t row, enum dt_dtype type)
+INLINE void embed_row(const struct dt_embedding_args *a, int64_t row, enum dt_dtype type, bool positions, bool types)
 {
-    int64_t cols = a->col_count, token = a->ids[row] * cols, position = row % a->position_count * cols;
+    int64_t cols = a->col_count, token = a->ids[row] * cols, position = 0, kind = 0;
+    const float scale = (float)(a->scale != 0 ? a->scale : 1.0);
+    if (positions) {
+        position = a->position_ids != NULL ? a->position_ids[row] : a->first_position + row % a->position_count;
+    }
+    if (types && a->type_ids != NULL) {
+        kind = a->type_ids[row];
+    }
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec_put(a->out, row * cols + j,
-                vec_get(a->tokens, token + j, cols - j, type) + vec_get(a->positions, position + j, cols - j, type),
-                cols - j, type);
+        vec x = vec_get(a->tokens, token + j, cols - j, type) * scale;
+        if (types) {
+            x += vec_get(a->types, kind * cols + j, cols - j, type);
+        }
+        if (positions) {
+            x += vec_get(a->positions, position * cols + j, cols - j, type);
+        }
+        vec_put(a->out, row * cols + j, x, cols - j, type);
+    }
+}
+
+/* Calls embed_row with constants that say which tables there are. */
+INLINE void embed_typed(const struct dt_embedding_args *a, int64_t row, enum dt_dtype type)
+{
+    if (a->types != NULL) {
+        a->positions != NULL ? embed_row(a, row, type, true, true) : embed_row(a, row, type, false, true);
+    } else {
+        a->positions != NULL ? embed_row(a, row, type, true, false) : embed_row(a, row, type, false, false);
     }
 }
 
@@ -117,13 +185,14 @@ static void embedding_part(void *context, int64_t part)
 {
     const struct dt_embedding_args *a = context;
     size_t size = (size_t)a->col_count * dt_dtype_size(a->type);
+    bool copies = a->positions == NULL && a->types == NULL && (a->scale == 0 || a->scale == 1);
     for (int64_t row = part * ROW_BLOCK; row < min64(a->row_count, (part + 1) * ROW_BLOCK); row++) {
-        if (a->positions == NULL) {
+        if (copies) {
             memcpy((char *)a->out + (size_t)row * size, (const char *)a->tokens + (size_t)a->ids[row] * size, size);
         } else if (a->type == DT_BF16) {
-            embed_row(a, row, DT_BF16);
+            embed_typed(a, row, DT_BF16);
         } else {
-            embed_row(a, row, DT_F32);
+            embed_typed(a, row, DT_F32);
         }
     }
 }
@@ -139,40 +208,78 @@ DT_ISA_KERNEL(embedding)
 struct embedding_backward {
     const struct dt_embedding_backward_args *args;
     const int64_t *next, *first; /* for a table in BF16: rows of each id */
+    int64_t stripe;              /* columns of one part */
+    float scale;
 };
 
-/* For a table in F32: each row is added in place. */
-INLINE void add_rows(const struct dt_embedding_backward_args *a, int64_t from, int64_t n, enum dt_dtype type)
+static bool skipped(const struct dt_embedding_backward_args *a, int64_t id)
 {
+    return a->skips && id == a->skipped_id;
+}
+
+/* For a table in F32: each row is added in place. */
+INLINE void add_rows(const struct embedding_backward *c, int64_t from, int64_t n, enum dt_dtype type)
+{
+    const struct dt_embedding_backward_args *a = c->args;
     int64_t cols = a->col_count;
+    const float scale = c->scale;
     float *table = (float *)a->dtokens + from;
     for (int64_t id = 0; id < a->vocab_count && !a->accumulate; id++) {
         memset(table + id * cols, 0, (size_t)n * sizeof(float));
     }
     for (int64_t row = 0; row < a->row_count; row++) {
         float *to = table + a->ids[row] * cols;
+        if (skipped(a, a->ids[row])) {
+            continue;
+        }
         for (int64_t j = 0; j < n; j += VEC) {
-            vec_store_n(to + j, vec_load_n(to + j, n - j) + vec_get(a->dy, row * cols + from + j, n - j, type), n - j);
+            vec dy = vec_get(a->dy, row * cols + from + j, n - j, type);
+            vec_store_n(to + j, vec_load_n(to + j, n - j) + dy * scale, n - j);
         }
     }
 }
 
-/* For a table in BF16: the rows of an id are summed in registers and rounded once. */
-static void add_ids(const struct embedding_backward *c, int64_t from, int64_t n)
+enum { ID_BLOCK = 8 }; /* vectors that are summed in one walk over an id's rows: no cache line is read twice */
+
+/* For a table in BF16: the rows of an id are summed in registers and rounded once. Columns [from,
+ * from + n), at most ID_BLOCK vectors. */
+INLINE void add_id(const struct embedding_backward *c, int64_t id, int64_t from, int64_t n)
 {
     const struct dt_embedding_backward_args *a = c->args;
     int64_t cols = a->col_count;
-    for (int64_t id = 0; id < a->vocab_count; id++) {
-        if (c->first[id] < 0 && a->accumulate) {
+    vec sum[ID_BLOCK] = {{0}};
+    for (int v = 0; v < ID_BLOCK && a->accumulate; v++) {
+        if (v * VEC < n) {
+            sum[v] = vec_get(a->dtokens, id * cols + from + v * VEC, n - v * VEC, DT_BF16);
+        }
+    }
+    for (int64_t row = skipped(a, id) ? -1 : c->first[id]; row >= 0; row = c->next[row]) {
+#pragma GCC unroll 8
+        for (int v = 0; v < ID_BLOCK; v++) {
+            if (v * VEC < n) {
+                sum[v] += vec_get(a->dy, row * cols + from + v * VEC, n - v * VEC, DT_BF16) * c->scale;
+            }
+        }
+    }
+    for (int v = 0; v < ID_BLOCK; v++) {
+        if (v * VEC < n) {
+            vec_put(a->dtokens, id * cols + from + v * VEC, sum[v], n - v * VEC, DT_BF16);
+        }
+    }
+}
+
+static void add_ids(const struct embedding_backward *c, int64_t from, int64_t n)
+{
+    for (int64_t id = 0; id < c->args->vocab_count; id++) {
+        if (c->first[id] < 0 && c->args->accumulate) {
             continue;
         }
-        for (int64_t j = from; j < from + n; j += VEC) {
-            int64_t left = from + n - j;
-            vec sum = a->accumulate ? vec_get(a->dtokens, id * cols + j, left, DT_BF16) : (vec){0};
-            for (int64_t row = c->first[id]; row >= 0; row = c->next[row]) {
-                sum += vec_get(a->dy, row * cols + j, left, DT_BF16);
+        for (int64_t j = 0; j < n; j += ID_BLOCK * VEC) {
+            if (n - j >= ID_BLOCK * VEC) {
+                add_id(c, id, from + j, ID_BLOCK * VEC);
+            } else {
+                add_id(c, id, from + j, n - j);
             }
-            vec_put(a->dtokens, id * cols + j, sum, left, DT_BF16);
         }
     }
 }
@@ -180,27 +287,29 @@ static void add_ids(const struct embedding_backward *c, int64_t from, int64_t n)
 static void embedding_backward_part(void *context, int64_t part)
 {
     const struct embedding_backward *c = context;
-    int64_t from = part * STRIPE, n = min64(c->args->col_count - from, STRIPE);
+    int64_t from = part * c->stripe, n = min64(c->args->col_count - from, c->stripe);
     if (c->first != NULL) {
         add_ids(c, from, n);
     } else if (c->args->type == DT_BF16) {
-        add_rows(c->args, from, n, DT_BF16);
+        add_rows(c, from, n, DT_BF16);
     } else {
-        add_rows(c->args, from, n, DT_F32);
+        add_rows(c, from, n, DT_F32);
     }
 }
 
 static int embedding_backward_now(struct dt_pool *pool, struct dt_embedding_backward_args *a, struct dt_error *err)
 {
     (void)err;
-    struct embedding_backward c = {.args = a};
+    struct embedding_backward c = {.args = a,
+                                   .stripe = a->vocab_count <= SMALL_TABLE ? SMALL_STRIPE : STRIPE,
+                                   .scale = (float)(a->scale != 0 ? a->scale : 1.0)};
     if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
         int64_t *next = dt_cpu_work(DT_WORK_KERNEL, (size_t)(a->row_count + a->vocab_count) * sizeof(int64_t));
         dt_plain_rows_of_ids(a->ids, a->row_count, a->vocab_count, next, next + a->row_count);
         c.next = next;
         c.first = next + a->row_count;
     }
-    dt_pool_run(pool, parts_of(a->col_count, STRIPE), embedding_backward_part, &c);
+    dt_pool_run(pool, parts_of(a->col_count, c.stripe), embedding_backward_part, &c);
     return 0;
 }
 DT_ISA_KERNEL(embedding_backward)
