@@ -61,13 +61,13 @@ static inline double golden_number(const cJSON *array, int i)
 }
 
 /* Opens the model of a folder with its weights. */
-static inline void golden_open(struct model_run *r, const struct golden *g, const char *device, const char *folder)
+static inline void golden_open(struct model_run *r, const struct golden *g, const char *device, const char *hf)
 {
     struct dt_error err;
     struct model_sizes sizes;
     const struct model_ops *ops;
     struct hf *h;
-    if (hf_config(folder, &ops, &sizes, NULL, &err) != 0) {
+    if (hf_config(hf, &ops, &sizes, NULL, &err) != 0) {
         fail_msg("%s", err.text);
     }
     run_open(r, device,
@@ -76,7 +76,7 @@ static inline void golden_open(struct model_run *r, const struct golden *g, cons
                                  .batch_size = g->batch,
                                  .sequence_length = g->length,
                                  .recompute = g->recompute});
-    if (hf_open(&h, folder, &r->chain, &err) != 0) {
+    if (hf_open(&h, hf, &r->chain, &err) != 0) {
         fail_msg("%s", err.text);
     }
     for (int u = 0; u < r->chain.unit_count; u++) {
@@ -174,10 +174,10 @@ static inline void golden_follow(const struct golden *g, const char *device, con
     struct model_run r;
     struct st_file *batches;
     struct dt_error err;
-    char *folder = dt_format("%s/hf", g->folder), *file = dt_format("%s/batches.safetensors", g->folder);
-    golden_open(&r, g, device, folder);
+    char *hf = dt_format("%s/hf", g->folder), *file = dt_format("%s/batches.safetensors", g->folder);
+    golden_open(&r, g, device, hf);
     assert_int_equal(st_open(&batches, file, &err), 0);
-    free(folder);
+    free(hf);
     free(file);
     for (int step = 0; step < steps; step++) {
         double loss = golden_step(&r, g, batches, labels, global, step),

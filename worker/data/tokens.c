@@ -151,7 +151,7 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
         for (int k = 0; k < s->layout.count; k++) {
-            s->largest[k] = s->vocabulary - 1;
+            s->largest[k].value = s->vocabulary - 1;
         }
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
@@ -182,7 +182,6 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
 {
     const struct tokens *t = s->state;
     int64_t length = s->sequence_length, p = sample * length;
-    int32_t *ids = (int32_t *)b->at[1 - s->labels] + row * length, *labels = (int32_t *)b->at[s->labels] + row * length;
     size_t i = shard_at(t, p);
     bool bad = false;
     for (int64_t k = 0; k <= length; k++, p++) {
@@ -193,11 +192,12 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
         /* the JSON may be wrong, and such an id must not reach the model */
         bool known = id < (uint64_t)s->vocabulary;
         bad = bad || !known;
-        if (k < length) {
-            ids[k] = known ? (int32_t)id : 0;
-        }
-        if (k > 0) {
-            labels[k - 1] = known ? (int32_t)id : -100;
+        for (int f = 0; f < s->layout.count; f++) {
+            const struct batch_field *field = &s->layout.field[f];
+            int64_t at = k - field->shifted;
+            if (at >= 0 && at < length) {
+                ((int32_t *)b->at[f])[row * length + at] = known ? (int32_t)id : field->targets ? -100 : 0;
+            }
         }
     }
     if (bad) {

@@ -35,15 +35,14 @@ static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, 
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
-static const struct dt_rule model_name = {
-    .type = DT_RULE_CHOICE,
-    .list = "train --list-models",
-    .later = "gpt|bert|resnet",
-    .null = true,
-    .choices = &"" MODELS(MODEL_NAME)
+static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
+                                          .list = "train --list-models",
+                                          .later = "gpt|bert|resnet",
+                                          .null = true,
+                                          .choices = &"" MODELS(MODEL_NAME)
 #define PRESET(name, family, config) "|" name
 #include "worker/model/presets.def"
-        [1]};
+                                                         [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
                                               .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"

@@ -10,10 +10,12 @@ struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabu
                               .dims = 2,
                               .most = {samples, length},
                               .below = vocabulary,
-                              .below_key = vocabulary_key},
+                              .below_key = vocabulary_key,
+                              .value = "id",
+                              .values = "ids"},
                        labels = ids;
     labels.name = "labels";
-    labels.shifted = true;
+    labels.shifted = labels.targets = true;
     return (struct batch_layout){2, {ids, labels}};
 }
 
@@ -25,6 +27,15 @@ int batch_find(const struct batch_layout *l, const char *name)
         }
     }
     return -1;
+}
+
+int batch_targets(const struct batch_layout *l)
+{
+    int i = l->count - 1;
+    while (i >= 0 && !l->field[i].targets) {
+        i--;
+    }
+    return i;
 }
 
 int64_t batch_elements(const struct batch_layout *l, int i)

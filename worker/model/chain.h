@@ -39,8 +39,8 @@ struct chain {
     int64_t buffer_count;    /* elements of all buffers, with their gaps */
     struct constant *constants;
     int constant_count;
-    int shards;              /* units are padded for this number of slices */
-    size_t slot_bytes[2];    /* size of the largest y in each slot (struct block) */
+    int shards;           /* units are padded for this number of slices */
+    size_t slot_bytes[2]; /* size of the largest y in each slot (struct block) */
     size_t branch_bytes[2];
     struct dt_arena arena;
     struct dt_error problem; /* the first mistake in the declarations of blocks or models */
@@ -135,6 +135,9 @@ struct model_ops {
     const struct model_key *keys; /* other spellings of keys; ends with null */
     /* keys that put_config writes to config.json in its own way; ends with null; may be null */
     const char *const *spelled;
+    /* Gives keys that are null the values which null stands for; may be null. So settings that mean
+     * the same get the same values. */
+    void (*settle)(void *sizes);
     /* the key of the longest sequence; null: samples are not sequences */
     const char *positions;
     /* Checks that involve several keys. DT_INVALID with what to change; *key: the key to blame. */
@@ -164,6 +167,9 @@ int model_read_config(const struct model_ops *ops, const struct cJSON *config, v
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
 /* The value of a key, which must be an integer. */
 int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key);
+/* True if a key means the same in both sizes, as written or once settled. `key` is in the field
+ * table. */
+bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);
 /* True for keys that are only kept for config.json. */
 bool model_keeps(const struct model_ops *ops, const char *key);
 /* Model number i of the table; null after the last. */

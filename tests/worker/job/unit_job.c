@@ -144,9 +144,8 @@ static void test_bad_keys(void **state)
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
-    refused_with_models(
-        "{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}",
-        "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: ", ", or null\n");
+    refused("{\"model\": {\"name\": \"bert\"}, \"data\": {\"train\": \"x\"}}", NULL,
+            "job.json:1:20: model.name: is \"bert\", which is not there yet; see train --list-models\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
@@ -436,9 +435,13 @@ static void test_load(void **state)
             "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
     refused(text, "model.n_layer=3",
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
-    write_file(path, "{\"model_type\": \"llama\"}");
+    opened(&job, text, "model.n_inner=192"); /* 4 * n_embd, as null says */
+    job_close(&job);
+    refused(text, "model.n_inner=100",
+            "--set model.n_inner=100: model.n_inner: is 100, but config.json says null; remove it here\n");
+    write_file(path, "{\"model_type\": \"t5\"}");
     refused_with_models(
-        text, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: ", "\n");
+        text, "job.json:1:12: model.load: config.json: model_type: \"t5\" is not supported; there are: ", "\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number from 1 to 10000\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
@@ -639,6 +642,18 @@ static void test_compare(void **state)
                         "(checkpointing.accept), " ANEW);
     assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL),
                         "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
+    /* null, and the value that null stands for */
+    assert_string_equal(go_on(&a, SMALL, "model.n_inner=3072", NULL), "");
+    assert_string_equal(go_on(&a, SMALL, "model.n_inner=100", NULL), "model.n_inner: was null, is now 100; go back to "
+                                                                     "the old value, " ANEW);
+    const char *wide = go_on(&a,
+                             "{\"model\": {\"name\": \"gpt2\", \"n_embd\": 1536, \"n_inner\": 3072}, "
+                             "\"data\": {\"train\": \"x\"}}",
+                             NULL, NULL);
+    assert_string_equal(wide, "model.n_embd: was 768, is now 1536; go back to the old value, " ANEW);
+    job_close(&a);
+    opened(&a, SMALL, "model.n_inner=3072");
+    assert_string_equal(go_on(&a, SMALL, NULL, NULL), "");
     assert_int_equal(job_compare("{", a.text, NULL, NULL, &changes, &err), -1);
     assert_int_equal(job_compare("{}", a.text, NULL, NULL, &changes, &err), 0);
     assert_int_equal(job_compare("[1]", a.text, NULL, NULL, &changes, &err), 0);

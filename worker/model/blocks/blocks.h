@@ -6,7 +6,7 @@
 
 /* Data of block_embed (b->args). */
 struct embed {
-    const char *tokens, *positions; /* names of the tables (V, C) and (P, C); positions null: none */
+    const char *tokens, *positions;               /* names of the tables (V, C) and (P, C); positions null: none */
     int64_t vocabulary, channels, position_count; /* V, C, P */
     double scale;                                 /* of token embeddings; 0: 1 */
     /* id whose row begins as zeros, and gets no gradient from here; -1: none */

@@ -171,8 +171,7 @@ static void name_norms(struct naming *n, struct tensors *t)
 
 static struct tensors walk_tensors(struct naming n)
 {
-    struct tensors t = {
-        .norm_in = -1, .norm_out = -1, .norm_in2 = -1, .norm_out2 = -1, .q_norm = -1, .k_norm = -1};
+    struct tensors t = {.norm_in = -1, .norm_out = -1, .norm_in2 = -1, .norm_out2 = -1, .q_norm = -1, .k_norm = -1};
     name_attention(&n, &t);
     name_mlp(&n, &t);
     name_norms(&n, &t);
@@ -422,15 +421,14 @@ static void gate(const struct block *b, const struct pass *p, void *y)
 {
     const struct decoder_layer *m = b->args;
     char *both = pass_memory(b, p, GATE_UP);
-    p->kernels->gate(p->stream,
-                     &(struct dt_gate_args){.y = y,
-                                            .gate = both,
-                                            .up = both + (size_t)m->inner * dt_dtype_size(b->spec->type),
-                                            .row_count = row_count(p),
-                                            .col_count = m->inner,
-                                            .ld = 2 * m->inner,
-                                            .kind = m->activation,
-                                            .type = b->spec->type});
+    p->kernels->gate(p->stream, &(struct dt_gate_args){.y = y,
+                                                       .gate = both,
+                                                       .up = both + (size_t)m->inner * dt_dtype_size(b->spec->type),
+                                                       .row_count = row_count(p),
+                                                       .col_count = m->inner,
+                                                       .ld = 2 * m->inner,
+                                                       .kind = m->activation,
+                                                       .type = b->spec->type});
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -464,20 +462,19 @@ static void norm_backward(const struct block *b, const struct pass *p, int weigh
                           const void *dy, const void *dresidual, void *dx)
 {
     const struct decoder_layer *m = b->args;
-    p->kernels->rmsnorm_backward(p->stream,
-                                 &(struct dt_rmsnorm_backward_args){.dx = dx,
-                                                                    .dweight = pass_grad(b, p, weight),
-                                                                    .dy = dy,
-                                                                    .x = x,
-                                                                    .weight = pass_weight(b, p, weight),
-                                                                    .rstd = rstd,
-                                                                    .dresidual = dresidual,
-                                                                    .row_count = row_count(p),
-                                                                    .col_count = m->channels,
-                                                                    .weight_offset = m->weight_offset,
-                                                                    .accumulate = pass_adds(b, p, weight),
-                                                                    .type = b->spec->type,
-                                                                    .grad_type = pass_grad_type(b, p)});
+    p->kernels->rmsnorm_backward(p->stream, &(struct dt_rmsnorm_backward_args){.dx = dx,
+                                                                               .dweight = pass_grad(b, p, weight),
+                                                                               .dy = dy,
+                                                                               .x = x,
+                                                                               .weight = pass_weight(b, p, weight),
+                                                                               .rstd = rstd,
+                                                                               .dresidual = dresidual,
+                                                                               .row_count = row_count(p),
+                                                                               .col_count = m->channels,
+                                                                               .weight_offset = m->weight_offset,
+                                                                               .accumulate = pass_adds(b, p, weight),
+                                                                               .type = b->spec->type,
+                                                                               .grad_type = pass_grad_type(b, p)});
 }
 
 /* The gradient of a branch (p or m) from dy, that of the residual sum: scaled, and through the norm
@@ -574,8 +571,7 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     const struct decoder_layer *m = b->args;
     char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST);
     void *norm = pass_memory(b, p, CALL_NORM), *sums = pass_memory(b, p, CALL_SUMS);
-    const void *dp =
-        branch_backward(b, p, t->norm_out, pass_memory(b, p, PROJ), pass_memory(b, p, PROJ_RSTD), p->dx);
+    const void *dp = branch_backward(b, p, t->norm_out, pass_memory(b, p, PROJ), pass_memory(b, p, PROJ_RSTD), p->dx);
     linear_input_backward(b, p, &t->o, heads, dp);
     linear_weight_backward(b, p, &t->o, dp, pass_memory(b, p, ATT), sums);
     struct qkv at = split(b, pass_memory(b, p, QKV)), d = split(b, pass_memory(b, p, CALL_WIDE));

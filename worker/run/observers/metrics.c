@@ -66,7 +66,7 @@ static void add_gpu(struct dt_text *t, struct gpu_watch *watch)
 static void add_step(struct dt_text *t, const struct report *r, struct world *w)
 {
     number(t, "epoch", r->epoch);
-    dt_text_printf(t, ", \"tokens\": %lld", (long long)r->tokens);
+    dt_text_printf(t, ", \"%s\": %lld", r->sequences ? "tokens" : "samples", (long long)r->tokens);
     dt_text_printf(t, ", \"targets\": %lld", (long long)r->targets);
     if (r->blank_steps > 0) {
         dt_text_printf(t, ", \"steps_without_targets\": %lld", (long long)r->blank_steps);
@@ -75,7 +75,7 @@ static void add_step(struct dt_text *t, const struct report *r, struct world *w)
     number(t, "grad_norm", r->grad_norm);
     number(t, "lr", r->lr);
     number(t, "step_s", r->step_s);
-    number(t, "tokens_per_s", r->tokens_per_s);
+    number(t, r->sequences ? "tokens_per_s" : "samples_per_s", r->tokens_per_s);
     number(t, "mfu", r->mfu);
     add_gpu(t, w->gpu);
     dt_text_printf(t, ", \"loss_scale\": 1, \"memory_bytes\": %.0f", trainer_memory(r->of));

@@ -1,7 +1,7 @@
-/* covers: worker/run/schedule.c */
+/* covers: worker/engine/schedule.c */
 /* Learning rates against Hugging Face's functions and DeepSpeed's schedulers. */
 #include "base/file.h"
-#include "worker/run/schedule.h"
+#include "worker/engine/schedule.h"
 #include "worker/run/trainer.h"
 
 #include <cjson/cJSON.h>

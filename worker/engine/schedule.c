@@ -1,5 +1,5 @@
 /* One row per schedule: the factor on the learning rate in the warm-up and after it. */
-#include "worker/run/schedule.h"
+#include "worker/engine/schedule.h"
 
 #include "base/text.h"
 

@@ -1,5 +1,5 @@
 /* Whole numbers only, so a run that stops and goes on computes the same rates bit by bit. */
-#include "worker/run/horizon.h"
+#include "worker/engine/horizon.h"
 
 #include <math.h>
 

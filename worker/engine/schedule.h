@@ -1,8 +1,8 @@
 /* Learning rates: a pure function of the place in the run, with the formulas of Hugging Face's
- * get_*_schedule functions and of DeepSpeed's schedulers. Steps are those of the batch that the run began with (horizon.h); a
- * run whose batch has changed since may stand between two of them. */
-#ifndef DT_WORKER_RUN_SCHEDULE_H
-#define DT_WORKER_RUN_SCHEDULE_H
+ * get_*_schedule functions and of DeepSpeed's schedulers. Steps are those of the batch that the run
+ * began with (horizon.h); a run whose batch has changed since may stand between two of them. */
+#ifndef DT_WORKER_ENGINE_SCHEDULE_H
+#define DT_WORKER_ENGINE_SCHEDULE_H
 
 #include "base/error.h"
 
