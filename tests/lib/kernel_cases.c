@@ -1,7 +1,5 @@
 #include "tests/lib/kernel_cases.h"
 
-#include "kernels/attention.h"
-
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -368,46 +366,6 @@ void case_run_layernorm_backward(const struct case_run *r)
                                                                         .accumulate = !full,
                                                                         .type = r->type,
                                                                         .grad_type = r->grad});
-}
-
-/* B, T, H, D, KV, causal */
-void case_make_attention(const int64_t *n)
-{
-    int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
-    case_make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
-    case_make(1, rows * n[2] * n[3], 1, 0);              /* out */
-    make_of(STAT, 2, rows * n[2], 1, 0);                 /* lse */
-    case_make(3, rows * n[2] * n[3], 1, 0);              /* dout */
-    case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
-}
-
-struct dt_attention_args case_attention(const struct case_run *r)
-{
-    const int64_t *n = r->n;
-    struct dt_attention_args a = {.out = at(r, 1), .lse = at(r, 2), .q = at(r, 0)};
-    a.shape = (struct dt_attention_shape){.batch = n[0],
-                                          .queries = n[1],
-                                          .keys = n[1],
-                                          .heads = n[2],
-                                          .head_size = n[3],
-                                          .kv_heads = n[4],
-                                          .causal = n[5] != 0,
-                                          .type = r->type};
-    a.k = dt_attention_part(&a.shape, a.q, 1);
-    a.v = dt_attention_part(&a.shape, a.q, 2);
-    return a;
-}
-
-void case_run_attention(const struct case_run *r)
-{
-    const struct dt_attention_args a = case_attention(r);
-    r->k->attention(r->s, &a);
-    struct dt_attention_backward_args b = {.shape = a.shape, .out = a.out, .lse = a.lse, .q = a.q, .k = a.k, .v = a.v};
-    b.dq = at(r, 4);
-    b.dk = dt_attention_part(&b.shape, b.dq, 1);
-    b.dv = dt_attention_part(&b.shape, b.dq, 2);
-    b.dout = at(r, 3);
-    r->k->attention_backward(r->s, &b);
 }
 
 /* rows, T, C, V, accumulate */
@@ -791,16 +749,39 @@ const struct kernel_case kernel_cases[] = {
     {"attention",
      case_make_attention,
      case_run_attention,
-     NULL,
+     case_after_attention,
      2e-5,
      ULP,
-     {{1, 1, 1, 1, 0, 1},
-      {2, 5, 3, 8, 0, 1},
-      {1, 64, 2, 16, 0, 1},
-      {1, 130, 2, 20, 0, 1},
-      {2, 70, 4, 8, 2, 1},
+     {{1, 1, 1, 1, 0, CASE_CAUSAL},
+      {2, 5, 3, 8, 0, CASE_CAUSAL},
+      {1, 64, 2, 16, 0, CASE_CAUSAL},
+      {1, 130, 2, 20, 0, CASE_CAUSAL},
+      {2, 70, 4, 8, 2, CASE_CAUSAL},
       {1, 67, 2, 12, 0, 0},
-      {1, 33, 4, 4, 1, 0}}},
+      {1, 33, 4, 4, 1, 0},
+      {1, 70, 6, 80, 2, CASE_CAUSAL | CASE_STRIDES},
+      {1, 35, 2, 256, 1, CASE_STRIDES},
+      {1, 150, 1, 10, 0, CASE_CAUSAL | CASE_WINDOW(5)},
+      {2, 40, 2, 8, 0, CASE_CAUSAL | CASE_WINDOW(1)},
+      {1, 150, 2, 8, 0, CASE_WINDOW(40)},
+      {1, 37, 2, 8, 0, CASE_CAUSAL | CASE_WINDOW(37)},
+      {1, 37, 2, 8, 0, CASE_WINDOW(99)},
+      {2, 75, 2, 64, 0, CASE_CAUSAL | CASE_SOFTCAP},
+      {2, 61, 2, 10, 0, CASE_CAUSAL | CASE_DROPOUT},
+      {2, 75, 2, 8, 0, CASE_SEGMENTS(1)},
+      {2, 75, 2, 8, 0, CASE_CAUSAL | CASE_SEGMENTS(2)},
+      {2, 75, 2, 8, 0, CASE_SEGMENTS(3)},
+      {2, 150, 2, 8, 0, CASE_CAUSAL | CASE_SEGMENTS(4)},
+      {2, 20, 1, 8, 0, CASE_SEGMENTS(5)},
+      {2, 70, 6, 10, 2, CASE_EVERYTHING | CASE_WINDOW(9) | CASE_SEGMENTS(2)},
+      {2, 130, 6, 64, 2, CASE_EVERYTHING | CASE_WINDOW(30) | CASE_SEGMENTS(1)},
+      {2, 150, 2, 128, 1, CASE_EVERYTHING | CASE_WINDOW(60) | CASE_SEGMENTS(4)},
+      {2, 70, 6, 1, 3, CASE_EVERYTHING | CASE_SEGMENTS(3)},
+      {2, 65, 6, 64, 2, CASE_CAUSAL | CASE_QUERIES(1)},
+      {2, 70, 4, 20, 0, CASE_CAUSAL | CASE_QUERIES(3)},
+      {2, 70, 6, 80, 2, CASE_CAUSAL | CASE_WINDOW(20) | CASE_SEGMENTS(2) | CASE_SOFTCAP | CASE_QUERIES(2)},
+      {2, 130, 6, 20, 2, CASE_CAUSAL | CASE_STRIDES | CASE_QUERIES(50)},
+      {2, 130, 2, 8, 0, CASE_EVERYTHING | CASE_WINDOW(20) | CASE_SEGMENTS(4) | CASE_QUERIES(40)}}},
     {"embedding",
      case_make_embedding,
      case_run_embedding,

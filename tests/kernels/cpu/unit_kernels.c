@@ -133,6 +133,53 @@ static void forward_attention(const struct case_run *r)
     r->k->attention(r->s, &a);
 }
 
+/* With queries of 0 and values that name their key, a row of out is 1 / n for the n keys that the
+ * query sees. */
+static void check_what_is_seen(struct dt_stream *s, const struct dt_kernels *k, const struct dt_attention_shape *x)
+{
+    enum { T = 9 };
+    double q[T * T] = {0}, v[T * T] = {0}, out[T * T];
+    const struct dt_attention_args a = {.shape = *x, .out = out, .q = q, .k = q, .v = v};
+    for (int j = 0; j < T; j++) {
+        v[j * T + j] = 1;
+    }
+    k->attention(s, &a);
+    for (int64_t i = 0; i < x->queries; i++) {
+        bool sees[T];
+        int64_t at = T - x->queries + i;
+        int count = 0;
+        for (int64_t j = 0; j < T; j++) {
+            sees[j] = (!x->causal || j <= at) && (x->window == 0 || llabs(at - j) < x->window) &&
+                      (x->segments == NULL ||
+                       (x->segments[j] >= 0 && x->segments[j] == (x->segments[at] < 0 ? 0 : x->segments[at])));
+            count += sees[j];
+        }
+        for (int64_t j = 0; j < T; j++) {
+            assert_true(fabs(out[i * T + j] - (sees[j] ? 1.0 / count : 0)) < 1e-12);
+        }
+    }
+}
+
+static void test_what_attention_sees(void **unused)
+{
+    (void)unused;
+    static const int32_t segments[][9] = {
+        {-1, -1, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, -1, 0, 0, -1, -1}, {0, 0, 1, 1, 1, 2, 3, 3, -1}};
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    for (int64_t c = 0; c < 2 * 11 * 4 * 9; c++) {
+        struct dt_attention_shape x = {.batch = 1, .keys = 9, .heads = 1, .head_size = 9, .type = DT_F64};
+        x.q_stride = x.kv_stride = 9;
+        x.causal = c % 2 != 0;
+        x.window = c / 2 % 11;
+        x.segments = c / 22 % 4 < 3 ? segments[c / 22 % 4] : NULL;
+        x.queries = c / 88 + 1;
+        check_what_is_seen(s, d.kernels, &x);
+    }
+    case_close(&d, s);
+}
+
 static void forward_activation(const struct case_run *r)
 {
     r->k->activation(r->s, &(struct dt_activation_args){case_buf[2].d, case_buf[0].d, r->n[0],
@@ -161,12 +208,17 @@ static void test_differences(void **unused)
     struct dt_device d;
     struct dt_stream *s = NULL;
     case_open(&d, "twin64", 1, &s);
-    int64_t attention[2][CASE_SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
-    for (int c = 0; c < 2; c++) {
+    int64_t attention[][CASE_SHAPE] = {
+        {2, 5, 2, 3, 0, CASE_CAUSAL},
+        {1, 4, 4, 2, 2, 0},
+        {2, 9, 4, 3, 2, CASE_EVERYTHING | CASE_WINDOW(4) | CASE_SEGMENTS(2)},
+        {1, 9, 2, 3, 1, CASE_SOFTCAP | CASE_DROPOUT | CASE_WINDOW(3) | CASE_SEGMENTS(4)}};
+    for (size_t c = 0; c < sizeof attention / sizeof attention[0]; c++) {
         struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = attention[c], .grad = DT_F64};
         case_seed(5);
         case_make_attention(r.n);
         case_reset_double(&case_modes[0]);
+        memset(case_buf[4].d, 0, (size_t)case_buf[4].count * sizeof(double)); /* between the rows, too */
         case_run_attention(&r);
         for (int64_t i = 0; i < case_buf[0].count; i++) {
             double expect =
@@ -1115,6 +1167,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_threads_of_products),
         cmocka_unit_test(test_every_kernel_has_a_case),
         cmocka_unit_test(test_against_twin),
+        cmocka_unit_test(test_what_attention_sees),
         cmocka_unit_test(test_differences),
         cmocka_unit_test(test_rmsnorm_differences),
         cmocka_unit_test(test_gate_differences),
