@@ -51,8 +51,9 @@ struct job {
         int64_t max_steps; /* -1: by num_epochs */
         double num_epochs; /* 0: by max_steps */
         double learning_rate, warmup_ratio, min_lr_ratio;
+        double lr_power, decay_ratio;  /* of polynomial; of warmup_stable_decay */
         int64_t warmup_steps;          /* -1: by warmup_ratio */
-        const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
+        const char *lr_scheduler_type; /* a row of schedule.c: "constant", "linear", "cosine", ... */
         double weight_decay;
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
