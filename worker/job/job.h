@@ -106,6 +106,8 @@ struct job {
     struct job_logging {
         int64_t log_every_n_steps;
         int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
+        bool csv;                  /* metrics.csv */
+        const char *csv_path;      /* null: in output_dir */
     } logging;
 
     struct job_precision {             /* what training.precision, mixed_precision and

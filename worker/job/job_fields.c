@@ -211,15 +211,18 @@ static const struct dt_field checkpointing_fields[] = {
     {0},
 };
 #undef AT
+#define AT(member) offsetof(struct job_logging, member)
 static const struct dt_field logging_fields[] = {
-    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps),
-     &interval},
+    {"log_every_n_steps", "50", "steps between lines on the console", AT(log_every_n_steps), &interval},
+    {"csv", "false", "the numbers of each logged step also as a table, metrics.csv in output_dir", AT(csv), &boolean},
+    {"csv_path", "null", "the table's file; output_dir/metrics.csv when null", AT(csv_path), &string_or_null},
     {"timeline_steps", "null",
      "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for "
      "Perfetto",
-     offsetof(struct job_logging, timeline_steps), &pair},
+     AT(timeline_steps), &pair},
     {0},
 };
+#undef AT
 
 const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TOP] = {"", "the job", top_fields, 0},

@@ -218,6 +218,8 @@ static void test_spans(void **state)
             "(default); remove it\n"
             "job.json:2:30: training.decay_ratio: belongs to warmup_stable_decay, and training.lr_scheduler_type is "
             "linear (default); remove it\n");
+    refused(SECTION("\"logging\": {\"csv_path\": \"x\"}"), NULL,
+            "job.json:2:14: logging.csv_path: nothing is written there while logging.csv is false; set it to true\n");
     refused(TRAINING("\"eval_every_n_steps\": 5"), NULL,
             "job.json:2:15: training.eval_every_n_steps: there is nothing to evaluate on; give data.val\n");
     refused(SECTION("\"training\": {\"seed\": -1}, \"data2\": 1, \"logging\": {\"log_every_n_steps\": 0}"), NULL,
