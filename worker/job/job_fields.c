@@ -58,9 +58,8 @@ static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
                                              "warmup_stable_decay|warmup_stable_decay_linear|warmuplr|warmuplr_linear|"
-                                             "warmupdecaylr|warmupdecaylr_linear",
-                                         .later = "cosine_with_restarts|step|exponential|plateau|warmupcosinelr|"
-                                                  "onecycle"};
+                                             "warmupdecaylr|warmupdecaylr_linear|warmupcosinelr|warmupcosinelr_linear",
+                                         .later = "cosine_with_restarts|step|exponential|plateau|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};

@@ -77,27 +77,30 @@ static double stable_linear(const struct schedule *s, const struct place *at)
     return at->left >= at->decay ? 1 : fmax(0, at->left / at->decay);
 }
 
-/* DeepSpeed's are a step late: its scheduler counts from -1, and the steps 0 and 1 run at 0. */
+/* DeepSpeed's are a step late: its scheduler counts from -1, and the steps 0 and 1 run at 0. The fall of its cosine
+ * is not. */
 static const struct row {
     const char *name;
     decay_fn *decay;
-    rise_fn *rise;   /* null: no warm-up */
-    double late;     /* steps */
-    double least;    /* warm-up */
-    bool from_least; /* the warm-up begins at min_lr_ratio, not at 0 */
+    rise_fn *rise;     /* null: no warm-up */
+    double late, fall; /* steps: all of it, and how many fewer after the warm-up */
+    double least;      /* warm-up */
+    bool from_least;   /* the warm-up begins at min_lr_ratio, not at 0 */
 } rows[] = {
-    {"constant", stay, NULL, 0, 0, false},
-    {"constant_with_warmup", stay, even, 0, 0, false},
-    {"linear", linear, even, 0, 0, false},
-    {"cosine", cosine, even, 0, 0, false},
-    {"polynomial", polynomial, even, 0, 0, false},
-    {"inverse_sqrt", inverse_sqrt, even, 0, 0, false},
-    {"warmup_stable_decay", stable_cosine, even, 0, 0, true},
-    {"warmup_stable_decay_linear", stable_linear, even, 0, 0, true},
-    {"warmuplr", stay, steep, 1, 2, false},
-    {"warmuplr_linear", stay, even, 1, 2, false},
-    {"warmupdecaylr", linear, steep, 1, 2, false},
-    {"warmupdecaylr_linear", linear, even, 1, 2, false},
+    {"constant", stay, NULL, 0, 0, 0, false},
+    {"constant_with_warmup", stay, even, 0, 0, 0, false},
+    {"linear", linear, even, 0, 0, 0, false},
+    {"cosine", cosine, even, 0, 0, 0, false},
+    {"polynomial", polynomial, even, 0, 0, 0, false},
+    {"inverse_sqrt", inverse_sqrt, even, 0, 0, 0, false},
+    {"warmup_stable_decay", stable_cosine, even, 0, 0, 0, true},
+    {"warmup_stable_decay_linear", stable_linear, even, 0, 0, 0, true},
+    {"warmuplr", stay, steep, 1, 0, 2, false},
+    {"warmuplr_linear", stay, even, 1, 0, 2, false},
+    {"warmupdecaylr", linear, steep, 1, 0, 2, false},
+    {"warmupdecaylr_linear", linear, even, 1, 0, 2, false},
+    {"warmupcosinelr", cosine, steep, 1, 1, 2, false},
+    {"warmupcosinelr_linear", cosine, even, 1, 1, 2, false},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
@@ -140,6 +143,7 @@ double schedule_rate_at(const struct schedule *s, double step)
         least = row->from_least;
     } else {
         double span = fmax(1, total - warmup);
+        step += row->fall;
         factor = row->decay(s, &(struct place){.step = step,
                                                .warmup = warmup,
                                                .progress = (step - warmup) / span,
