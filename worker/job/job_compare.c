@@ -28,6 +28,8 @@ static const struct job_key {
     {"training.warmup_steps", JOB_KEY_NUMBER},
     {"training.warmup_ratio", JOB_KEY_NUMBER},
     {"training.min_lr_ratio", JOB_KEY_NUMBER},
+    {"training.lr_power", JOB_KEY_NUMBER},
+    {"training.decay_ratio", JOB_KEY_NUMBER},
     {"training.weight_decay", JOB_KEY_NUMBER},
     {"optimizer.name", JOB_KEY_STATE},
     {"training.optimizer_state_dtype", JOB_KEY_NUMBER},

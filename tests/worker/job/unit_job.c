@@ -212,6 +212,13 @@ static void test_spans(void **state)
             "job.json:2:15: training.warmup_ratio: training.warmup_steps says the same (job.json:2:36); remove one\n");
     refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,
             "job.json:2:15: training.lr_scheduler_type: constant has no warm-up; write constant_with_warmup\n");
+    refused(TRAINING("\"lr_power\": 2, \"decay_ratio\": 0.2"), NULL,
+            "job.json:2:15: training.lr_power: belongs to polynomial, and training.lr_scheduler_type is linear "
+            "(default); remove it\n"
+            "job.json:2:30: training.decay_ratio: belongs to warmup_stable_decay, and training.lr_scheduler_type is "
+            "linear (default); remove it\n");
+    refused(SECTION("\"logging\": {\"csv_path\": \"x\"}"), NULL,
+            "job.json:2:14: logging.csv_path: nothing is written there while logging.csv is false; set it to true\n");
     refused(TRAINING("\"eval_every_n_steps\": 5"), NULL,
             "job.json:2:15: training.eval_every_n_steps: there is nothing to evaluate on; give data.val\n");
     refused(SECTION("\"training\": {\"seed\": -1}, \"data2\": 1, \"logging\": {\"log_every_n_steps\": 0}"), NULL,

@@ -6,6 +6,7 @@
  *                  order to stop is a vote
  *   memory.c       the event "memory": what was planned beside what is used
  *   metrics.c      metrics.jsonl
+ *   csv.c          the same numbers of steps as a table, if logging.csv says so
  *   events.c       events.jsonl
  *   console.c      lines for people: stderr of rank 0, logs/rank-N.log of every rank
  *   timeline_file.c  timeline-rank-N.json, once the steps in it are over */
@@ -29,10 +30,23 @@ void observers_open(struct observers *all, const struct job *job, struct world *
 /* Appends the line to a file of the output folder. Of all files that cannot be written, the first
  * costs a warning. */
 void observer_append(struct observer *o, const char *path, const struct dt_text *line);
+/* Takes out of a file of lines those that `keep` (0 is the first line) refuses, and a last line that a kill
+ * cut short. A file that is missing or not ours to read stays. */
+int observer_keep_lines(const char *path, bool (*keep)(void *context, const char *line, int64_t number), void *context,
+                        struct dt_error *err);
+/* A number of a logged step. */
+struct step_number {
+    const char *key;
+    double value;  /* not finite: not known */
+    bool whole;    /* written without a fraction */
+    bool may_lack; /* where it is not known, metrics.jsonl has not even the key */
+};
+enum { STEP_NUMBERS = 17 };
+void observer_step_numbers(struct observer *o, const struct report *r, struct step_number out[STEP_NUMBERS]);
 /* "time": now, as a JSON member. */
 void observer_add_time(struct dt_text *out);
 
-extern const struct observer_ops observer_stragglers, observer_page, observer_memory, observer_metrics, observer_events,
-    observer_console, observer_timeline_file;
+extern const struct observer_ops observer_stragglers, observer_page, observer_memory, observer_metrics, observer_csv,
+    observer_events, observer_console, observer_timeline_file;
 
 #endif
