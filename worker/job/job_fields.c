@@ -39,7 +39,7 @@ static const struct dt_rule model_name = {
     .type = DT_RULE_CHOICE, .choices = MODEL_NAMES, .later = "gpt|llama|bert|resnet", .null = true};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
@@ -116,7 +116,7 @@ static const struct dt_field training_fields[] = {
     {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
-    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; sgd: added to the gradient", AT(weight_decay), &from_0},
+    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; others: added to the gradient", AT(weight_decay), &from_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
