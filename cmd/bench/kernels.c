@@ -277,6 +277,13 @@ static double adamw_many(struct bench *b, bool go)
     return CALL(adamw_many, b, go, &a);
 }
 
+static double adam(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 2, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(adam_many, b, go, &a);
+}
+
 static double sgd(struct bench *b, bool go)
 {
     const struct dt_update_slice x = slice_of(b, 1, DT_F32);
@@ -289,6 +296,13 @@ static double lion(struct bench *b, bool go)
     const struct dt_update_slice x = slice_of(b, 1, DT_F32);
     const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
     return CALL(lion_many, b, go, &a);
+}
+
+static double adagrad(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 1, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(adagrad_many, b, go, &a);
 }
 
 static double norm_sum(struct bench *b, bool go)
@@ -356,8 +370,10 @@ static const struct {
     {"adamw", adamw, PARAMETERS},
     {"adamw_many", adamw_many, PARAMETERS},
     {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},
+    {"adam", adam, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
     {"lion", lion, PARAMETERS},
+    {"adagrad", adagrad, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},

@@ -473,7 +473,7 @@ static enum dt_dtype moment_of(const struct case_run *r, bool half)
 }
 
 static const struct dt_update_numbers numbers = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .dampening = 0.25};
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .dampening = 0.25, .lr_decay = 0.5, .initial = 0.1};
 
 static struct dt_update_args update_args(const struct case_run *r, const struct dt_update_slice *slices, int64_t count,
                                          int64_t step, bool half)
@@ -567,6 +567,13 @@ static void case_make_lion(const int64_t *n)
     }
 }
 
+/* Adagrad's state is a sum of squares; number 4 of n: step 1, which does not read it. */
+static void case_make_adagrad(const int64_t *n)
+{
+    case_make_many(n);
+    memcpy(case_buf[1].made, case_buf[2].made, (size_t)n[0] * sizeof(double));
+}
+
 static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt_dtype type)
 {
     return (char *)at(r, at_buffer) + (size_t)i * dt_dtype_size(type);
@@ -574,7 +581,7 @@ static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt
 
 typedef void update_fn(struct dt_stream *s, const struct dt_update_args *a);
 
-static void run_many(const struct case_run *r, update_fn *update, int states, bool nesterov)
+static void run_many(const struct case_run *r, update_fn *update, int states, int64_t step, bool nesterov)
 {
     struct dt_update_slice each[MANY_SLICES];
     const int64_t *n = r->n;
@@ -598,7 +605,7 @@ static void run_many(const struct case_run *r, update_fn *update, int states, bo
         }
         first = end;
     }
-    struct dt_update_args a = update_args(r, each, n[1], 3, n[3] != 0);
+    struct dt_update_args a = update_args(r, each, n[1], step, n[3] != 0);
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
     update(r->s, &a);
@@ -607,17 +614,27 @@ static void run_many(const struct case_run *r, update_fn *update, int states, bo
 
 static void run_adamw_many(const struct case_run *r)
 {
-    run_many(r, r->k->adamw_many, 2, false);
+    run_many(r, r->k->adamw_many, 2, 3, false);
+}
+
+static void run_adam_many(const struct case_run *r)
+{
+    run_many(r, r->k->adam_many, 2, 3, false);
 }
 
 static void run_sgd_many(const struct case_run *r)
 {
-    run_many(r, r->k->sgd_many, r->n[4] != 0, r->n[4] == 2);
+    run_many(r, r->k->sgd_many, r->n[4] != 0, 3, r->n[4] == 2);
 }
 
 static void run_lion_many(const struct case_run *r)
 {
-    run_many(r, r->k->lion_many, 1, false);
+    run_many(r, r->k->lion_many, 1, 3, false);
+}
+
+static void run_adagrad_many(const struct case_run *r)
+{
+    run_many(r, r->k->adagrad_many, 1, r->n[4] != 0 ? 1 : 3, false);
 }
 
 static void after_many(const struct case_run *r)
@@ -896,6 +913,13 @@ const struct kernel_case kernel_cases[] = {
       {9001, 20, 2, 1},
       {20000, 40, 3, 1},
       {131, 2, 0, 1}}},
+    {"adam_many",
+     case_make_many,
+     run_adam_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
     {"sgd_many",
      case_make_many,
      run_sgd_many,
@@ -916,5 +940,17 @@ const struct kernel_case kernel_cases[] = {
      2e-6,
      ULP,
      {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
+    {"adagrad_many",
+     case_make_adagrad,
+     run_adagrad_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0, 1},
+      {9000, 5, 0, 1, 1},
+      {40000, 600, 0, 0, 0},
+      {10000, 60, 1, 1, 0},
+      {9001, 20, 2, 0, 0},
+      {20000, 40, 3, 1, 0}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -18,7 +18,8 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer *o, cons
 static bool same_numbers(const struct dt_update_numbers *a, const struct dt_update_numbers *b)
 {
     return a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps && a->momentum == b->momentum &&
-           a->dampening == b->dampening && a->nesterov == b->nesterov;
+           a->dampening == b->dampening && a->lr_decay == b->lr_decay && a->initial == b->initial &&
+           a->nesterov == b->nesterov;
 }
 
 static void make_groups(struct optimizer *o, const struct job *job)

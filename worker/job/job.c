@@ -133,6 +133,24 @@ static bool is_key(struct job *job, const char *path)
     return false;
 }
 
+/* All optimizers that have the key, "adamw, adam"; null when one before number i has it, which has
+ * said so. */
+static const char *owners(struct job *job, int i, const char *section, const char *key)
+{
+    const char *names = NULL;
+    for (int k = 0; optimizer_at(k) != NULL; k++) {
+        const struct optimizer_row *row = optimizer_at(k);
+        if (strcmp(row->section, section) != 0 || !has_key(row->fields, key)) {
+            continue;
+        }
+        if (k < i) {
+            return NULL;
+        }
+        names = names == NULL ? row->name : dt_arena_printf(&job->arena, "%s, %s", names, row->name);
+    }
+    return names;
+}
+
 /* Finds the row and reads its keys; refuses those of another optimizer. Returns the number of
  * problems. */
 static int read_optimizer(struct job *job, struct dt_config *c)
@@ -145,9 +163,9 @@ static int read_optimizer(struct job *job, struct dt_config *c)
         for (const struct dt_field *f = other->fields; f->key != NULL; f++) {
             char *key = dt_arena_printf(&job->arena, "%s.%s", other->section, f->key);
             bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
-            if (!own && dt_config_where(c, key) != NULL) {
-                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", other->name,
-                                  row->name, dt_config_source(c, "optimizer.name"));
+            const char *names = own || dt_config_where(c, key) == NULL ? NULL : owners(job, i, other->section, f->key);
+            if (names != NULL) {
+                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", names, row->name, dt_config_source(c, "optimizer.name"));
                 bad++;
             }
         }

@@ -74,7 +74,7 @@ struct job {
         int64_t threads; /* 0: cores this process may use / local ranks */
     } training;
     struct job_optimizer {
-        const char *name; /* "adamw", "sgd", "lion" */
+        const char *name; /* of OPTIMIZER_NAMES */
         const struct optimizer_row *row;
         struct dt_update_numbers numbers; /* the values of row->fields */
     } optimizer;

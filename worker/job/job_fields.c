@@ -46,7 +46,7 @@ static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                                          [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
@@ -126,7 +126,7 @@ static const struct dt_field training_fields[] = {
     {"lr_power", "1", "polynomial: of the share of steps that is left", AT(lr_power), &power},
     {"decay_ratio", "0.1", "warmup_stable_decay: share of all steps, the last ones, in which the rate falls",
      AT(decay_ratio), &fraction},
-    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; sgd: added to the gradient", AT(weight_decay), &from_0},
+    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; others: added to the gradient", AT(weight_decay), &from_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),

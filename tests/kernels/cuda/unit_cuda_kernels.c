@@ -383,7 +383,7 @@ static void test_bits_of_the_cpu(void **unused)
     (void)unused;
     static const char *const names[] = {
         "add, scale", "embedding",  "embedding with all tables",    "dropout",  "take_rows",
-        "optimizers", "adamw_many", "adamw_many with BF16 moments", "sgd_many", "lion_many"};
+        "optimizers", "adamw_many", "adamw_many with BF16 moments", "adam_many", "sgd_many", "lion_many", "adagrad_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -781,6 +781,8 @@ static void test_one_launch(void **unused)
         check_launches(dt_cuda_adamw_many, 2, half ? DT_BF16 : DT_F32);
         check_launches(dt_cuda_sgd_many, 1, half ? DT_BF16 : DT_F32);
         check_launches(dt_cuda_lion_many, 1, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_adam_many, 2, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_adagrad_many, 1, half ? DT_BF16 : DT_F32);
     }
     check_launches(dt_cuda_sgd_many, 0, DT_F32);
 }

@@ -183,6 +183,8 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
                     .eps = option(options, "eps"),
                     .momentum = option(options, "momentum"),
                     .dampening = option(options, "dampening"),
+                    .lr_decay = option(options, "lr_decay"),
+                    .initial = option(options, "initial_accumulator_value"),
                     .nesterov = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "nesterov"))}};
     const cJSON *wanted = item(row, "after_fp32"), *last = item(row, "after_fp64");
     int step_count = cJSON_GetArraySize(wanted); /* in double only the last state is given */
@@ -252,6 +254,18 @@ static void test_adamw(void **state)
     assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "AdamW"), 3);
 }
 
+static void test_adam(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "Adam"), 1);
+}
+
+static void test_adagrad(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "Adagrad"), 1);
+}
+
 /* Without momentum, with, with dampening, Nesterov's, decaying. */
 static void test_sgd(void **state)
 {
@@ -273,6 +287,8 @@ static void test_states_are_planned(void **state)
         struct job_optimizer optimizer;
         int states;
     } cases[] = {{{.name = "adamw"}, 2},
+                 {{.name = "adam"}, 2},
+                 {{.name = "adagrad"}, 1},
                  {{.name = "sgd"}, 0},
                  {{.name = "sgd", .numbers = {.momentum = 0.5}}, 1},
                  {{.name = "lion"}, 1}};
@@ -469,6 +485,7 @@ static void test_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),        cmocka_unit_test(test_sgd),
+                                       cmocka_unit_test(test_adam),         cmocka_unit_test(test_adagrad),
                                        cmocka_unit_test(test_lion),         cmocka_unit_test(test_states_are_planned),
                                        cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_nothing_is_trained),
                                        cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),

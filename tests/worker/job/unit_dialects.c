@@ -252,6 +252,18 @@ static void test_optimizers(void **state)
     assert_true(job.training.learning_rate == 0.1 && job.optimizer.numbers.momentum == 0.9);
     assert_true(job.optimizer.numbers.nesterov);
     job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": true}}", NULL, 1);
+    assert_string_equal(job.optimizer.name, "adamw");
+    job_close(&job);
+    opened(&job,
+           "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"betas\": [0.8, 0.97]}}", NULL,
+           1);
+    assert_string_equal(job.optimizer.name, "adam");
+    assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}", NULL, 1);
+    assert_string_equal(job.optimizer.name, "adamw"); /* as there, where only Adam has two modes */
+    job_close(&job);
     opened(&job, "\"optimizer\": {\"type\": \"Lion\", \"params\": {\"betas\": [0.8, 0.97]}}", NULL, 1);
     assert_string_equal(job.optimizer.name, "lion");
     assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);

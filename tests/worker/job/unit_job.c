@@ -311,13 +311,21 @@ static void test_optimizer(void **state)
     opened(&job, SECTION("\"optimizer\": {\"name\": \"lion\"}"), "optimizer.beta2=0.98");
     assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.98);
     job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"adam\"}"), "training.adam_beta2=0.95");
+    assert_string_equal(job.optimizer.row->name, "adam");
+    assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.95);
+    job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"adagrad\", \"lr_decay\": 0.1}"), NULL);
+    assert_true(job.optimizer.numbers.lr_decay == 0.1 && job.optimizer.numbers.initial == 0);
+    assert_true(job.optimizer.numbers.eps == 1e-10);
+    job_close(&job);
     refused(
         SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
                 "0.8}"),
         NULL,
         "job.json:2:31: optimizer.beta1: belongs to lion, and optimizer.name is sgd (job.json:2:16); remove it\n"
         "job.json:2:45: optimizer.momentun: unknown key; did you mean momentum?\n"
-        "job.json:2:76: training.adam_beta1: belongs to adamw, and optimizer.name is sgd (job.json:2:16); remove it\n");
+        "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove it\n");
     refused(SMALL, "optimizer.momentum=0.9",
             "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
             "remove it\n");
@@ -326,8 +334,9 @@ static void test_optimizer(void **state)
             "false\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 1}"), NULL,
             "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
-    refused(SECTION("\"optimizer\": {\"name\": \"adagrad\"}"), NULL,
-            "job.json:2:24: optimizer.name: is \"adagrad\", which is not there yet; give one of: adamw, sgd, lion\n");
+    refused(SECTION("\"optimizer\": {\"name\": \"adadelta\"}"), NULL,
+            "job.json:2:24: optimizer.name: is \"adadelta\", which is not there yet; give one of: adamw, adam, sgd, lion, "
+            "adagrad\n");
 }
 
 static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false. */
+/* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false (below). */
 static const char *optimizer_name(const cJSON *type)
 {
     static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"}, {"Lion", "lion"}};
@@ -35,6 +35,10 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
         dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD or Lion",
                           cJSON_IsString(value) ? value->valuestring : "");
         return;
+    }
+    if (strcasecmp(value->valuestring, "Adam") == 0 &&
+        cJSON_IsFalse(dt_config_value(u->c, dialect_path(u, "optimizer.params.adam_w_mode")))) {
+        name = "adam";
     }
     dialect_give(u, path, r->to, cJSON_CreateString(name));
     if (is_lion(u) && !dialect_says(u, "optimizer.params.betas") && dt_config_where(u->c, "optimizer.beta2") == NULL) {
@@ -198,7 +202,8 @@ static const struct dialect_rule rules[] = {
     MOVE("steps_per_print", "logging.log_every_n_steps"),
 
     FUNCTION("optimizer.type", "optimizer.name", optimizer,
-             "`optimizer.name`: AdamW and Adam = `adamw`, SGD = `sgd`, Lion = `lion`; others are refused"),
+             "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`; "
+             "others are refused"),
     MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
              "`training.adam_beta1` and `adam_beta2`; of Lion `optimizer.beta1` and `beta2`"),
@@ -207,7 +212,7 @@ static const struct dialect_rule rules[] = {
     MOVE("optimizer.params.momentum", "optimizer.momentum"),
     MOVE("optimizer.params.dampening", "optimizer.dampening"),
     MOVE("optimizer.params.nesterov", "optimizer.nesterov"),
-    WORDS("optimizer.params.adam_w_mode", NULL, "true=|false=!not there yet; decay is AdamW's; remove it"),
+    WORDS("optimizer.params.adam_w_mode", NULL, "true=|false="),
     WORDS("optimizer.params.bias_correction", NULL, "true=|false=!not there yet; remove it"),
     WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
