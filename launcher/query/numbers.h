@@ -1,8 +1,8 @@
 /* The numbers that a job publishes about itself. One table holds them all: each row has the
  * number's key in the JSON, its metric, its column in the text, and its place in one of the
- * snapshots below. `dtrun --status --json`, the metrics endpoint and `dtrun --status` walk that
- * table. To add a number, add a row in numbers.c, and a member of a snapshot if none holds the
- * number yet. */
+ * snapshots below. `dtrun --status --json` and the metrics endpoint walk that table, and so does
+ * `dtrun --status` for ranks and GPUs; its lines about the job are written in status_show.c. To add
+ * a number, add a row in numbers.c, and a member of a snapshot if none holds the number yet. */
 #ifndef DT_LAUNCHER_QUERY_NUMBERS_H
 #define DT_LAUNCHER_QUERY_NUMBERS_H
 
