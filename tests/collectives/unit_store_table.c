@@ -1,4 +1,4 @@
-/* covers: collectives/store_table.c */
+/* covers: collectives/store_table.c collectives/store_entry.c collectives/store_waits.c */
 /* The store's state: values, counters, queues, waiters, limits. */
 #include "collectives/store_table.h"
 
