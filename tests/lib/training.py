@@ -6,6 +6,7 @@ import mmap
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -13,6 +14,8 @@ import subprocess
 import support
 
 PHASES = ["none", "start", "forward", "backward", "step", "evaluation", "save", "exit"]
+with open(os.path.join(support.ROOT, "base/page.c")) as page_source:
+    PAGE_VERSION = int(re.search(r"VERSION = (\d+)", page_source.read()).group(1))
 PHASE_AT, STEP_AT, ORDER_AT = 48, 40, 16  # base/page.h
 
 # fsync is slow while the file exists, so that a test can act during a save.

@@ -199,7 +199,7 @@ class Bare:
         port = self.store.stdout.readline().split()[-1].decode()
         for r in range(ranks):
             fd = os.memfd_create("page")
-            os.write(fd, struct.pack("QII", 0x3147505444, 3, 1).ljust(training.STEP_AT, b"\0") + struct.pack("q", -1) + bytes(4096 - training.STEP_AT - 8))
+            os.write(fd, struct.pack("QII", 0x3147505444, training.PAGE_VERSION, 1).ljust(training.STEP_AT, b"\0") + struct.pack("q", -1) + bytes(4096 - training.STEP_AT - 8))
             own = dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                        DTRUN_PAGE=f"/proc/{os.getpid()}/fd/{fd}", **(env or {}))
             self.fds.append(fd)
