@@ -145,8 +145,9 @@ __global__ void __launch_bounds__(WARPS * 32)
             }
         }
     }
-    mma_store<MT, D>(out + batch * s.positions * s.out_row + head * s.head_size, s.out_row, first + row, T, s.head_size,
-                     query_tile, row, sum, inverse);
+    /* by `heads`, not by out_row: that would cost registers, and out's rows are tight here */
+    mma_store<MT, D>(out + (batch * s.positions * s.heads + head) * s.head_size, (int64_t)s.heads * s.head_size,
+                     first + row, T, s.head_size, query_tile, row, sum, inverse);
 }
 
 template <int D> void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, const struct shape &s)
@@ -166,9 +167,9 @@ bool dt_cuda_attention_flash_can(const struct dt_attention_shape *shape)
 {
     const struct dt_attention_shape s = dt_attention_filled(shape);
     int64_t longest = s.q_stride > s.kv_stride ? s.q_stride : s.kv_stride;
-    longest = longest > s.out_stride ? longest : s.out_stride;
+    longest = longest > s.heads * s.head_size ? longest : s.heads * s.head_size;
     return s.type == DT_BF16 && s.head_size % 8 == 0 && s.head_size <= 128 && s.scale >= 0.0 &&
-           dt_attention_is_simple(&s) && (s.q_stride | s.kv_stride | s.out_stride) % 8 == 0 &&
+           dt_attention_is_simple(&s) && s.out_stride == s.heads * s.head_size && (s.q_stride | s.kv_stride) % 8 == 0 &&
            s.keys * longest <= INT32_MAX && dt_cuda_attention_plain_can(&s);
 }
 

@@ -110,8 +110,8 @@ void set(lion *r, const struct dt_update_args *a)
 
 struct adagrad {
     enum { STATES = 1 };
-    float initial, rate, eps;
-    bool first;
+    /* begin: the sum before the first step; below 0: the state has it */
+    float begin, rate, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
         (void)a;
@@ -120,7 +120,7 @@ struct adagrad {
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
         g = fmaf(w, decay, g);
-        state[0] = fmaf(g, g, first ? initial : state[0]);
+        state[0] = fmaf(g, g, begin >= 0 ? begin : state[0]);
         return fmaf(g / (sqrtf(state[0]) + eps), rate, w);
     }
 };
@@ -128,8 +128,8 @@ struct adagrad {
 void set(adagrad *r, const struct dt_update_args *a)
 {
     const struct dt_update_numbers *x = &a->numbers;
-    *r = {(float)x->initial, (float)(-a->lr / (1.0 + (double)(a->step - 1) * x->lr_decay)), (float)x->eps,
-          a->step == 1};
+    *r = {a->step == 1 ? (float)x->initial : -1.0F, (float)(-a->lr / (1.0 + (double)(a->step - 1) * x->lr_decay)),
+          (float)x->eps};
 }
 
 /* R: the rule; G: type of the gradient; S: of the state. */
