@@ -123,3 +123,11 @@ def test_a_preset_is_a_family_with_other_defaults(tmp_path):
     printed = subprocess.run([support.program("train"), "--print-config", str(job)], capture_output=True, text=True, check=True).stdout
     for text in ['"llama"', "128256", "llama3", "2048"]:
         assert text in printed, text
+
+
+def test_numbers_have_the_types_that_transformers_declares(tmp_path, shards):
+    """It refuses 256.0 for a whole number, and 30 for a float."""
+    train(make_job(tmp_path, shards, "gemma2"), tmp_path / "run", 1, "training.max_steps=1")
+    text = (tmp_path / "run/model/config.json").read_text()
+    for line in ['"query_pre_attn_scalar": 256,', '"attn_logit_softcapping": 50.0,', '"final_logit_softcapping": 30.0,', '"sliding_window": 6,']:
+        assert line in text, (line, text)

@@ -219,6 +219,7 @@ static const char *const spelled[] = {"num_key_value_heads",
                                       "layer_types",
                                       "no_rope_layers",
                                       "sliding_window",
+                                      "query_pre_attn_scalar",
                                       "attn_logit_softcapping",
                                       "final_logit_softcapping",
                                       "rope_theta",
@@ -628,11 +629,13 @@ static char *rope_section(const struct decoder *m)
     return section;
 }
 
-/* A number, or null for 0. */
-static void put_or_null(void (*put)(void *to, const char *key, const char *json), void *to, const char *key, double x)
+/* A number, or null for 0. Transformers refuses a whole number for a key that it declares as a float,
+ * and the reverse: `whole` is what it declares. */
+static void put_or_null(void (*put)(void *to, const char *key, const char *json), void *to, const char *key, double x,
+                        bool whole)
 {
     char text[40];
-    (void)snprintf(text, sizeof text, "%.17g", x);
+    (void)snprintf(text, sizeof text, "%.17g%s", x, !whole && x == floor(x) && fabs(x) < 1e15 ? ".0" : "");
     put(to, key, x != 0 ? text : "null");
 }
 
@@ -647,7 +650,7 @@ static void put_layers(const struct family *f, const struct decoder *m,
     dt_text_puts(&list, "\n  ]");
     put(to, "layer_types", dt_text_str(&list));
     dt_text_clear(&list);
-    put_or_null(put, to, "sliding_window", (double)m->sliding_window);
+    put_or_null(put, to, "sliding_window", (double)m->sliding_window, true);
 }
 
 static void put_config(const struct family *f, const void *sizes,
@@ -678,8 +681,9 @@ static void put_config(const struct family *f, const void *sizes,
         put(to, "rope_parameters", section);
     }
     if (m->query_pre_attn_scalar > 0) {
-        put_or_null(put, to, "attn_logit_softcapping", m->attn_logit_softcapping);
-        put_or_null(put, to, "final_logit_softcapping", m->final_logit_softcapping);
+        put_or_null(put, to, "query_pre_attn_scalar", m->query_pre_attn_scalar, true);
+        put_or_null(put, to, "attn_logit_softcapping", m->attn_logit_softcapping, false);
+        put_or_null(put, to, "final_logit_softcapping", m->final_logit_softcapping, false);
     }
     if (f->window == WINDOW_NO_ROPE) {
         struct dt_text list;
