@@ -2,7 +2,8 @@
  * floats are fp32, fp64, bf16 or fp16; labels of -100 are ignored. The last dimensions of a tensor
  * are those of a sample, and the others number the samples, in file order. Labels of a shifted
  * field are shifted here: the target of position t is labels[t + 1], and the last position has
- * none. Without labels in the file, the ids are the labels. */
+ * none. Without labels in the file, the ids are the labels. Optional fields that a file lacks have
+ * their default. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/data/safetensors.h"
@@ -17,7 +18,7 @@
 
 struct batch_file {
     struct st_file *file;
-    /* null: no labels in the file, so the ids stand in */
+    /* null: the file has no such tensor; for shifted labels the ids stand in */
     const struct st_tensor *of[BATCH_FIELDS_MAX];
     int64_t first, rows;
     unsigned char *blank; /* one bit per row without a target; null: each row has one */
@@ -149,9 +150,11 @@ static void note_blank(struct data_source *s, struct batch_file *f)
     }
 }
 
-static int check_mask(const struct batch_file *f, const char *path, struct dt_error *err)
+/* A model that reads no mask takes only one of all 1. */
+static int check_mask(const struct data_source *s, const struct batch_file *f, const char *path, struct dt_error *err)
 {
-    const struct st_tensor *mask = st_find(f->file, "attention_mask");
+    const struct st_tensor *mask =
+        batch_find(&s->layout, "attention_mask") < 0 ? st_find(f->file, "attention_mask") : NULL;
     for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
         if (!integers(mask) || value(mask, i) != 1) {
             return dt_fail(err, DT_INVALID,
@@ -162,14 +165,28 @@ static int check_mask(const struct batch_file *f, const char *path, struct dt_er
     return 0;
 }
 
+/* A bound that no key of the model can raise. */
+static int check_below(const struct data_source *s, int k, const char *path, struct dt_error *err)
+{
+    const struct batch_field *f = &s->layout.field[k];
+    if (f->below > 0 && f->below_key == NULL && s->largest[k] >= f->below) {
+        return dt_fail(err, DT_INVALID, "%s: %s: has %" PRId64 "; only values below %" PRId64 " have a meaning", path,
+                       f->name, s->largest[k], f->below);
+    }
+    return 0;
+}
+
 /* Finds and checks the tensor of field k. */
 static int open_field(struct data_source *s, struct batch_file *f, int k, const char *path, struct dt_error *err)
 {
     const struct batch_field *field = &s->layout.field[k];
+    if (field->derive != NULL) {
+        return 0;
+    }
     const struct st_tensor *x = f->of[k] = st_find(f->file, field->name);
     bool whole = field->type == DT_I32;
     float none;
-    if (x == NULL && field->shifted) {
+    if (x == NULL && (field->shifted || field->optional)) {
         return 0;
     }
     if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
@@ -186,8 +203,10 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
                        s->layout.field[0].name, f->rows);
     }
     f->rows = rows;
-    return whole ? check_values(x, k == s->labels, path, &s->largest[k], err)
-                 : st_read_f32(f->file, x, 0, 0, &none, err);
+    if (!whole) {
+        return st_read_f32(f->file, x, 0, 0, &none, err);
+    }
+    return check_values(x, k == s->labels, path, &s->largest[k], err) == 0 ? check_below(s, k, path, err) : -1;
 }
 
 static int open_file(struct data_source *s, struct batch_file *f, const char *path, struct dt_error *err)
@@ -200,7 +219,7 @@ static int open_file(struct data_source *s, struct batch_file *f, const char *pa
             return -1;
         }
     }
-    if (check_mask(f, path, err) != 0) {
+    if (check_mask(s, f, path, err) != 0) {
         return -1;
     }
     f->first = s->sample_count;
@@ -287,8 +306,14 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
 {
     const struct batch_file *f = file_of(s->state, sample);
     for (int k = 0; k < s->layout.count; k++) {
+        const struct batch_field *field = &s->layout.field[k];
         int64_t length = batch_sample_elements(&s->layout, k), from = (sample - f->first) * length;
-        if (s->layout.field[k].type == DT_I32) {
+        if (field->derive != NULL) {
+            continue;
+        }
+        if (field->optional && f->of[k] == NULL) {
+            batch_fill_missing(b, k, row);
+        } else if (field->type == DT_I32) {
             read_whole(s, f, k, from, (int32_t *)b->at[k] + row * length);
         } else { /* open_field has checked the type */
             (void)st_read_f32(f->file, f->of[k], from, length, (float *)b->at[k] + row * length, NULL);

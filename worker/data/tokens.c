@@ -111,12 +111,13 @@ static uint64_t hash_all(const struct tokens *t)
     return hash;
 }
 
-/* Refuses fields other than ids and labels, because shards hold only a stream of ids. */
+/* Refuses fields that the data must have, other than ids and labels that follow them, because shards
+ * hold only a stream of ids. */
 static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *f = &s->layout.field[k];
-        if (strcmp(f->name, "input_ids") != 0 && !f->shifted) {
+        if (strcmp(f->name, "input_ids") != 0 && !f->shifted && !f->optional && f->derive == NULL) {
             return dt_fail(err, DT_INVALID,
                            "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
         }
@@ -151,7 +152,8 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
         for (int k = 0; k < s->layout.count; k++) {
-            s->largest[k] = s->vocabulary - 1;
+            bool ids = !s->layout.field[k].optional && s->layout.field[k].derive == NULL;
+            s->largest[k] = ids ? s->vocabulary - 1 : 0;
         }
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
@@ -182,9 +184,15 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
 {
     const struct tokens *t = s->state;
     int64_t length = s->sequence_length, p = sample * length;
-    int32_t *ids = (int32_t *)b->at[1 - s->labels] + row * length, *labels = (int32_t *)b->at[s->labels] + row * length;
+    int32_t *ids = (int32_t *)b->at[batch_find(&s->layout, "input_ids")] + row * length,
+            *labels = (int32_t *)b->at[s->labels] + row * length;
     size_t i = shard_at(t, p);
     bool bad = false;
+    for (int k = 0; k < s->layout.count; k++) {
+        if (s->layout.field[k].optional) {
+            batch_fill_missing(b, k, row);
+        }
+    }
     for (int64_t k = 0; k <= length; k++, p++) {
         while (p >= t->firsts[i + 1]) {
             i++;
