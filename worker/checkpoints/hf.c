@@ -247,6 +247,9 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
                 continue;
             }
             int at = find(h->chain, sorted, name);
+            if (at < 0 && ops->ignores != NULL && ops->ignores(h->chain->spec.sizes, name)) {
+                continue;
+            }
             if (at < 0) {
                 return dt_fail(err, DT_INVALID,
                                "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f),

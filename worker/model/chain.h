@@ -39,8 +39,8 @@ struct chain {
     int64_t buffer_count;    /* elements of all buffers, with their gaps */
     struct constant *constants;
     int constant_count;
-    int shards;              /* units are padded for this number of slices */
-    size_t slot_bytes[2];    /* size of the largest y in each slot (struct block) */
+    int shards;           /* units are padded for this number of slices */
+    size_t slot_bytes[2]; /* size of the largest y in each slot (struct block) */
     size_t branch_bytes[2];
     struct dt_arena arena;
     struct dt_error problem; /* the first mistake in the declarations of blocks or models */
@@ -120,8 +120,12 @@ struct model_key { /* another spelling of a key of config.json */
 
 struct model_ops {
     const char *name; /* "gpt2" */
-    /* the class that Hugging Face's library makes from an exported folder */
+    /* other names in config.json's model_type; ends with null; may be null */
+    const char *const *aliases;
+    /* the class that Hugging Face's library makes from an exported folder; by the sizes where class_of
+     * is set */
     const char *architecture;
+    const char *(*class_of)(const void *sizes);
     /* what to lower if the model does not fit the memory, for a message that has opened a bracket:
      * "model.hidden_size)" */
     const char *smaller;
@@ -147,6 +151,9 @@ struct model_ops {
     /* Converts a tensor name of a Hugging Face file to ours (aliases, missing prefixes). False:
      * ignore the tensor (a buffer). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
+    /* True for tensors of a file, by our names, that a model of these sizes can do without; may be
+     * null. */
+    bool (*ignores)(const void *sizes, const char *name);
     /* DT_INVALID for settings in config.json that this model does not support; may be null. */
     int (*check_config)(const struct cJSON *config, struct dt_error *err);
     /* Gives a copy of config.json the keys of `fields` where the file has them nested, or where null
@@ -164,11 +171,13 @@ int model_read_config(const struct model_ops *ops, const struct cJSON *config, v
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
 /* The value of a key, which must be an integer. */
 int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key);
+/* The class of an exported folder. */
+const char *model_class(const struct model_ops *ops, const void *sizes);
 /* True for keys that are only kept for config.json. */
 bool model_keeps(const struct model_ops *ops, const char *key);
 /* Model number i of the table; null after the last. */
 const struct model_ops *model_at(int i);
-/* The model of that name ("gpt2", as in config.json's model_type); null if there is none. */
+/* The model of that name or alias ("gpt2", as in config.json's model_type); null if there is none. */
 const struct model_ops *model_find(const char *name);
 /* Appends the names of all models, comma-separated, for messages. */
 void model_list(struct dt_text *out);

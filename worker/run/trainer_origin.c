@@ -23,7 +23,7 @@ static int describe_model(struct trainer *t, const char *load, struct dt_error *
     if (load == NULL) {
         model_write_config(model, t->chain.spec.sizes, &out);
     } else if ((rc = hf_config(load, &loaded, &unused, &came, err)) == 0) {
-        origin_config(came.data, came.size, model->architecture, &out);
+        origin_config(came.data, came.size, model_class(model, t->chain.spec.sizes), &out);
     }
     if (rc == 0) {
         trainer_set_config(t, dt_text_str(&out));

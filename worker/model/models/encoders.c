@@ -1,0 +1,646 @@
+/* BERT and the families near it, which give classes to sequences or tokens: one encoder layer with
+ * switches (blocks/encoder_layer.c), and for each family a row of what differs, its keys with their
+ * defaults, and its tensor names, all as Hugging Face's library has them. Old and new spellings of
+ * config.json are read. Dropout is not applied; its probabilities are read only to be written
+ * again. */
+#include "worker/model/models/encoders.h"
+
+#include "worker/model/blocks/encoder.h"
+#include "worker/model/model.h"
+
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAMES_MAX = 8 };
+
+struct family {
+    const char *prefix;                            /* of tensors that a model without a head has, too */
+    const char *heads[NAMES_MAX];                  /* beginnings of the others */
+    const char *ignored[NAMES_MAX];                /* beginnings of tensors of other heads */
+    const char *tokens, *positions, *types, *norm; /* the embeddings, behind the prefix; null: none */
+    struct encoder_names layer;
+    const char *dense, *sequence_head, *token_head;
+    enum dt_activation pooled;        /* the activation between dense and head */
+    bool modern;                      /* ModernBERT's layer and head */
+    bool position_ids;                /* positions follow from the ids */
+    const char *heads_key, *size_key; /* the names of two keys, for messages */
+};
+
+/* BERT's names, which RoBERTa has, too. */
+#define BERT_NAMES(start)                                                                                              \
+    .tokens = "embeddings.word_embeddings.weight", .positions = "embeddings.position_embeddings.weight",               \
+    .types = "embeddings.token_type_embeddings.weight", .norm = "embeddings.LayerNorm",                                \
+    .layer = {.layer = start "encoder.layer.%d.",                                                                      \
+              .qkv = {"attention.self.query", "attention.self.key", "attention.self.value"},                           \
+              .output = "attention.output.dense",                                                                      \
+              .attention_norm = "attention.output.LayerNorm",                                                          \
+              .up = "intermediate.dense",                                                                              \
+              .down = "output.dense",                                                                                  \
+              .mlp_norm = "output.LayerNorm"}
+
+/* ---- keys ---- */
+
+#define ACTIVATIONS "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"
+static const enum dt_activation activations[] = {DT_ACT_SILU, DT_ACT_GELU_ERF, DT_ACT_GELU, DT_ACT_GELU, DT_ACT_RELU};
+
+static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
+static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
+static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
+static const struct dt_rule types = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
+static const struct dt_rule id = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
+static const struct dt_rule id_or_null = {
+    .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
+static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
+static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule fraction_or_null = {.type = DT_RULE_NUMBER, .max = 1, .null = true};
+static const struct dt_rule flag = {.type = DT_RULE_BOOL};
+static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = ACTIVATIONS};
+static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
+static const struct dt_rule task = {.type = DT_RULE_ENUM, .choices = "sequence_classification|token_classification"};
+static const struct dt_rule kinds = {
+    .type = DT_RULE_KINDS, .choices = "full_attention|sliding_attention", .null = true};
+
+#define AT(member) offsetof(struct encoder, member)
+#define KEPT " not applied yet, only kept for config.json"
+#define SIZES(vocab, size, hidden, inner_key, inner, layer_key, layer_count, head_key, head_count, positions, act)     \
+    {"vocab_size", vocab, "number of token ids", AT(vocab_size), &vocabulary},                                         \
+        {size, hidden, "width of the residual stream", AT(hidden_size), &width},                                       \
+        {inner_key, inner, "width of the feed-forward layer", AT(intermediate_size), &width},                          \
+        {layer_key, layer_count, "number of layers", AT(num_hidden_layers), &layers},                                  \
+        {head_key, head_count, "attention heads per layer", AT(num_attention_heads), &layers},                         \
+        {"max_position_embeddings", positions, "longest sequence the model knows", AT(max_position_embeddings),        \
+         &length},                                                                                                     \
+        {act, "\"gelu\"", "activation of the feed-forward layer", AT(hidden_act), &activation},                        \
+        {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
+        {"num_labels", "2", "number of classes", AT(num_labels), &labels},                                             \
+    {                                                                                                                  \
+        "task", "\"sequence_classification\"", "what gets a class: each sequence, or each token", AT(task), &task      \
+    }
+#define PADDING(fallback, rule)                                                                                        \
+    {                                                                                                                  \
+        "pad_token_id", fallback, "id whose embedding gets no gradient", AT(pad_token_id), rule                        \
+    }
+#define BERT_SIZES(vocab)                                                                                              \
+    SIZES(vocab, "hidden_size", "768", "intermediate_size", "3072", "num_hidden_layers", "12", "num_attention_heads",  \
+          "12", "512", "hidden_act"),                                                                                  \
+        {"type_vocab_size", "2", "number of token types", AT(type_vocab_size), &types},                                \
+        {"layer_norm_eps", "1e-12", "added to the variance in norms", AT(norm_epsilon), &from_0},                      \
+        {"hidden_dropout_prob", "0", "dropout of what layers add:" KEPT, AT(hidden_dropout), &fraction},               \
+        {"attention_probs_dropout_prob", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction}, \
+    {                                                                                                                  \
+        "classifier_dropout", "null", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction_or_null \
+    }
+
+static const struct dt_field bert_fields[] = {BERT_SIZES("30522"), PADDING("0", &id_or_null), {0}};
+static const struct dt_field roberta_fields[] = {BERT_SIZES("50265"), PADDING("1", &id), {0}};
+static const struct dt_field distilbert_fields[] = {
+    SIZES("30522", "dim", "768", "hidden_dim", "3072", "n_layers", "6", "n_heads", "12", "512", "activation"),
+    PADDING("0", &id_or_null),
+    {"dropout", "0", "dropout of what layers add:" KEPT, AT(hidden_dropout), &fraction},
+    {"attention_dropout", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction},
+    {"seq_classif_dropout", "0", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction},
+    {0}};
+static const struct dt_field modernbert_fields[] = {
+    SIZES("50368", "hidden_size", "768", "intermediate_size", "1152", "num_hidden_layers", "22", "num_attention_heads",
+          "12", "8192", "hidden_activation"),
+    PADDING("50283", &id_or_null),
+    {"norm_eps", "1e-05", "added to the variance in norms", AT(norm_epsilon), &from_0},
+    {"norm_bias", "false", "norms have biases", AT(norm_bias), &flag},
+    {"attention_bias", "false", "the maps of attention have biases", AT(attention_bias), &flag},
+    {"mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag},
+    {"classifier_bias", "false", "the map before the classifier has a bias", AT(classifier_bias), &flag},
+    {"classifier_pooling", "\"cls\"", "what the classifier reads: the first token, or the mean of all",
+     AT(classifier_pooling), &pooling},
+    {"classifier_activation", "\"gelu\"", "activation before the classifier", AT(classifier_activation), &activation},
+    {"local_attention", "128", "tokens that a token sees in layers with a window: half on each side",
+     AT(local_attention), &length},
+    {"layer_types", "null", "which layers have a window; by global_attn_every_n_layers when null", AT(layer_types),
+     &kinds},
+    {"global_attn_every_n_layers", "3", "each layer of this number has no window", AT(global_attn_every_n_layers),
+     &layers},
+    {"global_rope_theta", "160000", "base of the rotary frequencies", AT(global_rope_theta), &above_0},
+    {"local_rope_theta", "10000", "base of the rotary frequencies in layers with a window", AT(local_rope_theta),
+     &above_0},
+    {"initializer_cutoff_factor", "2", "initial weights lie within so many deviations", AT(initializer_cutoff_factor),
+     &above_0},
+    {"embedding_dropout", "0", "dropout of embeddings:" KEPT, AT(embedding_dropout), &fraction},
+    {"attention_dropout", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction},
+    {"mlp_dropout", "0", "dropout in the feed-forward layer:" KEPT, AT(mlp_dropout), &fraction},
+    {"classifier_dropout", "0", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction},
+    {0}};
+
+static const char *const bert_kept[] = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+                                        NULL};
+static const char *const distilbert_kept[] = {"dropout", "attention_dropout", "seq_classif_dropout", NULL};
+static const char *const modernbert_kept[] = {"embedding_dropout", "attention_dropout", "mlp_dropout",
+                                              "classifier_dropout", NULL};
+static const char *const spelled[] = {
+    "num_labels", "task", "layer_types", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", NULL};
+static const struct model_key distilbert_keys[] = {
+    {"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}, {0}};
+#define roberta_kept bert_kept
+static const char *const roberta_aliases[] = {"xlm-roberta", "camembert", NULL};
+
+/* ---- what follows from the keys ---- */
+
+/* True if layer i sees only a window. */
+static bool slides(const struct encoder *m, int64_t i)
+{
+    return m->layer_types.count > 0 ? m->layer_types.of[i] == 1 : i % m->global_attn_every_n_layers != 0;
+}
+
+/* Positions of a sequence that the table of positions has room for. */
+static int64_t longest(const struct family *f, const struct encoder *m)
+{
+    return m->max_position_embeddings - (f->position_ids ? m->pad_token_id + 1 : 0);
+}
+
+static int check_layers(const struct encoder *m, const char **key, struct dt_error *err)
+{
+    *key = "num_attention_heads";
+    if (m->hidden_size / m->num_attention_heads % 2 != 0) {
+        return dt_fail(err, DT_INVALID,
+                       "num_attention_heads %" PRId64 ": a head has %" PRId64
+                       " values, and only an even number can turn",
+                       m->num_attention_heads, m->hidden_size / m->num_attention_heads);
+    }
+    *key = "layer_types";
+    if (m->layer_types.count > 0 && m->layer_types.count != m->num_hidden_layers) {
+        return dt_fail(err, DT_INVALID, "layer_types lists %d layers, and num_hidden_layers is %" PRId64,
+                       m->layer_types.count, m->num_hidden_layers);
+    }
+    return 0;
+}
+
+static int check(const struct family *f, const void *sizes, const char **key, struct dt_error *err)
+{
+    const struct encoder *m = sizes;
+    *key = f->heads_key;
+    if (m->hidden_size % m->num_attention_heads != 0) {
+        return dt_fail(err, DT_INVALID, "%s %" PRId64 " cannot be split among %s %" PRId64 "; choose a multiple",
+                       f->size_key, m->hidden_size, f->heads_key, m->num_attention_heads);
+    }
+    if (m->hidden_size / m->num_attention_heads > 256) {
+        return dt_fail(err, DT_INVALID, "%s %" PRId64 ": a head has %" PRId64 " values; at most 256", f->heads_key,
+                       m->num_attention_heads, m->hidden_size / m->num_attention_heads);
+    }
+    *key = "vocab_size";
+    if (m->vocab_size > ((int64_t)1 << 40) / m->hidden_size ||
+        m->max_position_embeddings > ((int64_t)1 << 40) / m->hidden_size ||
+        m->intermediate_size > ((int64_t)1 << 40) / m->hidden_size) {
+        return dt_fail(err, DT_INVALID, "a table of %s %" PRId64 " columns has more than 2^40 weights", f->size_key,
+                       m->hidden_size);
+    }
+    *key = "pad_token_id";
+    if (m->pad_token_id >= m->vocab_size) {
+        return dt_fail(err, DT_INVALID, "pad_token_id %" PRId64 " is not below vocab_size %" PRId64, m->pad_token_id,
+                       m->vocab_size);
+    }
+    *key = "max_position_embeddings";
+    if (longest(f, m) < 1) {
+        return dt_fail(err, DT_INVALID,
+                       "max_position_embeddings %" PRId64 ": positions begin behind pad_token_id %" PRId64
+                       ", so there is none for a token",
+                       m->max_position_embeddings, m->pad_token_id);
+    }
+    *key = "num_labels";
+    if (m->num_labels == 1) {
+        return dt_fail(err, DT_INVALID,
+                       "num_labels 1 means a number instead of a class, which is not there yet; "
+                       "give 2 or more");
+    }
+    return f->modern ? check_layers(m, key, err) : 0;
+}
+
+/* ---- the chain ---- */
+
+static struct tensor_rule normal(const struct family *f, const struct encoder *m, double std)
+{
+    return (struct tensor_rule){
+        .init = INIT_NORMAL, .init_std = std, .init_cut = f->modern ? m->initializer_cutoff_factor : 0};
+}
+
+/* The deviation of maps whose output is added to the residual stream, and of the map in the head. */
+static double out_deviation(const struct family *f, const struct encoder *m)
+{
+    return f->modern ? m->initializer_range / sqrt(2.0 * (double)m->num_hidden_layers) : m->initializer_range;
+}
+
+static struct encoder_layer layer_of(const struct family *f, const struct encoder *m, int64_t i)
+{
+    bool sliding = f->modern && slides(m, i);
+    int64_t head = m->hidden_size / m->num_attention_heads;
+    return (struct encoder_layer){
+        .names = &f->layer,
+        .channels = m->hidden_size,
+        .inner = m->intermediate_size,
+        .heads = m->num_attention_heads,
+        .norms_first = f->modern,
+        .plain_input = f->modern && i == 0,
+        .gated = f->modern,
+        .norm_bias = !f->modern || m->norm_bias,
+        .attention_bias = !f->modern || m->attention_bias,
+        .mlp_bias = !f->modern || m->mlp_bias,
+        .activation = activations[m->hidden_act],
+        .norm_epsilon = m->norm_epsilon,
+        .window = sliding ? m->local_attention / 2 + 1 : 0,
+        .turns = f->modern,
+        .rope_name = sliding ? "rope_local" : "rope",
+        .rope = {.width = head, .denominator = head, .theta = sliding ? m->local_rope_theta : m->global_rope_theta},
+        .in_rule = normal(f, m, m->initializer_range),
+        .out_rule = normal(f, m, out_deviation(f, m))};
+}
+
+static void add_fields(const struct family *f, struct chain *c)
+{
+    const struct encoder *m = c->spec.sizes;
+    int64_t samples = c->spec.batch_size, positions = c->spec.sequence_length;
+    bool tokens = m->task == ENCODER_TOKENS;
+    c->batch = (struct batch_layout){.count = 0};
+    batch_add_encoder(&c->batch, samples, positions, m->vocab_size, f->types != NULL ? m->type_vocab_size : 0);
+    if (f->position_ids) {
+        batch_add_positions(&c->batch, m->pad_token_id);
+    }
+    c->batch.field[c->batch.count++] = (struct batch_field){.name = "labels",
+                                                            .type = DT_I32,
+                                                            .dims = tokens ? 2 : 1,
+                                                            .most = {samples, tokens ? positions : 0},
+                                                            .below = m->num_labels,
+                                                            .below_key = "num_labels"};
+}
+
+static int add_embeddings(const struct family *f, struct chain *c, int root, struct dt_error *err)
+{
+    const struct encoder *m = c->spec.sizes;
+    const char *const parts[] = {f->tokens, f->positions, f->types, f->norm};
+    char *names[4];
+    for (int i = 0; i < 4; i++) {
+        names[i] = parts[i] != NULL ? dt_arena_printf(&c->arena, "%s%s", f->prefix, parts[i]) : NULL;
+    }
+    const struct embed embed = {.tokens = names[0],
+                                .positions = names[1],
+                                .types = names[2],
+                                .norm = names[3],
+                                .norm_bias = !f->modern || m->norm_bias,
+                                .norm_epsilon = m->norm_epsilon,
+                                .vocabulary = m->vocab_size,
+                                .channels = m->hidden_size,
+                                .position_count = m->max_position_embeddings,
+                                .type_count = m->type_vocab_size,
+                                .position_ids = f->position_ids,
+                                .padding_id = m->pad_token_id,
+                                .random_padding = f->modern,
+                                .init_std = m->initializer_range,
+                                .init_cut = normal(f, m, 0).init_cut};
+    return chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err);
+}
+
+static int add_head(const struct family *f, struct chain *c, int root, struct dt_error *err)
+{
+    const struct encoder *m = c->spec.sizes;
+    bool tokens = m->task == ENCODER_TOKENS;
+    const struct pooler pooler = {.norm = f->modern ? "model.final_norm" : NULL,
+                                  .norm_bias = m->norm_bias,
+                                  .dense_bias = !f->modern || m->classifier_bias,
+                                  .norm_epsilon = m->norm_epsilon,
+                                  .pooling = tokens                       ? POOL_NONE
+                                             : m->classifier_pooling == 1 ? POOL_MEAN
+                                                                          : POOL_FIRST,
+                                  .dense = f->dense,
+                                  .activation = f->modern ? activations[m->classifier_activation] : f->pooled,
+                                  .channels = m->hidden_size,
+                                  .rule = normal(f, m, out_deviation(f, m))};
+    const struct class_head head = {
+        .norm = f->modern ? "head.norm" : NULL,
+        .norm_bias = m->norm_bias,
+        .norm_epsilon = m->norm_epsilon,
+        .name = tokens ? f->token_head : f->sequence_head,
+        .channels = m->hidden_size,
+        .classes = m->num_labels,
+        .per_position = tokens,
+        .rule = normal(f, m, f->modern ? 1 / sqrt((double)m->hidden_size) : m->initializer_range)};
+    /* token classifiers of all but ModernBERT read the last layer itself */
+    if ((f->modern || !tokens) && chain_add(c, &block_pooler, root, -1, &pooler, sizeof pooler, err) != 0) {
+        return -1;
+    }
+    return chain_add(c, &block_class_head, root, -1, &head, sizeof head, err);
+}
+
+/* The root unit holds embeddings and head. Each layer has a unit. */
+static int build(const struct family *f, struct chain *c, struct dt_error *err)
+{
+    const struct encoder *m = c->spec.sizes;
+    if (c->spec.sequence_length > longest(f, m)) {
+        return dt_fail(err, DT_INVALID,
+                       "model: sequence length %" PRId64 " is more than %" PRId64
+                       ", the positions behind pad_token_id; set data.sequence_length to %" PRId64 " or less",
+                       c->spec.sequence_length, longest(f, m), longest(f, m));
+    }
+    add_fields(f, c);
+    int root = chain_unit(c, "root", ROLE_TRAINED);
+    if (add_embeddings(f, c, root, err) != 0) {
+        return -1;
+    }
+    for (int i = 0; i < m->num_hidden_layers; i++) {
+        const struct encoder_layer layer = layer_of(f, m, i);
+        char name[64];
+        int size = snprintf(name, sizeof name, f->layer.layer, i);
+        name[size - 1] = 0; /* without the point at its end */
+        if (chain_add(c, &block_encoder_layer, chain_unit(c, name, ROLE_TRAINED), i, &layer, sizeof layer, err) != 0) {
+            return -1;
+        }
+    }
+    return add_head(f, c, root, err);
+}
+
+/* 6 operations per weight of a product, and the scores and sums of attention. */
+static double flops(const struct chain *c)
+{
+    const struct encoder *m = c->spec.sizes;
+    double tables = (double)((m->vocab_size + m->type_vocab_size) * m->hidden_size);
+    for (int i = 0; i < c->tensor_count; i++) {
+        bool positions = strstr(c->tensors[i].name, "position_embeddings") != NULL;
+        tables += positions ? (double)c->tensors[i].numel : 0;
+    }
+    return 6.0 * ((double)c->parameter_count - tables) +
+           12.0 * (double)(m->num_hidden_layers * m->hidden_size * c->spec.sequence_length);
+}
+
+/* ---- names and config.json ---- */
+
+static bool begins_with(const char *s, const char *begin)
+{
+    return strncmp(s, begin, strlen(begin)) == 0;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static bool begins_with_one(const char *s, const char *const *begins)
+{
+    for (int i = 0; i < NAMES_MAX && begins[i] != NULL; i++) {
+        if (begins_with(s, begins[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Files of the model without its head have no prefix. The oldest files call the parts of a norm
+ * gamma and beta. */
+static bool canonical_name(const struct family *f, const char *file_name, char *out, size_t out_bytes)
+{
+    bool whole = begins_with(file_name, f->prefix) || begins_with_one(file_name, f->heads);
+    if (ends_with(file_name, "position_ids") || begins_with_one(file_name, f->ignored)) {
+        return false;
+    }
+    int size = (int)strlen(file_name);
+    bool gamma = ends_with(file_name, "LayerNorm.gamma"), beta = ends_with(file_name, "LayerNorm.beta");
+    size -= gamma ? 5 : beta ? 4 : 0;
+    (void)snprintf(out, out_bytes, "%s%.*s%s", whole ? "" : f->prefix, size, file_name,
+                   gamma  ? "weight"
+                   : beta ? "bias"
+                          : "");
+    return true;
+}
+
+static int refuse_true(const cJSON *config, const char *key, struct dt_error *err)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, key))
+               ? dt_fail(err, DT_INVALID, "%s: only false is supported", key)
+               : 0;
+}
+
+/* Refuses a text other than `only`. */
+static int refuse_other(const cJSON *config, const char *key, const char *only, struct dt_error *err)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, key);
+    return cJSON_IsString(value) && strcmp(value->valuestring, only) != 0
+               ? dt_fail(err, DT_INVALID, "%s: \"%s\" is not there yet; only \"%s\" is supported", key,
+                         value->valuestring, only)
+               : 0;
+}
+
+static int check_config(const cJSON *config, struct dt_error *err)
+{
+    return refuse_true(config, "is_decoder", err) != 0 || refuse_true(config, "add_cross_attention", err) != 0 ||
+                   refuse_true(config, "sinusoidal_pos_embds", err) != 0 ||
+                   refuse_other(config, "position_embedding_type", "absolute", err) != 0 ||
+                   refuse_other(config, "problem_type", "single_label_classification", err) != 0
+               ? -1
+               : 0;
+}
+
+/* Gives the copy a member, in place of what it had. */
+static void set(cJSON *config, const char *key, cJSON *value)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
+    cJSON_AddItemToObject(config, key, value);
+}
+
+/* rope_parameters (since Transformers 5) has one section for each kind of layers. */
+static int flatten_rope(cJSON *config, const char *kind, const char *key, struct dt_error *err)
+{
+    const cJSON *section =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), kind);
+    const cJSON *theta = cJSON_GetObjectItemCaseSensitive(section, "rope_theta");
+    if (cJSON_IsNumber(theta)) {
+        set(config, key, cJSON_Duplicate(theta, true));
+    }
+    return refuse_other(section, "rope_type", "default", err) != 0 ? dt_wrap(err, "rope_parameters: %s", kind) : 0;
+}
+
+/* Classes are counted by their names; the class of the model says what gets them. */
+static int flatten_config(cJSON *config, struct dt_error *err)
+{
+    const cJSON *names = cJSON_GetObjectItemCaseSensitive(config, "id2label"),
+                *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    if (cJSON_IsObject(names)) {
+        set(config, "num_labels", cJSON_CreateNumber(cJSON_GetArraySize(names)));
+    }
+    bool tokens = cJSON_IsString(class) && ends_with(class->valuestring, "ForTokenClassification");
+    set(config, "task", cJSON_CreateString(tokens ? "token_classification" : "sequence_classification"));
+    return flatten_rope(config, "full_attention", "global_rope_theta", err) != 0
+               ? -1
+               : flatten_rope(config, "sliding_attention", "local_rope_theta", err);
+}
+
+static void put_labels(const struct encoder *m, void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    struct dt_text names, numbers;
+    dt_text_init(&names);
+    dt_text_init(&numbers);
+    for (int64_t i = 0; i < m->num_labels; i++) {
+        dt_text_printf(&names, "%s\n    \"%" PRId64 "\": \"LABEL_%" PRId64 "\"", i > 0 ? "," : "{", i, i);
+        dt_text_printf(&numbers, "%s\n    \"LABEL_%" PRId64 "\": %" PRId64, i > 0 ? "," : "{", i, i);
+    }
+    dt_text_puts(&names, "\n  }");
+    dt_text_puts(&numbers, "\n  }");
+    put(to, "id2label", dt_text_str(&names));
+    put(to, "label2id", dt_text_str(&numbers));
+    dt_text_clear(&names);
+    dt_text_clear(&numbers);
+}
+
+static void put_layers(const struct encoder *m, void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int64_t i = 0; i < m->num_hidden_layers; i++) {
+        dt_text_printf(&text, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", slides(m, i) ? "sliding" : "full");
+    }
+    dt_text_puts(&text, "\n  ]");
+    put(to, "layer_types", dt_text_str(&text));
+    dt_text_clear(&text);
+    dt_text_init(&text);
+    const char *const kind[] = {"full", "sliding"};
+    const double theta[] = {m->global_rope_theta, m->local_rope_theta};
+    for (int i = 0; i < 2; i++) {
+        dt_text_printf(&text,
+                       "%s\n    \"%s_attention\": {\n      \"rope_theta\": %.17g,\n      \"rope_type\": "
+                       "\"default\"\n    }",
+                       i > 0 ? "," : "{", kind[i], theta[i]);
+    }
+    dt_text_puts(&text, "\n  }");
+    put(to, "rope_parameters", dt_text_str(&text));
+    dt_text_clear(&text);
+}
+
+static void put_config(const struct family *f, const void *sizes,
+                       void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    put_labels(sizes, put, to);
+    if (f->modern) {
+        put_layers(sizes, put, to);
+    }
+}
+
+/* Token classifiers of some families have no pooler, and files of their bases have one. */
+static bool ignores(const void *sizes, const char *name)
+{
+    return ((const struct encoder *)sizes)->task == ENCODER_TOKENS && strstr(name, ".pooler.") != NULL;
+}
+
+/* ---- the families ---- */
+
+static const struct family bert_family = {
+    .prefix = "bert.",
+    .heads = {"classifier."},
+    .ignored = {"cls."},
+    BERT_NAMES("bert."),
+    .dense = "bert.pooler.dense",
+    .sequence_head = "classifier",
+    .token_head = "classifier",
+    .pooled = DT_ACT_TANH,
+    .heads_key = "num_attention_heads",
+    .size_key = "hidden_size",
+};
+static const struct family roberta_family = {
+    .prefix = "roberta.",
+    .heads = {"classifier."},
+    .ignored = {"lm_head.", "roberta.pooler.", "pooler."},
+    BERT_NAMES("roberta."),
+    .dense = "classifier.dense",
+    .sequence_head = "classifier.out_proj",
+    .token_head = "classifier",
+    .pooled = DT_ACT_TANH,
+    .position_ids = true,
+    .heads_key = "num_attention_heads",
+    .size_key = "hidden_size",
+};
+static const struct family distilbert_family = {
+    .prefix = "distilbert.",
+    .heads = {"pre_classifier.", "classifier."},
+    .ignored = {"vocab_transform.", "vocab_layer_norm.", "vocab_projector."},
+    .tokens = "embeddings.word_embeddings.weight",
+    .positions = "embeddings.position_embeddings.weight",
+    .norm = "embeddings.LayerNorm",
+    .layer = {.layer = "distilbert.transformer.layer.%d.",
+              .qkv = {"attention.q_lin", "attention.k_lin", "attention.v_lin"},
+              .output = "attention.out_lin",
+              .attention_norm = "sa_layer_norm",
+              .up = "ffn.lin1",
+              .down = "ffn.lin2",
+              .mlp_norm = "output_layer_norm"},
+    .dense = "pre_classifier",
+    .sequence_head = "classifier",
+    .token_head = "classifier",
+    .pooled = DT_ACT_RELU,
+    .heads_key = "n_heads",
+    .size_key = "dim",
+};
+static const struct family modernbert_family = {
+    .prefix = "model.",
+    .heads = {"head.", "classifier."},
+    .ignored = {"decoder."},
+    .tokens = "embeddings.tok_embeddings.weight",
+    .norm = "embeddings.norm",
+    .layer = {.layer = "model.layers.%d.",
+              .qkv = {"attn.Wqkv"},
+              .output = "attn.Wo",
+              .attention_norm = "attn_norm",
+              .up = "mlp.Wi",
+              .down = "mlp.Wo",
+              .mlp_norm = "mlp_norm"},
+    .dense = "head.dense",
+    .sequence_head = "classifier",
+    .token_head = "classifier",
+    .modern = true,
+    .heads_key = "num_attention_heads",
+    .size_key = "hidden_size",
+};
+
+#define FAMILY(model, class, size, ...)                                                                                \
+    static int model##_check(const void *sizes, const char **key, struct dt_error *err)                                \
+    {                                                                                                                  \
+        return check(&model##_family, sizes, key, err);                                                                \
+    }                                                                                                                  \
+    static int model##_build(struct chain *c, struct dt_error *err)                                                    \
+    {                                                                                                                  \
+        return build(&model##_family, c, err);                                                                         \
+    }                                                                                                                  \
+    static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)     \
+    {                                                                                                                  \
+        put_config(&model##_family, sizes, put, to);                                                                   \
+    }                                                                                                                  \
+    static bool model##_name(const char *file_name, char *out, size_t out_bytes)                                       \
+    {                                                                                                                  \
+        return canonical_name(&model##_family, file_name, out, out_bytes);                                             \
+    }                                                                                                                  \
+    static const char *model##_class(const void *sizes)                                                                \
+    {                                                                                                                  \
+        const struct encoder *m = sizes;                                                                               \
+        return m->task == ENCODER_TOKENS ? class "ForTokenClassification" : class "ForSequenceClassification";         \
+    }                                                                                                                  \
+    const struct model_ops model_##model = {.name = #model,                                                            \
+                                            .class_of = model##_class,                                                 \
+                                            .smaller = "model." size ") or data.sequence_length",                      \
+                                            .fields = model##_fields,                                                  \
+                                            .sizes_bytes = sizeof(struct encoder),                                     \
+                                            .kept = model##_kept,                                                      \
+                                            .spelled = spelled,                                                        \
+                                            .positions = "max_position_embeddings",                                    \
+                                            .check = model##_check,                                                    \
+                                            .build = model##_build,                                                    \
+                                            .flops = flops,                                                            \
+                                            .canonical_name = model##_name,                                            \
+                                            .ignores = ignores,                                                        \
+                                            .check_config = check_config,                                              \
+                                            .flatten_config = flatten_config,                                          \
+                                            .put_config = model##_put,                                                 \
+                                            __VA_ARGS__};
+
+FAMILY(bert, "Bert", "num_hidden_layers, model.hidden_size")
+FAMILY(roberta, "Roberta", "num_hidden_layers, model.hidden_size", .aliases = roberta_aliases)
+FAMILY(distilbert, "DistilBert", "n_layers, model.dim", .keys = distilbert_keys)
+FAMILY(modernbert, "ModernBert", "num_hidden_layers, model.hidden_size")
