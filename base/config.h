@@ -31,7 +31,7 @@ enum dt_rule_type {
 
 enum { DT_KINDS_MAX = 252 };
 struct dt_kinds {
-    int count; /* 0: null */
+    int count;                /* 0: null */
     uint8_t of[DT_KINDS_MAX]; /* indices in the rule's choices */
 };
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 3 };
+enum { VERSION = 4 };
 #define LAST_STEP ((int64_t)1 << 53) /* also the largest whole number in JSON */
 #define LONGEST_S 1e9
 #define LARGEST 1e18 /* limit of byte counts, and of all other numbers of a GPU */
@@ -132,6 +132,7 @@ void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look 
     out->grad_norm = atomic_load(&page->grad_norm);
     out->lr = atomic_load(&page->lr);
     out->tokens_per_s = atomic_load(&page->tokens_per_s);
+    out->samples_per_s = atomic_load(&page->samples_per_s);
     out->ready_s = ready_s > 0 && ready_s <= now_s ? ready_s : 0;
     text(out->collective_name, page->collective_name, sizeof out->collective_name);
     look_at_cause(page, &out->cause);

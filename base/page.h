@@ -68,7 +68,9 @@ struct dt_page {
     _Atomic double data_s, compute_s, communication_s;
     /* values of the newest step, as in metrics.jsonl; learned_step -1: none yet */
     _Atomic int64_t learned_step;
-    _Atomic double loss, grad_norm, lr, tokens_per_s;
+    _Atomic double loss, grad_norm, lr;
+    /* one of the two is -1: tokens if samples are no sequences, samples if they are */
+    _Atomic double tokens_per_s, samples_per_s;
     _Atomic double ready_s; /* time at which store and communicators were first open; 0: not yet */
     struct dt_page_gpu gpu;
     /* the cause in `note` as numbers: enum dt_status, struct dt_blame, the digest */
@@ -87,8 +89,8 @@ struct dt_page_look {
     bool in_collective;
     double collective_age_s, save_age_s, save_s;
     double data_s, compute_s, communication_s;
-    double loss, grad_norm, lr, tokens_per_s; /* unchecked: a loss may be NaN */
-    double ready_s;                           /* by dt_now_s(); 0: not yet */
+    double loss, grad_norm, lr, tokens_per_s, samples_per_s; /* unchecked: a loss may be NaN */
+    double ready_s;                                          /* by dt_now_s(); 0: not yet */
     char collective_name[64];
     struct dt_error cause; /* the worker's cause for its end; no text: none */
     struct {

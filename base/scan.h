@@ -64,4 +64,8 @@ struct dt_scan_span {
 };
 bool dt_scan_member(const char *text, size_t size, size_t *at, struct dt_scan_span *key, struct dt_scan_span *value);
 
+/* An upper bound of the number of values in a text that was not checked: counts separators, and the
+ * beginnings of arrays and objects, outside of strings. */
+size_t dt_scan_most_values(const char *text, size_t size);
+
 #endif

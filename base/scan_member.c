@@ -57,3 +57,20 @@ bool dt_scan_member(const char *text, size_t size, size_t *at, struct dt_scan_sp
     *at = end;
     return value->size > 0;
 }
+
+size_t dt_scan_most_values(const char *text, size_t size)
+{
+    size_t count = 1;
+    bool string = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
+        if (string && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            string = !string;
+        } else if (!string) {
+            count += c == ',' || c == '[' || c == '{';
+        }
+    }
+    return count;
+}

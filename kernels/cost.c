@@ -277,12 +277,22 @@ struct dt_cost dt_cost_adamw_many(const struct dt_update_args *a)
     return update_cost(a);
 }
 
+struct dt_cost dt_cost_adam_many(const struct dt_update_args *a)
+{
+    return update_cost(a);
+}
+
 struct dt_cost dt_cost_sgd_many(const struct dt_update_args *a)
 {
     return update_cost(a);
 }
 
 struct dt_cost dt_cost_lion_many(const struct dt_update_args *a)
+{
+    return update_cost(a);
+}
+
+struct dt_cost dt_cost_adagrad_many(const struct dt_update_args *a)
 {
     return update_cost(a);
 }

@@ -363,10 +363,13 @@ struct dt_cross_entropy_args {
  * seed, step, unit and the element's number there. The rows:
  *
  *   adamw_many  as torch.optim.AdamW: w decays by lr * weight_decay. state: first and second moment
+ *   adam_many   as torch.optim.Adam: weight_decay * w is added to g. state: first and second moment
  *   sgd_many    as torch.optim.SGD: weight_decay * w is added to g. state: the momentum buffer,
  *               which is g on step 1; null: without momentum
  *   lion_many   Lion (Chen et al., 2023): w -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay
- *               w), then m = beta2 m + (1 - beta2) g. state: m */
+ *               w), then m = beta2 m + (1 - beta2) g. state: m
+ *   adagrad_many  as torch.optim.Adagrad: weight_decay * w is added to g, lr is divided by 1 + (step
+ *               - 1) lr_decay. state: the sum of squares, which is `initial` before step 1 */
 enum { DT_STATES_MAX = 2 }; /* of an element: one half each of its 32 random bits */
 struct dt_update_slice {
     void *w, *state[DT_STATES_MAX];
@@ -377,7 +380,7 @@ struct dt_update_slice {
     int64_t unit, first; /* where state_type is BF16: number of the unit; of the slice's first element in it */
 };
 struct dt_update_numbers { /* each row reads those of its formula */
-    double beta1, beta2, eps, momentum, dampening;
+    double beta1, beta2, eps, momentum, dampening, lr_decay, initial;
     bool nesterov;
 };
 struct dt_update_args {
@@ -394,8 +397,10 @@ struct dt_update_args {
 };
 /* The rows of optimizers share one struct, so that one pointer can stand for any of them. */
 #define dt_adamw_many_args dt_update_args
+#define dt_adam_many_args dt_update_args
 #define dt_sgd_many_args dt_update_args
 #define dt_lion_many_args dt_update_args
+#define dt_adagrad_many_args dt_update_args
 
 /* Adds the squares of x to an exact accumulator (kernels/exact.h): fp64 sums of 64 elements in
  * fixed order, then integers. Slices begin at multiples of 64 of the flat unit. Clear the

@@ -1,6 +1,6 @@
-/* The upper tail of the normal distribution, one formula for CPU and GPU. For a in [0, 14]: P(X > a) =
- * exp(-a^2 / 2) * t * p(t), where t = 1 / (1 + DT_NORMAL_STEP * a). The relative error of t * p(t)
- * is 3e-8. */
+/* The upper tail of the normal distribution, one formula for CPU and GPU. For a in [0, 14], the
+ * probability of more than a is exp(-a^2 / 2) * t * p(t), where t = 1 / (1 + DT_NORMAL_STEP * a).
+ * The relative error of t * p(t) is 3e-8. */
 #ifndef DT_KERNELS_NORMAL_H
 #define DT_KERNELS_NORMAL_H
 

@@ -16,11 +16,6 @@ for i, room in enumerate(WORKER):
     ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["worker/engine/optimizers", "collectives", "kernels", "base"]
 EXCEPTIONS = {  # file or folder: headers
     "collectives/": ["kernels/device.h", "kernels/kernels.h"],
-    "worker/checkpoints/checkpoint.h": ["worker/run/horizon.h"],
-    "worker/engine/step_sums.h": ["worker/run/pace.h"],
-    "worker/engine/matmul_shapes.c": ["worker/run/trainer.h"],
-    "worker/engine/trainer_": ["worker/run/trainer.h"],
-    "worker/job/job_model.c": ["worker/checkpoints/hf.h", "worker/checkpoints/origin.h"],
 }
 LIBUV = ("launcher/", "cmd/bench/")  # and not the pure parts of it
 PURE = ("launcher/rounds/",)

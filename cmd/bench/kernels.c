@@ -9,6 +9,7 @@
 #include "base/bench.h"
 #include "cmd/bench/buffers.h"
 #include "cmd/bench/decoders.h"
+#include "cmd/bench/encoders.h"
 #include "cmd/bench/products.h"
 #include "cmd/bench/rates.h"
 #include "kernels/cost.h"
@@ -180,17 +181,29 @@ static double position_backward(struct bench *b, bool go)
     return CALL(position_backward, b, go, &a);
 }
 
+static struct dt_cross_entropy_args entropy_args(struct bench *b)
+{
+    return (struct dt_cross_entropy_args){.logits = bench_buffer(b, 0, b->loss_rows * b->vocabulary, b->type),
+                                          .targets = bench_ids(b, 1, b->loss_rows, b->vocabulary),
+                                          .row_loss = bench_buffer(b, 2, b->loss_rows, DT_F64),
+                                          .loss_sum = bench_buffer(b, 3, 1, DT_F64),
+                                          .row_count = b->loss_rows,
+                                          .col_count = b->vocabulary,
+                                          .grad_scale = 1.0 / 1024,
+                                          .with_grad = true,
+                                          .type = b->type};
+}
+
 static double cross_entropy(struct bench *b, bool go)
 {
-    struct dt_cross_entropy_args a = {.logits = bench_buffer(b, 0, b->loss_rows * b->vocabulary, b->type),
-                                      .targets = bench_ids(b, 1, b->loss_rows, b->vocabulary),
-                                      .row_loss = bench_buffer(b, 2, b->loss_rows, DT_F64),
-                                      .loss_sum = bench_buffer(b, 3, 1, DT_F64),
-                                      .row_count = b->loss_rows,
-                                      .col_count = b->vocabulary,
-                                      .grad_scale = 1.0 / 1024,
-                                      .with_grad = true,
-                                      .type = b->type};
+    struct dt_cross_entropy_args a = entropy_args(b);
+    return CALL(cross_entropy, b, go, &a);
+}
+
+static double cross_entropy_capped(struct bench *b, bool go)
+{
+    struct dt_cross_entropy_args a = entropy_args(b);
+    a.softcap = 30;
     return CALL(cross_entropy, b, go, &a);
 }
 
@@ -264,6 +277,13 @@ static double adamw_many(struct bench *b, bool go)
     return CALL(adamw_many, b, go, &a);
 }
 
+static double adam(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 2, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(adam_many, b, go, &a);
+}
+
 static double sgd(struct bench *b, bool go)
 {
     const struct dt_update_slice x = slice_of(b, 1, DT_F32);
@@ -276,6 +296,13 @@ static double lion(struct bench *b, bool go)
     const struct dt_update_slice x = slice_of(b, 1, DT_F32);
     const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
     return CALL(lion_many, b, go, &a);
+}
+
+static double adagrad(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 1, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(adagrad_many, b, go, &a);
 }
 
 static double norm_sum(struct bench *b, bool go)
@@ -329,14 +356,24 @@ static const struct {
     {"gate_backward", bench_gate_backward, ELEMENTS},
     {"rope", bench_rope, ELEMENTS},
     {"embedding", embedding, ELEMENTS},
+    {"embedding_tables", bench_embedding_tables, ELEMENTS},
     {"embedding_backward", embedding_backward, ELEMENTS},
+    {"embedding_backward_types", bench_embedding_backward_types, ELEMENTS},
     {"position_backward", position_backward, ELEMENTS},
+    {"dropout", bench_dropout, ELEMENTS},
+    {"masked_mean", bench_masked_mean, ELEMENTS},
+    {"masked_mean_backward", bench_masked_mean_backward, ELEMENTS},
+    {"take_rows", bench_take_rows, ELEMENTS},
+    {"take_rows_backward", bench_take_rows_backward, ELEMENTS},
     {"cross_entropy", cross_entropy, LOSS},
+    {"cross_entropy_capped", cross_entropy_capped, LOSS},
     {"adamw", adamw, PARAMETERS},
     {"adamw_many", adamw_many, PARAMETERS},
     {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},
+    {"adam", adam, PARAMETERS},
     {"sgd", sgd, PARAMETERS},
     {"lion", lion, PARAMETERS},
+    {"adagrad", adagrad, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},

@@ -23,7 +23,7 @@ void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
 /* One slice of an optimizer's call. */
 struct dt_update_call {
-    enum dt_update { DT_UPDATE_ADAMW, DT_UPDATE_SGD, DT_UPDATE_LION } kind;
+    enum dt_update { DT_UPDATE_ADAMW, DT_UPDATE_ADAM, DT_UPDATE_SGD, DT_UPDATE_LION, DT_UPDATE_ADAGRAD } kind;
     struct dt_update_args all;
     struct dt_update_slice slice;
 };
@@ -69,9 +69,6 @@ int dt_gemm_bf16_choose(struct dt_error *err);
  * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);
 void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
-/* twin.c: the loops of the twin, for shapes that the fast kernels do not take. */
-int dt_twin_attention(struct dt_attention_args *a, struct dt_error *err);
-int dt_twin_attention_backward(struct dt_attention_backward_args *a, struct dt_error *err);
 /* matmul.c: the row `matmul` by oneDNN, and by our own product. */
 void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a);

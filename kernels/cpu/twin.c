@@ -121,14 +121,3 @@ const struct dt_kernels *dt_kernels_twin(enum dt_dtype type)
 {
     return type == DT_F32 ? &table_f32 : type == DT_F64 ? &table_f64 : type == DT_BF16 ? &table_bf16 : NULL;
 }
-
-int dt_twin_attention(struct dt_attention_args *a, struct dt_error *err)
-{
-    return a->shape.type == DT_BF16 ? run_attention_bf16(NULL, a, err) : run_attention_f32(NULL, a, err);
-}
-
-int dt_twin_attention_backward(struct dt_attention_backward_args *a, struct dt_error *err)
-{
-    return a->shape.type == DT_BF16 ? run_attention_backward_bf16(NULL, a, err)
-                                    : run_attention_backward_f32(NULL, a, err);
-}

@@ -84,12 +84,6 @@ static bool check(struct dt_stream *stream, const struct dt_attention_shape *sha
         dt_stream_fail(stream, DT_INVALID, "attention: %s is not computed on the GPU", dt_dtype_name(s.type));
         return false;
     }
-    if (!dt_attention_is_simple(&s)) {
-        dt_stream_fail(stream, DT_INVALID,
-                       "attention: windows, segments, soft caps, dropout and caches of keys are not computed on the "
-                       "GPU; use a CPU");
-        return false;
-    }
     if (!dt_cuda_attention_plain_can(&s)) {
         dt_stream_fail(stream, DT_INVALID,
                        "attention: %lld positions, %lld heads (%lld of keys) of size %lld: head sizes go to 256; lower "

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/vector.cuh"
+#include "kernels/dropout.h"
 
 #include <atomic>
 #include <math.h>
@@ -18,6 +19,14 @@ struct shape {
     int heads, kv_heads, head_size;
     float scale;
     bool causal;
+    /* what attention_plain.cu alone reads */
+    int64_t queries, window;
+    float softcap, kept; /* kept: by what dropout multiplies */
+    bool drops;
+    uint32_t limit;
+    uint64_t seed, site;
+    const int64_t *samples;
+    const int32_t *segments;
 };
 
 struct shape shape_of(const struct dt_attention_shape *args)
@@ -34,6 +43,16 @@ struct shape shape_of(const struct dt_attention_shape *args)
     s.head_size = (int)x.head_size;
     s.scale = (float)x.scale;
     s.causal = x.causal;
+    s.queries = x.queries;
+    s.window = x.window;
+    s.softcap = (float)x.softcap;
+    s.kept = (float)(1.0 / (1.0 - x.dropout));
+    s.drops = x.dropout > 0.0;
+    s.limit = dt_dropout_limit(x.dropout);
+    s.seed = x.seed;
+    s.site = x.site;
+    s.samples = x.samples;
+    s.segments = x.segments;
     return s;
 }
 

@@ -53,12 +53,13 @@ void dt_cuda_attention_dnn_none(struct dt_device *d);
 /* device.c calls it when a device is closed: frees its plans. */
 void dt_cuda_attention_dnn_close(struct dt_device *d);
 
-/* attention_plain.cu: fp32 and bf16, head sizes up to 256. */
+/* attention_plain.cu: fp32 and bf16, head sizes up to 256, all that a shape can ask for. */
 bool dt_cuda_attention_plain_can(const struct dt_attention_shape *s);
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a);
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a);
 
-/* attention_flash.cu, attention_flash_backward.cu: bf16 on tensor cores, head sizes up to 128 that
+/* attention_flash.cu, attention_flash_backward.cu: bf16 on tensor cores, shapes for which
+ * dt_attention_is_simple is true, head sizes up to 128 that
  * are multiples of 8, fewer than 2^31 elements per sequence.  Bits do not
  * depend on the batch. Tensors are aligned to 16 bytes. */
 bool dt_cuda_attention_flash_can(const struct dt_attention_shape *s);

@@ -1,5 +1,5 @@
-/* Attention without tensor cores: for fp32, for head sizes that the fast kernels lack, and as the
- * reference for those. A warp takes EACH rows: rows of queries in the forward pass and for dq, rows
+/* Attention without tensor cores, with all that a shape can ask for: for fp32, for head sizes and
+ * masks that the fast kernels lack, and as the reference for those. A warp takes EACH rows: rows of queries in the forward pass and for dq, rows
  * of keys for dk and dv. Each of its lanes first takes one key (or query) of a tile of 32, then a
  * few channels of the sums. What the lanes read of the tile serves all rows of the warp. Every sum
  * has a fixed order, and no two warps write the same element, so the bits are always the same.
@@ -58,6 +58,57 @@ __device__ __forceinline__ void add_rows(float (&sum)[EACH][CHANNELS], const flo
     }
 }
 
+/* True if the query at key position `at` sees the key. */
+__device__ __forceinline__ bool sees(const struct shape &s, int64_t batch, int64_t at, int64_t key)
+{
+    if (key >= s.positions || at >= s.positions || (s.causal && key > at) ||
+        (s.window > 0 && (key <= at - s.window || key >= at + s.window))) {
+        return false;
+    }
+    if (s.segments == nullptr) {
+        return true;
+    }
+    const int32_t *segments = s.segments + batch * s.positions;
+    return segments[key] == (segments[at] > 0 ? segments[at] : 0);
+}
+
+/* The score of a product q k. *slope: what it changes by, relative to scale * q k. */
+__device__ __forceinline__ float score_of(const struct shape &s, float product, float *slope)
+{
+    float score = s.scale * product;
+    *slope = 1.0f;
+    if (s.softcap > 0.0f) {
+        float t = tanhf(score / s.softcap);
+        score = s.softcap * t;
+        *slope = 1.0f - t * t;
+    }
+    return score;
+}
+
+/* What dropout multiplies a probability by. */
+__device__ __forceinline__ float kept_of(const struct shape &s, int64_t batch, int head, int64_t at, int64_t key)
+{
+    if (!s.drops) {
+        return 1.0f;
+    }
+    uint64_t row = dt_dropout_row_key(dt_dropout_key(s.seed, s.site, s.samples[batch]), head, at);
+    return dt_dropout_keeps(row, key, s.limit) ? s.kept : 0.0f;
+}
+
+/* The first key, or query, of the tile from which a block begins to look at them; `first` is the
+ * block's first row, as a key position, and looks_back that it sees what comes before. */
+__device__ __forceinline__ int64_t begin_of(const struct shape &s, int64_t first, bool looks_back)
+{
+    int64_t begin = !looks_back ? first : s.window > 0 ? first - s.window + 1 : 0;
+    return begin > 0 ? begin / TILE * TILE : 0;
+}
+
+__device__ __forceinline__ int64_t end_of(const struct shape &s, int64_t first, bool looks_ahead)
+{
+    int64_t end = !looks_ahead ? first + ROWS : s.window > 0 ? first + ROWS - 1 + s.window : s.positions;
+    return end < s.positions ? end : s.positions;
+}
+
 /* Shared memory holds keys and values (or queries and gradients) of a tile, then the block's own
  * rows, or two of each. */
 __device__ __forceinline__ int pitch_of(int head_size)
@@ -75,29 +126,29 @@ __global__ void __launch_bounds__(WARPS * 32)
     int head = (int)blockIdx.y, kv = head / (s.heads / s.kv_heads);
     int64_t first = (int64_t)blockIdx.x * ROWS, own = first + warp * EACH, batch = blockIdx.z;
     int64_t at_key = batch * s.capacity * s.kv_row + kv * s.head_size,
-            at_q = batch * s.positions * s.q_row + head * s.head_size;
+            at_q = batch * s.queries * s.q_row + head * s.head_size;
     const T *keys = k + at_key, *values = v + at_key;
-    load_rows(block, s.head_size, q + at_q, s.q_row, first, s.positions, ROWS, s.head_size);
+    load_rows(block, s.head_size, q + at_q, s.q_row, first, s.queries, ROWS, s.head_size);
     float most[EACH], total[EACH] = {}, sum[EACH][CHANNELS] = {};
     for (int r = 0; r < EACH; r++) {
         most[r] = -INFINITY;
     }
-    int64_t end = s.causal && first + ROWS < s.positions ? first + ROWS : s.positions;
-    for (int64_t begin = 0; begin < end; begin += TILE) {
+    int64_t past = s.positions - s.queries, end = end_of(s, first + past, !s.causal);
+    for (int64_t begin = begin_of(s, first + past, true); begin < end; begin += TILE) {
         float weight[EACH];
         __syncthreads();
         load_rows(tile, pitch, keys, s.kv_row, begin, s.positions, TILE, s.head_size);
         __syncthreads();
         dots(weight, query, tile + lane * pitch, s.head_size);
         for (int r = 0; r < EACH; r++) {
-            int64_t key = begin + lane, t = own + r;
-            bool seen = key < s.positions && t < s.positions && (!s.causal || key <= t);
-            float score = seen ? s.scale * weight[r] : -INFINITY;
+            int64_t key = begin + lane, at = own + r + past;
+            float slope, score = sees(s, batch, at, key) ? score_of(s, weight[r], &slope) : -INFINITY;
             float higher = fmaxf(most[r], warp_max(score)),
                   shrink = most[r] > -INFINITY ? expf(most[r] - higher) : 0.0f;
             weight[r] = score > -INFINITY ? expf(score - higher) : 0.0f;
             total[r] = total[r] * shrink + warp_sum(weight[r]);
             most[r] = higher;
+            weight[r] *= kept_of(s, batch, head, at, key);
             for (int c = 0; c < CHANNELS; c++) {
                 sum[r][c] *= shrink;
             }
@@ -107,16 +158,17 @@ __global__ void __launch_bounds__(WARPS * 32)
         __syncthreads();
         add_rows<CHANNELS>(sum, weight, tile, pitch, lane, s.head_size);
     }
-    for (int r = 0; r < EACH && own + r < s.positions; r++) {
+    for (int r = 0; r < EACH && own + r < s.queries; r++) {
         int64_t t = own + r;
         for (int c = 0; c < CHANNELS; c++) {
             int d = lane + 32 * c;
             if (d < s.head_size) {
-                out[(batch * s.positions + t) * s.out_row + head * s.head_size + d] = narrow<T>(sum[r][c] / total[r]);
+                out[(batch * s.queries + t) * s.out_row + head * s.head_size + d] =
+                    narrow<T>(total[r] == 0.0f ? 0.0f : sum[r][c] / total[r]);
             }
         }
         if (lane == 0 && lse != nullptr) {
-            lse[(batch * s.heads + head) * s.positions + t] = most[r] + logf(total[r]);
+            lse[(batch * s.heads + head) * s.queries + t] = most[r] + logf(total[r]);
         }
     }
 }
@@ -153,8 +205,8 @@ __global__ void __launch_bounds__(WARPS * 32)
         less[r] = warp_sum(less[r]);
         log_sum[r] = here ? lse[at_row + own + r] : 0.0f;
     }
-    int64_t end = s.causal && first + ROWS < s.positions ? first + ROWS : s.positions;
-    for (int64_t begin = 0; begin < end; begin += TILE) {
+    int64_t end = end_of(s, first, !s.causal);
+    for (int64_t begin = begin_of(s, first, true); begin < end; begin += TILE) {
         float weight[EACH], change[EACH];
         __syncthreads();
         load_rows(key_tile, pitch, keys, s.kv_row, begin, s.positions, TILE, s.head_size);
@@ -164,9 +216,11 @@ __global__ void __launch_bounds__(WARPS * 32)
         dots(change, above, value_tile + lane * pitch, s.head_size);
         for (int r = 0; r < EACH; r++) {
             int64_t key = begin + lane, t = own + r;
-            bool seen = t < s.positions && key < s.positions && (!s.causal || key <= t);
-            weight[r] = seen ? expf(s.scale * weight[r] - log_sum[r]) : 0.0f;
-            change[r] = seen ? weight[r] * (change[r] - less[r]) * s.scale : 0.0f;
+            bool seen = sees(s, batch, t, key);
+            float slope, score = score_of(s, weight[r], &slope);
+            weight[r] = seen ? expf(score - log_sum[r]) : 0.0f;
+            change[r] =
+                seen ? weight[r] * (change[r] * kept_of(s, batch, head, t, key) - less[r]) * s.scale * slope : 0.0f;
         }
         add_rows<CHANNELS>(sum, change, key_tile, pitch, lane, s.head_size);
     }
@@ -206,7 +260,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     for (int head = kv * group; head < (kv + 1) * group; head++) {
         const T *aboves = dout + batch * s.positions * s.out_row + head * s.head_size;
         int64_t at_row = (batch * s.heads + head) * s.positions;
-        for (int64_t begin = s.causal ? first / TILE * TILE : 0; begin < s.positions; begin += TILE) {
+        for (int64_t begin = begin_of(s, first, !s.causal), end = end_of(s, first, true); begin < end; begin += TILE) {
             float weight[EACH], change[EACH];
             __syncthreads();
             load_rows(query_tile, pitch, queries + head * s.head_size, s.q_row, begin, s.positions, TILE, s.head_size);
@@ -219,9 +273,12 @@ __global__ void __launch_bounds__(WARPS * 32)
                   less = query < s.positions ? delta[at_row + query] : 0.0f;
             for (int r = 0; r < EACH; r++) {
                 int64_t t = own + r;
-                bool seen = t < s.positions && query < s.positions && (!s.causal || t <= query);
-                weight[r] = seen ? expf(s.scale * weight[r] - log_sum) : 0.0f;
-                change[r] = seen ? weight[r] * (change[r] - less) * s.scale : 0.0f;
+                bool seen = sees(s, batch, query, t);
+                float slope, score = score_of(s, weight[r], &slope);
+                float kept = seen ? kept_of(s, batch, head, query, t) : 0.0f;
+                weight[r] = seen ? expf(score - log_sum) : 0.0f;
+                change[r] = seen ? weight[r] * (change[r] * kept - less) * s.scale * slope : 0.0f;
+                weight[r] *= kept;
             }
             add_rows<CHANNELS>(value_sum, weight, above_tile, pitch, lane, s.head_size);
             add_rows<CHANNELS>(key_sum, change, query_tile, pitch, lane, s.head_size);
@@ -254,7 +311,7 @@ void forward(const struct dt_cuda_launch *l, const struct dt_attention_args *a, 
     size_t bytes = shared_bytes(1, 1, s.head_size);
     if (allow<attention_forward<T, CHANNELS>>(bytes)) {
         DT_LAUNCH((attention_forward<T, CHANNELS>),
-                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
+                  dim3(blocks(s.queries), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (T *)a->out, (float *)a->lse, (const T *)a->q, (const T *)a->k,
                   (const T *)a->v, s);
     }
@@ -267,7 +324,7 @@ void backward(const struct dt_cuda_launch *l, const struct dt_attention_backward
     float *delta = (float *)l->work;
     if (allow<attention_backward_queries<T, CHANNELS>>(bytes) && allow<attention_backward_keys<T, CHANNELS>>(bytes)) {
         DT_LAUNCH((attention_backward_queries<T, CHANNELS>),
-                  dim3(blocks(s.positions), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
+                  dim3(blocks(s.queries), (unsigned)s.heads, (unsigned)a->shape.batch), WARPS * 32, bytes,
                   (cudaStream_t)l->native, (T *)a->dq, delta, (const T *)a->dout, (const T *)a->out, (const T *)a->q,
                   (const T *)a->k, (const T *)a->v, (const float *)a->lse, s);
         DT_LAUNCH((attention_backward_keys<T, CHANNELS>),
@@ -307,13 +364,13 @@ bool dt_cuda_attention_plain_can(const struct dt_attention_shape *shape)
 {
     const struct dt_attention_shape s = dt_attention_filled(shape);
     return s.head_size >= 1 && s.head_size <= HEAD_MAX && s.heads <= 65535 && s.heads % s.kv_heads == 0 &&
-           dt_attention_is_simple(&s) && (size_t)(s.queries * s.heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
+           (size_t)(s.queries * s.heads) * sizeof(float) <= DT_CUDA_WORK_BYTES;
 }
 
 void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_attention_args *a)
 {
-    struct shape s = shape_of(&a->shape);
     forward_parts(a, [&](const struct dt_attention_args *part) {
+        struct shape s = shape_of(&part->shape);
         if (a->shape.type == DT_F32) {
             forward_of<float>(l, part, s);
         } else {
@@ -324,8 +381,8 @@ void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_att
 
 void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const struct dt_attention_backward_args *a)
 {
-    struct shape s = shape_of(&a->shape);
     backward_parts(a, [&](const struct dt_attention_backward_args *part) {
+        struct shape s = shape_of(&part->shape);
         if (a->shape.type == DT_F32) {
             backward_of<float>(l, part, s);
         } else {

@@ -1,5 +1,5 @@
-/* Gated activations: y = f(gate) * up, and backward. Every tensor is read once and written once; all
- * of a vector's inputs are read before its results are written, so gradients may be their
+/* Gated activations: y = f(gate) * up, and backward. Every tensor is read once and written once;
+ * all of a vector's inputs are read before its results are written, so gradients may be their
  * inputs. */
 #include "kernels/cuda/activation.cuh"
 
@@ -106,8 +106,8 @@ template <int W> bool even(const rows_apart &rows)
     return rows.gap == 0 || (rows.cols % W == 0 && rows.gap % W == 0);
 }
 
-/* Rows whose elements have numbers of 32 bits, because divisions of these are several times as fast;
- * a multiple of 16 keeps the alignment. */
+/* Rows whose elements have numbers of 32 bits, because divisions of these are several times as
+ * fast; a multiple of 16 keeps the alignment. */
 int64_t rows_of_launch(int64_t cols)
 {
     int64_t rows = (int64_t)UINT32_MAX / cols / 16 * 16;

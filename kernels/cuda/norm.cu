@@ -1,9 +1,9 @@
-/* Residual sum with LayerNorm or RMSNorm, forward: one set of kernels, in which CENTERS is true for
- * LayerNorm; RMSNorm takes no mean away. A row stays in the registers of its threads (part of a warp or
- * a warp for narrow rows, a block for wide ones), so every tensor is read once and written once. Beyond 8192
- * columns a block walks over its row three times. The residual sum is rounded to its type before
- * mean and variance are taken, because backward and recomputation start from the rounded sum and
- * must see the same row. */
+/* Residual sum with LayerNorm or RMSNorm, forward: one set of kernels, in which CENTERS is true
+ * for LayerNorm; RMSNorm takes no mean away. A row stays in the registers of its threads (part of
+ * a warp or a warp for narrow rows, a block for wide ones), so every tensor is read once and
+ * written once. Beyond 8192 columns a block walks over its row three times. The residual sum is
+ * rounded to its type before mean and variance are taken, because backward and recomputation start
+ * from the rounded sum and must see the same row. */
 #include "kernels/cuda/norm.cuh"
 
 namespace
@@ -56,7 +56,9 @@ template <int W, bool CENTERS> DT_FN void add_branch(float (&x)[W], const float 
 
 /* LANES threads per row, each with PACKS times W elements. */
 template <typename T, int W, int PACKS, int LANES, bool CENTERS>
-__global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES) norm_rows(norm<T> n)
+__global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES, CENTERS       ? 0
+                                                             : LANES <= 32 ? 4
+                                                                           : 512 / LANES) norm_rows(norm<T> n)
 {
     DT_SHARED(float, part, [2][LANES <= 32 ? 1 : LANES / 32]);
     const int ROWS = LANES <= 32 ? 128 / LANES : 1;
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES) norm_rows(norm<T> n
 }
 
 /* Rows too wide for registers: one block each, which reads the row again. */
-template <typename T, int W, bool CENTERS> __global__ void __launch_bounds__(512) norm_wide(norm<T> n)
+template <typename T, int W, bool CENTERS> __global__ void __launch_bounds__(512, CENTERS ? 0 : 2) norm_wide(norm<T> n)
 {
     DT_SHARED(float, part, [2][16]);
     int turn = 0;
@@ -283,8 +285,8 @@ template <typename T> void rmsnorm(const struct dt_cuda_launch *l, const struct 
                  (float)a->eps,
                  a->branch_scale != 0 ? (float)a->branch_scale : 1.0F,
                  (float)a->weight_offset,
-                 {a->heads, a->heads > 0 ? a->x_ld : 0},
-                 {a->heads, a->heads > 0 ? a->y_ld : 0}};
+                 norm_rows_of(a->heads, a->x_ld),
+                 norm_rows_of(a->heads, a->y_ld)};
     launch_norm<T, false>(l, n);
 }
 
@@ -310,6 +312,9 @@ extern "C" void dt_cuda_rmsnorm(struct dt_stream *s, const struct dt_rmsnorm_arg
 {
     struct dt_cuda_launch l;
     if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (!norm_rows_fit(s, "rmsnorm", a->heads, a->row_count)) {
         return;
     }
     if (a->type == DT_F32) {

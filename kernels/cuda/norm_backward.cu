@@ -403,8 +403,8 @@ void rmsnorm(const struct dt_cuda_launch *l, const struct dt_rmsnorm_backward_ar
                      (int)a->col_count,
                      1,
                      (float)a->weight_offset,
-                     {a->heads, a->heads > 0 ? a->x_ld : 0},
-                     {a->heads, a->heads > 0 ? a->y_ld : 0}};
+                     norm_rows_of(a->heads, a->x_ld),
+                     norm_rows_of(a->heads, a->y_ld)};
     gradients g = {a->dweight, NULL, a->accumulate, type};
     launch_norm<T, false>(l, n, g);
 }
@@ -445,7 +445,8 @@ extern "C" void dt_cuda_rmsnorm_backward(struct dt_stream *s, const struct dt_rm
     if (!dt_cuda_begin(s, &l)) {
         return;
     }
-    if (check(s, "rmsnorm_backward", a->col_count, a->type, a->grad_type)) {
+    if (norm_rows_fit(s, "rmsnorm_backward", a->heads, a->row_count) &&
+        check(s, "rmsnorm_backward", a->col_count, a->type, a->grad_type)) {
         a->type == DT_F32 ? rmsnorm<float>(&l, a, DT_F32) : rmsnorm<bf16>(&l, a, a->grad_type);
     }
     dt_cuda_end(s, "rmsnorm_backward");

@@ -23,11 +23,15 @@ struct adamw {
     {
         return (float)(1.0 - a->lr * weight_decay);
     }
-    DT_METHOD float step(float w, float g, float *state, float decay)
+    DT_METHOD float direction(float g, float *state)
     {
         state[0] = fmaf(state[0] - g, beta1, g); /* beta1 m + (1 - beta1) g */
         state[1] = fmaf(state[1], beta2, g * g * (1.0F - beta2));
-        return fmaf(state[0] / fmaf(sqrtf(state[1]), correction2, eps), rate, w * decay);
+        return state[0] / fmaf(sqrtf(state[1]), correction2, eps);
+    }
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        return fmaf(direction(g, state), rate, w * decay);
     }
 };
 
@@ -37,6 +41,24 @@ void set(adamw *r, const struct dt_update_args *a)
     double step = (double)a->step;
     *r = {(float)x->beta1, (float)x->beta2, (float)(-a->lr / (1.0 - pow(x->beta1, step))),
           (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))), (float)x->eps};
+}
+
+/* AdamW's moments of a gradient that the decay was added to. */
+struct adam : adamw {
+    static float decay_of(const struct dt_update_args *a, double weight_decay)
+    {
+        (void)a;
+        return (float)weight_decay;
+    }
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        return fmaf(direction(fmaf(w, decay, g), state), rate, w);
+    }
+};
+
+void set(adam *r, const struct dt_update_args *a)
+{
+    set(static_cast<adamw *>(r), a);
 }
 
 /* N: 1 with momentum, 0 without. */
@@ -84,6 +106,30 @@ struct lion {
 void set(lion *r, const struct dt_update_args *a)
 {
     *r = {(float)a->numbers.beta1, (float)a->numbers.beta2, (float)-a->lr};
+}
+
+struct adagrad {
+    enum { STATES = 1 };
+    float initial, rate, eps;
+    bool first;
+    static float decay_of(const struct dt_update_args *a, double weight_decay)
+    {
+        (void)a;
+        return (float)weight_decay;
+    }
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        g = fmaf(w, decay, g);
+        state[0] = fmaf(g, g, first ? initial : state[0]);
+        return fmaf(g / (sqrtf(state[0]) + eps), rate, w);
+    }
+};
+
+void set(adagrad *r, const struct dt_update_args *a)
+{
+    const struct dt_update_numbers *x = &a->numbers;
+    *r = {(float)x->initial, (float)(-a->lr / (1.0 + (double)(a->step - 1) * x->lr_decay)), (float)x->eps,
+          a->step == 1};
 }
 
 /* R: the rule; G: type of the gradient; S: of the state. */
@@ -406,6 +452,11 @@ extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_update_a
     run_rule<adamw>(s, a, "adamw");
 }
 
+extern "C" void dt_cuda_adam_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<adam>(s, a, "adam");
+}
+
 extern "C" void dt_cuda_sgd_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     if (a->slice_count > 0 && a->slices[0].state[0] != NULL) {
@@ -418,4 +469,9 @@ extern "C" void dt_cuda_sgd_many(struct dt_stream *s, const struct dt_update_arg
 extern "C" void dt_cuda_lion_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     run_rule<lion>(s, a, "lion");
+}
+
+extern "C" void dt_cuda_adagrad_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<adagrad>(s, a, "adagrad");
 }

@@ -1,7 +1,5 @@
 #include "tests/lib/kernel_cases.h"
 
-#include "kernels/attention.h"
-
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +11,7 @@
 #include <cmocka.h>
 
 /* Short names for the cases below. */
+#define make_of case_make_of
 #define at(r, b) case_at(r, b)
 #define side(r) case_side_of(r)
 
@@ -41,7 +40,7 @@ enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *
     return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
 }
 
-void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift)
+void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
 {
     struct case_buffer *b = &case_buf[at];
     b->count = count;
@@ -56,7 +55,7 @@ void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, do
 
 void case_make(int at, int64_t count, double scale, double shift)
 {
-    case_make_kind(FLOWS, at, count, scale, shift);
+    make_of(FLOWS, at, count, scale, shift);
 }
 
 void case_make_ids(int32_t *ids, int64_t count, int64_t limit)
@@ -218,7 +217,7 @@ void case_make_elements(const int64_t *n)
     case_make(0, n[0], 6, 0);
     case_make(1, n[0], 3, 0);
     case_make(2, n[0], 1, 0);
-    case_make_kind(STAT, 3, n[0], 1, 0);
+    make_of(STAT, 3, n[0], 1, 0);
     case_make(4, n[0], 1, 0);
     case_make(5, n[0], 1, 0);
 }
@@ -254,7 +253,7 @@ static void case_make_slanting(const int64_t *n)
 {
     case_make(0, n[0] * n[1], 1, 0);
     case_make(1, n[0] * n[1], 3, 0);
-    case_make_kind(GRAD, 2, n[1], 1, 0);
+    make_of(GRAD, 2, n[1], 1, 0);
 }
 
 static void case_run_slanting(const struct case_run *r)
@@ -275,7 +274,7 @@ static void case_run_slanting(const struct case_run *r)
 void case_make_matmul(const int64_t *n)
 {
     int64_t m = n[0], cols = n[1], k = n[2], extra = n[5];
-    case_make_kind(GRAD, 0, m * (cols + extra), 1, 0);
+    make_of(GRAD, 0, m * (cols + extra), 1, 0);
     case_make(1, (n[3] & 1) != 0 ? k * (m + extra) : m * (k + extra), 1, 0);
     case_make(2, (n[3] & 2) != 0 ? cols * (k + extra) : k * (cols + extra), 1, 0);
     case_make(3, cols, 1, 0);
@@ -306,7 +305,7 @@ void case_run_matmul(const struct case_run *r)
 /* rows, cols, accumulate */
 void case_make_column_sum(const int64_t *n)
 {
-    case_make_kind(GRAD, 0, n[1], 1, 0);
+    make_of(GRAD, 0, n[1], 1, 0);
     case_make(1, n[0] * n[1], 1, 0);
 }
 
@@ -322,14 +321,14 @@ void case_make_layernorm(const int64_t *n)
     int64_t rows = n[0], cols = n[1];
     case_make(0, rows * cols, 1, 0);    /* y, then dx */
     case_make(1, rows * cols, 1, 0);    /* sum */
-    case_make_kind(STAT, 2, rows, 1, 0);       /* mean */
-    case_make_kind(STAT, 3, rows, 1, 0);       /* rstd */
+    make_of(STAT, 2, rows, 1, 0);       /* mean */
+    make_of(STAT, 3, rows, 1, 0);       /* rstd */
     case_make(4, rows * cols, 2, 0.25); /* residual, then gradient from above */
     case_make(5, rows * cols, 1, 0);    /* branch, then dy */
     case_make(6, cols, 1, 1);           /* gamma */
     case_make(7, cols, 1, 0);           /* beta */
-    case_make_kind(GRAD, 8, cols, 1, 0);       /* dgamma */
-    case_make_kind(GRAD, 9, cols, 1, 0);       /* dbeta */
+    make_of(GRAD, 8, cols, 1, 0);       /* dgamma */
+    make_of(GRAD, 9, cols, 1, 0);       /* dbeta */
 }
 
 void case_run_layernorm(const struct case_run *r)
@@ -369,46 +368,6 @@ void case_run_layernorm_backward(const struct case_run *r)
                                                                         .grad_type = r->grad});
 }
 
-/* B, T, H, D, KV, causal */
-void case_make_attention(const int64_t *n)
-{
-    int64_t kv = n[4] != 0 ? n[4] : n[2], rows = n[0] * n[1];
-    case_make(0, rows * (n[2] + 2 * kv) * n[3], 1.5, 0); /* qkv */
-    case_make(1, rows * n[2] * n[3], 1, 0);              /* out */
-    case_make_kind(STAT, 2, rows * n[2], 1, 0);                 /* lse */
-    case_make(3, rows * n[2] * n[3], 1, 0);              /* dout */
-    case_make(4, rows * (n[2] + 2 * kv) * n[3], 1, 0);   /* dqkv */
-}
-
-struct dt_attention_args case_attention(const struct case_run *r)
-{
-    const int64_t *n = r->n;
-    struct dt_attention_args a = {.out = at(r, 1), .lse = at(r, 2), .q = at(r, 0)};
-    a.shape = (struct dt_attention_shape){.batch = n[0],
-                                          .queries = n[1],
-                                          .keys = n[1],
-                                          .heads = n[2],
-                                          .head_size = n[3],
-                                          .kv_heads = n[4],
-                                          .causal = n[5] != 0,
-                                          .type = r->type};
-    a.k = dt_attention_part(&a.shape, a.q, 1);
-    a.v = dt_attention_part(&a.shape, a.q, 2);
-    return a;
-}
-
-void case_run_attention(const struct case_run *r)
-{
-    const struct dt_attention_args a = case_attention(r);
-    r->k->attention(r->s, &a);
-    struct dt_attention_backward_args b = {.shape = a.shape, .out = a.out, .lse = a.lse, .q = a.q, .k = a.k, .v = a.v};
-    b.dq = at(r, 4);
-    b.dk = dt_attention_part(&b.shape, b.dq, 1);
-    b.dv = dt_attention_part(&b.shape, b.dq, 2);
-    b.dout = at(r, 3);
-    r->k->attention_backward(r->s, &b);
-}
-
 /* rows, T, C, V, accumulate */
 void case_make_embedding(const int64_t *n)
 {
@@ -416,8 +375,8 @@ void case_make_embedding(const int64_t *n)
     case_make(1, n[3] * n[2], 1, 0);       /* tokens */
     case_make(2, (n[1] + 3) * n[2], 1, 0); /* positions: a table with rows to spare */
     case_make(3, n[0] * n[2], 1, 0);       /* dy */
-    case_make_kind(GRAD, 4, n[3] * n[2], 1, 0);
-    case_make_kind(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
+    make_of(GRAD, 4, n[3] * n[2], 1, 0);
+    make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
     case_make_ids(case_side.ids, n[0], n[3]);
 }
 
@@ -453,7 +412,7 @@ void case_make_entropy(const int64_t *n)
     for (int64_t i = 0; i < case_buf[0].count; i++) {
         case_buf[0].made[i] = i % (n[1] + n[3]) < n[1] ? case_buf[0].made[i] : 64;
     }
-    case_make_kind(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
     case_make_ids(case_side.ids, n[0], n[1]);
     for (int64_t i = 2; i < n[0]; i += 5) {
         case_side.ids[i] = DT_IGNORE_INDEX;
@@ -504,8 +463,8 @@ static void after_entropy(const struct case_run *r)
 /* m and v of AdamW */
 static void make_moments(int64_t count, bool half)
 {
-    case_make_kind(half ? COPY : STAT, 1, count, 0.1, 0);
-    case_make_kind(half ? COPY : STAT, 2, count, 0.1, 0.11);
+    make_of(half ? COPY : STAT, 1, count, 0.1, 0);
+    make_of(half ? COPY : STAT, 2, count, 0.1, 0.11);
 }
 
 static enum dt_dtype moment_of(const struct case_run *r, bool half)
@@ -514,7 +473,7 @@ static enum dt_dtype moment_of(const struct case_run *r, bool half)
 }
 
 static const struct dt_update_numbers numbers = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .dampening = 0.25};
+    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .dampening = 0.25, .lr_decay = 0.5, .initial = 0.1};
 
 static struct dt_update_args update_args(const struct case_run *r, const struct dt_update_slice *slices, int64_t count,
                                          int64_t step, bool half)
@@ -535,14 +494,14 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
 /* count, step, kind of sgd, state in BF16 */
 void case_make_optimizer(const int64_t *n)
 {
-    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
+    make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
-    case_make_kind(STAT, 4, n[0], 1, 0); /* w of sgd */
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
     /* momentum buffer of sgd */
-    case_make_kind(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
-    case_make_kind(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
-    case_make_kind(COPY, 7, n[0], 1, 0); /* w of sgd */
+    make_of(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
+    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
 }
 
 void case_run_optimizer(const struct case_run *r)
@@ -591,10 +550,10 @@ enum { MANY_SLICES = 640 };
 
 static void case_make_many(const int64_t *n)
 {
-    case_make_kind(STAT, 0, n[0], 1, 0); /* w */
+    make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
-    case_make_kind(GRAD, 3, n[0], 1, 0); /* grad */
-    case_make_kind(COPY, 6, n[0], 1, 0); /* w in BF16 */
+    make_of(GRAD, 3, n[0], 1, 0); /* grad */
+    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
 }
 
 /* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than
@@ -608,6 +567,13 @@ static void case_make_lion(const int64_t *n)
     }
 }
 
+/* Adagrad's state is a sum of squares; number 4 of n: step 1, which does not read it. */
+static void case_make_adagrad(const int64_t *n)
+{
+    case_make_many(n);
+    memcpy(case_buf[1].made, case_buf[2].made, (size_t)n[0] * sizeof(double));
+}
+
 static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt_dtype type)
 {
     return (char *)at(r, at_buffer) + (size_t)i * dt_dtype_size(type);
@@ -615,7 +581,7 @@ static char *element(const struct case_run *r, int at_buffer, int64_t i, enum dt
 
 typedef void update_fn(struct dt_stream *s, const struct dt_update_args *a);
 
-static void run_many(const struct case_run *r, update_fn *update, int states, bool nesterov)
+static void run_many(const struct case_run *r, update_fn *update, int states, int64_t step, bool nesterov)
 {
     struct dt_update_slice each[MANY_SLICES];
     const int64_t *n = r->n;
@@ -639,7 +605,7 @@ static void run_many(const struct case_run *r, update_fn *update, int states, bo
         }
         first = end;
     }
-    struct dt_update_args a = update_args(r, each, n[1], 3, n[3] != 0);
+    struct dt_update_args a = update_args(r, each, n[1], step, n[3] != 0);
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
     update(r->s, &a);
@@ -648,17 +614,27 @@ static void run_many(const struct case_run *r, update_fn *update, int states, bo
 
 static void run_adamw_many(const struct case_run *r)
 {
-    run_many(r, r->k->adamw_many, 2, false);
+    run_many(r, r->k->adamw_many, 2, 3, false);
+}
+
+static void run_adam_many(const struct case_run *r)
+{
+    run_many(r, r->k->adam_many, 2, 3, false);
 }
 
 static void run_sgd_many(const struct case_run *r)
 {
-    run_many(r, r->k->sgd_many, r->n[4] != 0, r->n[4] == 2);
+    run_many(r, r->k->sgd_many, r->n[4] != 0, 3, r->n[4] == 2);
 }
 
 static void run_lion_many(const struct case_run *r)
 {
-    run_many(r, r->k->lion_many, 1, false);
+    run_many(r, r->k->lion_many, 1, 3, false);
+}
+
+static void run_adagrad_many(const struct case_run *r)
+{
+    run_many(r, r->k->adagrad_many, 1, r->n[4] != 0 ? 1 : 3, false);
 }
 
 static void after_many(const struct case_run *r)
@@ -790,16 +766,39 @@ const struct kernel_case kernel_cases[] = {
     {"attention",
      case_make_attention,
      case_run_attention,
-     NULL,
+     case_after_attention,
      2e-5,
      ULP,
-     {{1, 1, 1, 1, 0, 1},
-      {2, 5, 3, 8, 0, 1},
-      {1, 64, 2, 16, 0, 1},
-      {1, 130, 2, 20, 0, 1},
-      {2, 70, 4, 8, 2, 1},
+     {{1, 1, 1, 1, 0, CASE_CAUSAL},
+      {2, 5, 3, 8, 0, CASE_CAUSAL},
+      {1, 64, 2, 16, 0, CASE_CAUSAL},
+      {1, 130, 2, 20, 0, CASE_CAUSAL},
+      {2, 70, 4, 8, 2, CASE_CAUSAL},
       {1, 67, 2, 12, 0, 0},
-      {1, 33, 4, 4, 1, 0}}},
+      {1, 33, 4, 4, 1, 0},
+      {1, 70, 6, 80, 2, CASE_CAUSAL | CASE_STRIDES},
+      {1, 35, 2, 256, 1, CASE_STRIDES},
+      {1, 150, 1, 10, 0, CASE_CAUSAL | CASE_WINDOW(5)},
+      {2, 40, 2, 8, 0, CASE_CAUSAL | CASE_WINDOW(1)},
+      {1, 150, 2, 8, 0, CASE_WINDOW(40)},
+      {1, 37, 2, 8, 0, CASE_CAUSAL | CASE_WINDOW(37)},
+      {1, 37, 2, 8, 0, CASE_WINDOW(99)},
+      {2, 75, 2, 64, 0, CASE_CAUSAL | CASE_SOFTCAP},
+      {2, 61, 2, 10, 0, CASE_CAUSAL | CASE_DROPOUT},
+      {2, 75, 2, 8, 0, CASE_SEGMENTS(1)},
+      {2, 75, 2, 8, 0, CASE_CAUSAL | CASE_SEGMENTS(2)},
+      {2, 75, 2, 8, 0, CASE_SEGMENTS(3)},
+      {2, 150, 2, 8, 0, CASE_CAUSAL | CASE_SEGMENTS(4)},
+      {2, 20, 1, 8, 0, CASE_SEGMENTS(5)},
+      {2, 70, 6, 10, 2, CASE_EVERYTHING | CASE_WINDOW(9) | CASE_SEGMENTS(2)},
+      {2, 130, 6, 64, 2, CASE_EVERYTHING | CASE_WINDOW(30) | CASE_SEGMENTS(1)},
+      {2, 150, 2, 128, 1, CASE_EVERYTHING | CASE_WINDOW(60) | CASE_SEGMENTS(4)},
+      {2, 70, 6, 1, 3, CASE_EVERYTHING | CASE_SEGMENTS(3)},
+      {2, 65, 6, 64, 2, CASE_CAUSAL | CASE_QUERIES(1)},
+      {2, 70, 4, 20, 0, CASE_CAUSAL | CASE_QUERIES(3)},
+      {2, 70, 6, 80, 2, CASE_CAUSAL | CASE_WINDOW(20) | CASE_SEGMENTS(2) | CASE_SOFTCAP | CASE_QUERIES(2)},
+      {2, 130, 6, 20, 2, CASE_CAUSAL | CASE_STRIDES | CASE_QUERIES(50)},
+      {2, 130, 2, 8, 0, CASE_EVERYTHING | CASE_WINDOW(20) | CASE_SEGMENTS(4) | CASE_QUERIES(40)}}},
     {"embedding",
      case_make_embedding,
      case_run_embedding,
@@ -914,6 +913,13 @@ const struct kernel_case kernel_cases[] = {
       {9001, 20, 2, 1},
       {20000, 40, 3, 1},
       {131, 2, 0, 1}}},
+    {"adam_many",
+     case_make_many,
+     run_adam_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
     {"sgd_many",
      case_make_many,
      run_sgd_many,
@@ -934,5 +940,17 @@ const struct kernel_case kernel_cases[] = {
      2e-6,
      ULP,
      {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
+    {"adagrad_many",
+     case_make_adagrad,
+     run_adagrad_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 0, 1},
+      {9000, 5, 0, 1, 1},
+      {40000, 600, 0, 0, 0},
+      {10000, 60, 1, 1, 0},
+      {9001, 20, 2, 0, 0},
+      {20000, 40, 3, 1, 0}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

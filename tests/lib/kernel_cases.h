@@ -13,7 +13,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-enum { CASE_BUFFERS = 10, CASE_SHAPE = 6, CASE_SHAPES = 9, CASE_MODES = 3, CASE_ROWS = 8192 };
+enum { CASE_BUFFERS = 10, CASE_SHAPE = 6, CASE_SHAPES = 31, CASE_MODES = 3, CASE_ROWS = 8192 };
 
 /* The role of an element decides its type: values in the flow have the run's type, gradient sums
  * have the grad type, statistics and masters are F32, and copies of masters are BF16. In a run in
@@ -74,10 +74,10 @@ extern const size_t kernel_case_count;
 void case_seed(uint64_t seed);
 double case_uniform(void); /* in (-1, 1), exact in a float */
 void case_make(int at, int64_t count, double scale, double shift);
-/* The same for a kind that does not flow; ids in [0, limit). */
-void case_make_kind(enum case_kind kind, int at, int64_t count, double scale, double shift);
+void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift);
+/* count numbers in [0, limit), as in case_side.ids */
 void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
-/* Where a run finds its buffer, and its side. */
+/* Where a run has a buffer, and the values beside the buffers. */
 void *case_at(const struct case_run *r, int b);
 struct case_side *case_side_of(const struct case_run *r);
 void case_clear(void);
@@ -106,6 +106,12 @@ void case_make_layernorm(const int64_t *n);
 void case_make_rmsnorm(const int64_t *n);
 void case_make_gate(const int64_t *n);
 void case_make_rope(const int64_t *n);
+/* What a shape of attention has, beside its sizes. Segments: see make_segments. Queries: fewer than
+ * keys, forward only. */
+enum { CASE_CAUSAL = 1, CASE_SOFTCAP = 2, CASE_DROPOUT = 4, CASE_STRIDES = 8, CASE_EVERYTHING = 15 };
+#define CASE_SEGMENTS(kind) ((kind) << 4)
+#define CASE_WINDOW(size) ((size) << 8)
+#define CASE_QUERIES(count) ((count) << 24)
 void case_make_attention(const int64_t *n);
 void case_make_embedding(const int64_t *n);
 void case_make_entropy(const int64_t *n);
@@ -125,6 +131,7 @@ void case_run_rmsnorm_backward(const struct case_run *r);
 void case_run_gate(const struct case_run *r);
 void case_run_rope(const struct case_run *r);
 void case_run_attention(const struct case_run *r);
+void case_after_attention(const struct case_run *r);
 struct dt_attention_args case_attention(const struct case_run *r); /* of the forward call */
 void case_run_embedding(const struct case_run *r);
 void case_run_entropy(const struct case_run *r);

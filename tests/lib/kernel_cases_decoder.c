@@ -35,12 +35,12 @@ void case_make_rmsnorm(const int64_t *n)
     case_make(Y, x.y_count, 1, 0);
     case_make(SUM, n[0] * n[1], 1, 0);
     case_make(DY, x.y_count, 1, 0);
-    case_make_kind(STAT, RSTD, n[0], 1, 0);
+    case_make_of(STAT, RSTD, n[0], 1, 0);
     case_make(RESIDUAL, x.x_count, 2, 0.25);
     case_make(BRANCH, n[0] * n[1], 1, 0);
     case_make(WEIGHT, n[1], 1, n[5] == 1 ? 0 : 1);
     case_make(ABOVE, x.y_count, 1, 0);
-    case_make_kind(GRAD, DWEIGHT, n[1], 1, 0);
+    case_make_of(GRAD, DWEIGHT, n[1], 1, 0);
 }
 
 void case_run_rmsnorm(const struct case_run *r)
@@ -92,7 +92,7 @@ void case_run_rmsnorm_backward(const struct case_run *r)
 
 /* ---- gate: rows, cols, layout, kind, variant ----
  * Layout 0: gate and up are tight; otherwise a row holds both, and `layout - 1` elements more.
- * Variants: 0: all tensors apart; 1: gradients in place of their inputs, y in place of dy; 2: without
+ * Variants: 0: all tensors apart; 1: gradients in place of their inputs, y in place of dy; 2: no
  * y. */
 enum { INPUTS, GRADIENTS, PRODUCT, DPRODUCT, AGAIN };
 
@@ -140,7 +140,7 @@ enum { TURNED, TABLE, POSITIONS = 7, FIRST_POSITION = 2, TABLE_ROWS = POSITIONS 
 void case_make_rope(const int64_t *n)
 {
     case_make(TURNED, n[0] * (n[1] * n[2] + n[4]), 2, 0);
-    case_make_kind(STAT, TABLE, TABLE_ROWS * n[3], 1, 0);
+    case_make_of(STAT, TABLE, TABLE_ROWS * n[3], 1, 0);
     case_make_ids(case_side.ids, n[0], TABLE_ROWS);
 }
 

@@ -47,10 +47,10 @@ void case_make_tables(const int64_t *n)
     case_make(1, n[3] * n[2], 1, 0);       /* tokens */
     case_make(2, (n[1] + 3) * n[2], 1, 0); /* positions */
     case_make(3, n[0] * n[2], 1, 0);       /* dy */
-    case_make_kind(GRAD, 4, n[3] * n[2], 1, 0);
-    case_make_kind(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
+    case_make_of(GRAD, 4, n[3] * n[2], 1, 0);
+    case_make_of(GRAD, 5, (n[1] + 3) * n[2], 1, 0);
     case_make(6, n[4] * n[2], 1, 0); /* types */
-    case_make_kind(GRAD, 7, n[4] * n[2], 1, 0);
+    case_make_of(GRAD, 7, n[4] * n[2], 1, 0);
     case_make_ids(case_side.ids, n[0], n[3]);
     case_make_ids(case_side.positions, n[0], n[1] + 3);
     case_make_ids(case_side.kinds, n[0], n[4]);

@@ -175,24 +175,27 @@ static void after_step(struct rank *self, const struct report *r)
     if (o->poison_step > 0 && t->run.step == o->poison_step && self->rank == o->poison_rank) {
         for (int u = 0; u < t->chain.unit_count; u++) {
             int64_t first, count;
-            float *w = strategy_resident(&t->strategy, u, &first, &count);
-            w[0] = NAN;
+            struct home_part part = strategy_resident(&t->strategy, u, &first, &count);
+            *(float *)home_bring(part, sizeof(float), HOME_CHANGE, t->world->compute) = NAN;
+            home_back(part, sizeof(float), t->world->compute);
         }
     }
 }
 
-/* Copies `count` elements of device memory to host memory, which the caller frees. */
-static char *host_copy(struct trainer *t, const void *at, int64_t count, enum dt_dtype type)
+/* Copies `count` elements to host memory, which the caller frees. */
+static char *host_copy(struct trainer *t, struct home_part part, int64_t count, enum dt_dtype type)
 {
     struct pinned_window window;
     struct dt_error err;
     size_t size_bytes = (size_t)count * dt_dtype_size(type);
     char *out = dt_alloc(size_bytes + 1);
+    const void *at = home_bring(part, size_bytes, HOME_READ, t->world->compute);
     if (pinned_window_open(&window, t->world->device, t->world->compute, &err) != 0 ||
         pinned_window_get(&window, out, at, size_bytes, &err) != 0) {
         memset(out, 0xff, size_bytes);
     }
     pinned_window_close(&window);
+    home_back(part, size_bytes, t->world->compute);
     return out;
 }
 
@@ -222,7 +225,7 @@ static void at_end(struct rank *self, struct trainer *t)
         int64_t first, count, owned, owned_count;
         strategy_share(s, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned, &owned_count);
-        char *w = host_copy(t, optimizer_weights(o, x->unit), owned_count, s->precision.masters);
+        char *w = host_copy(t, optimizer_weights(o, x->unit, 0), owned_count, s->precision.masters);
         int states = optimizer_group_of(o, x)->states;
         char *state[DT_STATES_MAX] = {NULL};
         for (int k = 0; k < states; k++) {

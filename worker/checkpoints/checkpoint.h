@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "worker/data/data.h"
 #include "worker/model/block.h"
-#include "worker/run/horizon.h"
+#include "worker/engine/horizon.h"
 
 #include <stdbool.h>
 #include <stdint.h>

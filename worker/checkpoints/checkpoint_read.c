@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/manifest.h"
-#include "worker/checkpoints/origin.h"
+#include "worker/job/folder.h"
 #include "worker/data/safetensors.h"
 
 #include <fcntl.h>

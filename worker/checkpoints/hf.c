@@ -1,11 +1,9 @@
-/* Hugging Face folders. What differs between models (names, settings) is in their model_ops; this
- * file has the files, shards, index and checks. JSON is read strictly and with a size limit. File
- * names in an index cannot leave the folder. */
+/* Weights of Hugging Face folders. What differs between models (names, settings) is in their
+ * model_ops; this file has the files, shards, index and checks. File names in an index cannot leave
+ * the folder. */
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
-#include "base/scan.h"
-#include "worker/checkpoints/manifest.h"
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -13,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_MAX = 4 << 20, INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16 };
+enum { INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16 };
 
 struct source { /* where a tensor of the chain is stored */
     const struct st_file *file;
@@ -27,79 +25,6 @@ struct hf {
     int file_count;
     struct source *sources; /* one per tensor of the chain */
 };
-
-/* Reads a file as a JSON object; the caller deletes it. as_written: the text is appended to it; may
- * be null. */
-static int read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_text *as_written, struct dt_error *err)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    cJSON *json = NULL;
-    if (dt_file_read_own(path, max_bytes, &text, err) == 0) {
-        json = dt_scan_parse_others(dt_text_str(&text), text.size, path, err);
-    }
-    if (as_written != NULL) {
-        dt_text_add(as_written, dt_text_str(&text), text.size);
-    }
-    dt_text_clear(&text);
-    if (json != NULL && !cJSON_IsObject(json)) {
-        (void)dt_fail(err, DT_INVALID, "%s: not a JSON object", path);
-        cJSON_Delete(json);
-        json = NULL;
-    }
-    *out = json;
-    return json != NULL ? 0 : -1;
-}
-
-static int unknown_model(const char *path, const cJSON *type, struct dt_error *err)
-{
-    struct dt_text names;
-    dt_text_init(&names);
-    model_list(&names);
-    (void)dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
-                  cJSON_IsString(type) ? type->valuestring : "", dt_text_str(&names));
-    dt_text_clear(&names);
-    return -1;
-}
-
-int hf_config(const char *folder, const struct model_ops **ops, struct model_sizes *sizes, struct dt_text *as_written,
-              struct dt_error *err)
-{
-    char *path = dt_format("%s/config.json", folder);
-    cJSON *json = NULL;
-    struct dt_text text;
-    dt_text_init(&text);
-    int rc = read_json(path, CONFIG_MAX, &json, &text, err);
-    /* each checkpoint keeps the config */
-    if (rc == 0 && !manifest_takes_config(text.data, text.size)) {
-        rc = dt_fail(err, DT_INVALID,
-                     "%s: more values than a checkpoint keeps in so much text; remove what the model does not need",
-                     path);
-    }
-    if (rc == 0) {
-        const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
-        *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
-        if (*ops == NULL) {
-            rc = unknown_model(path, type, err);
-        } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(
-                       json, "quantization_config"))) { /* an export would have that config
-                                                         * beside fp32 weights */
-            rc = dt_fail(
-                err, DT_INVALID,
-                "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
-                path);
-        } else if (model_read_config(*ops, json, sizes->bytes, err) != 0) {
-            rc = dt_wrap(err, "%s", path);
-        }
-    }
-    if (as_written != NULL) {
-        dt_text_add(as_written, dt_text_str(&text), text.size);
-    }
-    dt_text_clear(&text);
-    cJSON_Delete(json);
-    free(path);
-    return rc;
-}
 
 static int open_file(struct hf *h, const char *name, struct dt_error *err)
 {
@@ -124,7 +49,7 @@ static int compare_strings(const void *a, const void *b)
 static int open_index(struct hf *h, const char *path, struct dt_error *err)
 {
     cJSON *json = NULL;
-    if (read_json(path, INDEX_MAX, &json, NULL, err) != 0) {
+    if (hf_read_json(path, INDEX_MAX, &json, NULL, err) != 0) {
         return -1;
     }
     const cJSON *map = cJSON_GetObjectItemCaseSensitive(json, "weight_map"), *item;

@@ -1,15 +1,10 @@
-/* Reads Hugging Face model folders: config.json and safetensors files (checkpoint_export writes
- * them). Values are returned as logical elements of our tensors, whatever their name and type in
- * the file. */
+/* Reads the weights of Hugging Face model folders: safetensors files (checkpoint_export writes them).
+ * Values are returned as logical elements of our tensors, whatever their name and type in the file.
+ * worker/model/hf_config.h reads config.json. */
 #ifndef DT_WORKER_CHECKPOINTS_HF_H
 #define DT_WORKER_CHECKPOINTS_HF_H
 
-#include "worker/model/chain.h"
-
-/* Reads only config.json: the model and its sizes. as_written: the file's text is appended to it;
- * may be null. Errors name the file and key. */
-int hf_config(const char *folder, const struct model_ops **ops, struct model_sizes *sizes, struct dt_text *as_written,
-              struct dt_error *err);
+#include "worker/model/hf_config.h"
 
 struct hf;
 /* Opens model.safetensors, or the files of model.safetensors.index.json. Checks that they hold

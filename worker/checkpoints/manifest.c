@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/scan.h"
 #include "worker/engine/optimizers/optimizers.h"
+#include "worker/model/hf_config.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -20,8 +21,9 @@ enum { MANIFEST_MAX_BYTES = 256 << 20, NAME_MAX_BYTES = 512, SLICES_MAX = 1 << 2
 enum { DATA_NAME_BYTES = 255 };
 
 /* Bounds the values of a text, since a parsed value takes a hundred bytes. Most of our values have
- * at least ten bytes of text; those of the job and of shapes may be shorter. */
-enum { VALUE_LEAST_BYTES = 8, SHORT_VALUES = 1 << 16, CONFIG_SHORT_VALUES = SHORT_VALUES / 2 };
+ * at least ten bytes of text; those of config.json, which has half of the short ones, of the job and
+ * of shapes may be shorter. */
+enum { VALUE_LEAST_BYTES = HF_CONFIG_VALUE_BYTES, SHORT_VALUES = 2 * HF_CONFIG_SHORT_VALUES };
 
 static const char hash_mark[] = ",\n\"hash\":\"";
 
@@ -141,30 +143,6 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     dt_text_puts(out, "]");
     uint64_t hash = XXH3_64bits(out->data, out->size);
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
-}
-
-/* An upper bound of the number of values in a text: counts separators, and the beginnings of arrays
- * and objects, outside of strings. */
-static size_t count_values(const char *text, size_t size)
-{
-    size_t count = 1;
-    bool string = false;
-    for (size_t i = 0; i < size; i++) {
-        char c = text[i];
-        if (string && c == '\\') {
-            i++;
-        } else if (c == '"') {
-            string = !string;
-        } else if (!string) {
-            count += c == ',' || c == '[' || c == '{';
-        }
-    }
-    return count;
-}
-
-bool manifest_takes_config(const char *text, size_t size)
-{
-    return count_values(text, size) <= size / VALUE_LEAST_BYTES + CONFIG_SHORT_VALUES;
 }
 
 /* Finds the hash at the end, and compares it with that of the text before it. */
@@ -601,7 +579,7 @@ int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_err
     dt_arena_init(&m->arena);
     cJSON *root = NULL;
     int result = check_hash(text, err);
-    if (result == 0 && count_values(text->data, text->size) > text->size / VALUE_LEAST_BYTES + SHORT_VALUES) {
+    if (result == 0 && dt_scan_most_values(text->data, text->size) > text->size / VALUE_LEAST_BYTES + SHORT_VALUES) {
         result = dt_fail(err, DT_INVALID, "more values than a checkpoint's has in so much text");
     }
     if (result == 0) {

@@ -69,9 +69,6 @@ int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_b
 /* Writes the whole text. The entries of all ranks must be checked. */
 void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
                    int entry_count);
-/* True if a manifest with this text as model_config can still be read. Very many short values would
- * take too much memory. */
-bool manifest_takes_config(const char *text, size_t size);
 /* Reads and checks PATH/manifest.json: its hash, file names that stay in the folder, and slices
  * that cover every tensor exactly once per purpose. */
 int manifest_read(struct manifest *m, const char *path, struct dt_error *err);

@@ -8,8 +8,6 @@
 #include "base/error.h"
 #include "base/text.h"
 
-#define ORIGIN_FOLDER "origin" /* its name in the folder of checkpoints */
-
 enum { ORIGIN_FILES_MAX = 100, ORIGIN_FILE_BYTES = 64 << 20, ORIGIN_BYTES = 256 << 20 };
 
 /* Makes the config.json of an exported folder from the original text (an object that

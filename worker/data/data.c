@@ -6,6 +6,7 @@
 #include "worker/data/rows.h"
 
 #include <glob.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -158,7 +159,7 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     const struct batch_field *first = &layout->field[0];
     *s = (struct data_source){.ops = ops,
                               .layout = *layout,
-                              .labels = batch_find(layout, "labels"),
+                              .targets = batch_targets(layout),
                               .sequence_length = first->dims == 2 ? first->most[1] : 1};
     if (ops->open(s, glob, err) != 0) {
         clear(s);
@@ -167,14 +168,26 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     return 0;
 }
 
-int data_too_large(const struct data_source *s)
+int data_check_range(const struct data_source *s, const char *key, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
-        if (s->layout.field[k].below > 0 && s->largest[k] >= s->layout.field[k].below) {
-            return k;
+        const struct batch_field *f = &s->layout.field[k];
+        const struct data_largest *most = &s->largest[k];
+        if (f->below == 0 || most->value < f->below) {
+            continue;
         }
+        if (most->path == NULL) {
+            return dt_fail(err, DT_INVALID,
+                           "model.%s: %" PRId64 ": %s has %s up to %" PRId64 "; raise it to %" PRId64 " or more",
+                           f->below_key, f->below, key, f->values, most->value, most->value + 1);
+        }
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s: %s: sample %" PRId64 " has %s %" PRId64 ", but the model has %" PRId64
+                       " %s; raise model.%s to %" PRId64 " or more",
+                       key, most->path, f->name, most->sample, f->value, most->value, f->below,
+                       f->below == 1 ? f->value : f->values, f->below_key, most->value + 1);
     }
-    return -1;
+    return 0;
 }
 
 void data_close(struct data_source *s)
@@ -258,29 +271,37 @@ static void clear_row(const struct data_source *s, const struct batch *b, int64_
         if (s->layout.field[k].optional) {
             batch_fill_missing(b, k, row);
         }
-        for (int64_t i = 0; k == s->labels && i < count; i++) {
+        for (int64_t i = 0; k == s->targets && i < count; i++) {
             ((int32_t *)b->at[k])[row * count + i] = -100;
         }
     }
 }
 
+static int64_t count_targets(const struct data_source *s, const struct batch *b)
+{
+    const int32_t *labels = b->at[s->targets];
+    int64_t count = b->samples * batch_sample_elements(&s->layout, s->targets), targets = 0;
+    for (int64_t i = 0; i < count; i++) {
+        targets += labels[i] != -100;
+    }
+    return targets;
+}
+
 void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, struct batch *b)
 {
-    int64_t labels = b->samples * batch_sample_elements(&s->layout, s->labels);
+    int64_t samples = 0;
     for (int64_t row = 0; row < b->samples; row++) {
         int64_t position = first + row * ranks + rank;
         if (position < order->sample_count) {
             s->ops->read(s, sampler_at(order, epoch, position), b, row);
+            samples++;
         } else {
             clear_row(s, b, row);
         }
         batch_derive(b, row);
     }
-    b->weight = 0;
-    for (int64_t i = 0; i < labels; i++) {
-        b->weight += ((const int32_t *)b->at[s->labels])[i] != -100;
-    }
+    b->weight = s->targets >= 0 ? count_targets(s, b) : samples;
 }
 
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,

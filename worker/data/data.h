@@ -20,8 +20,8 @@ struct data_ops {
     bool (*recognise)(const char *path);
     /* Opens all files of a glob, in sorted order. They must hold the fields of s->layout. */
     int (*open)(struct data_source *s, const char *glob, struct dt_error *err);
-    /* Writes the fields of sample i, but for derived ones, into row `row` of b, which is in host
-     * memory. Labels of -100 are ignored. */
+    /* Writes the fields of s->layout of sample i, but for derived ones, into row `row` of b, which is in
+     * host memory. */
     void (*read)(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row);
     /* True if none of sample i's labels is a target. Null: each sample has a target. */
     bool (*blank)(const struct data_source *s, int64_t sample);
@@ -36,17 +36,24 @@ struct data_file { /* the content of a file, independent of its name */
     uint64_t hash; /* of the content */
 };
 
+struct data_largest { /* the largest integer of a field */
+    int64_t value;
+    /* the file that has it first, and the number of its sample there, from 1; null: not known */
+    const char *path;
+    int64_t sample;
+};
+
 struct data_source {
     const struct data_ops *ops;
     struct batch_layout layout;
-    int labels;                            /* the layout's field with the labels */
+    int targets;                           /* the layout's field with the targets; -1: none */
     int64_t sample_count, sequence_length; /* sequence_length: T; 1 if samples are not sequences */
     /* smallest vocabulary that contains every id (from the shard's JSON, or measured) */
     int64_t vocabulary;
-    int64_t largest[BATCH_FIELDS_MAX]; /* largest integer in each field */
-    int64_t token_count;               /* tokens; samples, if they are not sequences */
-    char tokenizer[64];                /* its name in the shards' JSON ("bytes"), or "" */
-    int64_t blank_count;               /* number of samples without a target */
+    struct data_largest largest[BATCH_FIELDS_MAX];
+    int64_t token_count; /* tokens; samples, if they are not sequences */
+    char tokenizer[64];  /* its name in the shards' JSON ("bytes"), or "" */
+    int64_t blank_count; /* number of samples without a target */
     /* file and row (from 1) of the first such sample; null: there is none */
     const char *blank_path;
     int64_t blank_row;
@@ -62,8 +69,9 @@ struct data_source {
  * tokenizer, other shape, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err);
-/* Index of a field with values beyond the model's range; -1: there is none. */
-int data_too_large(const struct data_source *s);
+/* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
+ * ("data.train"), for the message. */
+int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
 void data_close(struct data_source *s);
 /* True if the files of `s` are not those of `was`. Then `what` names the first file that is new,
  * changed or gone ("train-00002.bin is new"). Renaming a file makes no difference. */
@@ -88,12 +96,12 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=
- * sample_count gives a row of zeros with ignored labels, for the ragged end of an evaluation. Sets
- * b->weight, the number of labels that are not -100. */
+ * sample_count gives a row of zeros without targets, for the ragged end of an evaluation. Sets
+ * b->weight. */
 void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, struct batch *b);
 
-/* True if data_batch would find only labels of -100. Returns at once if each sample has a
+/* True if data_batch would find no target. Returns at once if each sample has a
  * target. */
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size);

@@ -1,9 +1,8 @@
 /* Data from safetensors files: one tensor per field of the layout. Integers are int64 or int32,
- * floats are fp32, fp64, bf16 or fp16; labels of -100 are ignored. The last dimensions of a tensor
- * are those of a sample, and the others number the samples, in file order. Labels of a shifted
- * field are shifted here: the target of position t is labels[t + 1], and the last position has
- * none. Without labels in the file, the ids are the labels. Optional fields that a file lacks have
- * their default. */
+ * floats are fp32, fp64, bf16 or fp16; targets of -100 are none. The last dimensions of a tensor
+ * are those of a sample, and the others number the samples, in file order. A shifted field is
+ * shifted here: its value at position t is element t + 1, and the last position has none. Without a
+ * tensor of its own in the file, a shifted field has the ids, and an optional one its default. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/data/safetensors.h"
@@ -16,9 +15,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+/* the limit of model.vocab_size and of classes */
+#define VALUE_MAX INT64_C(16777215)
+
 struct batch_file {
     struct st_file *file;
-    /* null: the file has no such tensor; for shifted labels the ids stand in */
+    /* the tensor of each field; of a shifted field without one, that of the ids; null: the field is
+     * optional or derived */
     const struct st_tensor *of[BATCH_FIELDS_MAX];
     int64_t first, rows;
     unsigned char *blank; /* one bit per row without a target; null: each row has one */
@@ -106,16 +109,24 @@ static int check_shape(const struct st_tensor *x, const struct batch_field *f, c
     return -1;
 }
 
-/* Checks that every id or label is at least 0 (labels may be -100). Raises *max to the largest. */
-static int check_values(const struct st_tensor *x, bool ignored, const char *path, int64_t *max, struct dt_error *err)
+/* Checks that every value is at least 0 (targets may be -100), and below a bound that no key of the
+ * model can raise. Raises *largest. */
+static int check_values(const struct st_tensor *x, const struct batch_field *f, int64_t length, const char *path,
+                        struct data_largest *largest, struct dt_error *err)
 {
+    int64_t most = f->below > 0 && f->below_key == NULL ? f->below - 1 : VALUE_MAX;
     for (int64_t i = 0; i < x->numel; i++) {
         int64_t v = value(x, i);
-        if ((v < 0 && !(ignored && v == -100)) || v > 16777215) {
-            return dt_fail(err, DT_INVALID, "%s: %s: %" PRId64 " at element %" PRId64 " is no token id", path, x->name,
-                           v, i);
+        if ((v < 0 && !(f->targets && v == -100)) || v > most) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: %s: sample %" PRId64 " has %s %" PRId64 "; %s are numbers from 0 to %" PRId64 "%s",
+                           path, f->name, i / length + 1, f->value, v, f->values,
+                           f->below > 0 ? f->below - 1 : VALUE_MAX,
+                           f->targets ? ", and -100 where there is no target" : "");
         }
-        *max = v > *max ? v : *max;
+        if (v > largest->value) {
+            *largest = (struct data_largest){v, path, i / length + 1};
+        }
     }
     return 0;
 }
@@ -123,10 +134,12 @@ static int check_values(const struct st_tensor *x, bool ignored, const char *pat
 /* True if the row has a target. With shifted labels, a row's first label is no target. */
 static bool has_target(const struct data_source *s, const struct batch_file *f, int64_t row)
 {
-    const struct st_tensor *labels = f->of[s->labels];
-    int64_t length = batch_sample_elements(&s->layout, s->labels);
-    for (int64_t k = s->layout.field[s->labels].shifted; k < length; k++) {
-        if (labels == NULL || value(labels, row * length + k) != -100) {
+    if (s->targets < 0) {
+        return true;
+    }
+    int64_t length = batch_sample_elements(&s->layout, s->targets);
+    for (int64_t k = s->layout.field[s->targets].shifted; k < length; k++) {
+        if (value(f->of[s->targets], row * length + k) != -100) {
             return true;
         }
     }
@@ -165,17 +178,6 @@ static int check_mask(const struct data_source *s, const struct batch_file *f, c
     return 0;
 }
 
-/* A bound that no key of the model can raise. */
-static int check_below(const struct data_source *s, int k, const char *path, struct dt_error *err)
-{
-    const struct batch_field *f = &s->layout.field[k];
-    if (f->below > 0 && f->below_key == NULL && s->largest[k] >= f->below) {
-        return dt_fail(err, DT_INVALID, "%s: %s: has %" PRId64 "; only values below %" PRId64 " have a meaning", path,
-                       f->name, s->largest[k], f->below);
-    }
-    return 0;
-}
-
 /* Finds and checks the tensor of field k. */
 static int open_field(struct data_source *s, struct batch_file *f, int k, const char *path, struct dt_error *err)
 {
@@ -186,7 +188,12 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
     const struct st_tensor *x = f->of[k] = st_find(f->file, field->name);
     bool whole = field->type == DT_I32;
     float none;
-    if (x == NULL && (field->shifted || field->optional)) {
+    int ids = batch_find(&s->layout, "input_ids");
+    if (x == NULL && field->shifted && ids >= 0 && ids < k) {
+        f->of[k] = f->of[ids];
+        return 0;
+    }
+    if (x == NULL && field->optional) {
         return 0;
     }
     if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
@@ -203,10 +210,8 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
                        s->layout.field[0].name, f->rows);
     }
     f->rows = rows;
-    if (!whole) {
-        return st_read_f32(f->file, x, 0, 0, &none, err);
-    }
-    return check_values(x, k == s->labels, path, &s->largest[k], err) == 0 ? check_below(s, k, path, err) : -1;
+    return whole ? check_values(x, field, batch_sample_elements(&s->layout, k), st_path(f->file), &s->largest[k], err)
+                 : st_read_f32(f->file, x, 0, 0, &none, err);
 }
 
 static int open_file(struct data_source *s, struct batch_file *f, const char *path, struct dt_error *err)
@@ -238,7 +243,7 @@ static void add_hash(XXH3_state_t *h, const struct st_tensor *x)
 static void add_content(XXH3_state_t *h, const struct data_source *s, const struct batch_file *f)
 {
     for (int k = 0; k < s->layout.count; k++) {
-        if (f->of[k] != NULL) {
+        if (f->of[k] != NULL && strcmp(f->of[k]->name, s->layout.field[k].name) == 0) { /* no stand-in */
             add_hash(h, f->of[k]);
         }
     }
@@ -271,7 +276,8 @@ static int open_tensors(struct data_source *s, const char *glob, struct dt_error
         }
     }
     for (int k = 0; k < s->layout.count; k++) {
-        s->vocabulary = s->largest[k] + 1 > s->vocabulary ? s->largest[k] + 1 : s->vocabulary;
+        int64_t count = s->largest[k].value + 1;
+        s->vocabulary = count > s->vocabulary ? count : s->vocabulary;
     }
     s->hash = XXH3_64bits_digest(h);
     (void)XXH3_freeState(h);
@@ -296,9 +302,9 @@ static const struct batch_file *file_of(const struct tensors *t, int64_t sample)
 static void read_whole(const struct data_source *s, const struct batch_file *f, int k, int64_t from, int32_t *out)
 {
     int64_t length = batch_sample_elements(&s->layout, k), shift = s->layout.field[k].shifted;
-    const struct st_tensor *x = f->of[k] != NULL ? f->of[k] : f->of[batch_find(&s->layout, "input_ids")];
+    int32_t none = s->layout.field[k].targets ? -100 : 0;
     for (int64_t i = 0; i < length; i++) {
-        out[i] = i + shift < length ? (int32_t)value(x, from + i + shift) : -100;
+        out[i] = i + shift < length ? (int32_t)value(f->of[k], from + i + shift) : none;
     }
 }
 
@@ -311,7 +317,7 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
         if (field->derive != NULL) {
             continue;
         }
-        if (field->optional && f->of[k] == NULL) {
+        if (f->of[k] == NULL) {
             batch_fill_missing(b, k, row);
         } else if (field->type == DT_I32) {
             read_whole(s, f, k, from, (int32_t *)b->at[k] + row * length);

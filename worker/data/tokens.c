@@ -111,13 +111,19 @@ static uint64_t hash_all(const struct tokens *t)
     return hash;
 }
 
-/* Refuses fields that the data must have, other than ids and labels that follow them, because shards
+/* True for ids and for fields that follow them. */
+static bool of_stream(const struct batch_field *f)
+{
+    return !f->optional && f->derive == NULL;
+}
+
+/* Refuses fields that the data must have, other than ids and those that follow them, because shards
  * hold only a stream of ids. */
 static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *f = &s->layout.field[k];
-        if (strcmp(f->name, "input_ids") != 0 && !f->shifted && !f->optional && f->derive == NULL) {
+        if (strcmp(f->name, "input_ids") != 0 && !f->shifted && of_stream(f)) {
             return dt_fail(err, DT_INVALID,
                            "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
         }
@@ -152,8 +158,7 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
         for (int k = 0; k < s->layout.count; k++) {
-            bool ids = !s->layout.field[k].optional && s->layout.field[k].derive == NULL;
-            s->largest[k] = ids ? s->vocabulary - 1 : 0;
+            s->largest[k].value = of_stream(&s->layout.field[k]) ? s->vocabulary - 1 : 0;
         }
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
@@ -184,13 +189,11 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
 {
     const struct tokens *t = s->state;
     int64_t length = s->sequence_length, p = sample * length;
-    int32_t *ids = (int32_t *)b->at[batch_find(&s->layout, "input_ids")] + row * length,
-            *labels = (int32_t *)b->at[s->labels] + row * length;
     size_t i = shard_at(t, p);
     bool bad = false;
-    for (int k = 0; k < s->layout.count; k++) {
-        if (s->layout.field[k].optional) {
-            batch_fill_missing(b, k, row);
+    for (int f = 0; f < s->layout.count; f++) {
+        if (s->layout.field[f].optional) {
+            batch_fill_missing(b, f, row);
         }
     }
     for (int64_t k = 0; k <= length; k++, p++) {
@@ -201,11 +204,12 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
         /* the JSON may be wrong, and such an id must not reach the model */
         bool known = id < (uint64_t)s->vocabulary;
         bad = bad || !known;
-        if (k < length) {
-            ids[k] = known ? (int32_t)id : 0;
-        }
-        if (k > 0) {
-            labels[k - 1] = known ? (int32_t)id : -100;
+        for (int f = 0; f < s->layout.count; f++) {
+            const struct batch_field *field = &s->layout.field[f];
+            int64_t at = k - field->shifted;
+            if (of_stream(field) && at >= 0 && at < length) {
+                ((int32_t *)b->at[f])[row * length + at] = known ? (int32_t)id : field->targets ? -100 : 0;
+            }
         }
     }
     if (bad) {

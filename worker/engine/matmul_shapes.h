@@ -1,6 +1,4 @@
-/* Which products and attention a job computes, and how: devices that have a choice of products
- * measure it at the start of a run, on rank 0 for all ranks, and so with attention, whose plans
- * each rank makes for itself. */
+/* Which products and attention a chain computes: run/trainer_plans.c chooses how. */
 #ifndef DT_WORKER_ENGINE_MATMUL_SHAPES_H
 #define DT_WORKER_ENGINE_MATMUL_SHAPES_H
 

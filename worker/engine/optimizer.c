@@ -1,4 +1,4 @@
-/* Ranges by group, then one call for all that differ in weight decay alone. */
+/* Ranges by group, then one call for all that differ in weight decay alone, portion by portion. */
 #include "worker/engine/optimizer.h"
 
 #include <string.h>
@@ -18,7 +18,8 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer *o, cons
 static bool same_numbers(const struct dt_update_numbers *a, const struct dt_update_numbers *b)
 {
     return a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps && a->momentum == b->momentum &&
-           a->dampening == b->dampening && a->nesterov == b->nesterov;
+           a->dampening == b->dampening && a->lr_decay == b->lr_decay && a->initial == b->initial &&
+           a->nesterov == b->nesterov;
 }
 
 static void make_groups(struct optimizer *o, const struct job *job)
@@ -91,6 +92,7 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     make_groups(o, job);
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
     o->slices = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->slices);
+    o->brought = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->brought);
     for (int k = 0; k <= MASTERS; k++) {
         o->parts[k].first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->parts[k].first);
     }
@@ -105,55 +107,135 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
         }
     }
     for (int k = 0; k <= MASTERS; k++) {
-        size_t size = dt_dtype_size(k == MASTERS ? types->masters : types->states);
-        o->parts[k].piece = plan_add(p, PLAN_OPTIMIZER, PLAN_LOCAL, (size_t)total[k] * size);
+        strategy_plan_home(s, &o->parts[k].home, k == MASTERS ? s->row->rests.masters : s->row->rests.states, p,
+                           PLAN_OPTIMIZER, PLAN_LOCAL, total[k], k == MASTERS ? types->masters : types->states);
     }
 }
 
-void optimizer_open(struct optimizer *o, const struct plan *p)
+int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err)
 {
     for (int k = 0; k <= MASTERS; k++) {
-        o->parts[k].base = plan_at(p, o->parts[k].piece);
+        struct home *h = &o->parts[k].home;
+        if (h->ops->open(h, o->strategy->world, p, err) != 0) {
+            return -1;
+        }
     }
+    return 0;
 }
 
-void *optimizer_weights(const struct optimizer *o, int unit)
+static struct home_part later(struct home_part x, int64_t elements, enum dt_dtype type)
 {
-    struct strategy *s = o->strategy;
-    const struct optimizer_part *masters = &o->parts[MASTERS];
-    return masters->base != NULL && strategy_trains(s, unit)
-               ? masters->base + (size_t)masters->first[unit] * dt_dtype_size(s->precision.masters)
-               : s->weights->slice(s, unit);
+    return (struct home_part){x.home, x.at + (size_t)elements * dt_dtype_size(type)};
 }
 
-void *optimizer_state(const struct optimizer *o, int k, int unit, int64_t element)
+static struct home_part part_of(struct optimizer *o, int k, int unit, int64_t element, enum dt_dtype type)
 {
-    return o->parts[k].base +
-           (size_t)(o->parts[k].first[unit] + element) * dt_dtype_size(o->strategy->precision.states);
+    struct optimizer_part *x = &o->parts[k];
+    return later((struct home_part){.home = &x->home}, x->first[unit] + element, type);
 }
 
-static struct dt_update_slice slice_of(const struct optimizer *o, const struct optimizer_range *r)
+struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element)
 {
     struct strategy *s = o->strategy;
     const struct precision *types = &s->precision;
-    const struct optimizer_group *g = &o->groups[r->group];
-    int64_t owned_first, owned_count;
-    strategy_owned(s, r->unit, &owned_first, &owned_count);
-    struct dt_update_slice x = {
-        .w = (char *)optimizer_weights(o, r->unit) + (size_t)r->first * dt_dtype_size(types->masters),
-        .w_low = o->parts[MASTERS].base != NULL
-                     ? (char *)s->weights->slice(s, r->unit) + (size_t)r->first * s->type_size
-                     : NULL,
-        .grad = (char *)s->grads->slice(s, r->unit) + (size_t)r->first * dt_dtype_size(types->sums),
-        .count = r->count,
-        .weight_decay = g->weight_decay,
-        .unit = r->unit,
-        .first = owned_first + r->first,
-    };
-    for (int k = 0; k < g->states; k++) {
-        x.state[k] = optimizer_state(o, k, r->unit, r->first);
+    return precision_mixed(types) && strategy_trains(s, unit)
+               ? part_of(o, MASTERS, unit, element, types->masters)
+               : later(s->weights->slice(s, unit), element, types->compute);
+}
+
+struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element)
+{
+    return part_of(o, k, unit, element, o->strategy->precision.states);
+}
+
+/* ---- a step ---- */
+
+/* An array of a range, and how an update uses it. */
+struct used {
+    struct home_part part;
+    enum dt_dtype type;
+    enum home_use use;
+};
+enum { USED_GRADS, USED_WEIGHTS, USED_STATES, USED_LOW = USED_STATES + DT_STATES_MAX, USED_MOST };
+
+/* home null: the range has no such array. */
+static void find_used(struct optimizer *o, const struct optimizer_range *r, struct used out[USED_MOST])
+{
+    struct strategy *s = o->strategy;
+    const struct precision *types = &s->precision;
+    memset(out, 0, USED_MOST * sizeof *out);
+    out[USED_GRADS] = (struct used){later(s->grads->slice(s, r->unit), r->first, types->sums), types->sums, HOME_READ};
+    out[USED_WEIGHTS] = (struct used){optimizer_weights(o, r->unit, r->first), types->masters, HOME_CHANGE};
+    for (int k = 0; k < o->groups[r->group].states; k++) {
+        out[USED_STATES + k] = (struct used){optimizer_state(o, k, r->unit, r->first), types->states, HOME_CHANGE};
     }
+    if (precision_mixed(types)) {
+        out[USED_LOW] =
+            (struct used){later(s->weights->slice(s, r->unit), r->first, types->compute), types->compute, HOME_WRITE};
+    }
+}
+
+static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_range *r)
+{
+    struct used used[USED_MOST];
+    void *at[USED_MOST] = {NULL};
+    int64_t owned_first, owned_count;
+    strategy_owned(o->strategy, r->unit, &owned_first, &owned_count);
+    find_used(o, r, used);
+    for (int i = 0; i < USED_MOST; i++) {
+        if (used[i].part.home != NULL) {
+            at[i] = home_bring(used[i].part, (size_t)r->count * dt_dtype_size(used[i].type), used[i].use,
+                               o->strategy->world->compute);
+        }
+    }
+    struct dt_update_slice x = {.w = at[USED_WEIGHTS],
+                                .w_low = at[USED_LOW],
+                                .grad = at[USED_GRADS],
+                                .count = r->count,
+                                .weight_decay = o->groups[r->group].weight_decay,
+                                .unit = r->unit,
+                                .first = owned_first + r->first};
+    memcpy(x.state, &at[USED_STATES], sizeof x.state);
     return x;
+}
+
+static void give_back(struct optimizer *o, const struct optimizer_range *r)
+{
+    struct used used[USED_MOST];
+    find_used(o, r, used);
+    for (int i = 0; i < USED_MOST; i++) {
+        if (used[i].part.home != NULL) {
+            home_back(used[i].part, (size_t)r->count * dt_dtype_size(used[i].type), o->strategy->world->compute);
+        }
+    }
+}
+
+/* Where in the ranges of a call an update stands. */
+struct place {
+    int range;
+    int64_t done; /* elements of this range */
+};
+
+/* Brings the next portion of a call to o->slices: returns how many there are, 0 at the end. */
+static int bring_portion(struct optimizer *o, int call, struct place *p)
+{
+    int count = 0;
+    int64_t room = o->strategy->portion;
+    while (p->range < o->range_count && room > 0) {
+        struct optimizer_range part = o->ranges[p->range];
+        int64_t left = part.count - p->done;
+        if (o->groups[part.group].call != call || left == 0) {
+            *p = (struct place){.range = p->range + 1};
+            continue;
+        }
+        part.first += p->done;
+        part.count = left < room ? left : room;
+        o->brought[count] = part;
+        o->slices[count++] = bring(o, &part);
+        p->done += part.count;
+        room -= part.count;
+    }
+    return count;
 }
 
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
@@ -162,31 +244,32 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
     struct world *w = s->world;
     o->steps++;
     for (int call = 0; call < OPTIMIZER_GROUPS; call++) {
-        int count = 0;
-        for (int i = 0; i < o->range_count; i++) {
-            if (o->groups[o->ranges[i].group].call == call) {
-                o->slices[count++] = slice_of(o, &o->ranges[i]);
-            }
-        }
-        const struct dt_update_args args = {.slices = o->slices,
-                                            .slice_count = count,
-                                            .clip = factor,
-                                            .step = o->steps,
-                                            .lr = learning_rate,
-                                            .grad_scale = 1,
-                                            .numbers = o->groups[call].numbers,
-                                            .seed = o->seed,
-                                            .type = s->precision.masters,
-                                            .grad_type = s->precision.sums,
-                                            .state_type = s->precision.states};
-        if (count > 0) {
+        struct place place = {0};
+        for (int count; (count = bring_portion(o, call, &place)) > 0;) {
+            const struct dt_update_args args = {.slices = o->slices,
+                                                .slice_count = count,
+                                                .clip = factor,
+                                                .step = o->steps,
+                                                .lr = learning_rate,
+                                                .grad_scale = 1,
+                                                .numbers = o->groups[call].numbers,
+                                                .seed = o->seed,
+                                                .type = s->precision.masters,
+                                                .grad_type = s->precision.sums,
+                                                .state_type = s->precision.states};
             o->groups[call].row->update(w->device->kernels, w->compute, &args);
+            for (int i = 0; i < count; i++) {
+                give_back(o, &o->brought[i]);
+            }
         }
     }
 }
 
 void optimizer_clear(struct optimizer *o)
 {
+    for (int k = 0; k <= MASTERS; k++) {
+        home_close(&o->parts[k].home);
+    }
     dt_arena_clear(&o->arena);
     memset(o, 0, sizeof *o);
 }

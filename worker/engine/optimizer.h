@@ -2,8 +2,9 @@
  * (optimizers/) with numbers, and each tensor belongs to one group: today matrices, which decay,
  * and vectors, which do not. Each unit's owned elements are cut where the group changes; neighbours
  * of one group are one range, and all ranges of groups that differ in weight decay alone go by one
- * call. State, F32 or BF16 (training.optimizer_state_dtype), lies one owned part after the other; so
- * do the F32 masters of BF16 weights, which the same pass rounds to what is computed with. */
+ * call for each portion that their homes bring at a time; from the device, all at once. State, F32 or
+ * BF16 (training.optimizer_state_dtype), lies one owned part after the other; so do the F32 masters
+ * of BF16 weights, which the same pass rounds to what is computed with. */
 #ifndef DT_WORKER_ENGINE_OPTIMIZER_H
 #define DT_WORKER_ENGINE_OPTIMIZER_H
 
@@ -33,29 +34,31 @@ struct optimizer {
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     struct optimizer_range *ranges;
     int range_count;
-    struct dt_update_slice *slices; /* of one call */
-    struct optimizer_part {         /* state k of each unit that has it; last: masters */
-        int64_t *first;             /* elements before each unit */
-        int piece;
-        char *base; /* null: there is nothing of it */
+    struct dt_update_slice *slices;  /* of one call */
+    struct optimizer_range *brought; /* of which ranges they are */
+    struct optimizer_part {          /* state k of each unit that has it; last: masters */
+        int64_t *first;              /* elements before each unit */
+        struct home home;
     } parts[DT_STATES_MAX + 1];
     struct dt_arena arena;
 };
 
 /* Cuts the ranges and adds state and masters to the plan. The strategy outlives the optimizer. */
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p);
-void optimizer_open(struct optimizer *o, const struct plan *p);
+/* The strategy is open. */
+int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err);
 /* The group of a tensor. */
 const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x);
-/* State number k of an element of a unit's owned part: of the strategy's precision.states, in
- * device memory. The groups of the unit's tensors say which states there are. */
-void *optimizer_state(const struct optimizer *o, int k, int unit, int64_t element);
+/* State number k of a unit's owned part, from an element on: of the strategy's precision.states.
+ * The groups of the unit's tensors say which states there are. */
+struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element);
 /* Enqueues one step on the compute stream: gradients are multiplied by *factor (device memory),
  * once. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
-/* The weights of a unit that this rank owns, as they are updated and saved: of the strategy's
- * precision.masters, of a frozen unit precision.compute, in device memory. */
-void *optimizer_weights(const struct optimizer *o, int unit);
+/* The weights of a unit that this rank owns, as they are updated and saved, from an element on: of
+ * the strategy's precision.masters, of a frozen unit precision.compute. */
+struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element);
+/* Streams have run dry. Harmless on a zeroed struct, and twice. */
 void optimizer_clear(struct optimizer *o);
 
 #endif

@@ -139,11 +139,16 @@ void step_sums_add(struct step_sums *c, struct unit_range units)
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
         strategy_share(s, u, &share, &count);
-        const char *g =
-            (const char *)s->grads->slice(s, u) + (size_t)(share - owned) * dt_dtype_size(s->precision.sums);
+        struct dt_stream *stream = strategy_sums(s);
+        struct home_part g = s->grads->slice(s, u);
+        size_t size = dt_dtype_size(s->precision.sums), size_bytes = (size_t)count * size;
+        g.at += (size_t)(share - owned) * size;
         s->world->device->kernels->norm_sum(
-            strategy_sums(s),
-            &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM, .x = g, .count = count, .type = s->precision.sums});
+            stream, &(struct dt_norm_sum_args){.limbs = c->words + AT_NORM,
+                                               .x = home_bring(g, size_bytes, HOME_READ, stream),
+                                               .count = count,
+                                               .type = s->precision.sums});
+        home_back(g, size_bytes, stream);
     }
 }
 

@@ -9,7 +9,7 @@
 #ifndef DT_WORKER_ENGINE_STEP_SUMS_H
 #define DT_WORKER_ENGINE_STEP_SUMS_H
 
-#include "worker/run/pace.h"
+#include "worker/engine/pace.h"
 #include "worker/engine/strategy.h"
 
 enum { STEP_SUMS_RIDERS = PACE_PHASES };

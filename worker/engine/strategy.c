@@ -2,6 +2,7 @@
 #include "worker/engine/strategy.h"
 
 #include "base/log.h"
+#include "worker/engine/pinned_window.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,26 +10,32 @@
 /* so large that a library takes its ways for large collectives, too */
 #define CONNECT_BYTES ((size_t)32 << 20)
 
+#define ON_DEVICE                                                                                                      \
+    {                                                                                                                  \
+        &home_device, &home_device, &home_device, &home_device                                                         \
+    }
+
 static const struct strategy_row rows[] = {
-    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false,
+    {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
      "one rank; nothing travels"},
-    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false,
+    {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
      "everything whole; gradients are all-reduced"},
-    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
-    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, "as ddp"},
-    {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, "optimizer state sliced"},
-    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp"},
+    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp"},
+    {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
+     "optimizer state sliced"},
+    {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
      "optimizer state and gradients sliced"},
-    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+    {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
      "everything sliced"},
-    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false,
+    {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
      "everything sliced"},
-    {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true,
+    {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true, ON_DEVICE,
      "everything sliced, weights kept from forward to backward"},
-    {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false,
+    {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
      "full_shard inside a host, copies across hosts"},
     {"hybrid_shard_zero2", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, true,
-     "shard_grad_op inside a host, copies across hosts"},
+     ON_DEVICE, "shard_grad_op inside a host, copies across hosts"},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
@@ -157,6 +164,32 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
     return 0;
 }
 
+/* The smallest of the portions that the row's homes ask for. */
+static int64_t least_portion(const struct residence *r)
+{
+    const struct home_ops *all[] = {r->weights, r->grads, r->masters, r->states};
+    int64_t least = INT64_MAX;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        least = all[i]->portion > 0 && all[i]->portion < least ? all[i]->portion : least;
+    }
+    return least;
+}
+
+void strategy_plan_home(const struct strategy *s, struct home *h, const struct home_ops *ops, struct plan *p,
+                        enum plan_purpose purpose, enum plan_memory memory, int64_t count, enum dt_dtype type)
+{
+    int64_t size = (int64_t)dt_dtype_size(type), window = PINNED_WINDOW_BYTES / size;
+    int64_t most = s->portion > window ? s->portion : window;
+    for (int u = 0; u < s->chain->unit_count; u++) {
+        int64_t first, owned;
+        strategy_owned(s, u, &first, &owned);
+        most = owned > most ? owned : most;
+    }
+    most = most < count ? most : count;
+    *h = (struct home){.ops = ops};
+    ops->plan(h, p, purpose, memory, (size_t)(count * size), (size_t)(most * size));
+}
+
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
                   const struct precision *precision, int rank, int size, int shards, struct dt_error *err)
 {
@@ -183,6 +216,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->grads = row->grads;
     s->optimizer = row->optimizer;
     s->keep_after_forward = row->keep_after_forward;
+    s->portion = least_portion(&row->rests);
     s->reduce_every = job->training.accumulate_sync == SYNC_AUTO
                           ? row->reduce == REDUCE_EVERY_MICRO_STEP
                           : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
@@ -307,16 +341,16 @@ void strategy_owned(const struct strategy *s, int unit, int64_t *first, int64_t 
     *count = s->chain->units[unit].numel;
 }
 
-void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count)
+struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count)
 {
-    char *owned = s->weights->slice(s, unit);
+    struct home_part owned = s->weights->slice(s, unit);
     int64_t owned_first;
     strategy_owned(s, unit, &owned_first, count);
     *first = owned_first;
     if (s->weights == &weights_whole) {
         *first = 0;
         *count = s->chain->units[unit].numel;
-        owned -= (size_t)owned_first * s->type_size;
+        owned.at -= (size_t)owned_first * s->type_size;
     }
     return owned;
 }

@@ -22,7 +22,7 @@
 #include "base/arena.h"
 #include "worker/model/chain.h"
 #include "worker/job/job.h"
-#include "worker/engine/plan.h"
+#include "worker/engine/homes/home.h"
 #include "worker/engine/precision.h"
 #include "worker/engine/timeline.h"
 #include "worker/engine/world.h"
@@ -42,10 +42,11 @@ struct weights_ops {
     int (*open)(struct strategy *s, const struct plan *p, struct dt_error *err);
     void (*fetch)(struct strategy *s, int unit); /* start bringing them in; harmless twice */
     const void *(*get)(struct strategy *s, int unit);
-    void (*drop)(struct strategy *s, int unit);   /* the slot may be used again; harmless when it
+    void (*drop)(struct strategy *s, int unit); /* the slot may be used again; harmless when it
                                                    * is not there */
-    void *(*slice)(struct strategy *s, int unit); /* what this rank's optimizer updates */
-    void (*publish)(struct strategy *s);          /* the update is enqueued on the compute
+    /* What this rank's optimizer updates: of s->weights_home. */
+    struct home_part (*slice)(struct strategy *s, int unit);
+    void (*publish)(struct strategy *s); /* the update is enqueued on the compute
                                                    * stream: let the others have it */
     void (*close)(struct strategy *s);
 };
@@ -60,8 +61,8 @@ struct grads_ops {
     /* Backward has completed the unit. Returns the units whose sums over ranks and micro-steps
      * are done with this, in the order of strategy_sums' stream. */
     struct unit_range (*reduce)(struct strategy *s, int unit, bool last_micro_step);
-    void *(*slice)(struct strategy *s, int unit); /* reduced sums of the owned elements, valid
-                                                   * after strategy_land */
+    /* Reduced sums of the owned elements, valid after strategy_land: of s->grads_home. */
+    struct home_part (*slice)(struct strategy *s, int unit);
     void (*close)(struct strategy *s);
 };
 
@@ -78,6 +79,7 @@ struct strategy_row {
     enum group group; /* GROUP_NODE: slices within a shard group, replicas across (hybrid) */
     enum reduce_at reduce;
     bool keep_after_forward;
+    struct residence rests;
     const char *help;
 };
 
@@ -133,14 +135,15 @@ struct strategy {
     int64_t *unit_first; /* elements before each unit */
     int64_t grad_total;  /* the same of gradients: frozen units have none */
     int64_t *grad_first;
+    int64_t portion; /* elements that an update brings at a time at most: home_ops.portion */
     struct dt_arena arena;
     struct strategy_trace *trace; /* tests; may be null */
     struct timeline *timeline;    /* the trainer's; may be null */
 
     /* placements' own */
-    int weights_piece, grads_piece, wire_piece;
-    char *weights_base, *grads_base, *wire_base; /* wire_base: grads_whole, where gradients of
-                                                  * another type are while they travel */
+    struct home weights_home, grads_home;
+    int wire_piece;
+    char *wire_base; /* grads_whole: where gradients of another type are while they travel */
     struct slots gather, gradient;
     double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel
                               * together */
@@ -183,7 +186,7 @@ void strategy_owned(const struct strategy *s, int unit, int64_t *first, int64_t 
 void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t *count);
 /* Elements of the unit's weights that stay here between uses (whole or slice), and where they
  * are. */
-void *strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
+struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
 /* The unit is trained: it has gradients, and the optimizer updates it. */
 bool strategy_trains(const struct strategy *s, int unit);
 /* Rank 0's buffers (running statistics, `count` elements of precision.buffers) become
@@ -204,7 +207,11 @@ void strategy_land(struct strategy *s);
 int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass_phase phase, bool last_block,
                       bool first_micro_step, bool last_micro_step);
 
-/* For placements. */
+/* For placements and the optimizer. */
+/* Plans an array of `count` elements, of which at most a unit's, a portion or PINNED_WINDOW_BYTES
+ * are brought at a time. */
+void strategy_plan_home(const struct strategy *s, struct home *h, const struct home_ops *ops, struct plan *p,
+                        enum plan_purpose purpose, enum plan_memory memory, int64_t count, enum dt_dtype type);
 void strategy_note(struct strategy *s, char what, int unit);
 /* Brings the `count` elements that each rank has of a unit together, on the gathering stream. */
 void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name);

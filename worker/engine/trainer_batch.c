@@ -9,7 +9,7 @@
  *
  * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that
  * waits for the disk, the kernel is told what the next steps read. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/clock.h"
 

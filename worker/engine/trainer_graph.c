@@ -12,7 +12,7 @@
  * `auto` measures: after a few steps without graphs it runs turns of TURN_STEPS steps with and
  * without them, and keeps the faster way. Bits are the same either way, so each rank decides by
  * itself. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/bench.h"
 

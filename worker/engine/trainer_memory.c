@@ -1,7 +1,7 @@
 /* Does the job fit, and if not, what is to change? On a CPU it is the host's memory that its
  * ranks share; on a GPU the GPU's, beside what CUDA's context and libraries take, which is
  * measured when everything but the plan is there, and beside what others hold. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/clock.h"
 #include "base/log.h"

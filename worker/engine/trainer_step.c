@@ -10,7 +10,7 @@
  * by then, and that step's batches are on their way. So a step's results are known one step
  * late, while the device goes on. Before a save, an evaluation and the end, which need a step's
  * state, nothing more is enqueued. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/clock.h"
 

@@ -6,6 +6,10 @@
 
 #include <stdbool.h>
 
+/* In the folder of checkpoints: what is kept of the Hugging Face folder that the run began with
+ * (checkpoints/origin.h). */
+#define ORIGIN_FOLDER "origin"
+
 /* Fails if `path` cannot be created, or cannot be written to if it exists. Looks at the nearest
  * existing folder and creates nothing. key: its name in messages, "output_dir". The error says what
  * to do. */

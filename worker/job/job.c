@@ -59,6 +59,23 @@ static void check_data(struct job *job, struct dt_config *c)
     }
 }
 
+/* Numbers of one schedule say nothing to the others; a saved job has them all, with their defaults. */
+static void check_schedule(const struct job *job, struct dt_config *c)
+{
+    const struct job_training *t = &job->training;
+    const struct {
+        const char *key, *owner;
+        double value, unset;
+    } all[] = {{"training.lr_power", "polynomial", t->lr_power, 1},
+               {"training.decay_ratio", "warmup_stable_decay", t->decay_ratio, 0.1}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].value != all[i].unset && strncmp(t->lr_scheduler_type, all[i].owner, strlen(all[i].owner)) != 0) {
+            dt_config_problem(c, all[i].key, "belongs to %s, and training.lr_scheduler_type is %s (%s); remove it",
+                              all[i].owner, t->lr_scheduler_type, dt_config_source(c, "training.lr_scheduler_type"));
+        }
+    }
+}
+
 static void check_length(struct job *job, struct dt_config *c)
 {
     struct job_training *t = &job->training;
@@ -83,6 +100,10 @@ static void check_length(struct job *job, struct dt_config *c)
     }
     if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
         dt_config_problem(c, "training.lr_scheduler_type", "constant has no warm-up; write constant_with_warmup");
+    }
+    check_schedule(job, c);
+    if (job->logging.csv_path != NULL && !job->logging.csv) {
+        dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
     if (t->eval_every_n_steps > 0 && job->data.val == NULL) {
         dt_config_problem(c, "training.eval_every_n_steps", "there is nothing to evaluate on; give data.val");
@@ -112,6 +133,24 @@ static bool is_key(struct job *job, const char *path)
     return false;
 }
 
+/* All optimizers that have the key, "adamw, adam"; null when one before number i has it, which has
+ * said so. */
+static const char *owners(struct job *job, int i, const char *section, const char *key)
+{
+    const char *names = NULL;
+    for (int k = 0; optimizer_at(k) != NULL; k++) {
+        const struct optimizer_row *row = optimizer_at(k);
+        if (strcmp(row->section, section) != 0 || !has_key(row->fields, key)) {
+            continue;
+        }
+        if (k < i) {
+            return NULL;
+        }
+        names = names == NULL ? row->name : dt_arena_printf(&job->arena, "%s, %s", names, row->name);
+    }
+    return names;
+}
+
 /* Finds the row and reads its keys; refuses those of another optimizer. Returns the number of
  * problems. */
 static int read_optimizer(struct job *job, struct dt_config *c)
@@ -124,9 +163,9 @@ static int read_optimizer(struct job *job, struct dt_config *c)
         for (const struct dt_field *f = other->fields; f->key != NULL; f++) {
             char *key = dt_arena_printf(&job->arena, "%s.%s", other->section, f->key);
             bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
-            if (!own && dt_config_where(c, key) != NULL) {
-                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", other->name,
-                                  row->name, dt_config_source(c, "optimizer.name"));
+            const char *names = own || dt_config_where(c, key) == NULL ? NULL : owners(job, i, other->section, f->key);
+            if (names != NULL) {
+                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", names, row->name, dt_config_source(c, "optimizer.name"));
                 bad++;
             }
         }

@@ -51,8 +51,9 @@ struct job {
         int64_t max_steps; /* -1: by num_epochs */
         double num_epochs; /* 0: by max_steps */
         double learning_rate, warmup_ratio, min_lr_ratio;
+        double lr_power, decay_ratio;  /* of polynomial; of warmup_stable_decay */
         int64_t warmup_steps;          /* -1: by warmup_ratio */
-        const char *lr_scheduler_type; /* "constant", "constant_with_warmup", "linear", "cosine" */
+        const char *lr_scheduler_type; /* a row of schedule.c: "constant", "linear", "cosine", ... */
         double weight_decay;
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
@@ -73,7 +74,7 @@ struct job {
         int64_t threads; /* 0: cores this process may use / local ranks */
     } training;
     struct job_optimizer {
-        const char *name; /* "adamw", "sgd", "lion" */
+        const char *name; /* of OPTIMIZER_NAMES */
         const struct optimizer_row *row;
         struct dt_update_numbers numbers; /* the values of row->fields */
     } optimizer;
@@ -105,6 +106,8 @@ struct job {
     struct job_logging {
         int64_t log_every_n_steps;
         int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
+        bool csv;                  /* metrics.csv */
+        const char *csv_path;      /* null: in output_dir */
     } logging;
 
     struct job_precision {             /* what training.precision, mixed_precision and

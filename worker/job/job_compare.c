@@ -6,6 +6,7 @@
 #include "base/config_value.h"
 #include "base/scan.h"
 #include "worker/job/job_fields.h"
+#include "worker/model/model.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -27,6 +28,8 @@ static const struct job_key {
     {"training.warmup_steps", JOB_KEY_NUMBER},
     {"training.warmup_ratio", JOB_KEY_NUMBER},
     {"training.min_lr_ratio", JOB_KEY_NUMBER},
+    {"training.lr_power", JOB_KEY_NUMBER},
+    {"training.decay_ratio", JOB_KEY_NUMBER},
     {"training.weight_decay", JOB_KEY_NUMBER},
     {"optimizer.name", JOB_KEY_STATE},
     {"training.optimizer_state_dtype", JOB_KEY_NUMBER},
@@ -140,9 +143,20 @@ static void show(const cJSON *value, char *out, size_t out_bytes)
     cJSON_free(text);
 }
 
+/* True if both jobs give a key of the model the same meaning: null, and the value that null stands
+ * for. False for all other keys. */
+static bool same_in_model(const struct model_ops *ops, const char *path, const cJSON *was, const cJSON *is)
+{
+    struct model_sizes x, y;
+    bool of_model = strncmp(path, "model.", 6) == 0 && strcmp(path, "model.name") != 0;
+    return of_model && model_read_config(ops, cJSON_GetObjectItemCaseSensitive(was, "model"), x.bytes, NULL) == 0 &&
+           model_read_config(ops, cJSON_GetObjectItemCaseSensitive(is, "model"), y.bytes, NULL) == 0 &&
+           model_same(ops, short_name(path), x.bytes, y.bytes);
+}
+
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */
-static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is, const char *other_data,
-                    struct job_change *out)
+static bool differs(const struct model_ops *ops, const struct job_key *key, const cJSON *was, const cJSON *is,
+                    const char *other_data, struct job_change *out)
 {
     *out = (struct job_change){.kind = key->kind};
     (void)snprintf(out->key, sizeof out->key, "%s", key->path);
@@ -154,7 +168,7 @@ static bool differs(const struct job_key *key, const cJSON *was, const cJSON *is
     bool names = strcmp(key->path, "optimizer.name") == 0; /* where it is not said, there was one optimizer */
     cJSON *first = x == NULL && names ? cJSON_CreateString(optimizer_at(0)->name) : NULL;
     x = first != NULL ? first : x;
-    bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true);
+    bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true) && !same_in_model(ops, key->path, was, is);
     if (differ) {
         show(x, out->was, sizeof out->was);
         show(y, out->is, sizeof out->is);
@@ -229,15 +243,15 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     struct dt_arena arena;
     dt_arena_init(&arena);
     const cJSON *name = value_at(b, "model.name");
-    const struct model_ops *ops = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
+    const struct model_ops *found = cJSON_IsString(name) ? model_find(name->valuestring) : NULL,
+                           *ops = found != NULL ? found : model_at(0);
     const cJSON *optimizer = value_at(b, "optimizer.name");
     const struct optimizer_row *row = cJSON_IsString(optimizer) ? optimizer_find(optimizer->valuestring) : NULL;
     struct job_key all[JOB_KEYS_MAX];
-    int count =
-        list_keys(ops != NULL ? ops : model_at(0), row != NULL ? row : optimizer_at(0), &arena, all, JOB_KEYS_MAX);
+    int count = list_keys(ops, row != NULL ? row : optimizer_at(0), &arena, all, JOB_KEYS_MAX);
     for (int i = 0; b != NULL && i < count; i++) {
         struct job_change change;
-        if (differs(&all[i], a, b, other_data, &change)) {
+        if (differs(ops, &all[i], a, b, other_data, &change)) {
             bool taken = change.kind == JOB_KEY_LENGTH || (!never(change.kind) && accepts(accept, change.key));
             struct job_changes *to = taken ? out : &refused;
             to->list[to->count++] = change;

@@ -31,22 +31,22 @@ static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 10485
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
-static const struct dt_rule model_name = {
-    .type = DT_RULE_CHOICE,
-    .list = "train --list-models",
-    .later = "gpt|resnet",
-    .null = true,
-    .choices = &"" MODELS(MODEL_NAME)
+static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
+                                          .list = "train --list-models",
+                                          .later = "gpt|resnet",
+                                          .null = true,
+                                          .choices = &"" MODELS(MODEL_NAME)
 #define PRESET(name, family, config) "|" name
 #include "worker/model/presets.def"
-        [1]};
+                                                         [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adam|adagrad|adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
@@ -62,10 +62,10 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                                  "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
-                                             "constant|constant_with_warmup|linear|cosine|warmuplr|warmuplr_linear|"
-                                             "warmupdecaylr|warmupdecaylr_linear",
-                                         .later = "polynomial|cosine_with_restarts|inverse_sqrt|step|exponential|"
-                                                  "plateau|warmupcosinelr|onecycle"};
+                                             "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
+                                             "warmup_stable_decay|warmup_stable_decay_linear|warmuplr|warmuplr_linear|"
+                                             "warmupdecaylr|warmupdecaylr_linear|warmupcosinelr|warmupcosinelr_linear",
+                                         .later = "cosine_with_restarts|step|exponential|plateau|onecycle"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
@@ -123,7 +123,10 @@ static const struct dt_field training_fields[] = {
     {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
-    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; sgd: added to the gradient", AT(weight_decay), &from_0},
+    {"lr_power", "1", "polynomial: of the share of steps that is left", AT(lr_power), &power},
+    {"decay_ratio", "0.1", "warmup_stable_decay: share of all steps, the last ones, in which the rate falls",
+     AT(decay_ratio), &fraction},
+    {"weight_decay", "0", "of matrices; adamw, lion: decoupled; others: added to the gradient", AT(weight_decay), &from_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
@@ -213,15 +216,18 @@ static const struct dt_field checkpointing_fields[] = {
     {0},
 };
 #undef AT
+#define AT(member) offsetof(struct job_logging, member)
 static const struct dt_field logging_fields[] = {
-    {"log_every_n_steps", "50", "steps between lines on the console", offsetof(struct job_logging, log_every_n_steps),
-     &interval},
+    {"log_every_n_steps", "50", "steps between lines on the console", AT(log_every_n_steps), &interval},
+    {"csv", "false", "the numbers of each logged step also as a table, metrics.csv in output_dir", AT(csv), &boolean},
+    {"csv_path", "null", "the table's file; output_dir/metrics.csv when null", AT(csv_path), &string_or_null},
     {"timeline_steps", "null",
      "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for "
      "Perfetto",
-     offsetof(struct job_logging, timeline_steps), &pair},
+     AT(timeline_steps), &pair},
     {0},
 };
+#undef AT
 
 const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TOP] = {"", "the job", top_fields, 0},
@@ -272,6 +278,10 @@ const struct dt_config_hint job_hints[] = {
     {"training.report_to", LATER},
     {"training.optimizer", "here it is optimizer.name"},
     {"training.optim", "Hugging Face's name; here it is optimizer.name"},
+    {"training.lr_end", "Hugging Face's name; here it is training.min_lr_ratio, a share of learning_rate"},
+    {"training.power", "Hugging Face's name; here it is training.lr_power"},
+    {"training.num_decay_steps", "Hugging Face's name; here it is training.decay_ratio, a share of all steps"},
+    {"training.lr_scheduler_kwargs", "here min_lr_ratio, lr_power and decay_ratio are keys of training"},
     {"training.model_name", "here it is model.name"},
     {"training.max_length", "here it is data.sequence_length"},
     {"training.sequence_length", "here it is data.sequence_length"},

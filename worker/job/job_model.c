@@ -4,36 +4,43 @@
 
 #include "base/config_value.h"
 #include "base/file.h"
-#include "worker/checkpoints/hf.h"
+#include "worker/job/folder.h"
 #include "worker/job/job_fields.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/presets.h"
-#include "worker/checkpoints/origin.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* One dimension of the folder's file into the job. */
-static int take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct model_sizes *loaded,
-                const char *file)
+/* Takes a key of the folder's file that the job does not give. */
+static void take(struct job *job, struct dt_config *c, const struct dt_field *f, const struct model_sizes *loaded,
+                 const char *file)
 {
-    char *path = dt_arena_printf(&job->arena, "model.%s", f->key), *own = job->model.sizes.bytes;
-    struct dt_text ours, theirs;
-    dt_text_init(&ours);
-    dt_text_init(&theirs);
-    dt_config_format(f, own, &ours);
-    dt_config_format(f, loaded, &theirs);
-    bool differs = strcmp(dt_text_str(&ours), dt_text_str(&theirs)) != 0;
-    int bad = 0;
-    if (differs && dt_config_where(c, path) != NULL) {
-        dt_config_problem(c, path, "is %s, but %s says %s; remove it here", dt_text_str(&ours), file,
-                          dt_text_str(&theirs));
-        bad = 1;
-    } else if (dt_config_where(c, path) == NULL) {
-        memcpy(own + f->offset, loaded->bytes + f->offset, dt_config_size(f->rule));
+    const char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
+    if (dt_config_where(c, path) == NULL) {
+        memcpy(job->model.sizes.bytes + f->offset, loaded->bytes + f->offset, dt_config_size(f->rule));
         dt_config_derived(c, path, file);
     }
+}
+
+/* Returns 1 and notes the problem if the job gives a key another meaning than the folder's file. */
+static int compare(const struct job *job, struct dt_config *c, const struct dt_field *f,
+                   const struct model_sizes *loaded, const char *file)
+{
+    if (model_same(job->model.ops, f->key, job->model.sizes.bytes, loaded->bytes)) {
+        return 0;
+    }
+    char path[128];
+    struct dt_text ours, theirs;
+    (void)snprintf(path, sizeof path, "model.%s", f->key);
+    dt_text_init(&ours);
+    dt_text_init(&theirs);
+    dt_config_format(f, job->model.sizes.bytes, &ours);
+    dt_config_format(f, loaded, &theirs);
+    dt_config_problem(c, path, "is %s, but %s says %s; remove it here", dt_text_str(&ours), file, dt_text_str(&theirs));
     dt_text_clear(&ours);
     dt_text_clear(&theirs);
-    return bad;
+    return 1;
 }
 
 /* The folder to read. Where it is gone, a run that goes on has kept what it needs of it; whoever
@@ -78,7 +85,10 @@ static int load(struct job *job, struct dt_config *c)
         return bad + 1;
     }
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
-        bad += take(job, c, f, &loaded, file);
+        take(job, c, f, &loaded, file);
+    }
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        bad += compare(job, c, f, &loaded, file);
     }
     if (job->model.name == NULL) {
         dt_config_derived(c, "model.name", file);

@@ -10,10 +10,12 @@ struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabu
                               .dims = 2,
                               .most = {samples, length},
                               .below = vocabulary,
-                              .below_key = vocabulary_key},
+                              .below_key = vocabulary_key,
+                              .value = "id",
+                              .values = "ids"},
                        labels = ids;
     labels.name = "labels";
-    labels.shifted = true;
+    labels.shifted = labels.targets = true;
     return (struct batch_layout){2, {ids, labels}};
 }
 
@@ -41,13 +43,19 @@ void batch_add_encoder(struct batch_layout *l, int64_t samples, int64_t length, 
     ids.name = "input_ids";
     ids.below = vocabulary;
     ids.below_key = "vocab_size";
+    ids.value = "id";
+    ids.values = "ids";
     mask.name = "attention_mask";
     mask.below = 2;
+    mask.value = "value";
+    mask.values = "values";
     mask.optional = true;
     mask.missing = 1;
     types.name = "token_type_ids";
     types.below = type_count;
     types.below_key = "type_vocab_size";
+    types.value = "type";
+    types.values = "types";
     types.optional = true;
     segments.name = "segments";
     segments.derive = segments_of_mask;
@@ -101,6 +109,15 @@ int batch_find(const struct batch_layout *l, const char *name)
         }
     }
     return -1;
+}
+
+int batch_targets(const struct batch_layout *l)
+{
+    int i = l->count - 1;
+    while (i >= 0 && !l->field[i].targets) {
+        i--;
+    }
+    return i;
 }
 
 int64_t batch_elements(const struct batch_layout *l, int i)

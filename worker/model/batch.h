@@ -19,8 +19,12 @@ struct batch_field {
     /* labels of the next position: element t is element t + 1 of the data, and the last one is
      * ignored (-100) */
     bool shifted;
-    int64_t below;         /* integers are in [0, below); 0: any value */
-    const char *below_key; /* the model's key for this bound ("vocab_size"); null: it is fixed */
+    /* labels of the loss, DT_I32: -100 is no target, and the loss is a mean over all others. At most
+     * one field has them. */
+    bool targets;
+    int64_t below;              /* integers are in [0, below); 0: any value */
+    const char *below_key;      /* the model's key for this bound ("vocab_size"); null: it is fixed */
+    const char *value, *values; /* what one integer is, and several: "id", "ids" */
     /* integers that the data need not have: all are `missing` then */
     bool optional;
     int32_t missing;
@@ -40,7 +44,7 @@ struct batch { /* one micro-batch of one rank */
     const struct batch_layout *layout;
     void *at[BATCH_FIELDS_MAX]; /* data of each field, in device memory */
     int64_t samples, length;    /* B; T: positions of a sample, 1 if samples are not sequences */
-    /* the loss is a mean over this number of labels, those that are not -100 */
+    /* the loss is a mean over this number of targets, or of samples if no field has targets */
     int64_t weight;
 };
 
@@ -58,6 +62,8 @@ void batch_derive(const struct batch *b, int64_t row);
 void batch_fill_missing(const struct batch *b, int i, int64_t row);
 /* Index of the field of that name, or -1. */
 int batch_find(const struct batch_layout *l, const char *name);
+/* Index of the field with the targets, or -1. */
+int batch_targets(const struct batch_layout *l);
 /* Number of elements of field i: of a full batch, and of one sample. */
 int64_t batch_elements(const struct batch_layout *l, int i);
 int64_t batch_sample_elements(const struct batch_layout *l, int i);

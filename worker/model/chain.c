@@ -188,11 +188,8 @@ int block_constant(struct block *b, const char *name, int64_t numel,
         memcpy(own, args, args_bytes);
         int64_t offset = round_up(chain_buffers(c), ALIGN);
         c->constants = grow(c->constants, c->constant_count, sizeof *c->constants);
-        c->constants[c->constant_count++] = (struct constant){.name = dt_arena_strdup(&c->arena, name),
-                                                              .numel = numel,
-                                                              .offset = offset,
-                                                              .fill = fill,
-                                                              .args = own};
+        c->constants[c->constant_count++] = (struct constant){
+            .name = dt_arena_strdup(&c->arena, name), .numel = numel, .offset = offset, .fill = fill, .args = own};
     } else if (c->constants[at].numel != numel) {
         mistake(c, "constant %s has two sizes", name);
     }

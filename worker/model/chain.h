@@ -139,6 +139,9 @@ struct model_ops {
     const struct model_key *keys; /* other spellings of keys; ends with null */
     /* keys that put_config writes to config.json in its own way; ends with null; may be null */
     const char *const *spelled;
+    /* Gives keys that are null the values which null stands for; may be null. So settings that mean
+     * the same get the same values. */
+    void (*settle)(void *sizes);
     /* the key of the longest sequence; null: samples are not sequences */
     const char *positions;
     /* Checks that involve several keys. DT_INVALID with what to change; *key: the key to blame. */
@@ -171,6 +174,9 @@ int model_read_config(const struct model_ops *ops, const struct cJSON *config, v
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
 /* The value of a key, which must be an integer. */
 int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key);
+/* True if a key means the same in both sizes, as written or once settled. `key` is in the field
+ * table. */
+bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);
 /* The class of an exported folder. */
 const char *model_class(const struct model_ops *ops, const void *sizes);
 /* True for keys that are only kept for config.json. */

@@ -72,6 +72,35 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
     return value;
 }
 
+/* True if the key's member is the same in both structs. */
+static bool same_member(const struct dt_field *f, const struct model_sizes *x, const struct model_sizes *y)
+{
+    struct dt_text a, b;
+    dt_text_init(&a);
+    dt_text_init(&b);
+    dt_config_format(f, x->bytes, &a);
+    dt_config_format(f, y->bytes, &b);
+    bool same = strcmp(dt_text_str(&a), dt_text_str(&b)) == 0;
+    dt_text_clear(&a);
+    dt_text_clear(&b);
+    return same;
+}
+
+bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b)
+{
+    const struct dt_field *f = find_field(ops, key);
+    struct model_sizes x, y;
+    assert(f != NULL);
+    memcpy(x.bytes, a, ops->sizes_bytes);
+    memcpy(y.bytes, b, ops->sizes_bytes);
+    bool as_written = same_member(f, &x, &y);
+    if (ops->settle != NULL) {
+        ops->settle(x.bytes);
+        ops->settle(y.bytes);
+    }
+    return as_written || same_member(f, &x, &y);
+}
+
 bool model_keeps(const struct model_ops *ops, const char *key)
 {
     return listed(ops->kept, key);

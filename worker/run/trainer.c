@@ -70,6 +70,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
     r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
     r.blank_steps = t->run.blank_steps;

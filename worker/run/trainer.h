@@ -1,245 +1,16 @@
-/* Training: struct trainer joins what is trained (chain, strategy, optimizer) with five parts: the run,
- * feeds, memory, stepper, saver. trainer_run is the whole life of a worker.
- *   trainer_prepare   all sizes, no memory; enough for train --plan
- *   trainer_open      memory, weights (initial, loaded or from a checkpoint)
- *   trainer_begin     puts one optimizer step in; trainer_finish: what it came to; trainer_evaluate; trainer_save
- *   trainer_run       all of it, in order */
+/* The run around the step: trainer_run is the whole life of a worker. Weights come from a seed, a
+ * Hugging Face folder or a checkpoint; trainer_save writes a checkpoint. struct trainer and the step
+ * are worker/engine/trainer.h. */
 #ifndef DT_WORKER_RUN_TRAINER_H
 #define DT_WORKER_RUN_TRAINER_H
 
-#include "worker/model/chain_walk.h"
 #include "worker/checkpoints/checkpoint.h"
-#include "worker/engine/step_sums.h"
-#include "worker/data/data.h"
-#include "worker/run/horizon.h"
-#include "worker/job/job.h"
-#include "worker/engine/optimizer.h"
-#include "worker/engine/plan.h"
-#include "worker/engine/strategy.h"
-#include "worker/engine/world.h"
+#include "worker/engine/trainer.h"
 #include "worker/run/observers/observer.h"
 
-/* Where the run stands: steps whose results are known, and where it ends. trainer.c */
-struct trainer_run {
-    int64_t step, epoch, position, tokens, total_steps;
-    int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
-    bool blank_rank_said;
-    /* What the learning rate would be now if nothing had changed when the run went on. */
-    double rate_before;
-    struct horizon horizon;
-    struct schedule schedule;
-    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
-    unsigned votes;
-    bool eval_due;        /* the evaluation of this step was not made yet */
-    bool finished_before; /* a finished run was found: nothing was done */
-    double peak_flops;    /* of one rank's device, by rank 0; NaN: unknown */
-};
-
-struct trainer_micro { /* where a micro-step takes its samples */
-    int64_t epoch, position;
-};
-
-struct trainer_feed { /* the batches of one step */
-    struct batch *batches;
-    int64_t *valid;          /* per micro-step, as the batches say */
-    int64_t count;           /* micro-steps */
-    int64_t epoch, position; /* where the data go on behind the step */
-    double data_s;           /* how long the step waited for them */
-    bool blank;              /* no rank has a target in them: the weights stay as they are */
-    /* The first rank that has no target in one of its micro-steps, where others have some; -1: none. */
-    int blank_rank;
-    bool full; /* read, and not taken yet */
-    /* For each micro-step the fields of a batch; the loader fills the host's. */
-    char *host, *device;
-    struct dt_event *copied, *used; /* on a device with memory of its own; else null */
-};
-
-/* Samples, and batches on their way to the device. trainer_batch.c */
-struct trainer_feeds {
-    struct data_source train, val;
-    bool has_val;
-    struct sampler order, val_order;
-    int64_t read_epoch, read_position; /* where the next step's batches come from */
-    /* For `cold` steps more the disk is asked for samples before they are read; after the next wait
-     * for the disk, for `cold_span` steps. */
-    int64_t cold, cold_span;
-    struct trainer_feed feed[2]; /* used alternately, as the steps are */
-    struct trainer_micro *micro; /* the micro-steps of the step that is read */
-    struct dt_stream *copy;      /* to a device with memory of its own; else null */
-};
-
-/* The plan, and which of its pieces are whose. trainer_open.c, trainer_memory.c */
-struct trainer_memory {
-    struct plan plan;
-    int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress;
-    /* Of a device with memory of its own: what was in use of it before the plan, streams and
-     * libraries; and of that, what the communicators took when they were connected. */
-    double context_bytes, connected_bytes;
-};
-
-struct trainer_pending { /* a step that was enqueued */
-    double begin_s, data_s, rate;
-    int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
-    int64_t samples;                /* horizon.samples behind it */
-    int turn;                       /* of its sums */
-    int blank_rank;
-    bool blank, riders;
-    struct dt_event *done;
-};
-
-/* Steps under way. trainer_step.c, trainer_graph.c */
-struct trainer_stepper {
-    int64_t begun, begun_samples; /* steps that were enqueued, and what horizon.samples is behind them */
-    int ahead;                    /* steps that may be enqueued while the results of one are not known */
-    struct trainer_pending pending[2];
-    double finished_s; /* when the last result was known */
-    struct chain_walk walk;
-    struct batch shape; /* sizes, for a block that takes no fields of a batch */
-    struct trainer_at { /* where in a step the walk is */
-        int64_t micro_step, count;
-    } at;
-    double *loss_sum;  /* one per micro-step */
-    int64_t *progress; /* host memory that a device with memory of its own marks */
-    int64_t marks, progress_seen;
-    struct dt_event *done;
-    struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
-    struct timeline *timeline;     /* null: not wanted */
-    struct pace_clock pace;
-    bool pace_due; /* a block of the clock is complete and travels with the next step */
-};
-
-/* Checkpoints. trainer_state.c, trainer_resume.c, trainer_origin.c */
-struct trainer_saver {
-    /* Saves that were begun in this round, the same on all ranks: each has keys of its own in the
-     * store. */
-    int64_t tries;
-    int64_t saved_step; /* of the newest checkpoint; -1: there is none */
-    char *saved_path;   /* where it is; null: there is none */
-    /* The checkpoint that was loaded is of a version that did not keep config.json as it came. */
-    bool rewritten;
-    /* Rank 0, from trainer_keep_origin or trainer_load on: config.json of the exported folder. */
-    char *model_config;
-    /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
-    int64_t named_step;
-    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
-};
-
-struct trainer {
-    const struct job *job;
-    struct world *world; /* null until trainer_open */
-    int rank, size, shards;
-    int64_t micro_steps; /* of a full step */
-    bool files;          /* output folder and checkpoints as in a real run */
-    /* A peer was lost while the host ran ahead of its device, or the device itself: nothing more is
-     * enqueued or saved. */
-    bool lost;
-    struct chain chain;
-    struct strategy strategy;
-    struct optimizer optimizer;
-    struct step_sums step_sums;
-    struct observers observers;
-    struct trainer_run run;
-    struct trainer_feeds feeds;
-    struct trainer_memory memory;
-    struct trainer_stepper stepper;
-    struct trainer_saver saver;
-    struct dt_arena arena;
-};
-
-/* of one step */
-struct trainer_result {
-    double loss, grad_norm; /* NaN in a step without targets */
-    double lr, step_s;
-    int64_t valid_count, micro_steps;
-    const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until
-                          * the next one; null: none did */
-};
-
-/* A rank of the job wishes to stop: nothing new begins, and the run ends with a save. */
-static inline bool trainer_stops(const struct trainer *t)
-{
-    return (t->run.votes & VOTE_STOP) != 0;
-}
-
-/* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host.
- * type: what the device computes with, DT_F32 (the job may then want BF16), or DT_F64 for
- * twin64. own_memory: the device has memory of its own. */
-int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type,
-                    bool own_memory, struct dt_error *err);
-/* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
-void trainer_count(struct trainer *t);
-/* How a step's batch is split on the ranks of now. */
-struct batch_split trainer_split(const struct trainer *t);
-/* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
-/* Into the host's memory, with local_size ranks. device: the one that is open, or null; of one
- * with memory of its own trainer_check_device says it. */
-int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err);
-/* One rank into a GPU of so many bytes (0 or less: not known, which fits), before anything is
- * started. */
-int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err);
-/* Into the open device, whose libraries have taken what they take. DT_IO: it would, but others
- * hold the memory; waits a while when nobody is known to. */
-int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err);
-/* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
- * memory of its own, with what CUDA takes for itself. */
-double trainer_memory(const struct trainer *t);
-double trainer_planned_bytes(const struct trainer *t);
-/* Table of the plan (80 columns), or one JSON object. */
-void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
-/* matmul_shapes.c: how the device computes the job's products, the same on all ranks; before
+/* trainer_plans.c: how the device computes the job's products, the same on all ranks; before
  * anything is allocated. All ranks together. */
 int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *err);
-/* Allocates everything and makes weights. The world's groups must be split for t->shards. */
-int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
-/* trainer_step.c: the memory of an open plan becomes that of the walk. */
-void trainer_step_open(struct trainer *t);
-/* Puts the next step in; on a device with memory of its own it then reads the batches of the one
- * after it. At most t->stepper.ahead + 1 steps are in at a time. */
-int trainer_begin(struct trainer *t, struct dt_error *err);
-/* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as
- * behind it. */
-int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);
-/* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
-int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
-/* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
- * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
-int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
-/* The host waits until both streams have run dry: weights that travel after an update have
- * arrived. */
-int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
-void trainer_close(struct trainer *t);
-/* Why all ranks fail, before they share it: they end as soon as they know, and another's end can
- * be ours. Said by the agent, or by rank 0 for all. */
-void trainer_say_cause(struct trainer *t, const struct dt_error *why);
-
-/* trainer_batch.c: batches on their way. */
-int trainer_batch_open(struct trainer *t, struct dt_error *err);
-/* Nothing runs any more. Harmless without open and twice. */
-void trainer_batch_close(struct trainer *t);
-/* Reading goes on from where the run stands. */
-void trainer_batch_restart(struct trainer *t);
-/* The batches of the step that begins now, read before or now; the compute stream waits for
- * them. */
-int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_error *err);
-/* The compute stream has read them. */
-void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
-/* Reads the next step's. busy: what the device does meanwhile. */
-int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err);
-/* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. */
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i);
-
-/* trainer_graph.c: calls of blocks as graphs. close: nothing more is enqueued by then;
- * harmless without open and twice. */
-void trainer_graph_open(struct trainer *t);
-void trainer_graph_close(struct trainer *t);
-/* Device memory that graphs take at most, beside the plan. */
-double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device);
-/* Enqueues the kernels of the pass, one by one or as a graph: the same ones in the same order. */
-void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p);
-/* A step begins: with graphs or without? How long it took, from the one before it. */
-void trainer_graph_begin(struct trainer *t);
-void trainer_graph_timed(struct trainer *t, int64_t step, double step_s);
 
 /* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the
@@ -314,6 +85,9 @@ struct horizon trainer_horizon(const struct trainer *t);
  * when the run began. */
 void trainer_say_changes(struct trainer *t, const struct job_changes *changes);
 
+/* Says why all ranks fail, before they share it: each rank ends as soon as it knows, and its end may
+ * end the others. The agent says it, or rank 0 for all. */
+void trainer_say_cause(struct trainer *t, const struct dt_error *why);
 /* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. options: null, but
  * for tests, which look and act as one more observer. */
 int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,

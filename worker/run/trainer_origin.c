@@ -6,6 +6,7 @@
 #include "base/scan.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/origin.h"
+#include "worker/job/folder.h"
 
 #include <stdlib.h>
 #include <string.h>

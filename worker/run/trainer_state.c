@@ -38,29 +38,39 @@ static int put(struct pinned_window *window, void *to, enum dt_dtype type, const
     return pinned_window_put(window, to, (size_t)count * dt_dtype_size(type), err);
 }
 
-/* Brings weights [first, first + count) of unit u, all of them resident, to where they are
- * computed with, and to the masters of those that are updated here. */
-static int put_weights(struct trainer *t, struct pinned_window *window, int u, int64_t first, int64_t count,
+/* Brings what is to be written, by the host where it writes in place: then it waits for the stream. */
+static int bring_to_write(struct pinned_window *window, struct home_part part, size_t size_bytes, void **to,
+                          struct dt_error *err)
+{
+    *to = home_bring(part, size_bytes, HOME_WRITE, window->stream);
+    return window->window != NULL ? 0 : dt_stream_finish(window->stream, FOR_EVER_S, err);
+}
+
+/* Brings weights [first, first + count) of unit u, all of them resident, to device address `to`, where
+ * they are computed with, and to the masters of those that are updated here. */
+static int put_weights(struct trainer *t, struct pinned_window *window, int u, int64_t first, int64_t count, void *to,
                        const void *values, enum dt_dtype from, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    int64_t resident, owned, unused;
-    char *at = strategy_resident(s, u, &resident, &unused);
-    if (put(window, at + (size_t)(first - resident) * s->type_size, s->precision.compute, values, from, count, err) !=
-        0) {
+    if (put(window, to, s->precision.compute, values, from, count, err) != 0) {
         return -1;
     }
-    int64_t owned_count;
+    int64_t owned, owned_count;
     strategy_owned(s, u, &owned, &owned_count);
     int64_t begin = first > owned ? first : owned,
             end = first + count < owned + owned_count ? first + count : owned + owned_count;
     if (!precision_mixed(&s->precision) || begin >= end || !strategy_trains(s, u)) {
         return 0;
     }
-    char *to =
-        (char *)optimizer_weights(&t->optimizer, u) + (size_t)(begin - owned) * dt_dtype_size(s->precision.masters);
-    return put(window, to, s->precision.masters, (const char *)values + (size_t)(begin - first) * dt_dtype_size(from),
-               from, end - begin, err);
+    struct home_part masters = optimizer_weights(&t->optimizer, u, begin - owned);
+    size_t size_bytes = (size_t)(end - begin) * dt_dtype_size(s->precision.masters);
+    void *at;
+    int rc = bring_to_write(window, masters, size_bytes, &at, err);
+    rc = rc == 0 ? put(window, at, s->precision.masters,
+                       (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err)
+                 : rc;
+    home_back(masters, size_bytes, window->stream);
+    return rc;
 }
 
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
@@ -70,21 +80,25 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
 {
     struct strategy *s = &t->strategy;
     int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->precision.masters));
-    char *at = strategy_resident(s, u, &first, &count);
-    for (int64_t done = 0, n; done < count; done += n) {
+    struct home_part part = strategy_resident(s, u, &first, &count);
+    int rc = 0;
+    for (int64_t done = 0, n; done < count && rc == 0; done += n) {
         n = count - done < most ? count - done : most;
-        void *values = room != NULL ? room : pinned_window_place(window, at + (size_t)done * s->type_size);
-        if (hf == NULL) {
+        size_t size_bytes = (size_t)n * s->type_size;
+        void *to;
+        rc = bring_to_write(window, part, size_bytes, &to, err);
+        void *values = room != NULL ? room : pinned_window_place(window, to);
+        if (rc == 0 && hf == NULL) {
             init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->precision.masters, values);
-        } else if (hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err) != 0) {
-            return -1;
+        } else if (rc == 0) {
+            rc = hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err);
         }
-        if (put_weights(t, window, u, first + done, n, values, s->precision.masters, err) != 0) {
-            return -1;
-        }
+        rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, s->precision.masters, err) : rc;
+        home_back(part, size_bytes, window->stream);
+        part.at += size_bytes;
         dt_page_pulse(t->world->page);
     }
-    return 0;
+    return rc;
 }
 
 /* The constants behind the buffers, in pieces as well. */
@@ -166,24 +180,23 @@ struct reading {
     float *wide; /* PINNED_WINDOW_BYTES, where weights or state are not F32 */
 };
 
-/* Reads one span of state or of a buffer into elements of type `type` at device address base + at, to the
- * nearest: what was saved is what is there again. */
-static int read_span(struct reading *r, const char *purpose, const struct span *s, char *base, enum dt_dtype type,
-                     struct dt_error *err)
+/* Most elements of a type that are read at a time. */
+static int64_t most_of(const struct reading *r, enum dt_dtype type)
 {
     size_t size = dt_dtype_size(type);
+    return (int64_t)(PINNED_WINDOW_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
+}
+
+/* Reads elements [done, done + count) of a span into elements of type `type` at device address `to`, to the
+ * nearest: what was saved is what is there again. */
+static int read_piece_of(struct reading *r, const char *purpose, const struct span *s, int64_t done, int64_t count,
+                         void *to, enum dt_dtype type, struct dt_error *err)
+{
     const struct tensor *x = s->tensor;
-    int64_t most = (int64_t)(PINNED_WINDOW_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
-    for (int64_t done = 0, n; done < s->count; done += n) {
-        n = s->count - done < most ? s->count - done : most;
-        char *to = base + (size_t)(s->at + done) * size;
-        float *read = type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
-        if (checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, n, read, err) != 0 ||
-            put(&r->window, to, type, read, DT_F32, n, err) != 0) {
-            return -1;
-        }
-    }
-    return 0;
+    float *read = type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
+    return checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, count, read, err) != 0
+               ? -1
+               : put(&r->window, to, type, read, DT_F32, count, err);
 }
 
 /* Reads one span of the resident weights of unit u. */
@@ -191,27 +204,39 @@ static int read_weights(struct trainer *t, struct reading *r, int u, const struc
 {
     const struct tensor *x = s->tensor;
     int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.precision.masters));
-    char *at = strategy_resident(&t->strategy, u, &first, &count);
-    for (int64_t done = 0, n; done < s->count; done += n) {
+    struct home_part part = strategy_resident(&t->strategy, u, &first, &count);
+    int rc = 0;
+    part.at += (size_t)s->at * t->strategy.type_size;
+    for (int64_t done = 0, n; done < s->count && rc == 0; done += n) {
         n = s->count - done < most ? s->count - done : most;
-        char *to = at + (size_t)(s->at + done) * t->strategy.type_size;
+        size_t size_bytes = (size_t)n * t->strategy.type_size;
+        void *to;
+        rc = bring_to_write(&r->window, part, size_bytes, &to, err);
         float *read = t->strategy.precision.compute == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
-        if (checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err) != 0 ||
-            put_weights(t, &r->window, u, first + s->at + done, n, read, DT_F32, err) != 0) {
-            return -1;
-        }
+        rc = rc != 0 ? rc : checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err);
+        rc = rc == 0 ? put_weights(t, &r->window, u, first + s->at + done, n, to, read, DT_F32, err) : rc;
+        home_back(part, size_bytes, r->window.stream);
+        part.at += size_bytes;
     }
-    return 0;
+    return rc;
 }
 
 /* Reads what the optimizer keeps of one span of the owned part. */
 static int read_states(struct trainer *t, struct reading *r, const struct span *s, struct dt_error *err)
 {
     const struct optimizer_group *g = optimizer_group_of(&t->optimizer, s->tensor);
+    enum dt_dtype type = t->strategy.precision.states;
     int rc = 0;
-    for (int k = 0; k < g->states && rc == 0; k++) {
-        char *base = optimizer_state(&t->optimizer, k, s->tensor->unit, 0);
-        rc = read_span(r, g->row->state[k], s, base, t->strategy.precision.states, err);
+    for (int k = 0; k < g->states; k++) {
+        for (int64_t done = 0, n, most = most_of(r, type); done < s->count && rc == 0; done += n) {
+            n = s->count - done < most ? s->count - done : most;
+            struct home_part part = optimizer_state(&t->optimizer, k, s->tensor->unit, s->at + done);
+            size_t size_bytes = (size_t)n * dt_dtype_size(type);
+            void *to;
+            rc = bring_to_write(&r->window, part, size_bytes, &to, err);
+            rc = rc != 0 ? rc : read_piece_of(r, g->row->state[k], s, done, n, to, type, err);
+            home_back(part, size_bytes, r->window.stream);
+        }
     }
     return rc;
 }
@@ -240,14 +265,20 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
 
 static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *err)
 {
+    enum dt_dtype type = t->strategy.precision.buffers;
+    int rc = 0;
     for (int i = 0; i < t->chain.tensor_count; i++) {
         struct span span;
-        if (t->chain.tensors[i].unit < 0 && cut(&t->chain.tensors[i], 0, t->chain.buffer_count, &span) &&
-            read_span(r, "weight", &span, t->stepper.walk.buffers, t->strategy.precision.buffers, err) != 0) {
-            return -1;
+        if (t->chain.tensors[i].unit >= 0 || !cut(&t->chain.tensors[i], 0, t->chain.buffer_count, &span)) {
+            continue;
+        }
+        for (int64_t done = 0, n, most = most_of(r, type); done < span.count && rc == 0; done += n) {
+            n = span.count - done < most ? span.count - done : most;
+            char *to = (char *)t->stepper.walk.buffers + (size_t)(span.at + done) * dt_dtype_size(type);
+            rc = read_piece_of(r, "weight", &span, done, n, to, type, err);
         }
     }
-    return 0;
+    return rc;
 }
 
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
@@ -293,52 +324,72 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
 
 /* ---- save ---- */
 
-/* State on its way from device memory to a file: through the window, and as F32. */
+/* State on its way from its home to a file: through the window, and as F32. */
 struct saving {
     struct trainer *t;
+    struct checkpoint_reader reader;
     struct pinned_window window;
-    float *floats; /* CHECKPOINT_PIECE, where the state is not all F32 */
-    bool failed;   /* the device, not the disk */
+    float *floats;            /* CHECKPOINT_PIECE, where the state is not all F32 */
+    struct home_part brought; /* the piece that is being written; home null: none */
+    size_t brought_bytes;
+    bool failed; /* the device, not the disk */
 };
-/* The state of one type. */
-struct saving_typed {
-    struct saving *saving;
+/* What a slice is read from. */
+struct saved {
+    struct home_part part; /* home null: `at` is bytes from t->stepper.walk.buffers */
     enum dt_dtype type;
 };
 _Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= PINNED_WINDOW_BYTES,
                "a piece goes through the window at once");
 
+static void give_back(struct saving *x)
+{
+    if (x->brought.home != NULL) {
+        home_back(x->brought, x->brought_bytes, x->window.stream);
+        x->brought.home = NULL;
+    }
+}
+
 static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out,
                       struct dt_error *err)
 {
-    const struct saving_typed *typed = context;
-    struct saving *x = typed->saving;
-    size_t size = dt_dtype_size(typed->type);
-    const void *values;
-    if (pinned_window_look(&x->window, (const char *)at + (size_t)first * size, (size_t)count * size, &values, err) !=
-        0) {
+    struct saving *x = context;
+    const struct saved *from = at;
+    size_t size = dt_dtype_size(from->type), size_bytes = (size_t)count * size;
+    struct home_part part = {from->part.home, from->part.at + (size_t)first * size};
+    const void *here = (const char *)x->t->stepper.walk.buffers + part.at, *values;
+    give_back(x); /* the piece before was written */
+    if (part.home != NULL) {
+        here = home_bring(part, size_bytes, HOME_READ, x->window.stream);
+        x->brought = part;
+        x->brought_bytes = size_bytes;
+    }
+    if (pinned_window_look(&x->window, here, size_bytes, &values, err) != 0) {
         x->failed = true;
         return -1;
     }
     dt_page_pulse(x->t->world->page);
     *out = values;
-    if (typed->type != DT_F32) {
-        dt_cpu_cast(&(struct dt_cast_args){x->floats, values, count, DT_F32, typed->type});
+    if (from->type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){x->floats, values, count, DT_F32, from->type});
         *out = x->floats;
     }
     return 0;
 }
 
-/* How state of one kind is read on its way to a file; null: it lies in host memory as it is
- * written. */
-struct saving_readers {
-    const struct checkpoint_reader *masters, *computed, *states, *buffers;
+/* All slices of this rank so far, and what each is read from. */
+struct slices {
+    struct checkpoint_slice *slice;
+    struct saved *from;
+    int count;
 };
 
-static void add_slice(struct checkpoint_slice *out, int *count, const struct tensor *x, const char *purpose,
-                      const struct span *span, const void *data, const struct checkpoint_reader *reader)
+static void add_slice(struct saving *saving, struct slices *to, const struct tensor *x, const char *purpose,
+                      const struct span *span, struct home_part part, enum dt_dtype type)
 {
-    struct checkpoint_slice *y = &out[(*count)++];
+    struct saved *from = &to->from[to->count];
+    struct checkpoint_slice *y = &to->slice[to->count++];
+    *from = (struct saved){part, type};
     *y = (struct checkpoint_slice){.name = x->name,
                                    .purpose = purpose,
                                    .role = x->rule.role,
@@ -346,27 +397,27 @@ static void add_slice(struct checkpoint_slice *out, int *count, const struct ten
                                    .numel = x->numel,
                                    .first = span->first,
                                    .count = span->count,
-                                   .data = data,
-                                   .reader = reader};
+                                   .data = from,
+                                   .reader = &saving->reader};
     memcpy(y->shape, x->shape, sizeof y->shape);
 }
 
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
- * rank 0 has all buffers. Returns how many slices there are. */
-static int list_slices(struct trainer *t, struct checkpoint_slice *out, const struct saving_readers *readers)
+ * rank 0 has all buffers. */
+static void list_slices(struct saving *saving, struct slices *out)
 {
+    struct trainer *t = saving->t;
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
-    int n = 0;
+    const struct precision *types = &s->precision;
     for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
         struct span span;
         if (x->unit < 0) {
             if (t->rank == 0 && cut(x, 0, t->chain.buffer_count, &span)) {
-                const char *at =
-                    (char *)t->stepper.walk.buffers + (size_t)x->offset * dt_dtype_size(s->precision.buffers);
-                add_slice(out, &n, x, "weight", &span, at, readers->buffers);
+                struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
+                add_slice(saving, out, x, "weight", &span, at, types->buffers);
             }
             continue;
         }
@@ -377,15 +428,13 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
         }
         bool trained = strategy_trains(s, x->unit);
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        const char *weights = (char *)optimizer_weights(o, x->unit) +
-                              (size_t)at * dt_dtype_size(trained ? s->precision.masters : s->precision.compute);
-        add_slice(out, &n, x, "weight", &span, weights, trained ? readers->masters : readers->computed);
+        add_slice(saving, out, x, "weight", &span, optimizer_weights(o, x->unit, at),
+                  trained ? types->masters : types->compute);
         const struct optimizer_group *g = optimizer_group_of(o, x);
         for (int k = 0; k < g->states && trained; k++) {
-            add_slice(out, &n, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), readers->states);
+            add_slice(saving, out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
         }
     }
-    return n;
 }
 
 /* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
@@ -393,31 +442,24 @@ static int list_slices(struct trainer *t, struct checkpoint_slice *out, const st
 static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
                         struct dt_error *err)
 {
-    struct saving saving = {.t = t};
+    struct saving saving = {.t = t, .reader = {.read = read_piece, .context = &saving}};
     const struct precision *p = &t->strategy.precision;
-    struct saving_typed typed[] = {
-        {&saving, p->masters}, {&saving, p->compute}, {&saving, p->states}, {&saving, p->buffers}};
-    struct checkpoint_reader readers[4];
-    const struct checkpoint_reader *needed[4];
-    bool wide = true;
-    for (int i = 0; i < 4; i++) {
-        wide = wide && typed[i].type == DT_F32;
-        readers[i] = (struct checkpoint_reader){.read = read_piece, .context = &typed[i]};
-        needed[i] = t->world->device->host_memory && typed[i].type == DT_F32 ? NULL : &readers[i];
-    }
-    struct checkpoint_slice *slices =
-        dt_alloc((size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1) * sizeof *slices);
-    int count = list_slices(t, slices, &(struct saving_readers){needed[0], needed[1], needed[2], needed[3]});
+    bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32;
+    size_t most = (size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1);
+    struct slices all = {.slice = dt_alloc(most * sizeof *all.slice), .from = dt_alloc(most * sizeof *all.from)};
+    list_slices(&saving, &all);
     int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, slices, count,
-                                     entry, err);
+        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
+                                     all.count, entry, err);
+        give_back(&saving);
     }
     pinned_window_close(&saving.window);
     free(saving.floats);
-    free(slices);
+    free(all.from);
+    free(all.slice);
     t->lost = saving.failed;
     return rc;
 }

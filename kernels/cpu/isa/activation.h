@@ -17,13 +17,24 @@ INLINE vec gelu_sigmoid(vec x)
     return vec_sigmoid(u);
 }
 
-/* exp(-x^2 / 2) for |x| at most DT_NORMAL_MOST. The second factor makes up for the rounding of x * x,
- * where there is a fused multiply-add. */
+/* x * x - square exactly, where square is x * x rounded. */
+INLINE vec square_rest(vec x, vec square)
+{
+#if defined(__AVX2__)
+    return vec_fma(x, x, -square);
+#else
+    vec high = (vec)((ivec)x & ~0xfff), low = x - high; /* their products are exact */
+    return ((high * high - square) + 2.0F * high * low) + low * low;
+#endif
+}
+
+/* exp(-x^2 / 2) for |x| at most DT_NORMAL_MOST. The second step makes up for the rounding of the
+ * square. */
 INLINE vec bell(vec x)
 {
     vec square = x * x, half = vec_all(-0.5F);
     vec e = vec_exp(square * half);
-    return vec_fma(e, vec_fma(x, x, -square) * half, e);
+    return vec_fma(e, square_rest(x, square) * half, e);
 }
 
 /* |x|, at most DT_NORMAL_MOST */

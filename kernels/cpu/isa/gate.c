@@ -62,8 +62,8 @@ static int gate_now(struct dt_pool *pool, struct dt_gate_args *a, struct dt_erro
 }
 DT_ISA_KERNEL(gate)
 
-/* All of a vector's inputs are read before its results are written, because dgate and dup may be gate
- * and up, and y may be dy. */
+/* All of a vector's inputs are read before its results are written, because dgate and dup may be
+ * gate and up, and y may be dy. */
 INLINE void gate_backward_typed(const struct dt_gate_backward_args *a, int64_t begin, int64_t end,
                                 enum dt_activation kind, enum dt_dtype type)
 {

@@ -15,6 +15,7 @@
 #define WIDTH 2
 #endif
 #define PANEL (WIDTH * VEC)
+_Static_assert(PANEL == DT_PANEL, "the panel that others count on");
 #define KC 192               /* a panel of KC rows fits the L1 cache */
 #define MC 128               /* rows of a and c that stay in the L2 cache */
 #define PACKED_MAX (1 << 20) /* floats of packed b, roughly */

@@ -19,6 +19,9 @@ void ISA(dt_gemm)(const struct dt_gemm *g);
  * holds DT_PACKED(n) * k floats. A product may use fewer columns (from the first on) and fewer rows
  * than were packed; stride is the k of the packing. */
 #define DT_PACKED(n) (((n) + 47) / 48 * 48)
+/* Columns of a panel. Panel p begins at p * DT_PANEL * stride, and its row l at l * DT_PANEL from
+ * there, so that a product may also begin at a later panel or at a later row. */
+#define DT_PANEL ((VEC > 4 ? 3 : 2) * VEC)
 void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride);
 

@@ -12,18 +12,28 @@
 struct update {
     const struct dt_update_call *call;
     float factor, rate; /* of the gradient; of the step, negative */
-    float decay;        /* AdamW, Lion: what is left of a weight; SGD: what of it is added to the gradient */
-    float beta1, beta2, correction2, eps, momentum, rest;
+    float decay;        /* AdamW, Lion: what is left of a weight; others: what of it is added to the gradient */
+    float beta1, beta2, correction2, eps, momentum, rest, initial;
     bool first, nesterov;
     uint32_t counter; /* of the first element, where state is rounded stochastically */
 };
 
-INLINE vec adamw(const struct update *u, vec w, vec g, vec *state)
+/* The direction of a step of AdamW and Adam. */
+INLINE vec moments(const struct update *u, vec g, vec *state)
 {
     state[0] = vec_fma(state[0] - g, vec_all(u->beta1), g); /* beta1 m + (1 - beta1) g */
     state[1] = vec_fma(state[1], vec_all(u->beta2), g * g * vec_all(1.0F - u->beta2));
-    vec step = state[0] / vec_fma(vec_sqrt(state[1]), vec_all(u->correction2), vec_all(u->eps));
-    return vec_fma(step, vec_all(u->rate), w * u->decay);
+    return state[0] / vec_fma(vec_sqrt(state[1]), vec_all(u->correction2), vec_all(u->eps));
+}
+
+INLINE vec adamw(const struct update *u, vec w, vec g, vec *state)
+{
+    return vec_fma(moments(u, g, state), vec_all(u->rate), w * u->decay);
+}
+
+INLINE vec adam(const struct update *u, vec w, vec g, vec *state)
+{
+    return vec_fma(moments(u, vec_fma(w, vec_all(u->decay), g), state), vec_all(u->rate), w);
 }
 
 INLINE vec sgd(const struct update *u, vec w, vec g, vec *state, int states)
@@ -44,6 +54,30 @@ INLINE vec lion(const struct update *u, vec w, vec g, vec *state)
     return vec_fma(sign, vec_all(u->rate), w * u->decay);
 }
 
+INLINE vec adagrad(const struct update *u, vec w, vec g, vec *state)
+{
+    g = vec_fma(w, vec_all(u->decay), g);
+    state[0] = vec_fma(g, g, u->first ? vec_all(u->initial) : state[0]);
+    return vec_fma(g / (vec_sqrt(state[0]) + u->eps), vec_all(u->rate), w);
+}
+
+INLINE vec updated(const struct update *u, vec w, vec g, vec *state, enum dt_update kind, int states)
+{
+    switch (kind) {
+    case DT_UPDATE_ADAMW:
+        return adamw(u, w, g, state);
+    case DT_UPDATE_ADAM:
+        return adam(u, w, g, state);
+    case DT_UPDATE_SGD:
+        return sgd(u, w, g, state, states);
+    case DT_UPDATE_LION:
+        return lion(u, w, g, state);
+    case DT_UPDATE_ADAGRAD:
+        return adagrad(u, w, g, state);
+    }
+    return w;
+}
+
 INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enum dt_update kind, int states,
                          enum dt_dtype grad, enum dt_dtype type)
 {
@@ -57,9 +91,7 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         for (int k = 0; k < states; k++) {
             state[k] = vec_get(x.state[k], i, n, type);
         }
-        w = kind == DT_UPDATE_ADAMW ? adamw(&u, w, g, state)
-            : kind == DT_UPDATE_SGD ? sgd(&u, w, g, state, states)
-                                    : lion(&u, w, g, state);
+        w = updated(&u, w, g, state, kind, states);
         if (states > 0 && type == DT_BF16) {
             uvec random = counter + (uint32_t)i;
             DT_SCRAMBLE(random);
@@ -97,6 +129,9 @@ static void update_part(void *context, int64_t part)
     case DT_UPDATE_ADAMW:
         update_by_types(c, begin, end, DT_UPDATE_ADAMW, 2);
         break;
+    case DT_UPDATE_ADAM:
+        update_by_types(c, begin, end, DT_UPDATE_ADAM, 2);
+        break;
     case DT_UPDATE_SGD:
         c->call->slice.state[0] != NULL ? update_by_types(c, begin, end, DT_UPDATE_SGD, 1)
                                         : update_by_types(c, begin, end, DT_UPDATE_SGD, 0);
@@ -104,7 +139,27 @@ static void update_part(void *context, int64_t part)
     case DT_UPDATE_LION:
         update_by_types(c, begin, end, DT_UPDATE_LION, 1);
         break;
+    case DT_UPDATE_ADAGRAD:
+        update_by_types(c, begin, end, DT_UPDATE_ADAGRAD, 1);
+        break;
     }
+}
+
+static double rate_of(const struct dt_update_args *a, enum dt_update kind)
+{
+    const struct dt_update_numbers *x = &a->numbers;
+    double step = (double)a->step;
+    switch (kind) {
+    case DT_UPDATE_ADAMW:
+    case DT_UPDATE_ADAM:
+        return a->lr / (1.0 - pow(x->beta1, step));
+    case DT_UPDATE_ADAGRAD:
+        return a->lr / (1.0 + (step - 1.0) * x->lr_decay);
+    case DT_UPDATE_SGD:
+    case DT_UPDATE_LION:
+        break;
+    }
+    return a->lr;
 }
 
 static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
@@ -115,19 +170,19 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->type != DT_F32) {
         return dt_fail(err, DT_INTERNAL, "optimizer: type %s is not made", dt_dtype_name(a->type));
     }
-    bool adamw = call->kind == DT_UPDATE_ADAMW;
+    bool decoupled = call->kind == DT_UPDATE_ADAMW || call->kind == DT_UPDATE_LION;
     double step = (double)a->step;
     struct update u = {.call = call,
                        .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
-                       .rate = (float)(adamw ? -a->lr / (1.0 - pow(x->beta1, step)) : -a->lr),
-                       .decay = (float)(call->kind == DT_UPDATE_SGD ? call->slice.weight_decay
-                                                                    : 1.0 - a->lr * call->slice.weight_decay),
+                       .rate = (float)-rate_of(a, call->kind),
+                       .decay = (float)(decoupled ? 1.0 - a->lr * call->slice.weight_decay : call->slice.weight_decay),
                        .beta1 = (float)x->beta1,
                        .beta2 = (float)x->beta2,
                        .correction2 = (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))),
                        .eps = (float)x->eps,
                        .momentum = (float)x->momentum,
                        .rest = (float)(1.0 - x->dampening),
+                       .initial = (float)x->initial,
                        .first = a->step == 1,
                        .nesterov = x->nesterov,
                        .counter = dt_stochastic_counter(a->seed, a->step, call->slice.unit, call->slice.first)};
@@ -140,6 +195,11 @@ void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_update_args *a)
     dt_update_each(s, run_update, DT_UPDATE_ADAMW, a);
 }
 
+void ISA(dt_adam_many)(struct dt_stream *s, const struct dt_update_args *a)
+{
+    dt_update_each(s, run_update, DT_UPDATE_ADAM, a);
+}
+
 void ISA(dt_sgd_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
     dt_update_each(s, run_update, DT_UPDATE_SGD, a);
@@ -148,6 +208,11 @@ void ISA(dt_sgd_many)(struct dt_stream *s, const struct dt_update_args *a)
 void ISA(dt_lion_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
     dt_update_each(s, run_update, DT_UPDATE_LION, a);
+}
+
+void ISA(dt_adagrad_many)(struct dt_stream *s, const struct dt_update_args *a)
+{
+    dt_update_each(s, run_update, DT_UPDATE_ADAGRAD, a);
 }
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in

@@ -1,5 +1,5 @@
-/* Rotary positions: turns the pairs (x[j], x[j + width / 2]) of each head in place. Rows are cut into
- * parts; a row's cosines and sines stay in the L1 cache for all of its heads. */
+/* Rotary positions: turns the pairs (x[j], x[j + width / 2]) of each head in place. Rows are cut
+ * into parts; a row's cosines and sines stay in the L1 cache for all of its heads. */
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 

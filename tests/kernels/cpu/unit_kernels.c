@@ -1,4 +1,4 @@
-/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/matmul_parts.c */
+/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/normal.h kernels/matmul_parts.c */
 /* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
  * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
  * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
@@ -133,6 +133,53 @@ static void forward_attention(const struct case_run *r)
     r->k->attention(r->s, &a);
 }
 
+/* With queries of 0 and values that name their key, a row of out is 1 / n for the n keys that the
+ * query sees. */
+static void check_what_is_seen(struct dt_stream *s, const struct dt_kernels *k, const struct dt_attention_shape *x)
+{
+    enum { T = 9 };
+    double q[T * T] = {0}, v[T * T] = {0}, out[T * T];
+    const struct dt_attention_args a = {.shape = *x, .out = out, .q = q, .k = q, .v = v};
+    for (int j = 0; j < T; j++) {
+        v[j * T + j] = 1;
+    }
+    k->attention(s, &a);
+    for (int64_t i = 0; i < x->queries; i++) {
+        bool sees[T];
+        int64_t at = T - x->queries + i;
+        int count = 0;
+        for (int64_t j = 0; j < T; j++) {
+            sees[j] = (!x->causal || j <= at) && (x->window == 0 || llabs(at - j) < x->window) &&
+                      (x->segments == NULL ||
+                       (x->segments[j] >= 0 && x->segments[j] == (x->segments[at] < 0 ? 0 : x->segments[at])));
+            count += sees[j];
+        }
+        for (int64_t j = 0; j < T; j++) {
+            assert_true(fabs(out[i * T + j] - (sees[j] ? 1.0 / count : 0)) < 1e-12);
+        }
+    }
+}
+
+static void test_what_attention_sees(void **unused)
+{
+    (void)unused;
+    static const int32_t segments[][9] = {
+        {-1, -1, 0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, -1, 0, 0, -1, -1}, {0, 0, 1, 1, 1, 2, 3, 3, -1}};
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    for (int64_t c = 0; c < 2 * 11 * 4 * 9; c++) {
+        struct dt_attention_shape x = {.batch = 1, .keys = 9, .heads = 1, .head_size = 9, .type = DT_F64};
+        x.q_stride = x.kv_stride = 9;
+        x.causal = c % 2 != 0;
+        x.window = c / 2 % 11;
+        x.segments = c / 22 % 4 < 3 ? segments[c / 22 % 4] : NULL;
+        x.queries = c / 88 + 1;
+        check_what_is_seen(s, d.kernels, &x);
+    }
+    case_close(&d, s);
+}
+
 static void forward_activation(const struct case_run *r)
 {
     r->k->activation(r->s, &(struct dt_activation_args){case_buf[2].d, case_buf[0].d, r->n[0],
@@ -161,12 +208,17 @@ static void test_differences(void **unused)
     struct dt_device d;
     struct dt_stream *s = NULL;
     case_open(&d, "twin64", 1, &s);
-    int64_t attention[2][CASE_SHAPE] = {{2, 5, 2, 3, 0, 1}, {1, 4, 4, 2, 2, 0}};
-    for (int c = 0; c < 2; c++) {
+    int64_t attention[][CASE_SHAPE] = {
+        {2, 5, 2, 3, 0, CASE_CAUSAL},
+        {1, 4, 4, 2, 2, 0},
+        {2, 9, 4, 3, 2, CASE_EVERYTHING | CASE_WINDOW(4) | CASE_SEGMENTS(2)},
+        {1, 9, 2, 3, 1, CASE_SOFTCAP | CASE_DROPOUT | CASE_WINDOW(3) | CASE_SEGMENTS(4)}};
+    for (size_t c = 0; c < sizeof attention / sizeof attention[0]; c++) {
         struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = attention[c], .grad = DT_F64};
         case_seed(5);
         case_make_attention(r.n);
         case_reset_double(&case_modes[0]);
+        memset(case_buf[4].d, 0, (size_t)case_buf[4].count * sizeof(double)); /* between the rows, too */
         case_run_attention(&r);
         for (int64_t i = 0; i < case_buf[0].count; i++) {
             double expect =
@@ -175,7 +227,7 @@ static void test_differences(void **unused)
         }
         case_clear();
     }
-    for (int64_t kind = 0; kind < 3; kind++) {
+    for (int64_t kind = DT_ACT_GELU; kind <= DT_ACT_SILU; kind++) {
         int64_t n[CASE_SHAPE] = {50, kind};
         struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = n, .grad = DT_F64};
         case_make_elements(n);
@@ -228,6 +280,185 @@ static void test_differences(void **unused)
                     1e-8);
     }
     case_clear();
+    case_close(&d, s);
+}
+
+/* Compares count elements of an input's gradient with differences of sum(out * w), within 1e-7. */
+static void check_gradient(const struct case_run *r, void (*forward)(const struct case_run *r), int in, int64_t first,
+                           int out, const double *w, const double *gradient, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double *x = &case_buf[in].d[first + i];
+        double expect = difference(r, forward, x, case_buf[out].d, w, case_buf[out].count);
+        if (!(fabs(expect - gradient[i]) < 1e-7)) {
+            fail_msg("buffer %d [%lld]: %.9g, by differences %.9g", in, (long long)(first + i), gradient[i], expect);
+        }
+    }
+}
+
+/* The norm of rows (n[2] is 0) with its branch, and of heads whose weight counts from 1. */
+static void test_rmsnorm_differences(void **unused)
+{
+    (void)unused;
+    enum { Y, SUM, DY, RESIDUAL = 4, BRANCH, WEIGHT, ABOVE, DWEIGHT, VALUES = 60 };
+    static const int64_t shapes[2][CASE_SHAPE] = {{4, 7}, {6, 5, 3, 2, 4, 1}};
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    for (int c = 0; c < 2; c++) {
+        const int64_t *n = shapes[c];
+        struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = n, .grad = DT_F64};
+        bool heads = n[2] != 0;
+        case_seed(6);
+        case_make_rmsnorm(n);
+        case_reset_double(&case_modes[0]);
+        int64_t count = case_buf[Y].count;
+        double above[VALUES] = {0}, dy[VALUES], dx[VALUES], of_x[VALUES], dweight[VALUES];
+        assert_true(count <= VALUES && case_buf[RESIDUAL].count <= VALUES);
+        for (int64_t i = 0; i < count && heads; i++) { /* what lies between positions has no gradient */
+            case_buf[DY].d[i] *= i % (n[2] * n[1] + n[4]) < n[2] * n[1];
+            case_buf[Y].d[i] = 0;
+        }
+        memcpy(dy, case_buf[DY].d, (size_t)count * sizeof *dy);
+        memset(case_buf[DWEIGHT].d, 0, (size_t)n[1] * sizeof(double));
+        if (!heads) {
+            memcpy(above, case_buf[ABOVE].d, (size_t)count * sizeof *above);
+        }
+        case_run_rmsnorm_backward(&r);
+        memcpy(dweight, case_buf[DWEIGHT].d, (size_t)n[1] * sizeof *dweight);
+        for (int64_t i = 0; i < count; i++) {
+            dx[i] = case_buf[heads ? Y : ABOVE].d[i] - above[i];
+        }
+        for (int64_t i = 0; i < case_buf[RESIDUAL].count; i++) {
+            int64_t position = i / (n[1] * (heads ? n[2] : 1) + n[3]), at = i % (n[1] * (heads ? n[2] : 1) + n[3]);
+            bool between = heads && at >= n[1] * n[2];
+            of_x[i] = between ? 0 : dx[position * (n[1] * (heads ? n[2] : 1) + n[4]) + at];
+        }
+        memset(case_buf[Y].d, 0, (size_t)count * sizeof(double));
+        check_gradient(&r, case_run_rmsnorm, RESIDUAL, 0, Y, dy, of_x, case_buf[RESIDUAL].count);
+        check_gradient(&r, case_run_rmsnorm, WEIGHT, 0, Y, dy, dweight, n[1]);
+        for (int64_t i = 0; i < count && !heads; i++) {
+            dx[i] *= 0.75; /* branch_scale */
+        }
+        check_gradient(&r, case_run_rmsnorm, BRANCH, 0, Y, dy, dx, heads ? 0 : count);
+        case_clear();
+    }
+    case_close(&d, s);
+}
+
+static void test_gate_differences(void **unused)
+{
+    (void)unused;
+    enum { IN, GRADIENTS, Y, DY, AGAIN, ROWS = 4, COLS = 6, LD = 2 * COLS + 2 };
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    for (int64_t kind = DT_ACT_GELU; kind <= DT_ACT_SILU; kind++) {
+        int64_t n[CASE_SHAPE] = {ROWS, COLS, 3, kind};
+        struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = n, .grad = DT_F64};
+        case_seed(7);
+        case_make_gate(n);
+        case_reset_double(&case_modes[0]);
+        case_run_gate(&r);
+        double dy[ROWS * COLS], grads[ROWS * LD];
+        memcpy(dy, case_buf[DY].d, sizeof dy);
+        memcpy(grads, case_buf[GRADIENTS].d, sizeof grads);
+        assert_memory_equal(case_buf[AGAIN].d, case_buf[Y].d, sizeof dy);
+        for (int64_t row = 0; row < ROWS; row++) {
+            check_gradient(&r, case_run_gate, IN, row * LD, Y, dy, grads + row * LD, 2 * COLS);
+        }
+        case_clear();
+    }
+    case_close(&d, s);
+}
+
+/* A turn keeps lengths, and its backward, which is its transpose, is the turn back: that gives the
+ * same values again, by positions of rows and by ids. */
+static void test_rope_turns_back(void **unused)
+{
+    (void)unused;
+    enum { X, TABLE, ROWS = 9, HEADS = 2, HEAD = 7, WIDTH = 6 };
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "twin64", 1, &s);
+    for (int64_t ids = 0; ids < 4; ids += 2) {
+        int64_t n[CASE_SHAPE] = {ROWS, HEADS, HEAD, WIDTH, 1, ids};
+        struct case_run r = {.s = s, .k = d.kernels, .type = DT_F64, .n = n, .grad = DT_F64};
+        case_seed(8);
+        case_make_rope(n);
+        case_reset_double(&case_modes[0]);
+        for (int64_t i = 0; i < case_buf[TABLE].count; i++) {
+            double angle = (double)(i / WIDTH) / (1 + (double)(i % (WIDTH / 2)));
+            case_buf[TABLE].d[i] = i % WIDTH < WIDTH / 2 ? cos(angle) : sin(angle);
+        }
+        double before[ROWS * (HEADS * HEAD + 1)];
+        memcpy(before, case_buf[X].d, sizeof before);
+        case_run_rope(&r);
+        /* row 1 is at position 3, or at that of its id; pair 0 turns by the position itself */
+        int64_t position = ids != 0 ? case_side.ids[1] : 3, at = HEADS * HEAD + 1;
+        double c = cos((double)position), sine = sin((double)position);
+        assert_true(fabs(case_buf[X].d[at] - (before[at] * c - before[at + 3] * sine)) < 1e-14);
+        assert_true(fabs(case_buf[X].d[at + 3] - (before[at + 3] * c + before[at] * sine)) < 1e-14);
+        n[5] |= 1;
+        case_run_rope(&r);
+        for (int64_t i = 0; i < case_buf[X].count; i++) {
+            assert_true(fabs(case_buf[X].d[i] - before[i]) < 1e-14);
+        }
+        case_clear();
+    }
+    case_close(&d, s);
+}
+
+/* The largest error of y in units in the last place of a BF16 or F32 number of its size; values
+ * below 1e-30 do not count. */
+static double worst_ulps(const double *expect, const void *y, int64_t count, enum dt_dtype type)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double got;
+        dt_cpu_cast(&(struct dt_cast_args){&got, (const char *)y + (size_t)i * dt_dtype_size(type), 1, DT_F64, type});
+        int exponent;
+        (void)frexp(expect[i], &exponent);
+        double ulps = fabs(got - expect[i]) / ldexp(1, exponent - (type == DT_BF16 ? 8 : 24));
+        worst = fabs(expect[i]) > 1e-30 && !(ulps <= worst) ? ulps : worst;
+    }
+    return worst;
+}
+
+/* GELU by erf and SiLU keep their relative accuracy where they are nearly 0: to 8 places in F32,
+ * to one place in BF16. */
+static void test_activation_accuracy(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 20001 };
+    static float x[COUNT], y[COUNT];
+    static double wide[COUNT], expect[COUNT];
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (int i = 0; i < COUNT; i++) {
+        wide[i] = 11.0 * (i - COUNT / 2) / (COUNT / 2.0);
+    }
+    for (int kind = DT_ACT_GELU_ERF; kind <= DT_ACT_SILU; kind++) {
+        for (int t = 0; t < 2; t++) {
+            enum dt_dtype type = t == 0 ? DT_F32 : DT_BF16;
+            dt_cpu_cast(&(struct dt_cast_args){x, wide, COUNT, type, DT_F64});
+            dt_cpu_cast(&(struct dt_cast_args){expect, x, COUNT, DT_F64, type});
+            struct dt_activation_args a = {expect, expect, COUNT, (enum dt_activation)kind, DT_F64};
+            dt_kernels_twin(DT_F64)->activation(s, &a);
+            for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+                const struct dt_kernels *k = dt_kernels_cpu_named(isas[i]);
+                if (k == NULL) {
+                    continue;
+                }
+                k->activation(s, &(struct dt_activation_args){y, x, COUNT, (enum dt_activation)kind, type});
+                double worst = worst_ulps(expect, y, COUNT, type), most = t == 1 ? 1 : 8;
+                if (!(worst <= most)) {
+                    fail_msg("%s: activation %d in %s is off by %g places", isas[i], kind, dt_dtype_name(type), worst);
+                }
+            }
+        }
+    }
     case_close(&d, s);
 }
 
@@ -936,7 +1167,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_threads_of_products),
         cmocka_unit_test(test_every_kernel_has_a_case),
         cmocka_unit_test(test_against_twin),
+        cmocka_unit_test(test_what_attention_sees),
         cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_rmsnorm_differences),
+        cmocka_unit_test(test_gate_differences),
+        cmocka_unit_test(test_rope_turns_back),
+        cmocka_unit_test(test_activation_accuracy),
         cmocka_unit_test(test_adamw_offsets),
         cmocka_unit_test(test_random_bits),
         cmocka_unit_test(test_stochastic_moments),

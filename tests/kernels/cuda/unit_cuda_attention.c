@@ -7,7 +7,7 @@
  * Bounds: BF16 keeps 8 bits, so a rounding is wrong by HALF of what is rounded. Weights are
  * rounded before they meet values, gradients of scores before they meet queries and keys, and
  * results once. What is computed in float in between is wrong by FLOAT of the sum of magnitudes. */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/device.h"
 #include "tests/lib/attention_shape.h"
 #include "tests/lib/kernel_cases.h"
@@ -469,12 +469,43 @@ static void test_what_flash_can(void **unused)
     assert_false(flash_can(&(struct attention_shape){1, 262144, 32, 128, 0, true, 0, 1})); /* offsets of 32 bits */
 }
 
+/* A shape with what only the general kernel computes. cuDNN's graph describes none of it either. */
+static void test_what_is_left_to_plain(void **unused)
+{
+    (void)unused;
+    static const int32_t segments[64];
+    const struct dt_attention_shape simple = attention_common(&(struct attention_shape){1, 64, 2, 64, 0, true, 0, 1});
+    struct dt_attention_shape each[] = {simple, simple, simple, simple, simple};
+    each[0].window = 8;
+    each[1].segments = segments;
+    each[2].softcap = 50;
+    each[3].dropout = 0.1;
+    each[4].queries = 1;
+    assert_true(dt_cuda_attention_flash_can(&simple) && attention_can(&simple));
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+        assert_true(dt_cuda_attention_plain_can(&each[i]));
+        assert_false(dt_cuda_attention_flash_can(&each[i]));
+        assert_false(attention_can(&each[i]));
+    }
+    struct dt_attention_shape spread = simple; /* rows that are longer than q, k and v */
+    spread.q_stride = spread.kv_stride = 512;
+    assert_true(dt_cuda_attention_flash_can(&spread));
+    assert_false(attention_can(&spread));
+    spread.kv_stride = 500; /* not every row begins on 16 bytes */
+    assert_false(dt_cuda_attention_flash_can(&spread));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_flash_can),   cmocka_unit_test(test_lengths), cmocka_unit_test(test_head_sizes),
-        cmocka_unit_test(test_other_shapes),     cmocka_unit_test(test_plain),   cmocka_unit_test(test_a_nan_stays),
+        cmocka_unit_test(test_what_flash_can),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_head_sizes),
+        cmocka_unit_test(test_other_shapes),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_a_nan_stays),
         cmocka_unit_test(test_a_sequence_alone),
+        cmocka_unit_test(test_what_is_left_to_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* covers: kernels/cuda kernels/exact.h */
+/* covers: kernels/cuda kernels/exact.h kernels/normal.h */
 /* run: computes */
 /* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its
  * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
@@ -82,7 +82,7 @@ static const struct {
      {{9, 256},
       {70, 264, 2, 8, 0, 1},
       {300, 64, 3, 64, 128},
-      {133, 128, 7, 0, 8, 2},
+      {133, 128, 7, 8, 8, 2},
       {6, 768},
       {3, 1024, 0, 0, 0, 1},
       {7, 1600},
@@ -99,7 +99,7 @@ static const struct {
       {2200, 24, 0, 0, 0, 1},
       {9000, 8, 3, 8, 0, 3},
       {333, 64, 3, 64, 128},
-      {133, 128, 7, 0, 8, 2},
+      {133, 128, 7, 8, 8, 2},
       {133, 128, 7, 8, 0, 1},
       {20, 768},
       {19, 776, 0, 0, 0, 1},
@@ -383,7 +383,7 @@ static void test_bits_of_the_cpu(void **unused)
     (void)unused;
     static const char *const names[] = {
         "add, scale", "embedding",  "embedding with all tables",    "dropout",  "take_rows",
-        "optimizers", "adamw_many", "adamw_many with BF16 moments", "sgd_many", "lion_many"};
+        "optimizers", "adamw_many", "adamw_many with BF16 moments", "adam_many", "sgd_many", "lion_many", "adagrad_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -781,6 +781,8 @@ static void test_one_launch(void **unused)
         check_launches(dt_cuda_adamw_many, 2, half ? DT_BF16 : DT_F32);
         check_launches(dt_cuda_sgd_many, 1, half ? DT_BF16 : DT_F32);
         check_launches(dt_cuda_lion_many, 1, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_adam_many, 2, half ? DT_BF16 : DT_F32);
+        check_launches(dt_cuda_adagrad_many, 1, half ? DT_BF16 : DT_F32);
     }
     check_launches(dt_cuda_sgd_many, 0, DT_F32);
 }

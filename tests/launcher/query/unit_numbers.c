@@ -49,6 +49,9 @@ static void metrics_stand_together(void **state)
     dt_text_init(&out);
     n[0].page.loss = NAN;
     n[1].page.loss = 2.5;
+    n[0].page.tokens_per_s = 7;
+    n[0].page.samples_per_s = n[1].page.tokens_per_s = -1;
+    n[1].page.samples_per_s = 8;
     n[1].page.gpu.clock_mhz = 1500;
     n[1].page.gpu.temperature = -1;
     numbers_rank_metrics(n, 2, &out);
@@ -57,6 +60,9 @@ static void metrics_stand_together(void **state)
                                  "dtrun_worker_loss{rank=\"0\",local_rank=\"0\"} NaN\n"
                                  "dtrun_worker_loss{rank=\"1\",local_rank=\"0\"} 2.5\n"));
     assert_non_null(strstr(text, "dtrun_worker_gpu_clock_hertz{rank=\"1\",local_rank=\"0\"} 1500000000\n"));
+    assert_non_null(strstr(text, "dtrun_worker_tokens_per_second{rank=\"0\",local_rank=\"0\"} 7\n"));
+    assert_non_null(strstr(text, "dtrun_worker_samples_per_second{rank=\"1\",local_rank=\"0\"} 8\n"));
+    assert_null(strstr(text, "} -1\n"));
     assert_null(strstr(text, "temperature"));
     assert_null(strstr(text, "dtrun_worker_step"));
     dt_text_clear(&out);

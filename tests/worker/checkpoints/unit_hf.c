@@ -1,4 +1,4 @@
-/* covers: worker/checkpoints/hf.c worker/checkpoints/origin.c worker/data/safetensors.c */
+/* covers: worker/checkpoints/hf.c worker/model/hf_config.c worker/checkpoints/origin.c worker/data/safetensors.c */
 /* Hugging Face folders: both spellings of names, shards with an index, 16-bit types, what is
  * refused and how, export and back. */
 #include "worker/checkpoints/hf.h"
@@ -217,7 +217,7 @@ static void test_config(void **state)
         {tiny_config, NULL},
         {"", "empty; expected a JSON value"},
         {"[]", "not a JSON object"},
-        {"{\"model_type\":\"llama\"}", "\"llama\" is not supported; there are: gpt2"},
+        {"{\"model_type\":\"t5\"}", "\"t5\" is not supported; there are: gpt2"},
         {"{}", "model_type"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer"},
         {"{\"model_type\":\"gpt2\",\"n_embd\":1.5}", "n_embd"},
@@ -226,6 +226,10 @@ static void test_config(void **state)
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx"},
         {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":-1}", "layer_norm_epsilon"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":NaN}", "\"NaN\" is not a JSON value"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":0}", NULL},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":0}", "vocab_size"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":1}", NULL},
     };
     char *dir = sub("config");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -430,8 +430,13 @@ static void test_optional_and_derived(void **state)
     int32_t at[LABELS + 1][8];
     batch_add_encoder(&l, 2, 4, 10, 2);
     batch_add_positions(&l, 1);
-    l.field[l.count++] = (struct batch_field){
-        .name = "labels", .type = DT_I32, .dims = 1, .most = {2}, .below = 3, .below_key = "num_labels"};
+    l.field[l.count++] = (struct batch_field){.name = "labels",
+                                              .type = DT_I32,
+                                              .dims = 1,
+                                              .most = {2},
+                                              .targets = true,
+                                              .below = 3,
+                                              .below_key = "num_labels"};
     write_rows("e1.safetensors", ids, mask, labels);
     write_rows("e2.safetensors", ids, NULL, labels);
     assert_int_equal(data_open(&s, in("e[12].safetensors"), "auto", &l, &err), 0);
@@ -456,7 +461,7 @@ static void test_optional_and_derived(void **state)
     data_close(&s);
     write_rows("e3.safetensors", ids, bad, labels);
     assert_int_not_equal(data_open(&s, in("e3.safetensors"), "auto", &l, &err), 0);
-    assert_non_null(strstr(err.text, "attention_mask: has 2; only values below 2 have a meaning"));
+    assert_non_null(strstr(err.text, "attention_mask: sample 1 has value 2; values are numbers from 0 to 1"));
     /* a model of tokens knows no mask: it takes one of 1 only */
     assert_int_not_equal(open_tokens(&s, in("e1.safetensors"), "auto", 4, &err), 0);
 }
@@ -496,7 +501,7 @@ static void test_tensors(void **state)
     }
     data_close(&s);
     write_tensors("c.safetensors", DT_I32, 1, 4, negative, NULL);
-    refused("c.safetensors", "c.safetensors: input_ids: -3 at element 2 is no token id");
+    refused("c.safetensors", "c.safetensors: input_ids: sample 1 has id -3; ids are numbers from 0 to 16777215");
     write_tensors("d.safetensors", DT_F32, 1, 4, small, NULL);
     refused("d.safetensors", "d.safetensors: no input_ids (n, T) of I64 or I32");
 }
@@ -533,6 +538,99 @@ static void test_blank_rows(void **state)
     assert_int_equal(open_tokens(&s, in("blank-a.safetensors"), "auto", T, &err), 0);
     assert_true(s.blank_count == 0 && s.blank_path == NULL);
     data_close(&s);
+}
+
+/* A file of images with classes: "pixel_values" (rows, 2) and "labels" (rows). */
+static void write_classes(const char *name, int64_t rows, const int32_t *labels)
+{
+    struct st_entry entries[2] = {{"pixel_values", DT_F32, 2, (int64_t[]){rows, 2}}, {"labels", DT_I32, 1, &rows}};
+    struct st_writer *w = NULL;
+    struct dt_error err = {0};
+    float pixels[16] = {1, 2, 3, 4, 5, 6, 7, 8};
+    assert_true(rows <= 8);
+    assert_int_equal(st_writer_open(&w, in(name), entries, 2, NULL, &err), 0);
+    assert_int_equal(st_writer_data(w, pixels, (size_t)rows * 2 * sizeof *pixels, &err), 0);
+    assert_int_equal(st_writer_data(w, labels, (size_t)rows * sizeof *labels, &err), 0);
+    assert_int_equal(st_writer_close(w, &err), 0);
+}
+
+static const struct batch_layout images = {2,
+                                           {{.name = "pixel_values", .type = DT_F32, .dims = 2, .most = {1, 2}},
+                                            {.name = "labels",
+                                             .type = DT_I32,
+                                             .dims = 1,
+                                             .most = {1},
+                                             .targets = true,
+                                             .value = "class",
+                                             .values = "classes",
+                                             .below = 3,
+                                             .below_key = "num_labels"}}};
+
+static void test_classes(void **state)
+{
+    (void)state;
+    struct data_source s;
+    struct dt_error err = {0};
+    char expected[512];
+    write_classes("classes.safetensors", 4, (int32_t[]){0, 2, 7, -100});
+    assert_int_equal(data_open(&s, in("classes.safetensors"), "auto", &images, &err), 0);
+    assert_int_equal(s.blank_count, 1);
+    assert_int_equal(data_check_range(&s, "data.val", &err), -1);
+    (void)snprintf(expected, sizeof expected,
+                   "data.val: %s/classes.safetensors: labels: sample 3 has class 7, but the model has 3 classes; raise "
+                   "model.num_labels to 8 or more",
+                   folder);
+    assert_string_equal(err.text, expected);
+    data_close(&s);
+    write_classes("classes.safetensors", 4, (int32_t[]){0, 2, 1, -7});
+    assert_int_equal(data_open(&s, in("classes.safetensors"), "auto", &images, &err), -1);
+    (void)snprintf(expected, sizeof expected,
+                   "%s/classes.safetensors: labels: sample 4 has class -7; classes are numbers from 0 to 2, and -100 "
+                   "where there is no target",
+                   folder);
+    assert_string_equal(err.text, expected);
+}
+
+/* What a batch has are the fields of its layout alone. Without targets, its weight is the number of
+ * its samples. */
+static void test_layouts_without_labels(void **state)
+{
+    (void)state;
+    struct data_source s;
+    struct dt_error err = {0};
+    struct batch_layout layout = images;
+    layout.count = 1;
+    write_classes("images.safetensors", 3, (int32_t[]){0, 2, 1});
+    assert_int_equal(data_open(&s, in("images.safetensors"), "auto", &layout, &err), 0);
+    assert_int_equal(s.blank_count, 0);
+    struct sampler order = {.sample_count = s.sample_count};
+    float pixels[4];
+    struct batch b = {.layout = &s.layout, .samples = 2, .at = {pixels}};
+    data_batch(&s, &order, 0, 2, 0, 1, &b); /* one is beyond the end */
+    assert_int_equal(b.weight, 1);
+    assert_memory_equal(pixels, ((const float[]){5, 6, 0, 0}), sizeof pixels);
+    data_close(&s);
+
+    layout = batch_tokens(1, 3, 0, "vocab_size");
+    layout.count = 1;
+    int32_t ids[6];
+    write_shard("ids.bin", SHARD_MAGIC_U16, 1, 4, (uint32_t[]){4, 5, 6, 7}, 4, 2);
+    write_tensors("ids.safetensors", DT_I32, 1, 3, (int32_t[]){4, 5, 6}, NULL);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(data_open(&s, in(i == 0 ? "ids.bin" : "ids.safetensors"), "auto", &layout, &err), 0);
+        order.sample_count = s.sample_count;
+        b = (struct batch){.layout = &s.layout, .samples = 2, .at = {ids}};
+        data_batch(&s, &order, 0, 0, 0, 1, &b);
+        assert_int_equal(b.weight, 1);
+        assert_memory_equal(ids, ((const int32_t[]){4, 5, 6, 0, 0, 0}), sizeof ids);
+        data_close(&s);
+    }
+    /* labels of the next position, of no ids that could stand in for them */
+    layout = batch_tokens(1, 3, 0, "vocab_size");
+    layout.field[0] = layout.field[1];
+    layout.count = 1;
+    assert_int_equal(data_open(&s, in("ids.safetensors"), "auto", &layout, &err), -1);
+    assert_non_null(strstr(err.text, "no labels (n, T) of I64 or I32"));
 }
 
 static int collect(void *context, const unsigned char *text, size_t size, struct dt_error *err)
@@ -699,12 +797,20 @@ static void test_expect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),           cmocka_unit_test(test_same_data),
-        cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
-        cmocka_unit_test(test_abandoned),        cmocka_unit_test(test_bad_shards),
-        cmocka_unit_test(test_bad_info),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_tensors),          cmocka_unit_test(test_optional_and_derived),
-        cmocka_unit_test(test_blank_rows),       cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_same_data),
+        cmocka_unit_test(test_failed_overwrite),
+        cmocka_unit_test(test_literal_names),
+        cmocka_unit_test(test_abandoned),
+        cmocka_unit_test(test_bad_shards),
+        cmocka_unit_test(test_bad_info),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_blank_rows),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_optional_and_derived),
+        cmocka_unit_test(test_layouts_without_labels),
+        cmocka_unit_test(test_corpus),
         cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

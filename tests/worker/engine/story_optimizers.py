@@ -16,8 +16,13 @@ OPTIMIZERS = {
     "sgd": ["optimizer.name=sgd", "training.learning_rate=0.3"],
     "momentum": ["optimizer.name=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true", "training.learning_rate=0.03"],
     "lion": ["optimizer.name=lion", "training.learning_rate=1e-3"],
+    "adam": ["optimizer.name=adam", "training.weight_decay=0.1"],
+    "adagrad": ["optimizer.name=adagrad", "optimizer.lr_decay=0.01", "optimizer.initial_accumulator_value=0.1", "training.weight_decay=0.1",
+                "training.learning_rate=0.03"],
 }
-STATES = {"adamw": {"exp_avg", "exp_avg_sq"}, "sgd": set(), "momentum": {"momentum_buffer"}, "lion": {"exp_avg"}}
+HALF = "training.optimizer_state_dtype=bf16"
+STATES = {"adamw": {"exp_avg", "exp_avg_sq"}, "sgd": set(), "momentum": {"momentum_buffer"}, "lion": {"exp_avg"},
+          "adam": {"exp_avg", "exp_avg_sq"}, "adagrad": {"sum"}}
 ROWS = ["ddp", "zero1", "zero2", "zero3", "full_shard"]
 STEPS = 8
 IMAGES = f"{support.ROOT}/tests/golden/models/mlp/train.safetensors"
@@ -75,6 +80,16 @@ def test_a_checkpoint_goes_on_on_other_ranks(place, name):
         assert abs(parts[step] - loss) < 2e-4, (step, parts, whole)
 
 
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_state_in_bf16_is_the_same_bits(place, name, precision):
+    folder, job = place
+    for ranks in (2, 3):
+        outs = [folder / f"half-{name}-{precision}-{row}-{ranks}" for row in ("zero2", "full_shard")]
+        a, b = (finished(job, out, ranks, out.name.split("-")[-2], [*OPTIMIZERS[name], HALF, f"training.precision={precision}"]) for out in outs)
+        assert a == b and a[1][STEPS] < a[1][1]
+
+
 def test_a_tensor_of_one_element(tmp_path):
     """A layer of one unit, on 3 ranks: its bias is one element, of which two ranks own nothing."""
     job = tmp_path / "job.json"
@@ -96,6 +111,7 @@ def test_the_plan_counts_the_states(place):
     _, job = place
     adamw = plan_of(job)
     assert plan_of(job, *OPTIMIZERS["sgd"]) == 0
+    assert plan_of(job, *OPTIMIZERS["adam"]) == adamw == plan_of(job, *OPTIMIZERS["adagrad"]) * 2
     assert plan_of(job, *OPTIMIZERS["momentum"]) * 2 == plan_of(job, *OPTIMIZERS["lion"]) * 2 == adamw > 0
 
 

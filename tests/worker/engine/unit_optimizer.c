@@ -71,8 +71,29 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     step_sums_plan(&f->step_sums, &f->strategy, 3, &f->plan);
     assert_int_equal(plan_open(&f->plan, &f->world, &err), 0);
     assert_int_equal(strategy_open(&f->strategy, &f->world, &f->plan, &err), 0);
-    optimizer_open(&f->optimizer, &f->plan);
+    assert_int_equal(optimizer_open(&f->optimizer, &f->plan, &err), 0);
     step_sums_open(&f->step_sums, &f->plan);
+}
+
+/* The home of all that is tested here is the device: an address is good until the end. */
+static void *address(const struct fixture *f, struct home_part part)
+{
+    return home_bring(part, 0, HOME_CHANGE, f->world.compute);
+}
+
+static void *weights_of(struct fixture *f)
+{
+    return address(f, f->strategy.weights->slice(&f->strategy, 0));
+}
+
+static void *grads_of(struct fixture *f)
+{
+    return address(f, f->strategy.grads->slice(&f->strategy, 0));
+}
+
+static void *state_of(struct fixture *f, int k, int64_t element)
+{
+    return address(f, optimizer_state(&f->optimizer, k, 0, element));
 }
 
 static void open_fixture(struct fixture *f, int tensor_count, enum dt_dtype type, const char *device,
@@ -162,13 +183,15 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
                     .eps = option(options, "eps"),
                     .momentum = option(options, "momentum"),
                     .dampening = option(options, "dampening"),
+                    .lr_decay = option(options, "lr_decay"),
+                    .initial = option(options, "initial_accumulator_value"),
                     .nesterov = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "nesterov"))}};
     const cJSON *wanted = item(row, "after_fp32"), *last = item(row, "after_fp64");
     int step_count = cJSON_GetArraySize(wanted); /* in double only the last state is given */
     struct fixture f;
     open_fixture(&f, 2, type, type == DT_F64 ? "twin64" : "cpu", &optimizer, option(options, "weight_decay"),
                  ALL_DECAY);
-    void *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
+    void *w = weights_of(&f), *g = grads_of(&f);
     for (int i = 0; i < 2; i++) {
         put(&f, w, i, cJSON_GetArrayItem(item(root, "init"), i));
     }
@@ -193,7 +216,7 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
         assert_int_equal(group->states, cJSON_GetArraySize(states));
         for (int k = 0; k < group->states; k++) {
             /* 1 - 0.999F is off by 5e-5 of itself, and so is the second moment */
-            check(&f, optimizer_state(&f.optimizer, k, 0, 0), i, item(states, group->row->state[k]), 1e-4);
+            check(&f, state_of(&f, k, 0), i, item(states, group->row->state[k]), 1e-4);
         }
     }
     for (int64_t e = f.tensors[0].numel; e < 64; e++) { /* the gap between tensors stays zero,
@@ -231,6 +254,18 @@ static void test_adamw(void **state)
     assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "AdamW"), 3);
 }
 
+static void test_adam(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "Adam"), 1);
+}
+
+static void test_adagrad(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "Adagrad"), 1);
+}
+
 /* Without momentum, with, with dampening, Nesterov's, decaying. */
 static void test_sgd(void **state)
 {
@@ -252,6 +287,8 @@ static void test_states_are_planned(void **state)
         struct job_optimizer optimizer;
         int states;
     } cases[] = {{{.name = "adamw"}, 2},
+                 {{.name = "adam"}, 2},
+                 {{.name = "adagrad"}, 1},
                  {{.name = "sgd"}, 0},
                  {{.name = "sgd", .numbers = {.momentum = 0.5}}, 1},
                  {{.name = "lion"}, 1}};
@@ -275,7 +312,7 @@ static void test_empty_group(void **state)
         struct fixture f;
         open_fixture(&f, 4, DT_F32, "cpu", &sgd, 0.5, decays[i]);
         assert_int_equal(f.optimizer.range_count, 1);
-        float *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
+        float *w = weights_of(&f), *g = grads_of(&f);
         w[0] = g[0] = w[f.tensors[3].offset + 14] = 2;
         double one = 1;
         optimizer_step(&f.optimizer, 0.1, &one);
@@ -308,7 +345,7 @@ static void test_decay_ranges(void **state)
     struct fixture f;
     open_fixture(&f, 4, DT_F32, "cpu", &adamw, 0.5, MATRICES_DECAY);
     assert_int_equal(f.optimizer.range_count, 4);
-    float *w = f.strategy.weights->slice(&f.strategy, 0);
+    float *w = weights_of(&f);
     for (int i = 0; i < 4; i++) {
         for (int64_t e = 0; e < f.tensors[i].numel; e++) {
             w[f.tensors[i].offset + e] = 2;
@@ -338,7 +375,7 @@ static void test_bf16_moments(void **state)
         for (int half = 0; half < 2; half++) {
             struct fixture f;
             open_typed(&f, 4, DT_F32, half ? DT_BF16 : DT_F32, "cpu", &adamw, 0.1, MATRICES_DECAY);
-            float *w = f.strategy.weights->slice(&f.strategy, 0), *g = f.strategy.grads->slice(&f.strategy, 0);
+            float *w = weights_of(&f), *g = grads_of(&f);
             for (int step = 0; step < steps; step++) {
                 for (int i = 0; i < 4; i++) {
                     for (int64_t e = 0; e < f.tensors[i].numel; e++) {
@@ -351,8 +388,7 @@ static void test_bf16_moments(void **state)
             memcpy(after[half], w, sizeof after[half]);
             bytes[half] = f.plan.bytes[PLAN_OPTIMIZER];
             for (int64_t e = f.tensors[0].numel; half && e < 64; e++) {
-                assert_true(*(uint16_t *)optimizer_state(&f.optimizer, 0, 0, e) == 0 &&
-                            *(uint16_t *)optimizer_state(&f.optimizer, 1, 0, e) == 0 && w[e] == 0);
+                assert_true(*(uint16_t *)state_of(&f, 0, e) == 0 && *(uint16_t *)state_of(&f, 1, e) == 0 && w[e] == 0);
             }
             close_fixture(&f);
         }
@@ -382,7 +418,7 @@ static void test_clip(void **state)
     const cJSON *row;
     struct fixture f;
     open_fixture(&f, 4, DT_F32, "cpu", &adamw, 0, MATRICES_DECAY);
-    void *g = f.strategy.grads->slice(&f.strategy, 0);
+    void *g = grads_of(&f);
     for (int i = 0; i < 4; i++) {
         put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(gradients, "grads"), i / 2), i % 2));
     }
@@ -449,6 +485,7 @@ static void test_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),        cmocka_unit_test(test_sgd),
+                                       cmocka_unit_test(test_adam),         cmocka_unit_test(test_adagrad),
                                        cmocka_unit_test(test_lion),         cmocka_unit_test(test_states_are_planned),
                                        cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_nothing_is_trained),
                                        cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),

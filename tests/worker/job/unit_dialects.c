@@ -252,6 +252,18 @@ static void test_optimizers(void **state)
     assert_true(job.training.learning_rate == 0.1 && job.optimizer.numbers.momentum == 0.9);
     assert_true(job.optimizer.numbers.nesterov);
     job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": true}}", NULL, 1);
+    assert_string_equal(job.optimizer.name, "adamw");
+    job_close(&job);
+    opened(&job,
+           "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"betas\": [0.8, 0.97]}}", NULL,
+           1);
+    assert_string_equal(job.optimizer.name, "adam");
+    assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}", NULL, 1);
+    assert_string_equal(job.optimizer.name, "adamw"); /* as there, where only Adam has two modes */
+    job_close(&job);
     opened(&job, "\"optimizer\": {\"type\": \"Lion\", \"params\": {\"betas\": [0.8, 0.97]}}", NULL, 1);
     assert_string_equal(job.optimizer.name, "lion");
     assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);
@@ -305,8 +317,12 @@ static void test_auto_and_defaults(void **state)
             "optimizer's lr is; add it, or \"auto\" for training.learning_rate\n");
     refused(
         "\"scheduler\": {\"type\": \"OneCycle\"}", NULL, 1,
-        "job.json:2:16: scheduler.type: there are WarmupLR and WarmupDecayLR; write one of them, or remove the block "
-        "and write training.lr_scheduler_type\n");
+        "job.json:2:16: scheduler.type: there are WarmupLR, WarmupDecayLR and WarmupCosineLR; write one of them, or "
+        "remove the block and write training.lr_scheduler_type\n");
+    refused("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cos_min_ratio\": 0.1}}", NULL, 1,
+            "job.json:2:47: scheduler.params.cos_min_ratio: belongs to WarmupCosineLR; remove it\n");
+    refused("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_min_ratio\": 0.1}}", NULL, 1,
+            "job.json:2:53: scheduler.params.warmup_min_ratio: is 0.1: the warm-up begins at 0; write 0\n");
     refused(
         "\"training\": {\"num_epochs\": 2}, \"scheduler\": {\"params\": {\"total_num_steps\": 9, "
         "\"warmup_num_steps\": 1}}",
@@ -319,6 +335,49 @@ static void test_auto_and_defaults(void **state)
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,
             "job.json:2:27: optimizer.params.betas: give two numbers, such as [0.9, 0.999]\n");
+}
+
+/* The rate is the optimizer's; what is left at the end has DeepSpeed's default, unless one of the two says it. */
+static void test_cosine(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *type;
+        double least;
+    } cases[] = {
+        {"\"scheduler\": {\"type\": \"WarmupCosineLR\"}", "warmupcosinelr", 0.0001},
+        {"\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"cos_min_ratio\": 0.25, \"warmup_type\": "
+         "\"linear\"}}",
+         "warmupcosinelr_linear", 0.25},
+        {"\"scheduler\": {\"type\": \"WarmupCosineLR\"}, \"training\": {\"min_lr_ratio\": 0.5}", "warmupcosinelr", 0.5},
+        {"\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"cos_min_ratio\": \"auto\"}}", "warmupcosinelr",
+         0.0001},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        char more[256];
+        (void)snprintf(more, sizeof more, "%s, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.002}}",
+                       cases[i].keys);
+        opened(&job, more, NULL, 1);
+        assert_string_equal(job.training.lr_scheduler_type, cases[i].type);
+        assert_true(job.training.min_lr_ratio == cases[i].least);
+        assert_true(job.training.learning_rate == 0.002 && job.training.warmup_steps == 1000);
+        job_close(&job);
+    }
+}
+
+static void test_csv_monitor(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, "\"csv_monitor\": {\"enabled\": true, \"output_path\": \"x\", \"job_name\": \"y\"}", NULL, 1);
+    assert_true(job.logging.csv);
+    assert_null(job.logging.csv_path);
+    assert_non_null(strstr(job.inert_keys, "csv_monitor.output_path, csv_monitor.job_name"));
+    job_close(&job);
+    opened(&job, "\"csv_monitor\": {\"enabled\": false}", NULL, 1);
+    assert_false(job.logging.csv);
+    job_close(&job);
 }
 
 #define TOTAL "\"train_batch_size\": "
@@ -413,6 +472,8 @@ int main(void)
         cmocka_unit_test(test_two_foreign_owners),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_auto_and_defaults),
+        cmocka_unit_test(test_cosine),
+        cmocka_unit_test(test_csv_monitor),
         cmocka_unit_test(test_batch),
         /* with DT_UPDATE=1 it writes the table anew */
         cmocka_unit_test(test_docs),

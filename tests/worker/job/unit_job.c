@@ -144,9 +144,8 @@ static void test_bad_keys(void **state)
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
-    refused_with_models(
-        "{\"model\": {\"name\": \"llama\"}, \"data\": {\"train\": \"x\"}}",
-        "job.json:1:20: model.name: is \"llama\", which is not there yet; give one of: ", ", or null\n");
+    refused("{\"model\": {\"name\": \"resnet\"}, \"data\": {\"train\": \"x\"}}", NULL,
+            "job.json:1:20: model.name: is \"resnet\", which is not there yet; see train --list-models\n");
     refused(TRAINING("\"device\": \"tpu\""), NULL,
             "job.json:2:25: training.device: is \"tpu\"; give one of: auto, cpu, cuda, gpu\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
@@ -213,6 +212,13 @@ static void test_spans(void **state)
             "job.json:2:15: training.warmup_ratio: training.warmup_steps says the same (job.json:2:36); remove one\n");
     refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,
             "job.json:2:15: training.lr_scheduler_type: constant has no warm-up; write constant_with_warmup\n");
+    refused(TRAINING("\"lr_power\": 2, \"decay_ratio\": 0.2"), NULL,
+            "job.json:2:15: training.lr_power: belongs to polynomial, and training.lr_scheduler_type is linear "
+            "(default); remove it\n"
+            "job.json:2:30: training.decay_ratio: belongs to warmup_stable_decay, and training.lr_scheduler_type is "
+            "linear (default); remove it\n");
+    refused(SECTION("\"logging\": {\"csv_path\": \"x\"}"), NULL,
+            "job.json:2:14: logging.csv_path: nothing is written there while logging.csv is false; set it to true\n");
     refused(TRAINING("\"eval_every_n_steps\": 5"), NULL,
             "job.json:2:15: training.eval_every_n_steps: there is nothing to evaluate on; give data.val\n");
     refused(SECTION("\"training\": {\"seed\": -1}, \"data2\": 1, \"logging\": {\"log_every_n_steps\": 0}"), NULL,
@@ -305,13 +311,21 @@ static void test_optimizer(void **state)
     opened(&job, SECTION("\"optimizer\": {\"name\": \"lion\"}"), "optimizer.beta2=0.98");
     assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.98);
     job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"adam\"}"), "training.adam_beta2=0.95");
+    assert_string_equal(job.optimizer.row->name, "adam");
+    assert_true(job.optimizer.numbers.beta1 == 0.9 && job.optimizer.numbers.beta2 == 0.95);
+    job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"adagrad\", \"lr_decay\": 0.1}"), NULL);
+    assert_true(job.optimizer.numbers.lr_decay == 0.1 && job.optimizer.numbers.initial == 0);
+    assert_true(job.optimizer.numbers.eps == 1e-10);
+    job_close(&job);
     refused(
         SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
                 "0.8}"),
         NULL,
         "job.json:2:31: optimizer.beta1: belongs to lion, and optimizer.name is sgd (job.json:2:16); remove it\n"
         "job.json:2:45: optimizer.momentun: unknown key; did you mean momentum?\n"
-        "job.json:2:76: training.adam_beta1: belongs to adamw, and optimizer.name is sgd (job.json:2:16); remove it\n");
+        "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove it\n");
     refused(SMALL, "optimizer.momentum=0.9",
             "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
             "remove it\n");
@@ -320,8 +334,9 @@ static void test_optimizer(void **state)
             "false\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 1}"), NULL,
             "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
-    refused(SECTION("\"optimizer\": {\"name\": \"adagrad\"}"), NULL,
-            "job.json:2:24: optimizer.name: is \"adagrad\", which is not there yet; give one of: adamw, sgd, lion\n");
+    refused(SECTION("\"optimizer\": {\"name\": \"adadelta\"}"), NULL,
+            "job.json:2:24: optimizer.name: is \"adadelta\", which is not there yet; give one of: adamw, adam, sgd, lion, "
+            "adagrad\n");
 }
 
 static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)
@@ -436,9 +451,13 @@ static void test_load(void **state)
             "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
     refused(text, "model.n_layer=3",
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
-    write_file(path, "{\"model_type\": \"llama\"}");
+    opened(&job, text, "model.n_inner=192"); /* 4 * n_embd, as null says */
+    job_close(&job);
+    refused(text, "model.n_inner=100",
+            "--set model.n_inner=100: model.n_inner: is 100, but config.json says null; remove it here\n");
+    write_file(path, "{\"model_type\": \"t5\"}");
     refused_with_models(
-        text, "job.json:1:12: model.load: config.json: model_type: \"llama\" is not supported; there are: ", "\n");
+        text, "job.json:1:12: model.load: config.json: model_type: \"t5\" is not supported; there are: ", "\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"n_head\": 0}");
     refused(text, NULL, "job.json:1:12: model.load: config.json: n_head: must be a whole number from 1 to 10000\n");
     write_file(path, "{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 4}}");
@@ -639,6 +658,18 @@ static void test_compare(void **state)
                         "(checkpointing.accept), " ANEW);
     assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL),
                         "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
+    /* null, and the value that null stands for */
+    assert_string_equal(go_on(&a, SMALL, "model.n_inner=3072", NULL), "");
+    assert_string_equal(go_on(&a, SMALL, "model.n_inner=100", NULL), "model.n_inner: was null, is now 100; go back to "
+                                                                     "the old value, " ANEW);
+    const char *wide = go_on(&a,
+                             "{\"model\": {\"name\": \"gpt2\", \"n_embd\": 1536, \"n_inner\": 3072}, "
+                             "\"data\": {\"train\": \"x\"}}",
+                             NULL, NULL);
+    assert_string_equal(wide, "model.n_embd: was 768, is now 1536; go back to the old value, " ANEW);
+    job_close(&a);
+    opened(&a, SMALL, "model.n_inner=3072");
+    assert_string_equal(go_on(&a, SMALL, NULL, NULL), "");
     assert_int_equal(job_compare("{", a.text, NULL, NULL, &changes, &err), -1);
     assert_int_equal(job_compare("{}", a.text, NULL, NULL, &changes, &err), 0);
     assert_int_equal(job_compare("[1]", a.text, NULL, NULL, &changes, &err), 0);

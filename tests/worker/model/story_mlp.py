@@ -137,6 +137,24 @@ def test_goes_on_with_other_ranks(tmp_path):
     assert ended["layers.0.running_mean"] != saved["layers.0.running_mean"]
 
 
+def test_a_batch_without_targets_moves_no_buffer(tmp_path):
+    """A step whose samples have no class changes nothing: not the weights, and not the running mean."""
+    with open(f"{GOLDEN}/train.safetensors", "rb") as f:
+        raw = f.read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    begin, end = json.loads(raw[8:8 + size])["labels"]["data_offsets"]
+    at, count = 8 + size + begin, 16  # a step of two micro-steps of 8
+    none = struct.pack(f"<{count}q", *[-100] * count)
+    assert end - begin == 96 * 8
+    (tmp_path / "holed.safetensors").write_bytes(raw[:at + 8 * count] + none + raw[at + 16 * count:])
+    job = make_job(tmp_path, data={"train": str(tmp_path / "holed.safetensors"), "val": None})
+    found = []
+    for steps in (1, 2):
+        train(job, tmp_path / str(steps), 1, f"training.max_steps={steps}")
+        found.append(tensors(tmp_path / str(steps) / "model/model.safetensors"))
+    assert found[0] == found[1] and found[0]["layers.0.num_batches_tracked"] == (2.0,)
+
+
 def test_evaluation_has_the_first_ranks_buffer(tmp_path):
     """Each rank has seen other batches; all evaluate with what is saved, so one rank that loads it finds the same loss."""
     train(make_job(tmp_path), tmp_path / "run", 3)
@@ -156,13 +174,25 @@ def test_other_sizes_are_refused(tmp_path):
     r = train(job, tmp_path / "run", 1, "model.hidden_size=64", check=False)
     assert r.returncode != 0 and "model.hidden_size: was 128, is now 64" in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.num_labels=4", check=False)
-    assert "model.num_labels: 4: data.train has labels up to 4; raise it to 5 or more" in r.stderr + r.stdout
+    assert (f"data.train: {GOLDEN}/train.safetensors: labels: sample 5 has class 4, but the model has 4 classes; "
+            "raise model.num_labels to 5 or more") in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.image_size=5", check=False)
     assert "pixel_values: shape (96, 2, 6, 6), but the model reads (n, 2, 5, 5)" in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "model.n_layer=2", check=False)
     assert "model.n_layer: unknown key" in r.stderr + r.stdout
     r = train(job, tmp_path / "new", 1, "data.sequence_length=8", check=False)
     assert "data.sequence_length: samples of mlp are no sequences; remove it" in r.stderr + r.stdout
+
+
+def test_samples_are_no_tokens(tmp_path):
+    """Where samples are no sequences, console and metrics.jsonl count samples."""
+    said = train(make_job(tmp_path, steps=3), tmp_path / "run").stderr
+    steps = [m for m in metrics(tmp_path / "run") if "loss" in m]
+    assert [m["samples"] for m in steps] == [16, 32, 48] and all(m["samples_per_s"] > 0 for m in steps)
+    assert not any("token" in key for m in steps for key in m)
+    assert " samples/s" in said and "token" not in said, said
+    few = train(make_job(tmp_path, training={"batch_size_per_gpu": 100}), tmp_path / "few", check=False).stderr
+    assert "data.train: 96 samples: 1 ranks * batch_size_per_gpu 100 need 100" in few, few
 
 
 def test_the_example(tmp_path):

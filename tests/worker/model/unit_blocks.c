@@ -81,6 +81,7 @@ static void fill_images(struct model_run *r)
     for (int i = 0; i < 6; i++) {
         r->labels[i] = i == 2 ? DT_IGNORE_INDEX : i % 4;
     }
+    r->batch.weight = 5;
 }
 
 /* Of a perceptron, where evaluation takes the mean that training takes: the running one is the
@@ -261,6 +262,12 @@ static void test_float(void **state)
                                                       .initializer_range = 0.02},
                               .batch_size = 2,
                               .sequence_length = 67};
+    check_float(wide, 2e-5);
+    /* the least values that config.json may have */
+    struct gpt2 least = *(const struct gpt2 *)wide.sizes;
+    least.vocab_size = 1;
+    least.layer_norm_epsilon = 0;
+    wide.sizes = &least;
     check_float(wide, 2e-5);
 }
 

@@ -2,7 +2,13 @@
 /* Llama and the families near it against Transformers: losses, norms, gradients and weights of small
  * models with every switch on, from their folders as save_pretrained writes them, at every level of
  * recomputation; the spellings of config.json; what is refused. */
+#include "tests/lib/folder.h"
 #include "tests/lib/golden_model.h"
+
+#include "worker/model/model.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define MODELS_FOLDER "tests/golden/models/"
 
@@ -42,11 +48,113 @@ static void test_float(void **state)
     }
 }
 
+/* The loss of step 0's first batch with the weights of the folder and another config.json. */
+static double loss_with(const struct golden *g, const char *config)
+{
+    char *hf = dt_format("%s/%s/hf", getenv("PWD"), g->folder), *own = dt_format("%s/hf", folder),
+         *weights = dt_format("%s/model.safetensors", hf), *to = dt_format("%s/model.safetensors", own),
+         *file = dt_format("%s/batches.safetensors", g->folder), *json = dt_format("%s/config.json", own);
+    struct model_run r;
+    struct st_file *batches;
+    struct dt_error err;
+    assert_int_equal(mkdir(own, 0700), 0);
+    assert_int_equal(symlink(weights, to), 0);
+    FILE *f = fopen(json, "w");
+    assert_non_null(f);
+    assert_true(fputs(config, f) >= 0 && fclose(f) == 0);
+    golden_open(&r, g, "twin64", own);
+    assert_int_equal(st_open(&batches, file, &err), 0);
+    (void)golden_batch(&r, g, batches, "input_ids", 0, 0);
+    double loss = run_eval(&r);
+    st_close(batches);
+    run_close(&r);
+    assert_int_equal(unlink(to) | unlink(json) | rmdir(own), 0);
+    char *all[] = {hf, own, weights, to, file, json};
+    for (int i = 0; i < 6; i++) {
+        free(all[i]);
+    }
+    return loss;
+}
+
+static char *read_config(const struct golden *g, const char *name)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    char *path = dt_format("%s/%s", g->folder, name);
+    assert_int_equal(dt_file_read(path, 1 << 20, &text, &err), 0);
+    char *own = dt_strdup(dt_text_str(&text));
+    dt_text_clear(&text);
+    free(path);
+    return own;
+}
+
+/* A config.json of Transformers 4 and one of 5 are the same model; so is the one that we write. */
+static void test_spellings(void **state)
+{
+    (void)state;
+    for (int i = 2; i < CASES; i++) {
+        char *now = read_config(&cases[i], "hf/config.json"), *old = read_config(&cases[i], "config_4x.json");
+        double loss = loss_with(&cases[i], now);
+        assert_true(loss_with(&cases[i], old) == loss);
+        struct model_sizes sizes;
+        struct dt_error err;
+        cJSON *json = cJSON_Parse(now);
+        const struct model_ops *ops = model_find(cJSON_GetObjectItem(json, "model_type")->valuestring);
+        assert_int_equal(model_read_config(ops, json, sizes.bytes, &err), 0);
+        struct dt_text written;
+        dt_text_init(&written);
+        model_write_config(ops, sizes.bytes, &written);
+        assert_true(loss_with(&cases[i], dt_text_str(&written)) == loss);
+        dt_text_clear(&written);
+        cJSON_Delete(json);
+        free(now);
+        free(old);
+    }
+}
+
+static void refuses(const char *family, const char *config, const char *cause)
+{
+    struct model_sizes sizes;
+    struct dt_error err = {.status = DT_OK};
+    const struct model_ops *ops = model_find(family);
+    cJSON *json = cJSON_Parse(config);
+    const char *key = NULL;
+    assert_non_null(json);
+    int rc = model_read_config(ops, json, sizes.bytes, &err);
+    rc = rc == 0 ? ops->check(sizes.bytes, &key, &err) : rc;
+    if (rc != -1 || strstr(err.text, cause) == NULL) {
+        fail_msg("%s %s: rc %d: %s", family, config, rc, err.text);
+    }
+    cJSON_Delete(json);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuses("llama", "{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_type: must be");
+    refuses("phi3", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", "rope_type");
+    refuses("llama", "{\"num_key_value_heads\": 5}", "num_key_value_heads 5");
+    refuses("llama", "{\"hidden_size\": 100}", "num_attention_heads 32");
+    refuses("llama", "{\"head_dim\": 5}", "head_dim");
+    refuses("llama", "{\"hidden_act\": \"swish2\"}", "hidden_act");
+    refuses("qwen2", "{\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
+            "use_sliding_window is false");
+    refuses("qwen2", "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]}", "layer_types lists 1");
+    refuses("qwen2", "{\"layer_types\": [\"linear_attention\"]}", "layer_types");
+    refuses("gemma3_text", "{\"use_bidirectional_attention\": true}", "use_bidirectional_attention");
+    refuses("gemma3_text", "{\"sliding_window\": null}", "give sliding_window");
+    refuses("smollm3", "{\"no_rope_layers\": [1, 0]}", "no_rope_layers lists 2");
+    refuses("olmo2", "{\"vocab_size\": 1}", "pad_token_id 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_double),
         cmocka_unit_test(test_float),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -46,7 +46,7 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
             golden_close(run_norm(&r, 1, 0), 2.2368461499, loss_tolerance * 2.2, "norm", 0);
             golden_close(run_value(&r, r.grads, 0, 0), -0.0913323597, 1e-10 + loss_tolerance, "wte[0]", 0);
             golden_close(run_value(&r, r.grads, r.chain.tensor_count - 1, 1), 0.0198633469, 1e-10 + loss_tolerance,
-                        "ln_f.bias[1]", 0);
+                         "ln_f.bias[1]", 0);
         }
         run_adamw(&r, step + 1, 1e-2, 0.95, 0.1, 1, false);
     }
@@ -65,7 +65,8 @@ static void test_fill_rule(void **state)
 
 /* ---- the folder ---- */
 
-static const struct golden gpt2 = {.folder = GOLDEN, .batch = 2, .length = 16, .noise = "c_attn.bias", .recompute = RECOMPUTE_MLP};
+static const struct golden gpt2 = {
+    .folder = GOLDEN, .batch = 2, .length = 16, .noise = "c_attn.bias", .recompute = RECOMPUTE_MLP};
 
 static void test_training_double(void **state)
 {

@@ -393,6 +393,54 @@ def test_stop_of_all_ranks(job, tmp_path):
     assert again.code == 0 and f"(step {stopped})" in again.out + again.err, again
 
 
+def table(path):
+    """(header, {step: row as numbers, by column}) of a table; no step stands twice."""
+    header, *rows = path.read_text().splitlines()
+    rows = [dict(zip(header.split(","), row.split(","), strict=True)) for row in rows]
+    by_step = {int(row["step"]): row for row in rows}
+    assert len(by_step) == len(rows) and list(by_step) == sorted(by_step), path.read_text()
+    return header, by_step
+
+
+@pytest.mark.parametrize("place", [None, "elsewhere.csv"])
+def test_table(job, tmp_path, place):
+    """The table has a row for each logged step: also when the run goes on, from its end, from a kill in the middle of a line, or from an earlier checkpoint."""
+    path = tmp_path / place if place else job.out / "metrics.csv"
+    job(logging={"log_every_n_steps": 1, "csv": True, **({"csv_path": str(path)} if place else {})}, checkpointing={"keep_last_n": 0})
+
+    def check(steps):
+        header, rows = table(path)
+        lines = {m["step"]: m for m in metrics(job.out) if "lr" in m}
+        assert list(rows) == list(lines) == list(range(1, steps + 1))
+        for step, line in lines.items():
+            assert {k: float(rows[step][k]) for k in line if k != "time" and line[k] is not None} == {k: float(v) for k, v in line.items() if k != "time" and v is not None}
+        return header
+
+    train(job.path)
+    header = check(12)
+    assert header.split(",")[:3] == ["step", "epoch", "tokens"] and header.split(",")[-2:] == ["round", "time"]
+    with open(path, "a") as f:
+        f.write("13,0.0")  # as a kill leaves it
+    train(job.path, "--set", "training.max_steps=14")
+    assert check(14) == header
+    train(job.path, "--set", "training.max_steps=16", "--set", "checkpointing.resume=step-00000005")
+    assert check(16) == header
+    train(job.path, "--fresh")
+    assert check(12) == header
+
+
+def test_table_of_others(job, tmp_path):
+    """A file that is no such table stays as it is, and the run goes on; so it does without the folder."""
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n999,3")
+    job(logging={"csv": True, "csv_path": str(other)})
+    said = train(job.path).stderr
+    assert f"{other}: its first line is not the header of these rows; move it away, or give another logging.csv_path; training goes on" in said, said
+    assert other.read_text() == "a,b\n1,2\n999,3" and "done at step 12" in said
+    said = train(job.path, "--fresh", "--set", f"logging.csv_path={tmp_path}/none/x.csv").stderr
+    assert "training goes on without these lines" in said and "done at step 12" in said, said
+
+
 def test_timeline(job):
     job(training={"strategy": "full_shard", "gradient_accumulation_steps": 2}, logging={"timeline_steps": [3, 2]})
     assert run(["--nproc_per_node=2", "train", job.path], env={"DTRUN_STREAMS": "thread"}).code == 0

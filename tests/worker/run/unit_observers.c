@@ -100,6 +100,66 @@ static void each_moment_is_reported_in_order(void **state)
     ranks_clear(&out);
 }
 
+/* The words of a line that are parted by commas, in place. */
+static int split(char *line, char **out, int room)
+{
+    int count = 0;
+    for (char *from = line; from != NULL && count < room; count++) {
+        out[count] = strsep(&from, ",\n");
+    }
+    return count;
+}
+
+/* Of each logged step the table has the numbers of metrics.jsonl. */
+static void a_table_has_the_numbers_of_steps(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome out;
+    ranks_job(&job);
+    job.output_dir = dt_arena_printf(&job.arena, "%s/table", folder);
+    job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+    job.logging.csv = true;
+    job.training.max_steps = 6;
+    job.logging.log_every_n_steps = 2;
+    ranks_train(&job, 2, &(struct ranks_options){.files = true}, &out);
+    assert_int_equal(out.rc[0], 0);
+    char path[512], keys_line[1024], row_line[1024], json[2048], *keys[64], *row[64], member[128];
+    (void)snprintf(path, sizeof path, "%s/metrics.csv", job.output_dir);
+    FILE *table = fopen(path, "r");
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", job.output_dir);
+    FILE *lines = fopen(path, "r");
+    assert_true(table != NULL && lines != NULL);
+    assert_non_null(fgets(keys_line, sizeof keys_line, table));
+    int count = split(keys_line, keys, 64) - 1, rows = 0; /* the last one is behind the line's end */
+    assert_string_equal(keys[0], "step");
+    while (fgets(row_line, sizeof row_line, table) != NULL) {
+        assert_non_null(fgets(json, sizeof json, lines));
+        assert_int_equal(split(row_line, row, 64) - 1, count);
+        int found = 0;
+        for (int i = 0; i < count - 1; i++) { /* the last one is the time */
+            (void)snprintf(member, sizeof member, "\"%s\": %s%c", keys[i], *row[i] ? row[i] : "null", ',');
+            bool there = strstr(json, member) != NULL;
+            (void)snprintf(member, sizeof member, "\"%s\": ", keys[i]);
+            if (!there && (*row[i] || strstr(json, member) != NULL)) {
+                fail_msg("%s is %s in the table, and %s", keys[i], row[i], json);
+            }
+            found += there;
+        }
+        int members = 0;
+        for (const char *p = json; (p = strstr(p, "\": ")) != NULL; p++) {
+            members++;
+        }
+        assert_int_equal(found, members - 1);
+        rows++;
+    }
+    assert_int_equal(rows, 3);
+    (void)fclose(table);
+    (void)fclose(lines);
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
 static unsigned all_want_a_look(int rank, int64_t step)
 {
     return step == 2 ? VOTE_EVALUATE | (rank == 1 ? VOTE_SAVE : 0) : 0;
@@ -169,6 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_moment_is_reported_in_order),
+        cmocka_unit_test(a_table_has_the_numbers_of_steps),
         cmocka_unit_test(votes_of_any_rank_are_acted_on_by_all),
         cmocka_unit_test(a_vote_waits_for_the_steps_that_were_begun),
         cmocka_unit_test(a_vote_to_stop_ends_the_run_with_a_save),

@@ -8,7 +8,7 @@
 #include "kernels/kernels.h"
 
 /* Their names, for the table of the job's keys. */
-#define OPTIMIZER_NAMES "adamw|sgd|lion"
+#define OPTIMIZER_NAMES "adamw|adam|sgd|lion|adagrad"
 
 struct optimizer_row {
     const char *name;

@@ -6,10 +6,11 @@
 static const struct dt_rule beta = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
 static const struct dt_rule share = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 
 #define AT(member) offsetof(struct dt_update_numbers, member)
-/* Hugging Face's names, and their place. */
+/* Hugging Face's names, and their place; Adam has them, too. */
 static const struct dt_field adamw_fields[] = {
     {"adam_beta1", "0.9", "decay of the first moment", AT(beta1), &beta},
     {"adam_beta2", "0.999", "decay of the second moment", AT(beta2), &beta},
@@ -25,6 +26,12 @@ static const struct dt_field sgd_fields[] = {
 static const struct dt_field lion_fields[] = {
     {"beta1", "0.9", "lion: share of the momentum in the step's direction", AT(beta1), &beta},
     {"beta2", "0.99", "lion: share of the momentum that is kept", AT(beta2), &beta},
+    {0},
+};
+static const struct dt_field adagrad_fields[] = {
+    {"lr_decay", "0", "adagrad: the rate is divided by 1 + (step - 1) lr_decay", AT(lr_decay), &from_0},
+    {"initial_accumulator_value", "0", "adagrad: what the sums of squares begin at", AT(initial), &from_0},
+    {"eps", "1e-10", "adagrad: added to the root of the sum of squares", AT(eps), &above_0},
     {0},
 };
 #undef AT
@@ -43,6 +50,11 @@ static void adamw(const struct dt_kernels *k, struct dt_stream *s, const struct 
     k->adamw_many(s, a);
 }
 
+static void adam(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->adam_many(s, a);
+}
+
 static void sgd(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
 {
     k->sgd_many(s, a);
@@ -53,8 +65,14 @@ static void lion(const struct dt_kernels *k, struct dt_stream *s, const struct d
     k->lion_many(s, a);
 }
 
+static void adagrad(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->adagrad_many(s, a);
+}
+
 static const struct optimizer_row rows[] = {
     {"adamw", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adamw},
+    {"adam", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adam},
     {"sgd",
      {"momentum_buffer"},
      "momentum",
@@ -64,6 +82,7 @@ static const struct optimizer_row rows[] = {
      check_sgd,
      sgd},
     {"lion", {"exp_avg"}, NULL, 0, "optimizer", lion_fields, NULL, lion},
+    {"adagrad", {"sum"}, NULL, 0, "optimizer", adagrad_fields, NULL, adagrad},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 

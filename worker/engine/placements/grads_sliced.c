@@ -10,20 +10,19 @@
 static void add(struct strategy *s, struct plan *p)
 {
     int64_t owned = s->optimizer == PART_WHOLE ? s->grad_total : s->grad_total / s->shards;
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)owned * dt_dtype_size(s->precision.sums));
+    strategy_plan_home(s, &s->grads_home, s->row->rests.grads, p, PLAN_GRADIENTS, PLAN_PEERS, owned, s->precision.sums);
     slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, true, s->precision.grads);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
-    s->grads_base = plan_at(p, s->grads_piece);
-    return slots_open(s, &s->gradient, p, err);
+    return s->grads_home.ops->open(&s->grads_home, s->world, p, err) != 0 ? -1 : slots_open(s, &s->gradient, p, err);
 }
 
-static void *slice(struct strategy *s, int unit)
+static struct home_part slice(struct strategy *s, int unit)
 {
     int64_t before = s->optimizer == PART_WHOLE ? s->grad_first[unit] : s->grad_first[unit] / s->shards;
-    return s->grads_base + (size_t)before * dt_dtype_size(s->precision.sums);
+    return (struct home_part){&s->grads_home, (size_t)before * dt_dtype_size(s->precision.sums)};
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -68,9 +67,11 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
 {
     struct world *w = s->world;
     struct slot *x = &s->gradient.slot[s->gradient.of[unit]];
-    int64_t count = s->chain->units[unit].numel;
+    int64_t count = s->chain->units[unit].numel, owned = s->optimizer == PART_WHOLE ? count : count / s->shards;
+    size_t owned_bytes = (size_t)owned * dt_dtype_size(s->precision.sums);
     bool first = s->micro_step == 0, direct = first && s->precision.sums == s->precision.wire;
-    char *sum = slice(s, unit), *out = sum;
+    struct home_part kept = slice(s, unit);
+    char *sum = home_bring(kept, owned_bytes, first ? HOME_WRITE : HOME_CHANGE, w->communication), *out = sum;
     dt_event_record(s->unit_done[unit], w->compute);
     dt_event_wait(s->unit_done[unit], w->communication);
     strategy_note(s, 'R', unit);
@@ -88,6 +89,7 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
         }
     }
     keep(s, sum, out, count, first);
+    home_back(kept, owned_bytes, w->communication);
     dt_event_record(x->freed, w->communication);
     x->unit = -1;
     return (struct unit_range){unit, last_micro_step};
@@ -96,6 +98,7 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
 static void close_sliced(struct strategy *s)
 {
     slots_close(&s->gradient);
+    home_close(&s->grads_home);
 }
 
 const struct grads_ops grads_sliced = {"sliced", add, open_sliced, get, reduce, slice, close_sliced};

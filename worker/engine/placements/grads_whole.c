@@ -48,7 +48,8 @@ static int64_t most_at_once(const struct strategy *s)
 static void add(struct strategy *s, struct plan *p)
 {
     make_buckets(s);
-    s->grads_piece = plan_add(p, PLAN_GRADIENTS, PLAN_PEERS, (size_t)s->grad_total * dt_dtype_size(s->precision.grads));
+    strategy_plan_home(s, &s->grads_home, &home_device, p, PLAN_GRADIENTS, PLAN_PEERS, s->grad_total,
+                       s->precision.grads);
     bool beside = !s->alone && s->precision.wire != s->precision.grads;
     s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS,
                              beside ? (size_t)most_at_once(s) * dt_dtype_size(s->precision.wire) : 0);
@@ -56,15 +57,13 @@ static void add(struct strategy *s, struct plan *p)
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
-    (void)err;
-    s->grads_base = plan_at(p, s->grads_piece);
     s->wire_base = plan_at(p, s->wire_piece);
-    return 0;
+    return s->grads_home.ops->open(&s->grads_home, s->world, p, err);
 }
 
 static char *unit_at(struct strategy *s, int unit)
 {
-    return s->grads_base + (size_t)s->grad_first[unit] * dt_dtype_size(s->precision.grads);
+    return (char *)home_device_at(&s->grads_home) + (size_t)s->grad_first[unit] * dt_dtype_size(s->precision.grads);
 }
 
 static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumulate)
@@ -73,11 +72,12 @@ static void *get(struct strategy *s, int unit, int64_t micro_step, bool *accumul
     return unit_at(s, unit);
 }
 
-static void *slice(struct strategy *s, int unit)
+static struct home_part slice(struct strategy *s, int unit)
 {
     int64_t first, count;
     strategy_owned(s, unit, &first, &count);
-    return unit_at(s, unit) + (size_t)first * dt_dtype_size(s->precision.grads);
+    return (struct home_part){&s->grads_home,
+                              (size_t)(s->grad_first[unit] + first) * dt_dtype_size(s->precision.grads)};
 }
 
 /* Where `count` gradients are while they travel: where they lie, or beside, in the wire's type.
@@ -130,13 +130,13 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
         strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->precision.wire, share, share, count,
                        "reduce across replicas");
     }
-    arrive(s, slice(s, unit), share, count);
+    arrive(s, unit_at(s, unit) + (size_t)(count * s->shard_rank) * dt_dtype_size(s->precision.grads), share, count);
     return (struct unit_range){unit, 1};
 }
 
 static void close_whole(struct strategy *s)
 {
-    (void)s;
+    home_close(&s->grads_home);
 }
 
 const struct grads_ops grads_whole = {"whole", add, open_whole, get, reduce, slice, close_whole};

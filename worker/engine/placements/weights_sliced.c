@@ -11,19 +11,19 @@
 
 static void add(struct strategy *s, struct plan *p)
 {
-    s->weights_piece = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)(s->total / s->shards) * s->type_size);
+    strategy_plan_home(s, &s->weights_home, s->row->rests.weights, p, PLAN_WEIGHTS, PLAN_PEERS, s->total / s->shards,
+                       s->precision.compute);
     slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, false, s->precision.compute);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
-    s->weights_base = plan_at(p, s->weights_piece);
-    return slots_open(s, &s->gather, p, err);
+    return s->weights_home.ops->open(&s->weights_home, s->world, p, err) != 0 ? -1 : slots_open(s, &s->gather, p, err);
 }
 
-static void *slice(struct strategy *s, int unit)
+static struct home_part slice(struct strategy *s, int unit)
 {
-    return s->weights_base + (size_t)(s->unit_first[unit] / s->shards) * s->type_size;
+    return (struct home_part){&s->weights_home, (size_t)(s->unit_first[unit] / s->shards) * s->type_size};
 }
 
 static void fetch(struct strategy *s, int unit)
@@ -40,7 +40,11 @@ static void fetch(struct strategy *s, int unit)
     dt_event_wait(x->freed, w->gathering);
     dt_event_wait(s->updated, w->gathering);
     strategy_note(s, 'G', unit);
-    strategy_gather(s, unit, slice(s, unit), x->data, s->chain->units[unit].numel / s->shards, "gather weights");
+    int64_t count = s->chain->units[unit].numel / s->shards;
+    size_t size_bytes = (size_t)count * s->type_size;
+    struct home_part mine = slice(s, unit);
+    strategy_gather(s, unit, home_bring(mine, size_bytes, HOME_READ, w->gathering), x->data, count, "gather weights");
+    home_back(mine, size_bytes, w->gathering);
     dt_event_record(x->filled, w->gathering);
     x->unit = unit;
 }
@@ -80,6 +84,7 @@ static void publish(struct strategy *s)
 static void close_sliced(struct strategy *s)
 {
     slots_close(&s->gather);
+    home_close(&s->weights_home);
 }
 
 const struct weights_ops weights_sliced = {"sliced", add, open_sliced, fetch, get, drop, slice, publish, close_sliced};

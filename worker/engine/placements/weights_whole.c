@@ -5,24 +5,23 @@
 
 static void add(struct strategy *s, struct plan *p)
 {
-    s->weights_piece = plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)s->total * s->type_size);
+    strategy_plan_home(s, &s->weights_home, &home_device, p, PLAN_WEIGHTS, PLAN_PEERS, s->total, s->precision.compute);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
-    s->weights_base = plan_at(p, s->weights_piece);
     s->unit_ready = dt_arena_alloc(&s->arena, (size_t)s->chain->unit_count * sizeof *s->unit_ready);
     for (int u = 0; u < s->chain->unit_count; u++) {
         if (dt_event_open(s->world->device, &s->unit_ready[u], err) != 0) {
             return -1;
         }
     }
-    return 0;
+    return s->weights_home.ops->open(&s->weights_home, s->world, p, err);
 }
 
 static char *unit_at(struct strategy *s, int unit)
 {
-    return s->weights_base + (size_t)s->unit_first[unit] * s->type_size;
+    return (char *)home_device_at(&s->weights_home) + (size_t)s->unit_first[unit] * s->type_size;
 }
 
 static void nothing(struct strategy *s, int unit)
@@ -39,11 +38,11 @@ static const void *get(struct strategy *s, int unit)
     return unit_at(s, unit);
 }
 
-static void *slice(struct strategy *s, int unit)
+static struct home_part slice(struct strategy *s, int unit)
 {
     int64_t first, count;
     strategy_owned(s, unit, &first, &count);
-    return unit_at(s, unit) + (size_t)first * s->type_size;
+    return (struct home_part){&s->weights_home, (size_t)(s->unit_first[unit] + first) * s->type_size};
 }
 
 static void publish(struct strategy *s)
@@ -57,8 +56,10 @@ static void publish(struct strategy *s)
         if (!strategy_trains(s, u)) { /* nothing of it has changed */
             continue;
         }
+        int64_t first, count;
+        strategy_owned(s, u, &first, &count);
         strategy_note(s, 'P', u);
-        strategy_gather(s, u, slice(s, u), unit_at(s, u), s->chain->units[u].numel / s->shards, "publish weights");
+        strategy_gather(s, u, unit_at(s, u) + (size_t)first * s->type_size, unit_at(s, u), count, "publish weights");
         dt_event_record(s->unit_ready[u], s->world->gathering);
     }
 }
@@ -68,6 +69,7 @@ static void close_whole(struct strategy *s)
     for (int u = 0; s->unit_ready && u < s->chain->unit_count; u++) {
         dt_event_close(s->unit_ready[u]);
     }
+    home_close(&s->weights_home);
 }
 
 const struct weights_ops weights_whole = {"whole", add, open_whole, nothing, get, nothing, slice, publish, close_whole};

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false. */
+/* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false (below). */
 static const char *optimizer_name(const cJSON *type)
 {
     static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"}, {"Lion", "lion"}};
@@ -36,6 +36,10 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
                           cJSON_IsString(value) ? value->valuestring : "");
         return;
     }
+    if (strcasecmp(value->valuestring, "Adam") == 0 &&
+        cJSON_IsFalse(dt_config_value(u->c, dialect_path(u, "optimizer.params.adam_w_mode")))) {
+        name = "adam";
+    }
     dialect_give(u, path, r->to, cJSON_CreateString(name));
     if (is_lion(u) && !dialect_says(u, "optimizer.params.betas") && dt_config_where(u->c, "optimizer.beta2") == NULL) {
         dialect_give(u, path, "optimizer.beta2", cJSON_CreateNumber(0.999));
@@ -60,11 +64,12 @@ static void betas(struct dialect_use *u, const struct dialect_rule *r, const cha
 static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const char *type = cJSON_IsString(value) ? value->valuestring : "";
-    bool decays = strcmp(type, "WarmupDecayLR") == 0;
-    if (!decays && strcmp(type, "WarmupLR") != 0) {
-        dt_config_problem(u->c, path,
-                          "there are WarmupLR and WarmupDecayLR; write one of them, or remove the block and "
-                          "write training.lr_scheduler_type");
+    bool decays = strcmp(type, "WarmupDecayLR") == 0, falls = strcmp(type, "WarmupCosineLR") == 0;
+    if (!decays && !falls && strcmp(type, "WarmupLR") != 0) {
+        dt_config_problem(
+            u->c, path,
+            "there are WarmupLR, WarmupDecayLR and WarmupCosineLR; write one of them, or remove the block "
+            "and write training.lr_scheduler_type");
         return;
     }
     const cJSON *peak = dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_max_lr")),
@@ -77,8 +82,27 @@ static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const
     }
     bool linear = cJSON_IsString(rise) && strcmp(rise->valuestring, "linear") == 0;
     char name[64];
-    (void)snprintf(name, sizeof name, "%s%s", decays ? "warmupdecaylr" : "warmuplr", linear ? "_linear" : "");
+    (void)snprintf(name, sizeof name, "%s%s",
+                   decays  ? "warmupdecaylr"
+                   : falls ? "warmupcosinelr"
+                           : "warmuplr",
+                   linear ? "_linear" : "");
     dialect_give(u, path, r->to, cJSON_CreateString(name));
+    if (falls && !dialect_says(u, "scheduler.params.cos_min_ratio") &&
+        dt_config_where(u->c, "training.min_lr_ratio") == NULL) {
+        dialect_give(u, path, "training.min_lr_ratio", cJSON_CreateNumber(0.0001)); /* DeepSpeed's default */
+    }
+}
+
+/* The other schedulers know no such number. */
+static void cosine_least(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const cJSON *type = dt_config_value(u->c, dialect_path(u, "scheduler.type"));
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "WarmupCosineLR") != 0) {
+        dt_config_problem(u->c, path, "belongs to WarmupCosineLR; remove it");
+        return;
+    }
+    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
 }
 
 /* Here a schedule ends where the run does. */
@@ -178,7 +202,8 @@ static const struct dialect_rule rules[] = {
     MOVE("steps_per_print", "logging.log_every_n_steps"),
 
     FUNCTION("optimizer.type", "optimizer.name", optimizer,
-             "`optimizer.name`: AdamW and Adam = `adamw`, SGD = `sgd`, Lion = `lion`; others are refused"),
+             "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`; "
+             "others are refused"),
     MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
              "`training.adam_beta1` and `adam_beta2`; of Lion `optimizer.beta1` and `beta2`"),
@@ -187,7 +212,7 @@ static const struct dialect_rule rules[] = {
     MOVE("optimizer.params.momentum", "optimizer.momentum"),
     MOVE("optimizer.params.dampening", "optimizer.dampening"),
     MOVE("optimizer.params.nesterov", "optimizer.nesterov"),
-    WORDS("optimizer.params.adam_w_mode", NULL, "true=|false=!not there yet; decay is AdamW's; remove it"),
+    WORDS("optimizer.params.adam_w_mode", NULL, "true=|false="),
     WORDS("optimizer.params.bias_correction", NULL, "true=|false=!not there yet; remove it"),
     WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
@@ -195,11 +220,14 @@ static const struct dialect_rule rules[] = {
     REFUSE("optimizer.params.max_grad_norm", "write gradient_clipping"),
 
     FUNCTION("scheduler.type", "training.lr_scheduler_type", scheduler,
-             "`training.lr_scheduler_type`: WarmupLR = `warmuplr`, WarmupDecayLR = `warmupdecaylr`, with `_linear` by "
-             "warmup_type; others are refused"),
+             "`training.lr_scheduler_type`: WarmupLR = `warmuplr`, WarmupDecayLR = `warmupdecaylr`, "
+             "WarmupCosineLR = `warmupcosinelr`, with `_linear` by warmup_type; others are refused"),
     MOVE_OR("scheduler.params.warmup_num_steps", "training.warmup_steps", "1000"),
     MOVE("scheduler.params.warmup_max_lr", "training.learning_rate"),
     WORDS("scheduler.params.warmup_min_lr", NULL, "0=|*=!the warm-up begins at 0; write 0"),
+    WORDS("scheduler.params.warmup_min_ratio", NULL, "0=|*=!the warm-up begins at 0; write 0"),
+    FUNCTION("scheduler.params.cos_min_ratio", "training.min_lr_ratio", cosine_least,
+             "`training.min_lr_ratio`; 0.0001 where WarmupCosineLR does not say it"),
     WORDS("scheduler.params.warmup_type", NULL, "log=|linear="),
     FUNCTION("scheduler.params.total_num_steps", "training.max_steps", total_steps,
              "`training.max_steps`: the schedule ends with the run"),
@@ -269,7 +297,9 @@ static const struct dialect_rule rules[] = {
     REFUSE("autotuning", LATER),
     REFUSE("comms_logger", LATER),
     REFUSE("compression_training", LATER),
-    REFUSE("csv_monitor", LATER),
+    MOVE("csv_monitor.enabled", "logging.csv"),
+    INERT("csv_monitor.output_path", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),
+    INERT("csv_monitor.job_name", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),
     REFUSE("curriculum_learning", LATER),
     REFUSE("data_efficiency", LATER),
     REFUSE("flops_profiler", LATER),

@@ -13,7 +13,7 @@ enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH };
  * heads, or over all heads together. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
-struct decoder_layer { /* the data of block_decoder_layer (b->args) */
+struct decoder_layer {                                   /* the data of block_decoder_layer (b->args) */
     int64_t channels, inner, heads, kv_heads, head_size; /* C, I, H, KV, D */
     enum norm_place norms;
     enum qk_norm qk_norm;
@@ -21,11 +21,11 @@ struct decoder_layer { /* the data of block_decoder_layer (b->args) */
     bool qkv_bias, o_bias, mlp_bias;
     bool fused; /* one tensor for q, k, v, and one for gate and up */
     enum dt_activation activation;
-    int64_t window;               /* 0: none */
+    int64_t window;                /* 0: none */
     double score_scale, score_cap; /* 0: 1 / sqrt(D); no cap */
-    double residual_scale;        /* of what is added to the residual stream */
-    bool turns;                   /* queries and keys turn by position */
-    const char *rope_name;        /* of the table; layers with one name have one table */
+    double residual_scale;         /* of what is added to the residual stream */
+    bool turns;                    /* queries and keys turn by position */
+    const char *rope_name;         /* of the table; layers with one name have one table */
     struct rope rope;
     double init_std;
 };

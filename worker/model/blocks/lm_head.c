@@ -168,11 +168,10 @@ static void finish_logits(const struct block *b, const struct pass *p)
         p->kernels->scale(p->stream, &factor);
     }
     if (cap > 0) {
-        p->kernels->activation(p->stream, &(struct dt_activation_args){.y = p->logits,
-                                                                       .x = p->logits,
-                                                                       .count = m->vocabulary,
-                                                                       .kind = DT_ACT_TANH,
-                                                                       .type = b->spec->type});
+        p->kernels->activation(
+            p->stream,
+            &(struct dt_activation_args){
+                .y = p->logits, .x = p->logits, .count = m->vocabulary, .kind = DT_ACT_TANH, .type = b->spec->type});
         factor.factor = cap;
         p->kernels->scale(p->stream, &factor);
     }
@@ -223,19 +222,20 @@ static void norm_backward(const struct block *b, const struct pass *p)
                                                                         .grad_type = pass_grad_type(b, p)});
         return;
     }
-    p->kernels->layernorm_backward(p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                                   .dgamma = pass_grad(b, p, NORM_W),
-                                                                                   .dbeta = pass_grad(b, p, NORM_B),
-                                                                                   .dy = pass_memory(b, p, NORM),
-                                                                                   .x = pass_memory(b, p, SUM),
-                                                                                   .gamma = pass_weight(b, p, NORM_W),
-                                                                                   .mean = pass_memory(b, p, MEAN),
-                                                                                   .rstd = pass_memory(b, p, RSTD),
-                                                                                   .row_count = row_count(p),
-                                                                                   .col_count = m->channels,
-                                                                                   .accumulate = pass_adds(b, p, NORM_W),
-                                                                                   .type = b->spec->type,
-                                                                                   .grad_type = pass_grad_type(b, p)});
+    p->kernels->layernorm_backward(p->stream,
+                                   &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                                        .dgamma = pass_grad(b, p, NORM_W),
+                                                                        .dbeta = pass_grad(b, p, NORM_B),
+                                                                        .dy = pass_memory(b, p, NORM),
+                                                                        .x = pass_memory(b, p, SUM),
+                                                                        .gamma = pass_weight(b, p, NORM_W),
+                                                                        .mean = pass_memory(b, p, MEAN),
+                                                                        .rstd = pass_memory(b, p, RSTD),
+                                                                        .row_count = row_count(p),
+                                                                        .col_count = m->channels,
+                                                                        .accumulate = pass_adds(b, p, NORM_W),
+                                                                        .type = b->spec->type,
+                                                                        .grad_type = pass_grad_type(b, p)});
 }
 
 static void backward(const struct block *b, const struct pass *p)

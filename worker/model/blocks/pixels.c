@@ -49,7 +49,8 @@ static void add(const struct pass *p, void *to, const void *x, int64_t count, en
                     &(struct dt_add_args){.out = to, .a = to, .b = x, .count = count, .type = type, .b_type = type});
 }
 
-/* Computes the batch's mean, and updates the running mean with it. */
+/* Computes the batch's mean, and updates the running mean with it, unless the batch has no target: a
+ * rank without samples joins the step with such a batch. */
 static void take_mean(const struct block *b, const struct pass *p)
 {
     const struct dense_args *a = b->args;
@@ -65,6 +66,9 @@ static void take_mean(const struct block *b, const struct pass *p)
     k->scale(p->stream, &(struct dt_scale_args){
                             .x = sum, .count = a->in, .factor = 1.0 / (double)p->batch->samples, .type = wide});
     k->cast(p->stream, &(struct dt_cast_args){pass_memory(b, p, MEAN), sum, a->in, type, wide});
+    if (p->batch->weight == 0) { /* a batch without targets counts for nothing */
+        return;
+    }
     k->scale(p->stream, &(struct dt_scale_args){.x = running, .count = a->in, .factor = 1 - a->momentum, .type = wide});
     k->scale(p->stream, &(struct dt_scale_args){.x = sum, .count = a->in, .factor = a->momentum, .type = wide});
     add(p, running, sum, a->in, wide);

@@ -71,8 +71,9 @@ double rope_factor(const struct rope *r)
     if (r->attention_factor != 0) {
         return r->attention_factor;
     }
-    return r->mscale != 0 && r->mscale_all != 0 ? yarn_scale(r->mscale, r->factor) / yarn_scale(r->mscale_all, r->factor)
-                                                : yarn_scale(1, r->factor);
+    return r->mscale != 0 && r->mscale_all != 0
+               ? yarn_scale(r->mscale, r->factor) / yarn_scale(r->mscale_all, r->factor)
+               : yarn_scale(1, r->factor);
 }
 
 void rope_fill(const void *args, int64_t first, int64_t count, double *out)

@@ -26,14 +26,14 @@ enum window_rule {
 struct family {
     enum norm_place norms;
     enum qk_norm qk_norm;
-    double weight_offset;    /* of norms */
-    int64_t head_dim;        /* where the config has none; 0: hidden_size / heads */
+    double weight_offset; /* of norms */
+    int64_t head_dim;     /* where the config has none; 0: hidden_size / heads */
     enum window_rule window;
-    bool qkv_bias; /* always; otherwise attention_bias decides, if biased */
-    bool biased;             /* attention_bias counts, for q, k, v and o */
-    bool fused;              /* q, k, v are one tensor; gate and up, too */
-    bool local_rope;         /* layers with a window turn by rope_local_base_freq */
-    bool scaled_embedding;   /* by the root of hidden_size */
+    bool qkv_bias;         /* always; otherwise attention_bias decides, if biased */
+    bool biased;           /* attention_bias counts, for q, k, v and o */
+    bool fused;            /* q, k, v are one tensor; gate and up, too */
+    bool local_rope;       /* layers with a window turn by rope_local_base_freq */
+    bool scaled_embedding; /* by the root of hidden_size */
     bool only_default_rope;
 };
 
@@ -78,8 +78,10 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
          &length},                                                                                                     \
         {"pad_token_id", pad, "id whose embedding gets no gradient", AT(pad_token_id), &id_or_null},                   \
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
-        {"attention_dropout", "0", "dropout of attention weights: not applied yet, only kept for config.json",         \
-         AT(attention_dropout), &fraction}
+    {                                                                                                                  \
+        "attention_dropout", "0", "dropout of attention weights: not applied yet, only kept for config.json",          \
+            AT(attention_dropout), &fraction                                                                           \
+    }
 #define NUMBERS(eps, theta, tied)                                                                                      \
     {"rms_norm_eps", eps, "added to the mean square in norms", AT(rms_norm_eps), &from_0},                             \
         {"tie_word_embeddings", tied, "the head is the embedding", AT(tie_word_embeddings), &flag},                    \
@@ -99,11 +101,21 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
          AT(rope_attention_factor), &from_0},                                                                          \
         {"rope_mscale", "0", "yarn: part of that factor", AT(rope_mscale), &from_0},                                   \
         {"rope_mscale_all_dim", "0", "yarn: part of that factor", AT(rope_mscale_all_dim), &from_0},                   \
-        {"rope_truncate", "true", "yarn: bounds are whole pairs", AT(rope_truncate), &flag}
-#define ACTIVATION(key, fallback) {key, fallback, "activation of the feed-forward layer", AT(hidden_act), &activation}
+    {                                                                                                                  \
+        "rope_truncate", "true", "yarn: bounds are whole pairs", AT(rope_truncate), &flag                              \
+    }
+#define ACTIVATION(key, fallback)                                                                                      \
+    {                                                                                                                  \
+        key, fallback, "activation of the feed-forward layer", AT(hidden_act), &activation                             \
+    }
 #define ATTENTION_BIAS                                                                                                 \
-    {"attention_bias", "false", "the maps of attention have biases", AT(attention_bias), &flag}
-#define MLP_BIAS {"mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag}
+    {                                                                                                                  \
+        "attention_bias", "false", "the maps of attention have biases", AT(attention_bias), &flag                      \
+    }
+#define MLP_BIAS                                                                                                       \
+    {                                                                                                                  \
+        "mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag                     \
+    }
 #define WINDOW(fallback)                                                                                               \
     {"sliding_window", fallback, "keys that a query sees in layers with a window; 0: all", AT(sliding_window),         \
      &window},                                                                                                         \
@@ -111,11 +123,16 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
         "layer_types", "null", "which layers have a window; by the model's rule when null", AT(layer_types), &kinds    \
     }
 #define USE_WINDOW                                                                                                     \
-    {"use_sliding_window", "false", "layers have a window at all", AT(use_sliding_window), &flag}
+    {                                                                                                                  \
+        "use_sliding_window", "false", "layers have a window at all", AT(use_sliding_window), &flag                    \
+    }
 
-static const struct dt_field llama_fields[] = {
-    SIZES("32000", "4096", "11008", "32", "32", "null", "2048", "null"),
-    NUMBERS("1e-06", "10000", "false"), ACTIVATION("hidden_act", "\"silu\""), ATTENTION_BIAS, MLP_BIAS, {0}};
+static const struct dt_field llama_fields[] = {SIZES("32000", "4096", "11008", "32", "32", "null", "2048", "null"),
+                                               NUMBERS("1e-06", "10000", "false"),
+                                               ACTIVATION("hidden_act", "\"silu\""),
+                                               ATTENTION_BIAS,
+                                               MLP_BIAS,
+                                               {0}};
 static const struct dt_field qwen2_fields[] = {
     SIZES("151936", "4096", "22016", "32", "32", "32", "32768", "null"),
     NUMBERS("1e-06", "10000", "false"),
@@ -234,7 +251,7 @@ static int64_t head_size(const struct family *f, const struct decoder *m)
 /* True if layer i turns queries and keys. */
 static bool turns(const struct decoder *m, int64_t i)
 {
-    return m->no_rope_layers.count > 0       ? m->no_rope_layers.of[i] == 1
+    return m->no_rope_layers.count > 0     ? m->no_rope_layers.of[i] == 1
            : m->no_rope_layer_interval > 0 ? (i + 1) % m->no_rope_layer_interval != 0
                                            : true;
 }
@@ -272,8 +289,8 @@ static struct rope rope_of(const struct family *f, const struct decoder *m, bool
 {
     int64_t head = head_size(f, m);
     double part = m->partial_rotary_factor > 0 ? m->partial_rotary_factor : 1;
-    int64_t turned = (int64_t)((double)head * part),
-            original = m->rope_original_max_position_embeddings > 0 ? m->rope_original_max_position_embeddings
+    int64_t turned = (int64_t)((double)head * part), original = m->rope_original_max_position_embeddings > 0
+                                                                    ? m->rope_original_max_position_embeddings
                                                                     : m->max_position_embeddings;
     struct rope r = {.type = local ? ROPE_DEFAULT : (enum rope_type)m->rope_type,
                      .width = 2 * ((turned + 1) / 2),
@@ -297,6 +314,25 @@ static double or_1(double x)
     return x != 0 ? x : 1;
 }
 
+/* Null and what null stands for are the same model. */
+static void settle(const struct family *f, void *sizes)
+{
+    struct decoder *m = sizes;
+    int64_t layers_listed = m->num_hidden_layers <= DT_KINDS_MAX ? m->num_hidden_layers : 0;
+    struct dt_kinds sliding = {.count = (int)layers_listed}, turning = sliding;
+    for (int64_t i = 0; i < layers_listed && f->window != WINDOW_NONE; i++) {
+        sliding.of[i] = m->layer_types.count == 0 || i < m->layer_types.count ? slides(f, m, i) : 0;
+        turning.of[i] = m->no_rope_layers.count == 0 || i < m->no_rope_layers.count ? turns(m, i) : 0;
+    }
+    m->num_key_value_heads = kv_heads(m);
+    m->head_dim = head_size(f, m);
+    m->rope_original_max_position_embeddings = m->rope_original_max_position_embeddings > 0
+                                                   ? m->rope_original_max_position_embeddings
+                                                   : m->max_position_embeddings;
+    m->layer_types = m->layer_types.count == 0 ? sliding : m->layer_types;
+    m->no_rope_layers = m->no_rope_layers.count == 0 ? turning : m->no_rope_layers;
+}
+
 /* ---- checks ---- */
 
 static int check_heads(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
@@ -317,7 +353,8 @@ static int check_heads(const struct family *f, const struct decoder *m, const ch
     *key = "head_dim";
     struct rope r = rope_of(f, m, false);
     if (r.width > head_size(f, m) || r.width < 2) {
-        return dt_fail(err, DT_INVALID, "head_dim %" PRId64 ": %" PRId64 " values of a head would turn; use an even one",
+        return dt_fail(err, DT_INVALID,
+                       "head_dim %" PRId64 ": %" PRId64 " values of a head would turn; use an even one",
                        head_size(f, m), r.width);
     }
     if (head_size(f, m) > 256) {
@@ -357,8 +394,8 @@ static int check(const struct family *f, const void *sizes, const char **key, st
     *key = "vocab_size";
     if (m->vocab_size > ((int64_t)1 << 40) / m->hidden_size ||
         m->intermediate_size > ((int64_t)1 << 40) / m->hidden_size) {
-        return dt_fail(err, DT_INVALID, "vocab_size or intermediate_size times hidden_size %" PRId64
-                                        " is more than 2^40 weights",
+        return dt_fail(err, DT_INVALID,
+                       "vocab_size or intermediate_size times hidden_size %" PRId64 " is more than 2^40 weights",
                        m->hidden_size);
     }
     *key = "pad_token_id";
@@ -538,7 +575,7 @@ static int flatten_config(cJSON *config, struct dt_error *err)
                 *kind = cJSON_GetObjectItemCaseSensitive(local, "rope_type");
     lift(config, config, "_sliding_window_pattern", "sliding_window_pattern");
     lift(config, config, "original_max_position_embeddings", "rope_original_max_position_embeddings");
-    lift_rope(config, full != NULL            ? full
+    lift_rope(config, full != NULL          ? full
                       : cJSON_IsObject(now) ? now
                                             : cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"));
     lift(config, local, "rope_theta", "rope_local_base_freq");
@@ -630,7 +667,8 @@ static void put_config(const struct family *f, const void *sizes,
     if (f->local_rope) {
         struct dt_text both;
         dt_text_init(&both);
-        dt_text_printf(&both, "{\n    \"full_attention\": %s,\n    \"sliding_attention\": {\n    \"rope_type\": \"default\"",
+        dt_text_printf(&both,
+                       "{\n    \"full_attention\": %s,\n    \"sliding_attention\": {\n    \"rope_type\": \"default\"",
                        section);
         put_number(&both, "rope_theta", m->rope_local_base_freq);
         dt_text_puts(&both, "\n  }\n  }");
@@ -658,36 +696,41 @@ static void put_config(const struct family *f, const void *sizes,
 
 /* ---- the families ---- */
 
-#define FAMILY(model, class, ...)                                                                                     \
-    static const struct family model##_family = {__VA_ARGS__};                                                        \
-    static int model##_check(const void *sizes, const char **key, struct dt_error *err)                               \
+#define FAMILY(model, class, ...)                                                                                      \
+    static const struct family model##_family = {__VA_ARGS__};                                                         \
+    static int model##_check(const void *sizes, const char **key, struct dt_error *err)                                \
     {                                                                                                                  \
-        return check(&model##_family, sizes, key, err);                                                               \
+        return check(&model##_family, sizes, key, err);                                                                \
     }                                                                                                                  \
-    static int model##_build(struct chain *c, struct dt_error *err)                                                   \
+    static void model##_settle(void *sizes)                                                                            \
     {                                                                                                                  \
-        return build(&model##_family, c, err);                                                                        \
+        settle(&model##_family, sizes);                                                                                \
     }                                                                                                                  \
-    static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)    \
+    static int model##_build(struct chain *c, struct dt_error *err)                                                    \
     {                                                                                                                  \
-        put_config(&model##_family, sizes, put, to);                                                                  \
+        return build(&model##_family, c, err);                                                                         \
     }                                                                                                                  \
-    const struct model_ops model_##model = {.name = #model,                                                          \
-                                             .architecture = class,                                                    \
-                                             .smaller =                                                                \
-                                                 "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
-                                             .fields = model##_fields,                                                \
-                                             .sizes_bytes = sizeof(struct decoder),                                    \
-                                             .kept = kept,                                                             \
-                                             .spelled = spelled,                                                       \
-                                             .positions = "max_position_embeddings",                                   \
-                                             .check = model##_check,                                                  \
-                                             .build = model##_build,                                                  \
-                                             .flops = flops,                                                           \
-                                             .canonical_name = canonical_name,                                         \
-                                             .check_config = check_config,                                             \
-                                             .flatten_config = flatten_config,                                         \
-                                             .put_config = model##_put};
+    static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)     \
+    {                                                                                                                  \
+        put_config(&model##_family, sizes, put, to);                                                                   \
+    }                                                                                                                  \
+    const struct model_ops model_##model = {.name = #model,                                                            \
+                                            .architecture = class,                                                     \
+                                            .smaller =                                                                 \
+                                                "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
+                                            .fields = model##_fields,                                                  \
+                                            .sizes_bytes = sizeof(struct decoder),                                     \
+                                            .kept = kept,                                                              \
+                                            .spelled = spelled,                                                        \
+                                            .positions = "max_position_embeddings",                                    \
+                                            .check = model##_check,                                                    \
+                                            .settle = model##_settle,                                                  \
+                                            .build = model##_build,                                                    \
+                                            .flops = flops,                                                            \
+                                            .canonical_name = canonical_name,                                          \
+                                            .check_config = check_config,                                              \
+                                            .flatten_config = flatten_config,                                          \
+                                            .put_config = model##_put};
 
 FAMILY(llama, "LlamaForCausalLM", .biased = true)
 FAMILY(qwen2, "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_LAST)

@@ -272,6 +272,9 @@ static void add_fields(const struct family *f, struct chain *c)
                                                             .type = DT_I32,
                                                             .dims = tokens ? 2 : 1,
                                                             .most = {samples, tokens ? positions : 0},
+                                                            .targets = true,
+                                                            .value = "class",
+                                                            .values = "classes",
                                                             .below = m->num_labels,
                                                             .below_key = "num_labels"};
 }

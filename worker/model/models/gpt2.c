@@ -16,9 +16,8 @@
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
 static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
-static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 2, .max = 16777216};
+static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 
@@ -30,7 +29,7 @@ static const struct dt_field fields[] = {
     {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &length},
     {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
-    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &above_0},
+    {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &from_0},
     {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
     {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
      &fraction},
@@ -64,11 +63,19 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
     return 0;
 }
 
+static void settle(void *sizes)
+{
+    struct gpt2 *m = sizes;
+    m->n_inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd;
+}
+
 /* The root unit holds what no layer owns (embeddings, final norm, tied head). Each layer has a
  * unit. */
 static int build(struct chain *c, struct dt_error *err)
 {
-    const struct gpt2 *m = c->spec.sizes;
+    struct gpt2 settled = *(const struct gpt2 *)c->spec.sizes;
+    settle(&settled);
+    const struct gpt2 *m = &settled;
     const struct embed embed = {.tokens = "transformer.wte.weight",
                                 .positions = "transformer.wpe.weight",
                                 .vocabulary = m->vocab_size,
@@ -79,7 +86,7 @@ static int build(struct chain *c, struct dt_error *err)
     const struct gpt_layer layer = {.layers = m->n_layer,
                                     .heads = m->n_head,
                                     .channels = m->n_embd,
-                                    .inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd,
+                                    .inner = m->n_inner,
                                     .norm_epsilon = m->layer_norm_epsilon,
                                     .init_std = m->initializer_range};
     const struct lm_head head = {.norm_weight = "transformer.ln_f.weight",
@@ -182,6 +189,7 @@ const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .sizes_bytes = sizeof(struct gpt2),
                                      .kept = kept,
                                      .keys = keys,
+                                     .settle = settle,
                                      .positions = "n_positions",
                                      .check = check,
                                      .build = build,

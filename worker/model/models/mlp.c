@@ -54,6 +54,9 @@ static int build(struct chain *c, struct dt_error *err)
                                        .type = DT_I32,
                                        .dims = 1,
                                        .most = {samples},
+                                       .targets = true,
+                                       .value = "class",
+                                       .values = "classes",
                                        .below = m->num_labels,
                                        .below_key = "num_labels"}}};
     const struct dense_args layers[] = {

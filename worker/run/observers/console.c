@@ -127,7 +127,7 @@ static void write_progress(struct console *c, const struct report *r)
     if (isfinite(c->val_loss)) {
         dt_text_printf(&c->line, " val %.4f", c->val_loss);
     }
-    dt_text_printf(&c->line, " lr %.1e %.0f tokens/s", r->lr, r->tokens_per_s);
+    dt_text_printf(&c->line, " lr %.1e %.0f %s/s", r->lr, r->tokens_per_s, r->sequences ? "tokens" : "samples");
     if (rate > 0 && r->total_steps > r->step) {
         dt_text_puts(&c->line, " left ");
         add_duration(&c->line, (double)(r->total_steps - r->step) / rate);

@@ -1,15 +1,12 @@
 /* metrics.jsonl: one object for each logged step and each evaluation. Rank 0 writes it. */
 #include "worker/run/trainer.h"
 
-#include "base/file.h"
 #include "base/gpu/nvml.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct metrics {
     char *path;
@@ -37,7 +34,7 @@ static void number(struct dt_text *t, const char *key, double value)
     }
 }
 
-/* Of this rank's GPU, a second old at most. */
+/* What slows this rank's GPU down. */
 static void add_gpu(struct dt_text *t, struct gpu_watch *watch)
 {
     struct gpu_sample s;
@@ -45,40 +42,50 @@ static void add_gpu(struct dt_text *t, struct gpu_watch *watch)
     if (!gpu_watch_sample(watch, &s)) {
         return;
     }
-    const struct {
-        const char *key;
-        double value;
-    } all[] = {{"gpu_busy", s.busy},
-               {"gpu_memory_bytes", s.memory_bytes},
-               {"gpu_clock_mhz", s.clock_mhz},
-               {"gpu_temperature", s.temperature},
-               {"gpu_power_w", s.power_w}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i].value >= 0) {
-            number(t, all[i].key, all[i].value);
-        }
-    }
     dt_text_puts(t, ", \"gpu_slowed_by\": ");
     (void)dt_nvml_throttle_text(s.throttle, false, why, sizeof why);
     dt_text_json(t, why, strlen(why));
 }
 
-static void add_step(struct dt_text *t, const struct report *r, struct world *w)
+void observer_step_numbers(struct observer *o, const struct report *r, struct step_number out[STEP_NUMBERS])
 {
-    number(t, "epoch", r->epoch);
-    dt_text_printf(t, ", \"tokens\": %lld", (long long)r->tokens);
-    dt_text_printf(t, ", \"targets\": %lld", (long long)r->targets);
-    if (r->blank_steps > 0) {
-        dt_text_printf(t, ", \"steps_without_targets\": %lld", (long long)r->blank_steps);
+    struct gpu_sample s; /* of this rank's GPU, a second old at most; below 0: not known */
+    bool gpu = gpu_watch_sample(o->all->world->gpu, &s);
+    const struct step_number all[STEP_NUMBERS] = {
+        {"epoch", r->epoch, false, false},
+        {r->sequences ? "tokens" : "samples", (double)r->tokens, true, false},
+        {"targets", (double)r->targets, true, false},
+        {"steps_without_targets", r->blank_steps > 0 ? (double)r->blank_steps : NAN, true, true},
+        {"loss", r->loss, false, false},
+        {"grad_norm", r->grad_norm, false, false},
+        {"lr", r->lr, false, false},
+        {"step_s", r->step_s, false, false},
+        {r->sequences ? "tokens_per_s" : "samples_per_s", r->tokens_per_s, false, false},
+        {"mfu", r->mfu, false, false},
+        {"gpu_busy", gpu && s.busy >= 0 ? s.busy : NAN, false, true},
+        {"gpu_memory_bytes", gpu && s.memory_bytes >= 0 ? s.memory_bytes : NAN, false, true},
+        {"gpu_clock_mhz", gpu && s.clock_mhz >= 0 ? s.clock_mhz : NAN, false, true},
+        {"gpu_temperature", gpu && s.temperature >= 0 ? s.temperature : NAN, false, true},
+        {"gpu_power_w", gpu && s.power_w >= 0 ? s.power_w : NAN, false, true},
+        {"loss_scale", 1, true, false},
+        {"memory_bytes", trainer_memory(r->of), true, false},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+static void add_step(struct observer *o, const struct report *r)
+{
+    struct dt_text *t = &((struct metrics *)o->state)->line;
+    struct step_number all[STEP_NUMBERS];
+    observer_step_numbers(o, r, all);
+    for (int i = 0; i < STEP_NUMBERS; i++) {
+        if (all[i].whole && isfinite(all[i].value)) {
+            dt_text_printf(t, ", \"%s\": %.0f", all[i].key, all[i].value);
+        } else if (!all[i].may_lack || isfinite(all[i].value)) {
+            number(t, all[i].key, all[i].value);
+        }
     }
-    number(t, "loss", r->loss);
-    number(t, "grad_norm", r->grad_norm);
-    number(t, "lr", r->lr);
-    number(t, "step_s", r->step_s);
-    number(t, "tokens_per_s", r->tokens_per_s);
-    number(t, "mfu", r->mfu);
-    add_gpu(t, w->gpu);
-    dt_text_printf(t, ", \"loss_scale\": 1, \"memory_bytes\": %.0f", trainer_memory(r->of));
+    add_gpu(t, o->all->world->gpu);
 }
 
 static void metrics_report(struct observer *o, const struct report *r, enum moment moment)
@@ -90,7 +97,7 @@ static void metrics_report(struct observer *o, const struct report *r, enum mome
     dt_text_reset(&m->line);
     dt_text_printf(&m->line, "{\"step\": %lld", (long long)r->step);
     if (moment == MOMENT_STEP) {
-        add_step(&m->line, r, o->all->world);
+        add_step(o, r);
     } else {
         number(&m->line, "val_loss", r->val_loss);
     }
@@ -100,43 +107,25 @@ static void metrics_report(struct observer *o, const struct report *r, enum mome
     observer_append(o, m->path, &m->line);
 }
 
-/* Takes out the lines of later steps, and a last line that a kill cut short. */
+struct rewinding {
+    int64_t step;
+    bool *evaluated;
+};
+
+static bool is_of_before(void *context, const char *line, int64_t number)
+{
+    (void)number;
+    const struct rewinding *w = context;
+    long long at;
+    bool of_step = sscanf(line, "{\"step\": %lld", &at) == 1;
+    *w->evaluated |= of_step && at == w->step && strstr(line, "\"val_loss\":") != NULL;
+    return !of_step || at <= w->step;
+}
+
 static int metrics_rewind(struct observer *o, int64_t step, bool *evaluated, struct dt_error *err)
 {
     const struct metrics *m = o->state;
-    if (!dt_file_exists(m->path)) {
-        return 0;
-    }
-    int fd = dt_file_open_own(m->path, O_RDONLY, err);
-    if (fd < 0) { /* a file that is not ours to read stays; the first line that it does not take says so */
-        return err->status == DT_INVALID ? 0 : -1;
-    }
-    FILE *f = fdopen(fd, "r");
-    if (!f) {
-        (void)close(fd);
-        return dt_fail_errno(err, "%s", m->path);
-    }
-    struct dt_text kept;
-    dt_text_init(&kept);
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t size;
-    bool changed = false;
-    while ((size = getline(&line, &room, f)) > 0) {
-        long long at;
-        bool of_step = sscanf(line, "{\"step\": %lld", &at) == 1;
-        if (line[size - 1] == '\n' && (!of_step || at <= step)) {
-            dt_text_add(&kept, line, (size_t)size);
-            *evaluated |= of_step && at == step && strstr(line, "\"val_loss\":") != NULL;
-        } else {
-            changed = true;
-        }
-    }
-    free(line);
-    fclose(f);
-    int rc = changed ? dt_file_write(m->path, dt_text_str(&kept), kept.size, err) : 0;
-    dt_text_clear(&kept);
-    return rc;
+    return observer_keep_lines(m->path, is_of_before, &(struct rewinding){step, evaluated}, err);
 }
 
 static void metrics_close(struct observer *o)

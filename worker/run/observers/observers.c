@@ -1,17 +1,21 @@
-/* The table of observers, and one report to all of them. */
+/* The table of observers, and what rows that write lines share. */
 #include "worker/run/observers/observer.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Each moment is reported in this order. */
 static const struct observer_ops *const rows[] = {
-    &observer_stragglers, &observer_page,    &observer_memory,        &observer_metrics,
-    &observer_events,     &observer_console, &observer_timeline_file,
+    &observer_stragglers, &observer_page,   &observer_memory,  &observer_metrics,
+    &observer_csv,        &observer_events, &observer_console, &observer_timeline_file,
 };
 _Static_assert(sizeof rows / sizeof *rows < OBSERVERS_MAX, "there is room for one more");
 
@@ -33,82 +37,6 @@ void observers_open(struct observers *all, const struct job *job, struct world *
     }
 }
 
-void observers_close(struct observers *all)
-{
-    for (int i = 0; i < all->count; i++) {
-        struct observer *o = &all->list[i];
-        if (o->ops->close != NULL) {
-            o->ops->close(o);
-        }
-    }
-    memset(all, 0, sizeof *all);
-}
-
-void observers_report(struct observers *all, const struct report *r, enum moment moment)
-{
-    for (int i = 0; i < all->count; i++) {
-        all->list[i].ops->report(&all->list[i], r, moment);
-    }
-}
-
-unsigned observers_vote(struct observers *all)
-{
-    unsigned votes = 0;
-    for (int i = 0; i < all->count; i++) {
-        struct observer *o = &all->list[i];
-        votes |= o->ops->vote != NULL ? o->ops->vote(o) : 0;
-    }
-    return votes;
-}
-
-int observers_rewind(struct observers *all, int64_t step, bool *evaluated, struct dt_error *err)
-{
-    *evaluated = false;
-    for (int i = 0; i < all->count; i++) {
-        struct observer *o = &all->list[i];
-        bool found = false;
-        if (o->ops->rewind != NULL && o->ops->rewind(o, step, &found, err) != 0) {
-            return -1;
-        }
-        *evaluated = *evaluated || found;
-    }
-    return 0;
-}
-
-/* One line of words. It may hold paths and names, so characters that do not show are made visible. */
-static void report_words(struct observers *all, enum moment moment, const char *fmt, va_list args)
-{
-    struct dt_text words, line;
-    dt_text_init(&words);
-    dt_text_init(&line);
-    dt_text_vprintf(&words, fmt, args);
-    dt_text_add_visible(&line, dt_text_str(&words), words.size, false);
-    observers_report(all, &(struct report){.words = dt_text_str(&line)}, moment);
-    dt_text_clear(&line);
-    dt_text_clear(&words);
-}
-
-void observers_say(struct observers *all, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    report_words(all, MOMENT_SAID, fmt, args);
-    va_end(args);
-}
-
-void observers_note(struct observers *all, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    report_words(all, MOMENT_NOTED, fmt, args);
-    va_end(args);
-}
-
-void observers_event(struct observers *all, const char *name, const char *fields)
-{
-    observers_report(all, &(struct report){.name = name, .fields = fields}, MOMENT_EVENT);
-}
-
 void observer_append(struct observer *o, const char *path, const struct dt_text *line)
 {
     struct dt_error err;
@@ -116,6 +44,42 @@ void observer_append(struct observer *o, const char *path, const struct dt_text 
         o->all->warned = true;
         dt_log(DT_LOG_WARN, "metrics", "%s; training goes on without these lines", err.text);
     }
+}
+
+int observer_keep_lines(const char *path, bool (*keep)(void *context, const char *line, int64_t number), void *context,
+                        struct dt_error *err)
+{
+    if (!dt_file_exists(path)) {
+        return 0;
+    }
+    int fd = dt_file_open_own(path, O_RDONLY, err);
+    if (fd < 0) { /* a file that is not ours to read stays; the first line that it does not take says so */
+        return err->status == DT_INVALID ? 0 : -1;
+    }
+    FILE *f = fdopen(fd, "r");
+    if (!f) {
+        (void)close(fd);
+        return dt_fail_errno(err, "%s", path);
+    }
+    struct dt_text kept;
+    dt_text_init(&kept);
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t size;
+    int64_t number = 0;
+    bool changed = false;
+    while ((size = getline(&line, &room, f)) > 0) {
+        if (line[size - 1] == '\n' && keep(context, line, number++)) {
+            dt_text_add(&kept, line, (size_t)size);
+        } else {
+            changed = true;
+        }
+    }
+    free(line);
+    fclose(f);
+    int rc = changed ? dt_file_write(path, dt_text_str(&kept), kept.size, err) : 0;
+    dt_text_clear(&kept);
+    return rc;
 }
 
 void observer_add_time(struct dt_text *out)

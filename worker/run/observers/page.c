@@ -52,7 +52,8 @@ static void show_step(struct dt_page *page, const struct report *r)
         atomic_store(&page->grad_norm, r->grad_norm);
     }
     atomic_store(&page->lr, r->lr);
-    atomic_store(&page->tokens_per_s, r->tokens_per_s);
+    atomic_store(&page->tokens_per_s, r->sequences ? r->tokens_per_s : -1);
+    atomic_store(&page->samples_per_s, r->sequences ? -1 : r->tokens_per_s);
     atomic_store(&page->learned_step, r->step);
 }
 

@@ -4,7 +4,7 @@
 #include "worker/run/observers/observer.h"
 
 #include "base/clock.h"
-#include "worker/run/pace.h"
+#include "worker/engine/pace.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Whole numbers only, so a run that stops and goes on computes the same rates bit by bit. */
-#include "worker/run/horizon.h"
+#include "worker/engine/horizon.h"
 
 #include <math.h>
 
@@ -171,6 +171,8 @@ struct schedule horizon_schedule(const struct horizon *h, const struct job_train
     return (struct schedule){.type = j->lr_scheduler_type,
                              .learning_rate = j->learning_rate,
                              .min_lr_ratio = j->min_lr_ratio,
+                             .lr_power = j->lr_power,
+                             .decay_ratio = j->decay_ratio,
                              .warmup_steps = j->warmup_steps >= 0 ? j->warmup_steps
                                                                   : (int64_t)ceil(j->warmup_ratio * (double)total),
                              .total_steps = total};

@@ -6,11 +6,11 @@
  *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay. A larger number that
  *                        lies behind already, because steps have become smaller, is so many more steps of the first batch
  *   training.num_epochs  passes over the data; how far it is, the place in the data says */
-#ifndef DT_WORKER_RUN_HORIZON_H
-#define DT_WORKER_RUN_HORIZON_H
+#ifndef DT_WORKER_ENGINE_HORIZON_H
+#define DT_WORKER_ENGINE_HORIZON_H
 
 #include "worker/job/job.h"
-#include "worker/run/schedule.h"
+#include "worker/engine/schedule.h"
 
 struct batch_split {
     int64_t micro_batch, micro_steps; /* samples of a micro-step on all ranks; micro-steps of a

@@ -3,8 +3,8 @@
  * Each rank has a clock of its phases; the sums of every PACE_BLOCK steps reach all ranks
  * (riders of the step sums, step_sums.h), and rank 0 judges. Both are pure: times come in, nothing
  * else does. */
-#ifndef DT_WORKER_RUN_PACE_H
-#define DT_WORKER_RUN_PACE_H
+#ifndef DT_WORKER_ENGINE_PACE_H
+#define DT_WORKER_ENGINE_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>

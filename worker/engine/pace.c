@@ -1,6 +1,6 @@
 /* The medians are taken per block, so a step that is longer for all (longer sequences, a busy
  * machine) makes nobody slow. */
-#include "worker/run/pace.h"
+#include "worker/engine/pace.h"
 
 #include "base/text.h"
 

@@ -1,6 +1,6 @@
 /* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by
  * trainer_open, and printed by trainer_print_plan. */
-#include "worker/run/trainer.h"
+#include "worker/engine/trainer.h"
 
 #include "base/log.h"
 
@@ -76,14 +76,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
     }
     const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
     for (int i = 0; i < 1 + t->feeds.has_val; i++) {
-        int k = data_too_large(sources[i]);
-        if (k >= 0) {
-            const struct batch_field *f = &sources[i]->layout.field[k];
-            int64_t largest = sources[i]->largest[k];
-            return dt_fail(err, DT_INVALID, "model.%s: %lld: data.%s has %s up to %lld; raise it to %lld or more",
-                           f->below_key, (long long)f->below, i ? "val" : "train",
-                           strcmp(f->name, "input_ids") == 0 ? "ids" : f->name, (long long)largest,
-                           (long long)largest + 1);
+        if (data_check_range(sources[i], i == 0 ? "data.train" : "data.val", err) != 0) {
+            return -1;
         }
     }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
@@ -95,11 +89,15 @@ static int open_data(struct trainer *t, struct dt_error *err)
         need *= t->micro_steps;
     }
     if (t->feeds.train.sample_count < need) {
+        char tokens[48] = "";
+        if (job->model.ops->positions != NULL) {
+            (void)snprintf(tokens, sizeof tokens, " of %lld tokens", (long long)t->feeds.train.sequence_length);
+        }
         return dt_fail(err, DT_INVALID,
-                       "data.train: %lld samples of %lld tokens: %lld ranks * batch_size_per_gpu %lld need %lld; give "
-                       "more data or less of these",
-                       (long long)t->feeds.train.sample_count, (long long)t->feeds.train.sequence_length,
-                       (long long)t->size, (long long)job->training.batch_size_per_gpu, (long long)need);
+                       "data.train: %lld samples%s: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or "
+                       "less of these",
+                       (long long)t->feeds.train.sample_count, tokens, (long long)t->size,
+                       (long long)job->training.batch_size_per_gpu, (long long)need);
     }
     return 0;
 }
@@ -253,10 +251,10 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     if (plan_open(&t->memory.plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->memory.plan, err) != 0 ||
+        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 ||
         dt_event_open(w->device, &t->stepper.done, err) != 0) {
         return -1;
     }
-    optimizer_open(&t->optimizer, &t->memory.plan);
     step_sums_open(&t->step_sums, &t->memory.plan);
     trainer_step_open(t);
     t->stepper.loss_sum = plan_at(&t->memory.plan, t->memory.loss);

@@ -1,7 +1,7 @@
-/* covers: worker/run/pace.c */
+/* covers: worker/engine/pace.c */
 /* The straggler's judge: who is named, when, and who is not. Times are made up, in ms a step. */
 #include "base/text.h"
-#include "worker/run/pace.h"
+#include "worker/engine/pace.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,0 +1,125 @@
+# covers: worker/model/models/decoders.c worker/model/blocks/decoder_layer.c worker/model/presets.c
+"""Llama and the families near it as whole jobs: fresh models train to the same bits under each strategy and whatever is computed
+again, go on from their checkpoints, and leave folders that load again; presets have their published sizes."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+import support
+
+SIZES = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 3}
+FAMILIES = {
+    "llama": {"attention_bias": True, "rope_type": "llama3", "rope_factor": 8, "rope_original_max_position_embeddings": 16},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen3": {"head_dim": 12},
+    "mistral": {"sliding_window": 7},
+    "gemma2": {"head_dim": 8, "sliding_window": 6},
+    "gemma3_text": {"head_dim": 8, "sliding_window": 6, "sliding_window_pattern": 2},
+    "smollm3": {"no_rope_layer_interval": 2},
+    "phi3": {"partial_rotary_factor": 0.5},
+    "olmo2": {},
+    "granite": {"residual_multiplier": 0.5, "logits_scaling": 2, "embedding_multiplier": 3, "attention_multiplier": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {i}: {i * 7919 % 1000} and then {i * i % 77}\n" for i in range(400)))
+    subprocess.run([support.program("dtdata"), "tokenize", "-o", str(folder / "shards"), str(text)], check=True, capture_output=True)
+    return str(folder / "shards/train-*.bin")
+
+
+def make_job(folder, shards, name, **sections):
+    job = {
+        "model": {"name": name, **SIZES, **FAMILIES[name]},
+        "data": {"train": shards, "sequence_length": 32},
+        "training": {"batch_size_per_gpu": 2, "max_steps": 3, "learning_rate": 1e-2, "max_grad_norm": 1.0, "threads": 1},
+        "checkpointing": {"save_every_n_steps": 2},
+        "logging": {"log_every_n_steps": 1},
+    }
+    for section, values in sections.items():
+        job[section] = {**job.get(section, {}), **values}
+    path = os.path.join(str(folder), f"{name}.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def train(job, out, ranks, *sets):
+    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
+    for s in sets:
+        command += ["--set", s]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=support.ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def weights_hash(out):
+    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
+
+
+def losses(out):
+    with open(os.path.join(str(out), "metrics.jsonl")) as f:
+        return [m["loss"] for m in map(json.loads, f) if "loss" in m]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_same_bits_under_each_strategy(tmp_path, shards, name):
+    job = make_job(tmp_path, shards, name)
+    train(job, tmp_path / "ddp", 2, "training.strategy=ddp")
+    train(job, tmp_path / "sliced", 2, "training.strategy=full_shard", "activation_checkpointing.enabled=true")
+    assert weights_hash(tmp_path / "ddp") == weights_hash(tmp_path / "sliced")
+    assert losses(tmp_path / "ddp") == losses(tmp_path / "sliced") and losses(tmp_path / "ddp")[2] < losses(tmp_path / "ddp")[0]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "olmo2"])
+def test_half_precision(tmp_path, shards, name):
+    """The same bits under each strategy; losses near those of fp32."""
+    job = make_job(tmp_path, shards, name)
+    train(job, tmp_path / "wide", 2, "training.strategy=ddp")
+    for strategy in ["ddp", "zero3"]:
+        train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", "training.precision=bf16-mixed")
+    assert weights_hash(tmp_path / "ddp") == weights_hash(tmp_path / "zero3")
+    assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "wide"), rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["smollm3", "gemma2"])
+def test_the_folder_loads_again(tmp_path, shards, name):
+    """What a run leaves begins another one with the same loss; a resumed run ends as one that was not cut."""
+    job = make_job(tmp_path, shards, name)
+    train(job, tmp_path / "whole", 1)
+    train(job, tmp_path / "cut", 2, "training.max_steps=2", "training.batch_size_per_gpu=1")
+    train(job, tmp_path / "cut", 1)
+    assert losses(tmp_path / "cut")[:2] == pytest.approx(losses(tmp_path / "whole")[:2], rel=1e-5)
+    with open(tmp_path / "again.json", "w") as f:
+        json.dump({"model": {"load": str(tmp_path / "whole/model")}, "data": {"train": shards, "sequence_length": 32},
+                   "training": {"batch_size_per_gpu": 2, "max_steps": 1, "learning_rate": 0.0}}, f)
+    train(str(tmp_path / "again.json"), tmp_path / "again", 1)
+    assert losses(tmp_path / "again")[0] < losses(tmp_path / "whole")[0]
+    with open(tmp_path / "whole/model/config.json") as f:
+        assert json.load(f)["model_type"] == name
+
+
+def test_presets():
+    listed = subprocess.run([support.program("train"), "--list-models"], capture_output=True, text=True, check=True).stdout
+    sizes = {line.split()[0]: float(line.split()[1]) for line in listed.splitlines() if line.startswith(" ")}
+    published = {"gpt2-124m": 124439808, "llama-2-7b": 6738415616, "llama-3-8b": 8030261248, "llama-3-70b": 70553706496, "llama-3.2-1b": 1235814400,
+                 "tinyllama-1.1b": 1100048384, "qwen2.5-0.5b": 494032768, "qwen2.5-7b": 7615616512, "qwen3-0.6b": 596049920, "qwen3-8b": 8190735360,
+                 "mistral-7b": 7241732096, "mistral-nemo-12b": 12247782400, "gemma-2-2b": 2614341888, "gemma-2-9b": 9241705984,
+                 "gemma-3-270m": 268098176, "gemma-3-1b": 999885952, "smollm3-3b": 3075098624, "phi-3-mini": 3821079552, "phi-4": 14659507200,
+                 "olmo-2-1b": 1484916736, "olmo-2-7b": 7298617344, "granite-3.1-2b": 2533531648, "granite-3.1-8b": 8170848256}
+    for name, count in published.items():
+        assert sizes[name] == round(count / 1e6, 1), name
+
+
+def test_a_preset_is_a_family_with_other_defaults(tmp_path):
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": {"name": "Llama-3.2-1B", "num_hidden_layers": 2}, "data": {"train": "x", "sequence_length": 8}}))
+    printed = subprocess.run([support.program("train"), "--print-config", str(job)], capture_output=True, text=True, check=True).stdout
+    for text in ['"llama"', "128256", "llama3", "2048"]:
+        assert text in printed, text
