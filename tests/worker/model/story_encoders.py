@@ -1,0 +1,90 @@
+# covers: worker/model/models/encoders.c worker/data/tensors.c worker/model/batch.c
+"""Encoders as whole jobs: padded batches from a file of tensors, whose optional fields may be missing. A run agrees
+with Transformers, and each strategy gives the same bits."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+import support
+
+GOLDEN = os.path.join(support.ROOT, "tests/golden/models")
+
+
+def make_job(folder, model, data, steps, micro_steps, batch, length):
+    job = {
+        "model": model,
+        "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
+        "training": {"batch_size_per_gpu": batch, "gradient_accumulation_steps": micro_steps, "max_steps": steps, "learning_rate": 1e-3,
+                     "lr_scheduler_type": "constant", "weight_decay": 0.1, "adam_beta2": 0.95, "max_grad_norm": 1.0, "threads": 1},
+        "logging": {"log_every_n_steps": 1},
+    }
+    path = os.path.join(str(folder), "job.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def train(job, out, ranks=1, *sets, check=True):
+    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
+    for s in sets:
+        command += ["--set", s]
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
+
+
+def metrics(out, key):
+    with open(os.path.join(str(out), "metrics.jsonl")) as f:
+        return [m[key] for m in map(json.loads, f) if key in m]
+
+
+def weights_hash(out):
+    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
+
+
+@pytest.mark.parametrize("name, steps, batch, length", [("bert", 20, 3, 20), ("roberta", 10, 2, 16), ("modernbert", 10, 2, 16)])
+def test_as_transformers(tmp_path, name, steps, batch, length):
+    """Losses and norms of a run that begins with a folder; the folder that it leaves names the same class."""
+    with open(f"{GOLDEN}/{name}/expected.json") as f:
+        expected = json.load(f)["runs"]["plain"]["fp64"]
+    data = f"{GOLDEN}/{name}/batches.safetensors"
+    train(make_job(tmp_path, {"load": f"{GOLDEN}/{name}/hf"}, data, steps, 4, batch, length), tmp_path / "run")
+    assert metrics(tmp_path / "run", "loss") == pytest.approx(expected["loss"], rel=1e-5)
+    assert metrics(tmp_path / "run", "grad_norm") == pytest.approx(expected["grad_norm"], rel=1e-4)
+    with open(f"{GOLDEN}/{name}/hf/config.json") as f, open(tmp_path / "run/model/config.json") as g:
+        began, ended = json.load(f), json.load(g)
+    assert all(ended[k] == began[k] for k in ("architectures", "id2label", "model_type"))
+
+
+@pytest.mark.parametrize("recompute", ["none", "block"])
+def test_same_bits_under_each_strategy(tmp_path, recompute):
+    """A new model on two ranks, whatever is kept or made again; it goes on from its checkpoint under another strategy."""
+    model = {"name": "bert", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "max_position_embeddings": 20, "vocab_size": 97, "num_labels": 3}
+    job = make_job(tmp_path, model, f"{GOLDEN}/bert/batches.safetensors", 6, 1, 4, 20)
+    sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={recompute}"]
+    hashes, losses = set(), set()
+    for strategy in ["ddp", "full_shard"]:
+        train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", *sets)
+        hashes.add(weights_hash(tmp_path / strategy))
+        losses.add(tuple(metrics(tmp_path / strategy, "loss") + metrics(tmp_path / strategy, "val_loss")))
+    train(job, tmp_path / "half", 2, "training.strategy=full_shard", "training.max_steps=3")
+    train(job, tmp_path / "half", 2, "training.strategy=zero2")
+    assert hashes == {weights_hash(tmp_path / "half")} and len(losses) == 1
+
+
+def test_tokens(tmp_path):
+    """Each token has a class; the exported folder says so, and a run that begins with it has the same loss."""
+    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 67, "num_labels": 67,
+             "max_position_embeddings": 16, "task": "token_classification"}
+    path = f"{GOLDEN}/distilbert/batches.safetensors"
+    r = train(make_job(tmp_path, model, path, 2, 1, 2, 16), tmp_path / "run", check=False)
+    assert "labels: shape (10, 4, 2), but the model reads (n, 16)" in r.stderr + r.stdout
+    train(make_job(tmp_path, model, f"{GOLDEN}/llama/batches.safetensors", 2, 1, 2, 24), tmp_path / "run", 1,
+          "model.max_position_embeddings=24", "model.vocab_size=160", "model.num_labels=160")
+    with open(tmp_path / "run/model/config.json") as f:
+        assert json.load(f)["architectures"] == ["DistilBertForTokenClassification"]
+    job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, f"{GOLDEN}/llama/batches.safetensors", 1, 1, 2, 24)
+    train(job, tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
