@@ -137,6 +137,8 @@ struct model_ops {
     /* keys that are only kept for config.json and do not affect computation; ends with null */
     const char *const *kept;
     const struct model_key *keys; /* other spellings of keys; ends with null */
+    /* keys of the head, which a job may set beside model.load; ends with null; may be null */
+    const char *const *head_keys;
     /* keys that put_config writes to config.json in its own way; ends with null; may be null */
     const char *const *spelled;
     /* Gives keys that are null the values which null stands for; may be null. So settings that mean
@@ -157,6 +159,11 @@ struct model_ops {
     /* True for tensors of a file, by our names, that a model of these sizes can do without; may be
      * null. */
     bool (*ignores)(const void *sizes, const char *name);
+    /* True for tensors of the head, which begin anew where the loaded folder lacks them; may be null. */
+    bool (*is_head)(const char *name);
+    /* Writes the members of config.json that follow from head_keys, but for the class, as put_config
+     * does; null if there are no such keys. */
+    void (*put_head)(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to);
     /* DT_INVALID for settings in config.json that this model does not support; may be null. */
     int (*check_config)(const struct cJSON *config, struct dt_error *err);
     /* Gives a copy of config.json the keys of `fields` where the file has them nested, or where null
@@ -179,6 +186,8 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
 bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);
 /* The class of an exported folder. */
 const char *model_class(const struct model_ops *ops, const void *sizes);
+/* True for keys that a job may set beside model.load. */
+bool model_chooses(const struct model_ops *ops, const char *key);
 /* True for keys that are only kept for config.json. */
 bool model_keeps(const struct model_ops *ops, const char *key);
 /* Model number i of the table; null after the last. */

@@ -101,6 +101,11 @@ bool model_same(const struct model_ops *ops, const char *key, const void *a, con
     return as_written || same_member(f, &x, &y);
 }
 
+bool model_chooses(const struct model_ops *ops, const char *key)
+{
+    return listed(ops->head_keys, key);
+}
+
 bool model_keeps(const struct model_ops *ops, const char *key)
 {
     return listed(ops->kept, key);

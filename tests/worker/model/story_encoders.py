@@ -4,6 +4,7 @@ with Transformers, and each strategy gives the same bits."""
 
 import json
 import os
+import struct
 import subprocess
 
 import pytest
@@ -88,3 +89,51 @@ def test_tokens(tmp_path):
     job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, f"{GOLDEN}/llama/batches.safetensors", 1, 1, 2, 24)
     train(job, tmp_path / "again", 1, "training.learning_rate=0")
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
+
+
+def without(source, target, *starts):
+    """A copy of a safetensors file without the tensors whose names begin so."""
+    with open(source, "rb") as f:
+        raw = f.read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data = {}, b""
+    for name, x in json.loads(raw[8:8 + size]).items():
+        if name != "__metadata__" and not name.startswith(starts):
+            begin, end = x["data_offsets"]
+            header[name] = {**x, "data_offsets": [len(data), len(data) + end - begin]}
+            data += raw[8 + size + begin:8 + size + end]
+    text = json.dumps(header).encode()
+    with open(target, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_a_new_head(tmp_path):
+    """A folder without a classifier, as models are published: the job says what gets which classes, what is missing begins
+    anew under each strategy alike, and the exported folder has the new head."""
+    base = tmp_path / "base"
+    os.mkdir(base)
+    without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "classifier.")
+    with open(f"{GOLDEN}/roberta/hf/config.json") as f:
+        config = {**json.load(f), "architectures": ["RobertaForMaskedLM"]}
+    with open(base / "config.json", "w") as f:
+        json.dump({k: v for k, v in config.items() if k not in ("id2label", "label2id")}, f)
+    data = f"{GOLDEN}/roberta/batches.safetensors"
+    job = make_job(tmp_path, {"load": str(base), "num_labels": 5}, data, 4, 1, 2, 16)
+    hashes = set()
+    for strategy in ["ddp", "full_shard"]:
+        r = train(job, tmp_path / strategy, 2, f"training.strategy={strategy}")
+        hashes.add(weights_hash(tmp_path / strategy))
+        assert "does not have classifier.dense.weight, classifier.dense.bias, classifier.out_proj.weight" in r.stderr + r.stdout
+    assert len(hashes) == 1
+    with open(tmp_path / "ddp/model/config.json") as f:
+        config = json.load(f)
+    assert config["architectures"] == ["RobertaForSequenceClassification"] and config["id2label"]["4"] == "LABEL_4"
+    job = make_job(tmp_path, {"load": str(tmp_path / "ddp/model")}, data, 1, 1, 2, 16)
+    train(job, tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "ddp", "val_loss"), rel=1e-6)
+    # other keys than those of the head stay the folder's
+    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.hidden_size=32", check=False)
+    assert "model.hidden_size: is 32, but" in r.stderr + r.stdout
+    without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "roberta.encoder.layer.1.")
+    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.num_labels=3", check=False)
+    assert "tensors are missing, the first is roberta.encoder.layer.1." in r.stderr + r.stdout

@@ -52,7 +52,7 @@ static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4
 static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule types = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
-static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
+static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule id = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
 static const struct dt_rule id_or_null = {
     .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
@@ -478,8 +478,9 @@ static int flatten_config(cJSON *config, struct dt_error *err)
                : flatten_rope(config, "sliding_attention", "local_rope_theta", err);
 }
 
-static void put_labels(const struct encoder *m, void (*put)(void *to, const char *key, const char *json), void *to)
+static void put_labels(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
+    const struct encoder *m = sizes;
     struct dt_text names, numbers;
     dt_text_init(&names);
     dt_text_init(&numbers);
@@ -533,6 +534,8 @@ static bool ignores(const void *sizes, const char *name)
 {
     return ((const struct encoder *)sizes)->task == ENCODER_TOKENS && strstr(name, ".pooler.") != NULL;
 }
+
+static const char *const head_keys[] = {"num_labels", "task", NULL};
 
 /* ---- the families ---- */
 
@@ -616,6 +619,10 @@ static const struct family modernbert_family = {
     {                                                                                                                  \
         put_config(&model##_family, sizes, put, to);                                                                   \
     }                                                                                                                  \
+    static bool model##_is_head(const char *name)                                                                      \
+    {                                                                                                                  \
+        return begins_with_one(name, model##_family.heads) || strstr(name, ".pooler.") != NULL;                        \
+    }                                                                                                                  \
     static bool model##_name(const char *file_name, char *out, size_t out_bytes)                                       \
     {                                                                                                                  \
         return canonical_name(&model##_family, file_name, out, out_bytes);                                             \
@@ -631,6 +638,9 @@ static const struct family modernbert_family = {
                                             .fields = model##_fields,                                                  \
                                             .sizes_bytes = sizeof(struct encoder),                                     \
                                             .kept = model##_kept,                                                      \
+                                            .head_keys = head_keys,                                                    \
+                                            .is_head = model##_is_head,                                                \
+                                            .put_head = put_labels,                                                    \
                                             .spelled = spelled,                                                        \
                                             .positions = "max_position_embeddings",                                    \
                                             .check = model##_check,                                                    \
