@@ -173,7 +173,7 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
                 continue;
             }
             int at = find(h->chain, sorted, name);
-            if (at < 0 && ops->ignores != NULL && ops->ignores(h->chain->spec.sizes, name)) {
+            if (at < 0 && ops->is_head != NULL && ops->is_head(name)) {
                 continue;
             }
             if (at < 0) {

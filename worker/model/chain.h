@@ -156,10 +156,8 @@ struct model_ops {
     /* Converts a tensor name of a Hugging Face file to ours (aliases, missing prefixes). False:
      * ignore the tensor (a buffer). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
-    /* True for tensors of a file, by our names, that a model of these sizes can do without; may be
-     * null. */
-    bool (*ignores)(const void *sizes, const char *name);
-    /* True for tensors of the head, which begin anew where the loaded folder lacks them; may be null. */
+    /* True for names of tensors of any head that the family may have; may be null. Those of this model's
+     * begin anew where the loaded folder lacks them; the others are ignored in its files. */
     bool (*is_head)(const char *name);
     /* Writes the members of config.json that follow from head_keys, but for the class, as put_config
      * does; null if there are no such keys. */

@@ -75,18 +75,20 @@ def test_same_bits_under_each_strategy(tmp_path, recompute):
     assert hashes == {weights_hash(tmp_path / "half")} and len(losses) == 1
 
 
-def test_tokens(tmp_path):
-    """Each token has a class; the exported folder says so, and a run that begins with it has the same loss."""
-    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 67, "num_labels": 67,
-             "max_position_embeddings": 16, "task": "token_classification"}
-    path = f"{GOLDEN}/distilbert/batches.safetensors"
-    r = train(make_job(tmp_path, model, path, 2, 1, 2, 16), tmp_path / "run", check=False)
+@pytest.mark.parametrize("task, kind", [("token_classification", "TokenClassification"), ("masked_lm", "MaskedLM")])
+def test_tokens(tmp_path, task, kind):
+    """Each token has a label; the exported folder says so, and a run that begins with it has the same loss."""
+    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 160, "num_labels": 160,
+             "max_position_embeddings": 24, "task": task}
+    r = train(make_job(tmp_path, model, f"{GOLDEN}/distilbert/batches.safetensors", 2, 1, 2, 16), tmp_path / "run", check=False)
     assert "labels: shape (10, 4, 2), but the model reads (n, 16)" in r.stderr + r.stdout
-    train(make_job(tmp_path, model, f"{GOLDEN}/llama/batches.safetensors", 2, 1, 2, 24), tmp_path / "run", 1,
-          "model.max_position_embeddings=24", "model.vocab_size=160", "model.num_labels=160")
+    data = f"{GOLDEN}/llama/batches.safetensors"
+    train(make_job(tmp_path, model, data, 2, 1, 2, 24), tmp_path / "run")
     with open(tmp_path / "run/model/config.json") as f:
-        assert json.load(f)["architectures"] == ["DistilBertForTokenClassification"]
-    job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, f"{GOLDEN}/llama/batches.safetensors", 1, 1, 2, 24)
+        assert json.load(f)["architectures"] == ["DistilBertFor" + kind]
+    r = subprocess.run([support.program("dtckpt"), "sample", str(tmp_path / "run"), "x"], capture_output=True, text=True, timeout=60)
+    assert "the model is a distilbert, which writes no text" in r.stderr + r.stdout
+    job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 1, 2, 24)
     train(job, tmp_path / "again", 1, "training.learning_rate=0")
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
 
@@ -118,7 +120,7 @@ def test_a_new_head(tmp_path):
     with open(base / "config.json", "w") as f:
         json.dump({k: v for k, v in config.items() if k not in ("id2label", "label2id")}, f)
     data = f"{GOLDEN}/roberta/batches.safetensors"
-    job = make_job(tmp_path, {"load": str(base), "num_labels": 5}, data, 4, 1, 2, 16)
+    job = make_job(tmp_path, {"load": str(base), "task": "sequence_classification", "num_labels": 5}, data, 4, 1, 2, 16)
     hashes = set()
     for strategy in ["ddp", "full_shard"]:
         r = train(job, tmp_path / strategy, 2, f"training.strategy={strategy}")
@@ -135,5 +137,6 @@ def test_a_new_head(tmp_path):
     r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.hidden_size=32", check=False)
     assert "model.hidden_size: is 32, but" in r.stderr + r.stdout
     without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "roberta.encoder.layer.1.")
-    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.num_labels=3", check=False)
+    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.task=sequence_classification", "model.num_labels=3",
+              check=False)
     assert "tensors are missing, the first is roberta.encoder.layer.1." in r.stderr + r.stdout

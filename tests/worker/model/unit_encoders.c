@@ -113,6 +113,9 @@ static const char *const configs[] = {
     "\"global_attn_every_n_layers\":2," BERT_LIKE "}",
     "{\"model_type\":\"modernbert\",\"pad_token_id\":0,\"architectures\":[\"ModernBertForTokenClassification\"],"
     "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"local_attention\":2," BERT_LIKE "}",
+    "{\"model_type\":\"distilbert\",\"architectures\":[\"DistilBertForMaskedLM\"],\"dim\":12,\"hidden_dim\":20,"
+    "\"n_layers\":1,\"n_heads\":2,\"vocab_size\":17}",
+    "{\"model_type\":\"modernbert\",\"pad_token_id\":0,\"architectures\":[\"ModernBertForMaskedLM\"]," BERT_LIKE "}",
 };
 enum { CONFIGS = sizeof configs / sizeof configs[0] };
 

@@ -31,6 +31,8 @@ struct gpt_layer {
 struct lm_head {
     /* names of the final norm's tensors and of the table (V, C); norm_bias null: an RMSNorm */
     const char *norm_weight, *norm_bias, *table;
+    bool centred;     /* with norm_bias null: a LayerNorm all the same */
+    const char *bias; /* name of the logits' bias (V); null: none */
     int64_t vocabulary, channels;
     double norm_epsilon, weight_offset; /* an RMSNorm multiplies by offset + weight */
     double branch_scale;                /* of the pair's branch before the sum; 0: 1 */

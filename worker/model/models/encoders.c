@@ -20,10 +20,13 @@ enum { NAMES_MAX = 8 };
 struct family {
     const char *prefix;                            /* of tensors that a model without a head has, too */
     const char *heads[NAMES_MAX];                  /* beginnings of the others */
-    const char *ignored[NAMES_MAX];                /* beginnings of tensors of other heads */
     const char *tokens, *positions, *types, *norm; /* the embeddings, behind the prefix; null: none */
     struct encoder_names layer;
     const char *dense, *sequence_head, *token_head;
+    struct { /* of the head that names tokens; its table is that of the embedding */
+        const char *dense, *norm, *bias;
+    } masked;
+    const char *tied[2][2];           /* names in files of tensors that are another one */
     enum dt_activation pooled;        /* the activation between dense and head */
     bool modern;                      /* ModernBERT's layer and head */
     bool position_ids;                /* positions follow from the ids */
@@ -63,7 +66,8 @@ static const struct dt_rule fraction_or_null = {.type = DT_RULE_NUMBER, .max = 1
 static const struct dt_rule flag = {.type = DT_RULE_BOOL};
 static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = ACTIVATIONS};
 static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
-static const struct dt_rule task = {.type = DT_RULE_ENUM, .choices = "sequence_classification|token_classification"};
+static const struct dt_rule task = {.type = DT_RULE_ENUM,
+                                    .choices = "sequence_classification|token_classification|masked_lm"};
 static const struct dt_rule kinds = {
     .type = DT_RULE_KINDS, .choices = "full_attention|sliding_attention", .null = true};
 
@@ -81,7 +85,8 @@ static const struct dt_rule kinds = {
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
         {"num_labels", "2", "number of classes", AT(num_labels), &labels},                                             \
     {                                                                                                                  \
-        "task", "\"sequence_classification\"", "what gets a class: each sequence, or each token", AT(task), &task      \
+        "task", "\"sequence_classification\"", "what gets a class: each sequence or token; masked_lm: labels are ids", \
+            AT(task), &task                                                                                            \
     }
 #define PADDING(fallback, rule)                                                                                        \
     {                                                                                                                  \
@@ -116,6 +121,7 @@ static const struct dt_field modernbert_fields[] = {
     {"attention_bias", "false", "the maps of attention have biases", AT(attention_bias), &flag},
     {"mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag},
     {"classifier_bias", "false", "the map before the classifier has a bias", AT(classifier_bias), &flag},
+    {"decoder_bias", "true", "masked_lm: logits have a bias", AT(decoder_bias), &flag},
     {"classifier_pooling", "\"cls\"", "what the classifier reads: the first token, or the mean of all",
      AT(classifier_pooling), &pooling},
     {"classifier_activation", "\"gelu\"", "activation before the classifier", AT(classifier_activation), &activation},
@@ -262,7 +268,7 @@ static void add_fields(const struct family *f, struct chain *c)
 {
     const struct encoder *m = c->spec.sizes;
     int64_t samples = c->spec.batch_size, positions = c->spec.sequence_length;
-    bool tokens = m->task == ENCODER_TOKENS;
+    bool tokens = m->task != ENCODER_SEQUENCES, masked = m->task == ENCODER_MASKED;
     c->batch = (struct batch_layout){.count = 0};
     batch_add_encoder(&c->batch, samples, positions, m->vocab_size, f->types != NULL ? m->type_vocab_size : 0);
     if (f->position_ids) {
@@ -273,10 +279,10 @@ static void add_fields(const struct family *f, struct chain *c)
                                                             .dims = tokens ? 2 : 1,
                                                             .most = {samples, tokens ? positions : 0},
                                                             .targets = true,
-                                                            .value = "class",
-                                                            .values = "classes",
-                                                            .below = m->num_labels,
-                                                            .below_key = "num_labels"};
+                                                            .value = masked ? "id" : "class",
+                                                            .values = masked ? "ids" : "classes",
+                                                            .below = masked ? m->vocab_size : m->num_labels,
+                                                            .below_key = masked ? "vocab_size" : "num_labels"};
 }
 
 static int add_embeddings(const struct family *f, struct chain *c, int root, struct dt_error *err)
@@ -305,19 +311,45 @@ static int add_embeddings(const struct family *f, struct chain *c, int root, str
     return chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err);
 }
 
+/* RoBERTa has GELU there, whatever its layers have. */
+static enum dt_activation masked_activation(const struct family *f, const struct encoder *m)
+{
+    return f->position_ids ? DT_ACT_GELU_ERF : activations[m->hidden_act];
+}
+
+/* The logits of all tokens: the map and norm before them are the family's, the table is the
+ * embedding's. */
+static int add_masked_head(const struct family *f, struct chain *c, int root, struct dt_error *err)
+{
+    const struct encoder *m = c->spec.sizes;
+    bool norm_bias = !f->modern || m->norm_bias;
+    const struct lm_head head = {.norm_weight = dt_arena_printf(&c->arena, "%s.weight", f->masked.norm),
+                                 .norm_bias = norm_bias ? dt_arena_printf(&c->arena, "%s.bias", f->masked.norm) : NULL,
+                                 .centred = true,
+                                 .table = dt_arena_printf(&c->arena, "%s%s", f->prefix, f->tokens),
+                                 .bias = !f->modern || m->decoder_bias ? f->masked.bias : NULL,
+                                 .vocabulary = m->vocab_size,
+                                 .channels = m->hidden_size,
+                                 .norm_epsilon = m->norm_epsilon,
+                                 .init_std = m->initializer_range};
+    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
+}
+
 static int add_head(const struct family *f, struct chain *c, int root, struct dt_error *err)
 {
     const struct encoder *m = c->spec.sizes;
-    bool tokens = m->task == ENCODER_TOKENS;
+    bool tokens = m->task == ENCODER_TOKENS, masked = m->task == ENCODER_MASKED;
     const struct pooler pooler = {.norm = f->modern ? "model.final_norm" : NULL,
                                   .norm_bias = m->norm_bias,
                                   .dense_bias = !f->modern || m->classifier_bias,
                                   .norm_epsilon = m->norm_epsilon,
-                                  .pooling = tokens                       ? POOL_NONE
+                                  .pooling = tokens || masked             ? POOL_NONE
                                              : m->classifier_pooling == 1 ? POOL_MEAN
                                                                           : POOL_FIRST,
-                                  .dense = f->dense,
-                                  .activation = f->modern ? activations[m->classifier_activation] : f->pooled,
+                                  .dense = masked ? f->masked.dense : f->dense,
+                                  .activation = f->modern ? activations[m->classifier_activation]
+                                                : masked  ? masked_activation(f, m)
+                                                          : f->pooled,
                                   .channels = m->hidden_size,
                                   .rule = normal(f, m, out_deviation(f, m))};
     const struct class_head head = {
@@ -332,6 +364,9 @@ static int add_head(const struct family *f, struct chain *c, int root, struct dt
     /* token classifiers of all but ModernBERT read the last layer itself */
     if ((f->modern || !tokens) && chain_add(c, &block_pooler, root, -1, &pooler, sizeof pooler, err) != 0) {
         return -1;
+    }
+    if (masked) {
+        return add_masked_head(f, c, root, err);
     }
     return chain_add(c, &block_class_head, root, -1, &head, sizeof head, err);
 }
@@ -404,8 +439,13 @@ static bool begins_with_one(const char *s, const char *const *begins)
 static bool canonical_name(const struct family *f, const char *file_name, char *out, size_t out_bytes)
 {
     bool whole = begins_with(file_name, f->prefix) || begins_with_one(file_name, f->heads);
-    if (ends_with(file_name, "position_ids") || begins_with_one(file_name, f->ignored)) {
+    if (ends_with(file_name, "position_ids")) {
         return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (f->tied[i][0] != NULL && strcmp(file_name, f->tied[i][0]) == 0) {
+            file_name = f->tied[i][1];
+        }
     }
     int size = (int)strlen(file_name);
     bool gamma = ends_with(file_name, "LayerNorm.gamma"), beta = ends_with(file_name, "LayerNorm.beta");
@@ -471,8 +511,11 @@ static int flatten_config(cJSON *config, struct dt_error *err)
     if (cJSON_IsObject(names)) {
         set(config, "num_labels", cJSON_CreateNumber(cJSON_GetArraySize(names)));
     }
-    bool tokens = cJSON_IsString(class) && ends_with(class->valuestring, "ForTokenClassification");
-    set(config, "task", cJSON_CreateString(tokens ? "token_classification" : "sequence_classification"));
+    const char *name = cJSON_IsString(class) ? class->valuestring : "";
+    set(config, "task",
+        cJSON_CreateString(ends_with(name, "ForTokenClassification") ? "token_classification"
+                           : ends_with(name, "ForMaskedLM")          ? "masked_lm"
+                                                                     : "sequence_classification"));
     return flatten_rope(config, "full_attention", "global_rope_theta", err) != 0
                ? -1
                : flatten_rope(config, "sliding_attention", "local_rope_theta", err);
@@ -529,10 +572,10 @@ static void put_config(const struct family *f, const void *sizes,
     }
 }
 
-/* Token classifiers of some families have no pooler, and files of their bases have one. */
-static bool ignores(const void *sizes, const char *name)
+/* True for tensors behind the last layer: those of this head, or of another. */
+static bool in_head(const struct family *f, const char *name)
 {
-    return ((const struct encoder *)sizes)->task == ENCODER_TOKENS && strstr(name, ".pooler.") != NULL;
+    return begins_with_one(name, f->heads) || strstr(name, ".pooler.") != NULL;
 }
 
 static const char *const head_keys[] = {"num_labels", "task", NULL};
@@ -541,9 +584,11 @@ static const char *const head_keys[] = {"num_labels", "task", NULL};
 
 static const struct family bert_family = {
     .prefix = "bert.",
-    .heads = {"classifier."},
-    .ignored = {"cls."},
+    .heads = {"classifier.", "cls."},
     BERT_NAMES("bert."),
+    .masked = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"},
+    .tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+             {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
     .dense = "bert.pooler.dense",
     .sequence_head = "classifier",
     .token_head = "classifier",
@@ -553,9 +598,11 @@ static const struct family bert_family = {
 };
 static const struct family roberta_family = {
     .prefix = "roberta.",
-    .heads = {"classifier."},
-    .ignored = {"lm_head.", "roberta.pooler.", "pooler."},
+    .heads = {"classifier.", "lm_head."},
     BERT_NAMES("roberta."),
+    .masked = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias"},
+    .tied = {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
+             {"lm_head.decoder.bias", "lm_head.bias"}},
     .dense = "classifier.dense",
     .sequence_head = "classifier.out_proj",
     .token_head = "classifier",
@@ -566,8 +613,9 @@ static const struct family roberta_family = {
 };
 static const struct family distilbert_family = {
     .prefix = "distilbert.",
-    .heads = {"pre_classifier.", "classifier."},
-    .ignored = {"vocab_transform.", "vocab_layer_norm.", "vocab_projector."},
+    .heads = {"pre_classifier.", "classifier.", "vocab_"},
+    .masked = {"vocab_transform", "vocab_layer_norm", "vocab_projector.bias"},
+    .tied = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}},
     .tokens = "embeddings.word_embeddings.weight",
     .positions = "embeddings.position_embeddings.weight",
     .norm = "embeddings.LayerNorm",
@@ -587,8 +635,9 @@ static const struct family distilbert_family = {
 };
 static const struct family modernbert_family = {
     .prefix = "model.",
-    .heads = {"head.", "classifier."},
-    .ignored = {"decoder."},
+    .heads = {"head.", "classifier.", "decoder."},
+    .masked = {"head.dense", "head.norm", "decoder.bias"},
+    .tied = {{"decoder.weight", "model.embeddings.tok_embeddings.weight"}},
     .tokens = "embeddings.tok_embeddings.weight",
     .norm = "embeddings.norm",
     .layer = {.layer = "model.layers.%d.",
@@ -621,7 +670,7 @@ static const struct family modernbert_family = {
     }                                                                                                                  \
     static bool model##_is_head(const char *name)                                                                      \
     {                                                                                                                  \
-        return begins_with_one(name, model##_family.heads) || strstr(name, ".pooler.") != NULL;                        \
+        return in_head(&model##_family, name);                                                                         \
     }                                                                                                                  \
     static bool model##_name(const char *file_name, char *out, size_t out_bytes)                                       \
     {                                                                                                                  \
@@ -629,8 +678,9 @@ static const struct family modernbert_family = {
     }                                                                                                                  \
     static const char *model##_class(const void *sizes)                                                                \
     {                                                                                                                  \
-        const struct encoder *m = sizes;                                                                               \
-        return m->task == ENCODER_TOKENS ? class "ForTokenClassification" : class "ForSequenceClassification";         \
+        static const char *const classes[] = {class "ForSequenceClassification", class "ForTokenClassification",       \
+                                              class "ForMaskedLM"};                                                    \
+        return classes[((const struct encoder *)sizes)->task];                                                         \
     }                                                                                                                  \
     const struct model_ops model_##model = {.name = #model,                                                            \
                                             .class_of = model##_class,                                                 \
@@ -647,7 +697,6 @@ static const struct family modernbert_family = {
                                             .build = model##_build,                                                    \
                                             .flops = flops,                                                            \
                                             .canonical_name = model##_name,                                            \
-                                            .ignores = ignores,                                                        \
                                             .check_config = check_config,                                              \
                                             .flatten_config = flatten_config,                                          \
                                             .put_config = model##_put,                                                 \

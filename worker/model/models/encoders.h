@@ -5,7 +5,8 @@
 
 #include "base/config.h"
 
-enum encoder_task { ENCODER_SEQUENCES, ENCODER_TOKENS }; /* what gets a class */
+/* What gets a class: sequences, or tokens; or which tokens stand where labels are, by the other tokens. */
+enum encoder_task { ENCODER_SEQUENCES, ENCODER_TOKENS, ENCODER_MASKED };
 
 struct encoder {
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
@@ -15,7 +16,7 @@ struct encoder {
     double global_rope_theta, local_rope_theta;
     double hidden_dropout, attention_dropout, embedding_dropout, mlp_dropout, classifier_dropout;
     int hidden_act, classifier_activation, classifier_pooling, task;
-    bool norm_bias, attention_bias, mlp_bias, classifier_bias;
+    bool norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias;
     struct dt_kinds layer_types; /* 1: sliding attention */
 };
 
