@@ -58,20 +58,21 @@ def test_as_transformers(tmp_path, name, steps, batch, length):
     assert all(ended[k] == began[k] for k in ("architectures", "id2label", "model_type"))
 
 
-@pytest.mark.parametrize("recompute", ["none", "block"])
-def test_same_bits_under_each_strategy(tmp_path, recompute):
+@pytest.mark.parametrize("name, recompute, precision", [("bert", "none", "32-true"), ("bert", "block", "bf16-mixed"), ("modernbert", "mlp", "bf16-mixed")])
+def test_same_bits_under_each_strategy(tmp_path, name, recompute, precision):
     """A new model on two ranks, whatever is kept or made again; it goes on from its checkpoint under another strategy."""
-    model = {"name": "bert", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "max_position_embeddings": 20, "vocab_size": 97, "num_labels": 3}
+    model = {"name": name, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "max_position_embeddings": 20, "vocab_size": 97, "pad_token_id": 0, "num_labels": 3}
     job = make_job(tmp_path, model, f"{GOLDEN}/bert/batches.safetensors", 6, 1, 4, 20)
-    sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={recompute}"]
+    sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={recompute}",
+            f"training.precision={precision}"]
     hashes, losses = set(), set()
     for strategy in ["ddp", "full_shard"]:
         train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", *sets)
         hashes.add(weights_hash(tmp_path / strategy))
         losses.add(tuple(metrics(tmp_path / strategy, "loss") + metrics(tmp_path / strategy, "val_loss")))
-    train(job, tmp_path / "half", 2, "training.strategy=full_shard", "training.max_steps=3")
-    train(job, tmp_path / "half", 2, "training.strategy=zero2")
+    train(job, tmp_path / "half", 2, f"training.precision={precision}", "training.strategy=full_shard", "training.max_steps=3")
+    train(job, tmp_path / "half", 2, f"training.precision={precision}", "training.strategy=zero2")
     assert hashes == {weights_hash(tmp_path / "half")} and len(losses) == 1
 
 

@@ -1,4 +1,4 @@
-/* covers: worker/model/models/encoders.c worker/model/blocks/encoder_layer.c worker/model/blocks/pooler.c worker/model/blocks/class_head.c worker/model/blocks/layernorm.c worker/model/blocks/embed.c worker/model/batch.c */
+/* covers: worker/model/models/encoders.c worker/model/models/encoders_chain.c worker/model/blocks/encoder_layer.c worker/model/blocks/pooler.c worker/model/blocks/class_head.c worker/model/blocks/layernorm.c worker/model/blocks/embed.c worker/model/batch.c */
 /* BERT and the families near it against Transformers: losses, norms, gradients and weights of small
  * models with padded batches, from their folders as save_pretrained writes them, at every level of
  * recomputation; each block against finite differences; the spellings of config.json; what is

@@ -1,37 +1,17 @@
 /* BERT and the families near it, which give classes to sequences or tokens: one encoder layer with
- * switches (blocks/encoder_layer.c), and for each family a row of what differs, its keys with their
+ * switches (encoders_chain.c), and for each family a row of what differs, its keys with their
  * defaults, and its tensor names, all as Hugging Face's library has them. Old and new spellings of
  * config.json are read. Dropout is not applied; its probabilities are read only to be written
  * again. */
-#include "worker/model/models/encoders.h"
+#include "worker/model/models/encoder_family.h"
 
-#include "worker/model/blocks/encoder.h"
 #include "worker/model/model.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { NAMES_MAX = 8 };
-
-struct family {
-    const char *prefix;                            /* of tensors that a model without a head has, too */
-    const char *heads[NAMES_MAX];                  /* beginnings of the others */
-    const char *tokens, *positions, *types, *norm; /* the embeddings, behind the prefix; null: none */
-    struct encoder_names layer;
-    const char *dense, *sequence_head, *token_head;
-    struct { /* of the head that names tokens; its table is that of the embedding */
-        const char *dense, *norm, *bias;
-    } masked;
-    const char *tied[2][2];           /* names in files of tensors that are another one */
-    enum dt_activation pooled;        /* the activation between dense and head */
-    bool modern;                      /* ModernBERT's layer and head */
-    bool position_ids;                /* positions follow from the ids */
-    const char *heads_key, *size_key; /* the names of two keys, for messages */
-};
 
 /* BERT's names, which RoBERTa has, too. */
 #define BERT_NAMES(start)                                                                                              \
@@ -47,9 +27,6 @@ struct family {
 
 /* ---- keys ---- */
 
-#define ACTIVATIONS "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"
-static const enum dt_activation activations[] = {DT_ACT_SILU, DT_ACT_GELU_ERF, DT_ACT_GELU, DT_ACT_GELU, DT_ACT_RELU};
-
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
@@ -64,7 +41,7 @@ static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule fraction_or_null = {.type = DT_RULE_NUMBER, .max = 1, .null = true};
 static const struct dt_rule flag = {.type = DT_RULE_BOOL};
-static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = ACTIVATIONS};
+static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = ENCODER_ACTIVATIONS};
 static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
 static const struct dt_rule task = {.type = DT_RULE_ENUM,
                                     .choices = "sequence_classification|token_classification|masked_lm"};
@@ -154,19 +131,7 @@ static const struct model_key distilbert_keys[] = {
 #define roberta_kept bert_kept
 static const char *const roberta_aliases[] = {"xlm-roberta", "camembert", NULL};
 
-/* ---- what follows from the keys ---- */
-
-/* True if layer i sees only a window. */
-static bool slides(const struct encoder *m, int64_t i)
-{
-    return m->layer_types.count > 0 ? m->layer_types.of[i] == 1 : i % m->global_attn_every_n_layers != 0;
-}
-
-/* Positions of a sequence that the table of positions has room for. */
-static int64_t longest(const struct family *f, const struct encoder *m)
-{
-    return m->max_position_embeddings - (f->position_ids ? m->pad_token_id + 1 : 0);
-}
+/* ---- checks ---- */
 
 static int check_layers(const struct encoder *m, const char **key, struct dt_error *err)
 {
@@ -185,7 +150,7 @@ static int check_layers(const struct encoder *m, const char **key, struct dt_err
     return 0;
 }
 
-static int check(const struct family *f, const void *sizes, const char **key, struct dt_error *err)
+static int check(const struct encoder_family *f, const void *sizes, const char **key, struct dt_error *err)
 {
     const struct encoder *m = sizes;
     *key = f->heads_key;
@@ -210,7 +175,7 @@ static int check(const struct family *f, const void *sizes, const char **key, st
                        m->vocab_size);
     }
     *key = "max_position_embeddings";
-    if (longest(f, m) < 1) {
+    if (encoder_longest(f, m) < 1) {
         return dt_fail(err, DT_INVALID,
                        "max_position_embeddings %" PRId64 ": positions begin behind pad_token_id %" PRId64
                        ", so there is none for a token",
@@ -223,192 +188,6 @@ static int check(const struct family *f, const void *sizes, const char **key, st
                        "give 2 or more");
     }
     return f->modern ? check_layers(m, key, err) : 0;
-}
-
-/* ---- the chain ---- */
-
-static struct tensor_rule normal(const struct family *f, const struct encoder *m, double std)
-{
-    return (struct tensor_rule){
-        .init = INIT_NORMAL, .init_std = std, .init_cut = f->modern ? m->initializer_cutoff_factor : 0};
-}
-
-/* The deviation of maps whose output is added to the residual stream, and of the map in the head. */
-static double out_deviation(const struct family *f, const struct encoder *m)
-{
-    return f->modern ? m->initializer_range / sqrt(2.0 * (double)m->num_hidden_layers) : m->initializer_range;
-}
-
-static struct encoder_layer layer_of(const struct family *f, const struct encoder *m, int64_t i)
-{
-    bool sliding = f->modern && slides(m, i);
-    int64_t head = m->hidden_size / m->num_attention_heads;
-    return (struct encoder_layer){
-        .names = &f->layer,
-        .channels = m->hidden_size,
-        .inner = m->intermediate_size,
-        .heads = m->num_attention_heads,
-        .norms_first = f->modern,
-        .plain_input = f->modern && i == 0,
-        .gated = f->modern,
-        .norm_bias = !f->modern || m->norm_bias,
-        .attention_bias = !f->modern || m->attention_bias,
-        .mlp_bias = !f->modern || m->mlp_bias,
-        .activation = activations[m->hidden_act],
-        .norm_epsilon = m->norm_epsilon,
-        .window = sliding ? m->local_attention / 2 + 1 : 0,
-        .turns = f->modern,
-        .rope_name = sliding ? "rope_local" : "rope",
-        .rope = {.width = head, .denominator = head, .theta = sliding ? m->local_rope_theta : m->global_rope_theta},
-        .in_rule = normal(f, m, m->initializer_range),
-        .out_rule = normal(f, m, out_deviation(f, m))};
-}
-
-static void add_fields(const struct family *f, struct chain *c)
-{
-    const struct encoder *m = c->spec.sizes;
-    int64_t samples = c->spec.batch_size, positions = c->spec.sequence_length;
-    bool tokens = m->task != ENCODER_SEQUENCES, masked = m->task == ENCODER_MASKED;
-    c->batch = (struct batch_layout){.count = 0};
-    batch_add_encoder(&c->batch, samples, positions, m->vocab_size, f->types != NULL ? m->type_vocab_size : 0);
-    if (f->position_ids) {
-        batch_add_positions(&c->batch, m->pad_token_id);
-    }
-    c->batch.field[c->batch.count++] = (struct batch_field){.name = "labels",
-                                                            .type = DT_I32,
-                                                            .dims = tokens ? 2 : 1,
-                                                            .most = {samples, tokens ? positions : 0},
-                                                            .targets = true,
-                                                            .value = masked ? "id" : "class",
-                                                            .values = masked ? "ids" : "classes",
-                                                            .below = masked ? m->vocab_size : m->num_labels,
-                                                            .below_key = masked ? "vocab_size" : "num_labels"};
-}
-
-static int add_embeddings(const struct family *f, struct chain *c, int root, struct dt_error *err)
-{
-    const struct encoder *m = c->spec.sizes;
-    const char *const parts[] = {f->tokens, f->positions, f->types, f->norm};
-    char *names[4];
-    for (int i = 0; i < 4; i++) {
-        names[i] = parts[i] != NULL ? dt_arena_printf(&c->arena, "%s%s", f->prefix, parts[i]) : NULL;
-    }
-    const struct embed embed = {.tokens = names[0],
-                                .positions = names[1],
-                                .types = names[2],
-                                .norm = names[3],
-                                .norm_bias = !f->modern || m->norm_bias,
-                                .norm_epsilon = m->norm_epsilon,
-                                .vocabulary = m->vocab_size,
-                                .channels = m->hidden_size,
-                                .position_count = m->max_position_embeddings,
-                                .type_count = m->type_vocab_size,
-                                .position_ids = f->position_ids,
-                                .padding_id = m->pad_token_id,
-                                .random_padding = f->modern,
-                                .init_std = m->initializer_range,
-                                .init_cut = normal(f, m, 0).init_cut};
-    return chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err);
-}
-
-/* RoBERTa has GELU there, whatever its layers have. */
-static enum dt_activation masked_activation(const struct family *f, const struct encoder *m)
-{
-    return f->position_ids ? DT_ACT_GELU_ERF : activations[m->hidden_act];
-}
-
-/* The logits of all tokens: the map and norm before them are the family's, the table is the
- * embedding's. */
-static int add_masked_head(const struct family *f, struct chain *c, int root, struct dt_error *err)
-{
-    const struct encoder *m = c->spec.sizes;
-    bool norm_bias = !f->modern || m->norm_bias;
-    const struct lm_head head = {.norm_weight = dt_arena_printf(&c->arena, "%s.weight", f->masked.norm),
-                                 .norm_bias = norm_bias ? dt_arena_printf(&c->arena, "%s.bias", f->masked.norm) : NULL,
-                                 .centred = true,
-                                 .table = dt_arena_printf(&c->arena, "%s%s", f->prefix, f->tokens),
-                                 .bias = !f->modern || m->decoder_bias ? f->masked.bias : NULL,
-                                 .vocabulary = m->vocab_size,
-                                 .channels = m->hidden_size,
-                                 .norm_epsilon = m->norm_epsilon,
-                                 .init_std = m->initializer_range};
-    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
-}
-
-static int add_head(const struct family *f, struct chain *c, int root, struct dt_error *err)
-{
-    const struct encoder *m = c->spec.sizes;
-    bool tokens = m->task == ENCODER_TOKENS, masked = m->task == ENCODER_MASKED;
-    const struct pooler pooler = {.norm = f->modern ? "model.final_norm" : NULL,
-                                  .norm_bias = m->norm_bias,
-                                  .dense_bias = !f->modern || m->classifier_bias,
-                                  .norm_epsilon = m->norm_epsilon,
-                                  .pooling = tokens || masked             ? POOL_NONE
-                                             : m->classifier_pooling == 1 ? POOL_MEAN
-                                                                          : POOL_FIRST,
-                                  .dense = masked ? f->masked.dense : f->dense,
-                                  .activation = f->modern ? activations[m->classifier_activation]
-                                                : masked  ? masked_activation(f, m)
-                                                          : f->pooled,
-                                  .channels = m->hidden_size,
-                                  .rule = normal(f, m, out_deviation(f, m))};
-    const struct class_head head = {
-        .norm = f->modern ? "head.norm" : NULL,
-        .norm_bias = m->norm_bias,
-        .norm_epsilon = m->norm_epsilon,
-        .name = tokens ? f->token_head : f->sequence_head,
-        .channels = m->hidden_size,
-        .classes = m->num_labels,
-        .per_position = tokens,
-        .rule = normal(f, m, f->modern ? 1 / sqrt((double)m->hidden_size) : m->initializer_range)};
-    /* token classifiers of all but ModernBERT read the last layer itself */
-    if ((f->modern || !tokens) && chain_add(c, &block_pooler, root, -1, &pooler, sizeof pooler, err) != 0) {
-        return -1;
-    }
-    if (masked) {
-        return add_masked_head(f, c, root, err);
-    }
-    return chain_add(c, &block_class_head, root, -1, &head, sizeof head, err);
-}
-
-/* The root unit holds embeddings and head. Each layer has a unit. */
-static int build(const struct family *f, struct chain *c, struct dt_error *err)
-{
-    const struct encoder *m = c->spec.sizes;
-    if (c->spec.sequence_length > longest(f, m)) {
-        return dt_fail(err, DT_INVALID,
-                       "model: sequence length %" PRId64 " is more than %" PRId64
-                       ", the positions behind pad_token_id; set data.sequence_length to %" PRId64 " or less",
-                       c->spec.sequence_length, longest(f, m), longest(f, m));
-    }
-    add_fields(f, c);
-    int root = chain_unit(c, "root", ROLE_TRAINED);
-    if (add_embeddings(f, c, root, err) != 0) {
-        return -1;
-    }
-    for (int i = 0; i < m->num_hidden_layers; i++) {
-        const struct encoder_layer layer = layer_of(f, m, i);
-        char name[64];
-        int size = snprintf(name, sizeof name, f->layer.layer, i);
-        name[size - 1] = 0; /* without the point at its end */
-        if (chain_add(c, &block_encoder_layer, chain_unit(c, name, ROLE_TRAINED), i, &layer, sizeof layer, err) != 0) {
-            return -1;
-        }
-    }
-    return add_head(f, c, root, err);
-}
-
-/* 6 operations per weight of a product, and the scores and sums of attention. */
-static double flops(const struct chain *c)
-{
-    const struct encoder *m = c->spec.sizes;
-    double tables = (double)((m->vocab_size + m->type_vocab_size) * m->hidden_size);
-    for (int i = 0; i < c->tensor_count; i++) {
-        bool positions = strstr(c->tensors[i].name, "position_embeddings") != NULL;
-        tables += positions ? (double)c->tensors[i].numel : 0;
-    }
-    return 6.0 * ((double)c->parameter_count - tables) +
-           12.0 * (double)(m->num_hidden_layers * m->hidden_size * c->spec.sequence_length);
 }
 
 /* ---- names and config.json ---- */
@@ -426,7 +205,7 @@ static bool ends_with(const char *s, const char *end)
 
 static bool begins_with_one(const char *s, const char *const *begins)
 {
-    for (int i = 0; i < NAMES_MAX && begins[i] != NULL; i++) {
+    for (int i = 0; i < ENCODER_NAMES_MAX && begins[i] != NULL; i++) {
         if (begins_with(s, begins[i])) {
             return true;
         }
@@ -436,7 +215,7 @@ static bool begins_with_one(const char *s, const char *const *begins)
 
 /* Files of the model without its head have no prefix. The oldest files call the parts of a norm
  * gamma and beta. */
-static bool canonical_name(const struct family *f, const char *file_name, char *out, size_t out_bytes)
+static bool canonical_name(const struct encoder_family *f, const char *file_name, char *out, size_t out_bytes)
 {
     bool whole = begins_with(file_name, f->prefix) || begins_with_one(file_name, f->heads);
     if (ends_with(file_name, "position_ids")) {
@@ -544,7 +323,7 @@ static void put_layers(const struct encoder *m, void (*put)(void *to, const char
     struct dt_text text;
     dt_text_init(&text);
     for (int64_t i = 0; i < m->num_hidden_layers; i++) {
-        dt_text_printf(&text, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", slides(m, i) ? "sliding" : "full");
+        dt_text_printf(&text, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", encoder_slides(m, i) ? "sliding" : "full");
     }
     dt_text_puts(&text, "\n  ]");
     put(to, "layer_types", dt_text_str(&text));
@@ -563,7 +342,7 @@ static void put_layers(const struct encoder *m, void (*put)(void *to, const char
     dt_text_clear(&text);
 }
 
-static void put_config(const struct family *f, const void *sizes,
+static void put_config(const struct encoder_family *f, const void *sizes,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
     put_labels(sizes, put, to);
@@ -573,7 +352,7 @@ static void put_config(const struct family *f, const void *sizes,
 }
 
 /* True for tensors behind the last layer: those of this head, or of another. */
-static bool in_head(const struct family *f, const char *name)
+static bool in_head(const struct encoder_family *f, const char *name)
 {
     return begins_with_one(name, f->heads) || strstr(name, ".pooler.") != NULL;
 }
@@ -582,7 +361,7 @@ static const char *const head_keys[] = {"num_labels", "task", NULL};
 
 /* ---- the families ---- */
 
-static const struct family bert_family = {
+static const struct encoder_family bert_family = {
     .prefix = "bert.",
     .heads = {"classifier.", "cls."},
     BERT_NAMES("bert."),
@@ -596,7 +375,7 @@ static const struct family bert_family = {
     .heads_key = "num_attention_heads",
     .size_key = "hidden_size",
 };
-static const struct family roberta_family = {
+static const struct encoder_family roberta_family = {
     .prefix = "roberta.",
     .heads = {"classifier.", "lm_head."},
     BERT_NAMES("roberta."),
@@ -611,7 +390,7 @@ static const struct family roberta_family = {
     .heads_key = "num_attention_heads",
     .size_key = "hidden_size",
 };
-static const struct family distilbert_family = {
+static const struct encoder_family distilbert_family = {
     .prefix = "distilbert.",
     .heads = {"pre_classifier.", "classifier.", "vocab_"},
     .masked = {"vocab_transform", "vocab_layer_norm", "vocab_projector.bias"},
@@ -633,7 +412,7 @@ static const struct family distilbert_family = {
     .heads_key = "n_heads",
     .size_key = "dim",
 };
-static const struct family modernbert_family = {
+static const struct encoder_family modernbert_family = {
     .prefix = "model.",
     .heads = {"head.", "classifier.", "decoder."},
     .masked = {"head.dense", "head.norm", "decoder.bias"},
@@ -662,7 +441,7 @@ static const struct family modernbert_family = {
     }                                                                                                                  \
     static int model##_build(struct chain *c, struct dt_error *err)                                                    \
     {                                                                                                                  \
-        return build(&model##_family, c, err);                                                                         \
+        return encoder_build(&model##_family, c, err);                                                                 \
     }                                                                                                                  \
     static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)     \
     {                                                                                                                  \
@@ -695,7 +474,7 @@ static const struct family modernbert_family = {
                                             .positions = "max_position_embeddings",                                    \
                                             .check = model##_check,                                                    \
                                             .build = model##_build,                                                    \
-                                            .flops = flops,                                                            \
+                                            .flops = encoder_flops,                                                    \
                                             .canonical_name = model##_name,                                            \
                                             .check_config = check_config,                                              \
                                             .flatten_config = flatten_config,                                          \
