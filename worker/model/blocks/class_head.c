@@ -2,7 +2,8 @@
  * for each of its positions. In training, backward does all of it.
  *
  * Letters: Q rows of x, B or B * T. */
-#include "worker/model/blocks/encoder.h"
+#include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/dense.h"
 #include "worker/model/blocks/layernorm.h"
 #include "worker/model/blocks/linear.h"
 

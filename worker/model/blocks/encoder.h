@@ -43,19 +43,7 @@ struct pooler {
     struct tensor_rule rule;
 };
 
-/* Data of block_class_head. */
-struct class_head {
-    const char *norm; /* null: none */
-    bool norm_bias;
-    double norm_epsilon;
-    const char *name;
-    int64_t channels, classes;
-    bool per_position; /* each token has a class, otherwise each sample */
-    struct tensor_rule rule;
-};
-
 extern const struct block_ops block_encoder_layer;
 extern const struct block_ops block_pooler;
-extern const struct block_ops block_class_head; /* the last block: norm, map, cross entropy */
 
 #endif

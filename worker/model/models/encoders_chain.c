@@ -1,6 +1,8 @@
 /* The chain of an encoder: embeddings, layers and head, from the family's row and the sizes. */
 #include "worker/model/models/encoder_family.h"
 
+#include "worker/model/blocks/dense.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
