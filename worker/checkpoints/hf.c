@@ -23,7 +23,8 @@ struct hf {
     const struct chain *chain;
     struct st_file **files;
     int file_count;
-    struct source *sources; /* one per tensor of the chain */
+    struct source *sources; /* one per tensor of the chain; a tensor of the head may have none */
+    uint64_t seed;          /* of those */
 };
 
 static int open_file(struct hf *h, const char *name, struct dt_error *err)
@@ -172,6 +173,9 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
                 continue;
             }
             int at = find(h->chain, sorted, name);
+            if (at < 0 && ops->is_head != NULL && ops->is_head(name)) {
+                continue;
+            }
             if (at < 0) {
                 return dt_fail(err, DT_INVALID,
                                "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f),
@@ -189,7 +193,7 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
     }
     int missing = 0, first = -1;
     for (int i = h->chain->tensor_count - 1; i >= 0; i--) {
-        bool here = h->sources[i].tensor != NULL;
+        bool here = h->sources[i].tensor != NULL || (ops->is_head != NULL && ops->is_head(h->chain->tensors[i].name));
         missing += !here;
         first = here ? first : i;
     }
@@ -231,6 +235,16 @@ int hf_open(struct hf **out, const char *folder, const struct chain *chain, stru
     return 0;
 }
 
+void hf_begin_head(struct hf *h, uint64_t seed, struct dt_text *names)
+{
+    h->seed = seed;
+    for (int i = 0; i < h->chain->tensor_count; i++) {
+        if (h->sources[i].tensor == NULL) {
+            dt_text_printf(names, "%s%s", names->size > 0 ? ", " : "", h->chain->tensors[i].name);
+        }
+    }
+}
+
 void hf_close(struct hf *h)
 {
     if (h == NULL) {
@@ -243,6 +257,24 @@ void hf_close(struct hf *h)
     free(h->sources);
     free(h->folder);
     free(h);
+}
+
+/* Elements [first, first + count) of a tensor that begins anew. */
+static void begin(const struct hf *h, const struct tensor *t, int64_t first, int64_t count, enum dt_dtype type,
+                  void *out)
+{
+    double part[256];
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < 256 ? count - done : 256;
+        init_values(t, h->seed, first + done, n, part);
+        for (int64_t i = 0; i < n; i++) {
+            if (type == DT_F64) {
+                ((double *)out)[done + i] = part[i];
+            } else {
+                ((float *)out)[done + i] = (float)part[i];
+            }
+        }
+    }
 }
 
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
@@ -258,6 +290,10 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
         int64_t end = first + count - t->offset < t->numel ? first + count - t->offset : t->numel;
         int64_t at = t->offset + from - first;
         const struct source *s = &h->sources[i];
+        if (s->tensor == NULL) {
+            begin(h, t, from, end - from, type, (char *)out + (size_t)at * dt_dtype_size(type));
+            continue;
+        }
         int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, from, end - from, (double *)out + at, err)
                                 : st_read_f32(s->file, s->tensor, from, end - from, (float *)out + at, err);
         if (rc != 0) {

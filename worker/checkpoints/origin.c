@@ -92,6 +92,23 @@ void origin_number(const char *text, size_t size, const char *key, double number
     dt_text_add(out, text + at, size - at);
 }
 
+void origin_member(const char *text, size_t size, const char *key, const char *json, struct dt_text *out)
+{
+    size_t at = 0;
+    struct dt_scan_span found, value;
+    while (dt_scan_member(text, size, &at, &found, &value)) {
+        if (found.size == strlen(key) && memcmp(found.at, key, found.size) == 0) {
+            dt_text_add(out, text, (size_t)(value.at - text));
+            dt_text_puts(out, json);
+            dt_text_add(out, value.at + value.size, size - (size_t)(value.at + value.size - text));
+            return;
+        }
+    }
+    dt_text_add(out, text, at);
+    dt_text_printf(out, ",\n  \"%s\": %s", key, json);
+    dt_text_add(out, text + at, size - at);
+}
+
 /* ---- selecting files ---- */
 
 static bool begins_with(const char *s, const char *begin)

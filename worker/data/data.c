@@ -261,13 +261,16 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
     return 0;
 }
 
-/* A row beyond the epoch's samples: zeros, with no targets. */
+/* A row beyond the epoch's samples: zeros or what stands for missing data, with no targets. */
 static void clear_row(const struct data_source *s, const struct batch *b, int64_t row)
 {
     for (int k = 0; k < s->layout.count; k++) {
         int64_t count = batch_sample_elements(&s->layout, k);
         size_t size = (size_t)count * dt_dtype_size(s->layout.field[k].type);
         memset((char *)b->at[k] + (size_t)row * size, 0, size);
+        if (s->layout.field[k].optional) {
+            batch_fill_missing(b, k, row);
+        }
         for (int64_t i = 0; k == s->targets && i < count; i++) {
             ((int32_t *)b->at[k])[row * count + i] = -100;
         }
@@ -296,6 +299,7 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
         } else {
             clear_row(s, b, row);
         }
+        batch_derive(b, row);
     }
     b->weight = s->targets >= 0 ? count_targets(s, b) : samples;
 }

@@ -20,7 +20,8 @@ struct data_ops {
     bool (*recognise)(const char *path);
     /* Opens all files of a glob, in sorted order. They must hold the fields of s->layout. */
     int (*open)(struct data_source *s, const char *glob, struct dt_error *err);
-    /* Writes the fields of s->layout of sample i into row `row` of b, which is in host memory. */
+    /* Writes the fields of s->layout of sample i, but for derived ones, into row `row` of b, which is in
+     * host memory. */
     void (*read)(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row);
     /* True if none of sample i's labels is a target. Null: each sample has a target. */
     bool (*blank)(const struct data_source *s, int64_t sample);

@@ -2,7 +2,7 @@
  * floats are fp32, fp64, bf16 or fp16; targets of -100 are none. The last dimensions of a tensor
  * are those of a sample, and the others number the samples, in file order. A shifted field is
  * shifted here: its value at position t is element t + 1, and the last position has none. Without a
- * tensor of its own in the file, a shifted field has the ids. */
+ * tensor of its own in the file, a shifted field has the ids, and an optional one its default. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/data/safetensors.h"
@@ -20,7 +20,8 @@
 
 struct batch_file {
     struct st_file *file;
-    /* the tensor of each field; of a shifted field without one, that of the ids */
+    /* the tensor of each field; of a shifted field without one, that of the ids; null: the field is
+     * optional or derived */
     const struct st_tensor *of[BATCH_FIELDS_MAX];
     int64_t first, rows;
     unsigned char *blank; /* one bit per row without a target; null: each row has one */
@@ -108,13 +109,15 @@ static int check_shape(const struct st_tensor *x, const struct batch_field *f, c
     return -1;
 }
 
-/* Checks that every value is at least 0 (targets may be -100). Raises *largest. */
+/* Checks that every value is at least 0 (targets may be -100), and below a bound that no key of the
+ * model can raise. Raises *largest. */
 static int check_values(const struct st_tensor *x, const struct batch_field *f, int64_t length, const char *path,
                         struct data_largest *largest, struct dt_error *err)
 {
+    int64_t most = f->below > 0 && f->below_key == NULL ? f->below - 1 : VALUE_MAX;
     for (int64_t i = 0; i < x->numel; i++) {
         int64_t v = value(x, i);
-        if ((v < 0 && !(f->targets && v == -100)) || v > VALUE_MAX) {
+        if ((v < 0 && !(f->targets && v == -100)) || v > most) {
             return dt_fail(err, DT_INVALID,
                            "%s: %s: sample %" PRId64 " has %s %" PRId64 "; %s are numbers from 0 to %" PRId64 "%s",
                            path, f->name, i / length + 1, f->value, v, f->values,
@@ -160,9 +163,11 @@ static void note_blank(struct data_source *s, struct batch_file *f)
     }
 }
 
-static int check_mask(const struct batch_file *f, const char *path, struct dt_error *err)
+/* A model that reads no mask takes only one of all 1. */
+static int check_mask(const struct data_source *s, const struct batch_file *f, const char *path, struct dt_error *err)
 {
-    const struct st_tensor *mask = st_find(f->file, "attention_mask");
+    const struct st_tensor *mask =
+        batch_find(&s->layout, "attention_mask") < 0 ? st_find(f->file, "attention_mask") : NULL;
     for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
         if (!integers(mask) || value(mask, i) != 1) {
             return dt_fail(err, DT_INVALID,
@@ -177,12 +182,18 @@ static int check_mask(const struct batch_file *f, const char *path, struct dt_er
 static int open_field(struct data_source *s, struct batch_file *f, int k, const char *path, struct dt_error *err)
 {
     const struct batch_field *field = &s->layout.field[k];
+    if (field->derive != NULL) {
+        return 0;
+    }
     const struct st_tensor *x = f->of[k] = st_find(f->file, field->name);
     bool whole = field->type == DT_I32;
     float none;
     int ids = batch_find(&s->layout, "input_ids");
     if (x == NULL && field->shifted && ids >= 0 && ids < k) {
         f->of[k] = f->of[ids];
+        return 0;
+    }
+    if (x == NULL && field->optional) {
         return 0;
     }
     if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
@@ -213,7 +224,7 @@ static int open_file(struct data_source *s, struct batch_file *f, const char *pa
             return -1;
         }
     }
-    if (check_mask(f, path, err) != 0) {
+    if (check_mask(s, f, path, err) != 0) {
         return -1;
     }
     f->first = s->sample_count;
@@ -232,7 +243,7 @@ static void add_hash(XXH3_state_t *h, const struct st_tensor *x)
 static void add_content(XXH3_state_t *h, const struct data_source *s, const struct batch_file *f)
 {
     for (int k = 0; k < s->layout.count; k++) {
-        if (strcmp(f->of[k]->name, s->layout.field[k].name) == 0) { /* no stand-in */
+        if (f->of[k] != NULL && strcmp(f->of[k]->name, s->layout.field[k].name) == 0) { /* no stand-in */
             add_hash(h, f->of[k]);
         }
     }
@@ -301,8 +312,14 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
 {
     const struct batch_file *f = file_of(s->state, sample);
     for (int k = 0; k < s->layout.count; k++) {
+        const struct batch_field *field = &s->layout.field[k];
         int64_t length = batch_sample_elements(&s->layout, k), from = (sample - f->first) * length;
-        if (s->layout.field[k].type == DT_I32) {
+        if (field->derive != NULL) {
+            continue;
+        }
+        if (f->of[k] == NULL) {
+            batch_fill_missing(b, k, row);
+        } else if (field->type == DT_I32) {
             read_whole(s, f, k, from, (int32_t *)b->at[k] + row * length);
         } else { /* open_field has checked the type */
             (void)st_read_f32(f->file, f->of[k], from, length, (float *)b->at[k] + row * length, NULL);
@@ -321,8 +338,10 @@ static void expect_tensors(const struct data_source *s, int64_t sample)
 {
     const struct batch_file *f = file_of(s->state, sample);
     for (int k = 0; k < s->layout.count; k++) {
-        size_t row_bytes = f->of[k]->size_bytes / (size_t)f->rows;
-        data_expect_bytes((const char *)f->of[k]->data + (size_t)(sample - f->first) * row_bytes, row_bytes);
+        if (f->of[k] != NULL) {
+            size_t row_bytes = f->of[k]->size_bytes / (size_t)f->rows;
+            data_expect_bytes((const char *)f->of[k]->data + (size_t)(sample - f->first) * row_bytes, row_bytes);
+        }
     }
 }
 

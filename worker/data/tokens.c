@@ -111,12 +111,19 @@ static uint64_t hash_all(const struct tokens *t)
     return hash;
 }
 
-/* Refuses fields other than ids and labels, because shards hold only a stream of ids. */
+/* True for ids and for fields that follow them. */
+static bool of_stream(const struct batch_field *f)
+{
+    return !f->optional && f->derive == NULL;
+}
+
+/* Refuses fields that the data must have, other than ids and those that follow them, because shards
+ * hold only a stream of ids. */
 static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *f = &s->layout.field[k];
-        if (strcmp(f->name, "input_ids") != 0 && !f->shifted) {
+        if (strcmp(f->name, "input_ids") != 0 && !f->shifted && of_stream(f)) {
             return dt_fail(err, DT_INVALID,
                            "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
         }
@@ -151,7 +158,7 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         s->sample_count = (s->token_count - 1) / sequence_length;
         s->hash = hash_all(t);
         for (int k = 0; k < s->layout.count; k++) {
-            s->largest[k].value = s->vocabulary - 1;
+            s->largest[k].value = of_stream(&s->layout.field[k]) ? s->vocabulary - 1 : 0;
         }
         if (s->sample_count == 0) {
             result = dt_fail(err, DT_INVALID,
@@ -184,6 +191,11 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
     int64_t length = s->sequence_length, p = sample * length;
     size_t i = shard_at(t, p);
     bool bad = false;
+    for (int f = 0; f < s->layout.count; f++) {
+        if (s->layout.field[f].optional) {
+            batch_fill_missing(b, f, row);
+        }
+    }
     for (int64_t k = 0; k <= length; k++, p++) {
         while (p >= t->firsts[i + 1]) {
             i++;
@@ -195,7 +207,7 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
         for (int f = 0; f < s->layout.count; f++) {
             const struct batch_field *field = &s->layout.field[f];
             int64_t at = k - field->shifted;
-            if (at >= 0 && at < length) {
+            if (of_stream(field) && at >= 0 && at < length) {
                 ((int32_t *)b->at[f])[row * length + at] = known ? (int32_t)id : field->targets ? -100 : 0;
             }
         }

@@ -38,7 +38,7 @@ static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
-                                          .later = "gpt|bert|resnet",
+                                          .later = "gpt|resnet",
                                           .null = true,
                                           .choices = &"" MODELS(MODEL_NAME)
 #define PRESET(name, family, config) "|" name

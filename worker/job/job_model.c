@@ -23,11 +23,13 @@ static void take(struct job *job, struct dt_config *c, const struct dt_field *f,
     }
 }
 
-/* Returns 1 and notes the problem if the job gives a key another meaning than the folder's file. */
+/* Returns 1 and notes the problem if the job gives a key another meaning than the folder's file; the
+ * head may be another one. */
 static int compare(const struct job *job, struct dt_config *c, const struct dt_field *f,
                    const struct model_sizes *loaded, const char *file)
 {
-    if (model_same(job->model.ops, f->key, job->model.sizes.bytes, loaded->bytes)) {
+    if (model_chooses(job->model.ops, f->key) ||
+        model_same(job->model.ops, f->key, job->model.sizes.bytes, loaded->bytes)) {
         return 0;
     }
     char path[128];

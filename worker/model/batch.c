@@ -19,6 +19,88 @@ struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabu
     return (struct batch_layout){2, {ids, labels}};
 }
 
+/* A token that is masked belongs to no segment. */
+static void segments_of_mask(const int32_t *mask, int64_t count, int64_t number, int32_t *out)
+{
+    (void)number;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = mask[i] != 0 ? 0 : -1;
+    }
+}
+
+static void positions_of_ids(const int32_t *ids, int64_t count, int64_t padding_id, int32_t *out)
+{
+    int32_t position = (int32_t)padding_id;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = ids[i] != padding_id ? ++position : (int32_t)padding_id;
+    }
+}
+
+void batch_add_encoder(struct batch_layout *l, int64_t samples, int64_t length, int64_t vocabulary, int64_t type_count)
+{
+    const struct batch_field any = {.type = DT_I32, .dims = 2, .most = {samples, length}};
+    struct batch_field ids = any, mask = any, types = any, segments = any;
+    ids.name = "input_ids";
+    ids.below = vocabulary;
+    ids.below_key = "vocab_size";
+    ids.value = "id";
+    ids.values = "ids";
+    mask.name = "attention_mask";
+    mask.below = 2;
+    mask.value = "value";
+    mask.values = "values";
+    mask.optional = true;
+    mask.missing = 1;
+    types.name = "token_type_ids";
+    types.below = type_count;
+    types.below_key = "type_vocab_size";
+    types.value = "type";
+    types.values = "types";
+    types.optional = true;
+    segments.name = "segments";
+    segments.derive = segments_of_mask;
+    segments.from = l->count + 1;
+    l->field[l->count++] = ids;
+    l->field[l->count++] = mask;
+    l->field[l->count++] = segments;
+    if (type_count > 0) {
+        l->field[l->count++] = types;
+    }
+}
+
+void batch_add_positions(struct batch_layout *l, int64_t padding_id)
+{
+    int ids = batch_find(l, "input_ids");
+    struct batch_field positions = {.name = "position_ids",
+                                    .type = DT_I32,
+                                    .dims = 2,
+                                    .most = {l->field[ids].most[0], l->field[ids].most[1]},
+                                    .derive = positions_of_ids,
+                                    .from = ids,
+                                    .number = padding_id};
+    l->field[l->count++] = positions;
+}
+
+void batch_derive(const struct batch *b, int64_t row)
+{
+    for (int i = 0; i < b->layout->count; i++) {
+        const struct batch_field *f = &b->layout->field[i];
+        int64_t count = batch_sample_elements(b->layout, i);
+        if (f->derive != NULL) {
+            f->derive((const int32_t *)b->at[f->from] + row * count, count, f->number,
+                      (int32_t *)b->at[i] + row * count);
+        }
+    }
+}
+
+void batch_fill_missing(const struct batch *b, int i, int64_t row)
+{
+    int64_t count = batch_sample_elements(b->layout, i);
+    for (int64_t k = 0; k < count; k++) {
+        ((int32_t *)b->at[i])[row * count + k] = b->layout->field[i].missing;
+    }
+}
+
 int batch_find(const struct batch_layout *l, const char *name)
 {
     for (int i = 0; i < l->count; i++) {

@@ -23,8 +23,16 @@ struct batch_field {
      * one field has them. */
     bool targets;
     int64_t below;              /* integers are in [0, below); 0: any value */
-    const char *below_key;      /* the model's key for this bound ("vocab_size") */
+    const char *below_key;      /* the model's key for this bound ("vocab_size"); null: it is fixed */
     const char *value, *values; /* what one integer is, and several: "id", "ids" */
+    /* integers that the data need not have: all are `missing` then */
+    bool optional;
+    int32_t missing;
+    /* The field is not in the data: it follows from field number `from` of the same sample, which has
+     * as many elements, and from a number of the model's. Null: the data have it. */
+    void (*derive)(const int32_t *from, int64_t count, int64_t number, int32_t *out);
+    int from;
+    int64_t number;
 };
 
 struct batch_layout {
@@ -42,6 +50,16 @@ struct batch { /* one micro-batch of one rank */
 
 /* The layout of token models: input_ids (B, T) and labels (B, T), which are shifted. */
 struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabulary, const char *vocabulary_key);
+/* Appends input_ids (B, T), attention_mask (B, T; absent: all 1) and, where type_count > 0,
+ * token_type_ids (B, T; absent: all 0), and segments (B, T), which attention reads. */
+void batch_add_encoder(struct batch_layout *l, int64_t samples, int64_t length, int64_t vocabulary, int64_t type_count);
+/* Appends position_ids (B, T), which follow from the ids: padding stands at position padding_id, and
+ * the n-th other token of a row, from 1, at padding_id + n. */
+void batch_add_positions(struct batch_layout *l, int64_t padding_id);
+/* Fills the derived fields of row `row` of b, which is in host memory, from the others. */
+void batch_derive(const struct batch *b, int64_t row);
+/* Fills field i of row `row` of b with what stands for missing data. */
+void batch_fill_missing(const struct batch *b, int i, int64_t row);
 /* Index of the field of that name, or -1. */
 int batch_find(const struct batch_layout *l, const char *name);
 /* Index of the field with the targets, or -1. */

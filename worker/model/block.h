@@ -60,6 +60,8 @@ struct tensor_rule { /* initial values and role of a tensor */
     enum role role;
     enum init_kind init;
     double init_std;
+    /* INIT_NORMAL: values lie within this many deviations; 0: no limit */
+    double init_cut;
     /* INIT_NORMAL of 2 dimensions: this row begins as zeros */
     bool has_zero_row;
     int64_t zero_row;
@@ -143,9 +145,9 @@ struct pass { /* everything for one call of one block */
     /* type of grads if the spec's type is BF16: F32 or BF16; otherwise grads have the spec's
      * type */
     enum dt_dtype grad_type;
-    /* The input. Set in PASS_FORWARD and PASS_EVAL, and in backward for the last block and for
-     * those with reads_x; null otherwise, since the block has kept what it needs. x_branch is null
-     * if the previous block gives no branch. */
+    /* The input. Set in PASS_FORWARD and PASS_EVAL, and in PASS_RECOMPUTE and backward for the last
+     * block and for those with reads_x; null otherwise, since the block has kept what it needs.
+     * x_branch is null if the previous block gives no branch. */
     const void *x, *x_branch;
     void *y, *y_branch; /* the output, in PASS_FORWARD and PASS_EVAL */
     /* gradient of the output (for a pair, of its sum); null for the last block */
@@ -187,7 +189,7 @@ struct block {
     int layer; /* 0..L-1; -1: the block is no layer */
     struct flow in, out;
     bool in_place; /* see above */
-    /* backward also reads the input, so the previous block keeps its y (y_memory) */
+    /* PASS_RECOMPUTE and backward also read the input, so the previous block keeps its y (y_memory) */
     bool reads_x;
     bool takes_batch; /* reads fields of the batch, not only its sizes */
     int unit;         /* the unit of its tensors, if it names no other */

@@ -120,8 +120,12 @@ struct model_key { /* another spelling of a key of config.json */
 
 struct model_ops {
     const char *name; /* "gpt2" */
-    /* the class that Hugging Face's library makes from an exported folder */
+    /* other names in config.json's model_type; ends with null; may be null */
+    const char *const *aliases;
+    /* the class that Hugging Face's library makes from an exported folder; by the sizes where class_of
+     * is set */
     const char *architecture;
+    const char *(*class_of)(const void *sizes);
     /* what to lower if the model does not fit the memory, for a message that has opened a bracket:
      * "model.hidden_size)" */
     const char *smaller;
@@ -133,6 +137,8 @@ struct model_ops {
     /* keys that are only kept for config.json and do not affect computation; ends with null */
     const char *const *kept;
     const struct model_key *keys; /* other spellings of keys; ends with null */
+    /* keys of the head, which a job may set beside model.load; ends with null; may be null */
+    const char *const *head_keys;
     /* keys that put_config writes to config.json in its own way; ends with null; may be null */
     const char *const *spelled;
     /* Gives keys that are null the values which null stands for; may be null. So settings that mean
@@ -150,6 +156,12 @@ struct model_ops {
     /* Converts a tensor name of a Hugging Face file to ours (aliases, missing prefixes). False:
      * ignore the tensor (a buffer). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
+    /* True for names of tensors of any head that the family may have; may be null. Those of this model's
+     * begin anew where the loaded folder lacks them; the others are ignored in its files. */
+    bool (*is_head)(const char *name);
+    /* Writes the members of config.json that follow from head_keys, but for the class, as put_config
+     * does; null if there are no such keys. */
+    void (*put_head)(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to);
     /* DT_INVALID for settings in config.json that this model does not support; may be null. */
     int (*check_config)(const struct cJSON *config, struct dt_error *err);
     /* Gives a copy of config.json the keys of `fields` where the file has them nested, or where null
@@ -170,11 +182,15 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
 /* True if a key means the same in both sizes, as written or once settled. `key` is in the field
  * table. */
 bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);
+/* The class of an exported folder. */
+const char *model_class(const struct model_ops *ops, const void *sizes);
+/* True for keys that a job may set beside model.load. */
+bool model_chooses(const struct model_ops *ops, const char *key);
 /* True for keys that are only kept for config.json. */
 bool model_keeps(const struct model_ops *ops, const char *key);
 /* Model number i of the table; null after the last. */
 const struct model_ops *model_at(int i);
-/* The model of that name ("gpt2", as in config.json's model_type); null if there is none. */
+/* The model of that name or alias ("gpt2", as in config.json's model_type); null if there is none. */
 const struct model_ops *model_find(const char *name);
 /* Appends the names of all models, comma-separated, for messages. */
 void model_list(struct dt_text *out);

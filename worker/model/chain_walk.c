@@ -98,6 +98,10 @@ void chain_backward(const struct chain_walk *w, const struct batch *batch, const
     for (int i = c->block_count - 1; i >= 0; i--) {
         const struct block *b = &c->blocks[i];
         struct pass p = new_pass(w, b, PASS_RECOMPUTE, batch);
+        bool last = i + 1 == c->block_count;
+        if (last || b->reads_x) {
+            set_input(w, b, &p);
+        }
         if (!w->hooks->enter(w, b, &p)) {
             return;
         }
@@ -106,10 +110,6 @@ void chain_backward(const struct chain_walk *w, const struct batch *batch, const
         }
         p.phase = PASS_BACKWARD;
         p.dx = i > 0 ? w->gradient[(b - 1)->slot] : NULL;
-        bool last = i + 1 == c->block_count;
-        if (last || b->reads_x) {
-            set_input(w, b, &p);
-        }
         if (last) {
             set_loss(loss, &p);
         } else {

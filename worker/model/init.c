@@ -21,11 +21,15 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     memcpy(out, x, sizeof x);
 }
 
-/* Four standard normal values: counter `block` of the stream (seed, name hash). */
-static void normals(uint64_t seed, uint64_t hash, uint64_t block, double out[4])
+enum { TRY_SHIFT = 24 }; /* of the number of a try in the counter's second word */
+
+/* Four standard normal values: counter `block` of the stream (seed, name hash). Values that lie too
+ * far out are drawn again, with another `try`. */
+static void normals(uint64_t seed, uint64_t hash, uint64_t block, uint32_t try, double out[4])
 {
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, bits[4];
-    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)hash, (uint32_t)(hash >> 32)};
+    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32) ^ try << TRY_SHIFT, (uint32_t)hash,
+                           (uint32_t)(hash >> 32)};
     philox(counter, key, bits);
     for (int i = 0; i < 4; i += 2) {
         double radius = sqrt(-2.0 * log(((double)bits[i] + 0.5) * 0x1p-32));
@@ -33,6 +37,17 @@ static void normals(uint64_t seed, uint64_t hash, uint64_t block, double out[4])
         out[i] = radius * cos(angle);
         out[i + 1] = radius * sin(angle);
     }
+}
+
+/* A standard normal value for element e; `first` is its own where it lies within `cut` (0: always). */
+static double normal_within(uint64_t seed, uint64_t hash, int64_t e, double first, double cut)
+{
+    double four[4], x = first;
+    for (uint32_t try = 1; cut > 0 && fabs(x) > cut && try < 1 << (32 - TRY_SHIFT); try++) {
+        normals(seed, hash, (uint64_t)e / 4, try, four);
+        x = four[e % 4];
+    }
+    return cut > 0 && fabs(x) > cut ? 0 : x;
 }
 
 void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out)
@@ -49,10 +64,11 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
     for (int64_t i = 0; i < count; i++) {
         int64_t e = first + i;
         if (i == 0 || e % 4 == 0) {
-            normals(seed, hash, (uint64_t)e / 4, four);
+            normals(seed, hash, (uint64_t)e / 4, 0, four);
         }
         bool zero = t->rule.has_zero_row && e / t->shape[1] == t->rule.zero_row;
-        out[i] = zero ? 0.0 : t->rule.init_std * four[e % 4];
+        double x = zero ? 0.0 : normal_within(seed, hash, e, four[e % 4], t->rule.init_cut);
+        out[i] = t->rule.init_std * x;
     }
 }
 

@@ -17,10 +17,18 @@ const struct model_ops *model_at(int i)
     return i < MODEL_COUNT ? models[i] : NULL;
 }
 
+static bool listed(const char *const *keys, const char *key)
+{
+    while (keys != NULL && *keys != NULL && strcmp(*keys, key) != 0) {
+        keys++;
+    }
+    return keys != NULL && *keys != NULL;
+}
+
 const struct model_ops *model_find(const char *name)
 {
     for (int i = 0; i < MODEL_COUNT; i++) {
-        if (strcmp(models[i]->name, name) == 0) {
+        if (strcmp(models[i]->name, name) == 0 || listed(models[i]->aliases, name)) {
             return models[i];
         }
     }
@@ -93,17 +101,19 @@ bool model_same(const struct model_ops *ops, const char *key, const void *a, con
     return as_written || same_member(f, &x, &y);
 }
 
-static bool listed(const char *const *keys, const char *key)
+bool model_chooses(const struct model_ops *ops, const char *key)
 {
-    while (keys != NULL && *keys != NULL && strcmp(*keys, key) != 0) {
-        keys++;
-    }
-    return keys != NULL && *keys != NULL;
+    return listed(ops->head_keys, key);
 }
 
 bool model_keeps(const struct model_ops *ops, const char *key)
 {
     return listed(ops->kept, key);
+}
+
+const char *model_class(const struct model_ops *ops, const void *sizes)
+{
+    return ops->class_of != NULL ? ops->class_of(sizes) : ops->architecture;
 }
 
 /* ---- config.json ---- */
@@ -193,7 +203,8 @@ void model_write_config(const struct model_ops *ops, const void *sizes, struct d
         put_line(&l, f->key, dt_text_str(&value));
         dt_text_clear(&value);
     }
-    char *architectures = dt_format("[\n    \"%s\"\n  ]", ops->architecture), *type = dt_format("\"%s\"", ops->name);
+    char *architectures = dt_format("[\n    \"%s\"\n  ]", model_class(ops, sizes)),
+         *type = dt_format("\"%s\"", ops->name);
     put_line(&l, "architectures", architectures);
     put_line(&l, "model_type", type);
     put_line(&l, "dtype", "\"float32\"");

@@ -59,7 +59,7 @@ void preset_list(struct dt_text *out)
         for (const struct preset *p = presets; p < presets + PRESETS; p++) {
             struct model_sizes sizes;
             if (model_find(p->family) == ops && preset_sizes(p, sizes.bytes, NULL) == 0) {
-                dt_text_printf(out, "    %-18s %8.1f million parameters\n", p->name,
+                dt_text_printf(out, "    %-30s %8.1f million parameters\n", p->name,
                                (double)parameters(ops, sizes.bytes) / 1e6);
             }
         }

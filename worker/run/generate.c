@@ -60,6 +60,15 @@ static int64_t vocabulary_of(const struct sampler_state *s)
     return s->chain.batch.field[batch_find(&s->chain.batch, "input_ids")].below;
 }
 
+/* Only a model whose targets are the next tokens writes text. */
+static int check_writes(const struct sampler_state *s, struct dt_error *err)
+{
+    int targets = batch_targets(&s->chain.batch);
+    return targets >= 0 && s->chain.batch.field[targets].shifted
+               ? 0
+               : dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", s->chain.spec.name);
+}
+
 /* The prompt is bytes, and so is what is written. */
 static int check_prompt(const struct sampler_state *s, const char *prompt, size_t size, struct dt_error *err)
 {
@@ -223,6 +232,7 @@ int generate_text(struct checkpoint *c, const struct generate_options *options, 
     dt_text_puts(out, options->prompt);
     uint64_t random = options->seed * 2 + 1;
     int result = chain_open(&s.chain, &spec, 1, err);
+    result = result == 0 ? check_writes(&s, err) : result;
     result = result == 0 ? check_prompt(&s, dt_text_str(out) + start, out->size - start, err) : result;
     result = result == 0 ? open_state(&s, c, err) : result;
     for (int i = 0; result == 0 && i < options->token_count; i++) {

@@ -12,19 +12,42 @@
 #include <string.h>
 #include <sys/stat.h>
 
+static void put_member(void *to, const char *key, const char *json)
+{
+    struct dt_text *config = to, out;
+    dt_text_init(&out);
+    origin_member(dt_text_str(config), config->size, key, json, &out);
+    dt_text_clear(config);
+    *config = out;
+}
+
+/* config.json has another head than the folder's if the job has. */
+static void put_head(const struct trainer *t, const struct model_sizes *loaded, struct dt_text *config)
+{
+    const struct model_ops *model = t->job->model.ops;
+    bool differs = false;
+    for (const char *const *key = model->head_keys; key != NULL && *key != NULL; key++) {
+        differs = differs || !model_same(model, *key, t->job->model.sizes.bytes, loaded->bytes);
+    }
+    if (differs) {
+        model->put_head(t->job->model.sizes.bytes, put_member, config);
+    }
+}
+
 /* config.json from the folder that the run begins with; null: it begins without. */
 static int describe_model(struct trainer *t, const char *load, struct dt_error *err)
 {
     const struct model_ops *model = t->job->model.ops, *loaded;
-    struct model_sizes unused;
+    struct model_sizes sizes;
     struct dt_text came, out;
     int rc = 0;
     dt_text_init(&came);
     dt_text_init(&out);
     if (load == NULL) {
         model_write_config(model, t->chain.spec.sizes, &out);
-    } else if ((rc = hf_config(load, &loaded, &unused, &came, err)) == 0) {
-        origin_config(came.data, came.size, model->architecture, &out);
+    } else if ((rc = hf_config(load, &loaded, &sizes, &came, err)) == 0) {
+        origin_config(came.data, came.size, model_class(model, t->chain.spec.sizes), &out);
+        put_head(t, &sizes, &out);
     }
     if (rc == 0) {
         trainer_set_config(t, dt_text_str(&out));

@@ -139,12 +139,28 @@ static int fill_buffers(struct trainer *t, struct pinned_window *window, const s
     return 0;
 }
 
+/* What the folder lacks of the head begins anew. */
+static void begin_head(struct trainer *t, struct hf *hf)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    hf_begin_head(hf, (uint64_t)t->job->training.seed, &names);
+    if (names.size > 0 && t->rank == 0) {
+        observers_say(&t->observers, "train: model.load: %s: does not have %s; they begin anew", t->job->model.load,
+                      dt_text_str(&names));
+    }
+    dt_text_clear(&names);
+}
+
 int trainer_init_weights(struct trainer *t, struct dt_error *err)
 {
     struct hf *hf = NULL;
     struct pinned_window window = {0};
     if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
         return dt_wrap(err, "model.load");
+    }
+    if (hf != NULL) {
+        begin_head(t, hf);
     }
     void *room = precision_mixed(&t->strategy.precision) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
     int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);

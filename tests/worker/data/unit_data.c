@@ -400,6 +400,72 @@ static void write_tensors(const char *name, enum dt_dtype type, int64_t rows, in
     assert_int_equal(st_writer_close(w, &err), 0);
 }
 
+/* A file of an encoder's rows: ids (2, 4), labels (2), and a mask or none. */
+static void write_rows(const char *name, const int64_t *ids, const int64_t *mask, const int64_t *labels)
+{
+    int64_t shape[2] = {2, 4};
+    struct st_entry entries[3] = {
+        {"input_ids", DT_I64, 2, shape}, {"labels", DT_I64, 1, shape}, {"attention_mask", DT_I64, 2, shape}};
+    struct st_writer *w = NULL;
+    struct dt_error err = {0};
+    assert_int_equal(st_writer_open(&w, in(name), entries, mask != NULL ? 3 : 2, NULL, &err), 0);
+    assert_int_equal(st_writer_data(w, ids, 64, &err), 0);
+    assert_int_equal(st_writer_data(w, labels, 16, &err), 0);
+    if (mask != NULL) {
+        assert_int_equal(st_writer_data(w, mask, 64, &err), 0);
+    }
+    assert_int_equal(st_writer_close(w, &err), 0);
+}
+
+/* Fields that a file lacks have their default; others follow from the mask and the ids. */
+static void test_optional_and_derived(void **state)
+{
+    (void)state;
+    static const int64_t ids[8] = {5, 6, 1, 1, 7, 1, 8, 9}, mask[8] = {1, 1, 0, 0, 1, 1, 1, 0}, labels[2] = {2, -100},
+                         bad[8] = {1, 1, 2, 0, 1, 1, 1, 1};
+    enum { IDS, MASK, SEGMENTS, TYPES, POSITIONS, LABELS };
+    struct batch_layout l = {.count = 0};
+    struct data_source s;
+    struct dt_error err = {0};
+    int32_t at[LABELS + 1][8];
+    batch_add_encoder(&l, 2, 4, 10, 2);
+    batch_add_positions(&l, 1);
+    l.field[l.count++] = (struct batch_field){.name = "labels",
+                                              .type = DT_I32,
+                                              .dims = 1,
+                                              .most = {2},
+                                              .targets = true,
+                                              .below = 3,
+                                              .below_key = "num_labels"};
+    write_rows("e1.safetensors", ids, mask, labels);
+    write_rows("e2.safetensors", ids, NULL, labels);
+    assert_int_equal(data_open(&s, in("e[12].safetensors"), "auto", &l, &err), 0);
+    assert_int_equal(s.sample_count, 4);
+    assert_int_equal(s.blank_count, 2);
+    struct batch b = {.layout = &s.layout, .samples = 2};
+    for (int k = 0; k <= LABELS; k++) {
+        b.at[k] = at[k];
+    }
+    const struct sampler order = {.sample_count = 4};
+    data_batch(&s, &order, 0, 0, 0, 1, &b);
+    assert_int_equal(b.weight, 1);
+    assert_memory_equal(at[MASK], ((int32_t[]){1, 1, 0, 0, 1, 1, 1, 0}), sizeof at[0]);
+    assert_memory_equal(at[SEGMENTS], ((int32_t[]){0, 0, -1, -1, 0, 0, 0, -1}), sizeof at[0]);
+    assert_memory_equal(at[TYPES], ((int32_t[8]){0}), sizeof at[0]);
+    assert_memory_equal(at[POSITIONS], ((int32_t[]){2, 3, 1, 1, 2, 1, 3, 4}), sizeof at[0]);
+    assert_memory_equal(at[LABELS], ((int32_t[]){2, -100}), 2 * sizeof at[0][0]);
+    data_batch(&s, &order, 0, 3, 0, 1, &b); /* the last sample, and one beyond the end */
+    assert_memory_equal(at[SEGMENTS], ((int32_t[8]){0}), sizeof at[0]);
+    assert_memory_equal(at[POSITIONS], ((int32_t[]){2, 1, 3, 4, 2, 3, 4, 5}), sizeof at[0]);
+    assert_int_equal(at[LABELS][1], -100);
+    data_close(&s);
+    write_rows("e3.safetensors", ids, bad, labels);
+    assert_int_not_equal(data_open(&s, in("e3.safetensors"), "auto", &l, &err), 0);
+    assert_non_null(strstr(err.text, "attention_mask: sample 1 has value 2; values are numbers from 0 to 1"));
+    /* a model of tokens knows no mask: it takes one of 1 only */
+    assert_int_not_equal(open_tokens(&s, in("e1.safetensors"), "auto", 4, &err), 0);
+}
+
 static void test_tensors(void **state)
 {
     (void)state;
@@ -731,13 +797,21 @@ static void test_expect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stream),           cmocka_unit_test(test_same_data),
-        cmocka_unit_test(test_failed_overwrite), cmocka_unit_test(test_literal_names),
-        cmocka_unit_test(test_abandoned),        cmocka_unit_test(test_bad_shards),
-        cmocka_unit_test(test_bad_info),         cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_tensors),          cmocka_unit_test(test_blank_rows),
-        cmocka_unit_test(test_classes),          cmocka_unit_test(test_layouts_without_labels),
-        cmocka_unit_test(test_corpus),           cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_same_data),
+        cmocka_unit_test(test_failed_overwrite),
+        cmocka_unit_test(test_literal_names),
+        cmocka_unit_test(test_abandoned),
+        cmocka_unit_test(test_bad_shards),
+        cmocka_unit_test(test_bad_info),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_blank_rows),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_optional_and_derived),
+        cmocka_unit_test(test_layouts_without_labels),
+        cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_expect),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -6,12 +6,19 @@
 
 /* Data of block_embed (b->args). */
 struct embed {
-    const char *tokens, *positions;               /* names of the tables (V, C) and (P, C); positions null: none */
-    int64_t vocabulary, channels, position_count; /* V, C, P */
-    double scale;                                 /* of token embeddings; 0: 1 */
-    /* id whose row begins as zeros, and gets no gradient from here; -1: none */
+    const char *tokens, *positions, *types; /* names of the tables (V, C), (P, C) and (K, C); null: none */
+    const char *norm;                       /* of a LayerNorm behind the sum, without .weight; null: none */
+    bool norm_bias;
+    double norm_epsilon;
+    int64_t vocabulary, channels, position_count, type_count; /* V, C, P, K */
+    double scale;                                             /* of token embeddings; 0: 1 */
+    /* positions are the batch's position_ids, and their padding row is like that of tokens;
+     * otherwise 0, 1, ... */
+    bool position_ids;
+    /* id whose row begins as zeros (or not: random_padding), and gets no gradient from here; -1: none */
     int64_t padding_id;
-    double init_std;
+    bool random_padding;
+    double init_std, init_cut; /* init_cut: as in struct tensor_rule */
 };
 
 /* Data of block_gpt_layer. */
@@ -24,6 +31,8 @@ struct gpt_layer {
 struct lm_head {
     /* names of the final norm's tensors and of the table (V, C); norm_bias null: an RMSNorm */
     const char *norm_weight, *norm_bias, *table;
+    bool centred;     /* with norm_bias null: a LayerNorm all the same */
+    const char *bias; /* name of the logits' bias (V); null: none */
     int64_t vocabulary, channels;
     double norm_epsilon, weight_offset; /* an RMSNorm multiplies by offset + weight */
     double branch_scale;                /* of the pair's branch before the sum; 0: 1 */

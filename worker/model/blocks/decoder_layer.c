@@ -83,104 +83,72 @@ static int64_t qk_columns(const struct decoder_layer *m)
 
 /* ---- tensors: the same walk declares them and finds their numbers ---- */
 
-struct naming {
-    struct block *block; /* null: only count */
-    const struct decoder_layer *m;
-    int layer, next;
-};
-
-static int name_tensor(struct naming *n, const char *part, const int64_t *shape, int dims, enum init_kind init)
+static int name_norm(struct naming *n, const struct decoder_layer *m, const char *name, int64_t size)
 {
-    if (n->block != NULL) {
-        char name[128];
-        (void)snprintf(name, sizeof name, "model.layers.%d.%s", n->layer, part);
-        block_tensor(n->block, name, shape, dims, &(struct tensor_rule){.init = init, .init_std = n->m->init_std});
-    }
-    return n->next++;
+    const struct tensor_rule rule = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE};
+    return name_tensor(n, name, ".weight", &size, 1, &rule);
 }
 
-static int name_norm(struct naming *n, const char *part, int64_t size)
-{
-    return name_tensor(n, part, &size, 1, n->m->weight_offset != 0 ? INIT_ZERO : INIT_ONE);
-}
-
-/* The maps `names` (without .weight), one behind the other, then their biases. */
-static struct linear name_linear(struct naming *n, const char *const *names, const int64_t *out, int count, int64_t in,
-                                 bool biased)
-{
-    struct linear l = {.count = count, .in = in};
-    char part[96];
-    for (int i = 0; i < count; i++) {
-        (void)snprintf(part, sizeof part, "%s.weight", names[i]);
-        l.out[i] = out[i];
-        l.weight[i] = name_tensor(n, part, (int64_t[]){out[i], in}, 2, INIT_NORMAL);
-        l.bias[i] = LINEAR_NONE;
-    }
-    for (int i = 0; i < count && biased; i++) {
-        (void)snprintf(part, sizeof part, "%s.bias", names[i]);
-        l.bias[i] = name_tensor(n, part, &out[i], 1, INIT_ZERO);
-    }
-    return l;
-}
-
-static void name_attention(struct naming *n, struct tensors *t)
+static void name_attention(struct naming *n, const struct decoder_layer *m, struct tensors *t)
 {
     static const char *const apart[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     static const char *const fused[] = {"self_attn.qkv_proj"}, *const out[] = {"self_attn.o_proj"};
-    const struct decoder_layer *m = n->m;
+    const struct tensor_rule rule = {.init = INIT_NORMAL, .init_std = m->init_std};
     int64_t q = m->heads * m->head_size, kv = m->kv_heads * m->head_size, all = q + 2 * kv;
-    t->qkv = m->fused ? name_linear(n, fused, &all, 1, m->channels, m->qkv_bias)
-                      : name_linear(n, apart, (int64_t[]){q, kv, kv}, 3, m->channels, m->qkv_bias);
-    t->o = name_linear(n, out, &m->channels, 1, q, m->o_bias);
+    t->qkv = m->fused ? linear_name(n, fused, &all, 1, m->channels, m->qkv_bias, &rule)
+                      : linear_name(n, apart, (int64_t[]){q, kv, kv}, 3, m->channels, m->qkv_bias, &rule);
+    t->o = linear_name(n, out, &m->channels, 1, q, m->o_bias, &rule);
     if (m->qk_norm != QK_NORM_NONE) {
         bool heads = m->qk_norm == QK_NORM_HEADS;
-        t->q_norm = name_norm(n, "self_attn.q_norm.weight", heads ? m->head_size : q);
-        t->k_norm = name_norm(n, "self_attn.k_norm.weight", heads ? m->head_size : kv);
+        t->q_norm = name_norm(n, m, "self_attn.q_norm", heads ? m->head_size : q);
+        t->k_norm = name_norm(n, m, "self_attn.k_norm", heads ? m->head_size : kv);
     }
 }
 
-static void name_mlp(struct naming *n, struct tensors *t)
+static void name_mlp(struct naming *n, const struct decoder_layer *m, struct tensors *t)
 {
     static const char *const apart[] = {"mlp.gate_proj", "mlp.up_proj"}, *const fused[] = {"mlp.gate_up_proj"},
                              *const out[] = {"mlp.down_proj"};
-    const struct decoder_layer *m = n->m;
+    const struct tensor_rule rule = {.init = INIT_NORMAL, .init_std = m->init_std};
     int64_t both = 2 * m->inner;
-    t->gate_up = m->fused ? name_linear(n, fused, &both, 1, m->channels, m->mlp_bias)
-                          : name_linear(n, apart, (int64_t[]){m->inner, m->inner}, 2, m->channels, m->mlp_bias);
-    t->down = name_linear(n, out, &m->channels, 1, m->inner, m->mlp_bias);
+    t->gate_up = m->fused ? linear_name(n, fused, &both, 1, m->channels, m->mlp_bias, &rule)
+                          : linear_name(n, apart, (int64_t[]){m->inner, m->inner}, 2, m->channels, m->mlp_bias, &rule);
+    t->down = linear_name(n, out, &m->channels, 1, m->inner, m->mlp_bias, &rule);
 }
 
 /* "post_attention_layernorm" stands before the MLP where norms stand before only, and after
  * attention otherwise. */
-static void name_norms(struct naming *n, struct tensors *t)
+static void name_norms(struct naming *n, const struct decoder_layer *m, struct tensors *t)
 {
-    int64_t c = n->m->channels;
-    enum norm_place norms = n->m->norms;
+    int64_t c = m->channels;
+    enum norm_place norms = m->norms;
     if (norms != NORM_AFTER) {
-        t->norm_in = name_norm(n, "input_layernorm.weight", c);
+        t->norm_in = name_norm(n, m, "input_layernorm", c);
     }
-    int post = name_norm(n, "post_attention_layernorm.weight", c);
+    int post = name_norm(n, m, "post_attention_layernorm", c);
     *(norms == NORM_BEFORE ? &t->norm_in2 : &t->norm_out) = post;
     if (norms == NORM_BOTH) {
-        t->norm_in2 = name_norm(n, "pre_feedforward_layernorm.weight", c);
+        t->norm_in2 = name_norm(n, m, "pre_feedforward_layernorm", c);
     }
     if (norms != NORM_BEFORE) {
-        t->norm_out2 = name_norm(n, "post_feedforward_layernorm.weight", c);
+        t->norm_out2 = name_norm(n, m, "post_feedforward_layernorm", c);
     }
 }
 
-static struct tensors walk_tensors(struct naming n)
+static struct tensors walk_tensors(const struct block *b, struct block *declared)
 {
     struct tensors t = {.norm_in = -1, .norm_out = -1, .norm_in2 = -1, .norm_out2 = -1, .q_norm = -1, .k_norm = -1};
-    name_attention(&n, &t);
-    name_mlp(&n, &t);
-    name_norms(&n, &t);
+    struct naming n = {.block = declared};
+    (void)snprintf(n.prefix, sizeof n.prefix, "model.layers.%d.", b->layer);
+    name_attention(&n, b->args, &t);
+    name_mlp(&n, b->args, &t);
+    name_norms(&n, b->args, &t);
     return t;
 }
 
 static struct tensors tensors_of(const struct block *b)
 {
-    return walk_tensors((struct naming){.m = b->args, .layer = b->layer});
+    return walk_tensors(b, NULL);
 }
 
 static void declare_memory(struct block *b)
@@ -225,7 +193,7 @@ static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
     const struct decoder_layer *m = b->args;
-    (void)walk_tensors((struct naming){.block = b, .m = m, .layer = b->layer});
+    (void)walk_tensors(b, b);
     declare_memory(b);
     if (m->turns) {
         block_constant(b, m->rope_name, b->spec->sequence_length * m->rope.width, rope_fill, &m->rope, sizeof m->rope);

@@ -12,10 +12,21 @@ struct dense_args {
     double momentum; /* block_pixels: weight of the newest batch in the running mean */
 };
 
+/* Data of block_class_head. */
+struct class_head {
+    const char *norm; /* null: none */
+    bool norm_bias;
+    double norm_epsilon;
+    const char *name;
+    int64_t channels, classes;
+    bool per_position; /* each token has a class, otherwise each sample */
+    struct tensor_rule rule;
+};
+
 /* the first block: subtracts the mean of the pixels, then a map and a ReLU */
 extern const struct block_ops block_pixels;
 extern const struct block_ops block_dense;      /* a map and a ReLU */
-extern const struct block_ops block_classifier; /* the last block: a map and cross entropy */
+extern const struct block_ops block_class_head; /* the last block: a norm, a map and cross entropy */
 
 enum { DENSE_W, DENSE_B };
 

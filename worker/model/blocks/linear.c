@@ -3,6 +3,26 @@
 
 #include "worker/model/blocks/blocks.h"
 
+struct linear linear_name(struct naming *n, const char *const *names, const int64_t *out, int count, int64_t in,
+                          bool biased, const struct tensor_rule *rule)
+{
+    struct linear l = {.count = count, .in = in};
+    for (int i = 0; i < count; i++) {
+        l.out[i] = out[i];
+        l.weight[i] = name_tensor(n, names[i], ".weight", (int64_t[]){out[i], in}, 2, rule);
+        l.bias[i] = LINEAR_NONE;
+    }
+    for (int i = 0; i < count && biased; i++) {
+        l.bias[i] = name_tensor(n, names[i], ".bias", &out[i], 1, &(struct tensor_rule){.init = INIT_ZERO});
+    }
+    return l;
+}
+
+static int64_t rows_of(const struct pass *p, const struct linear *l)
+{
+    return l->of_samples ? p->batch->samples : row_count(p);
+}
+
 int64_t linear_columns(const struct linear *l)
 {
     int64_t columns = 0;
@@ -62,7 +82,7 @@ void linear_forward(const struct block *b, const struct pass *p, const struct li
                                                     .a = x,
                                                     .b = pass_weight(b, p, l->weight[r.first]),
                                                     .bias = bias != LINEAR_NONE ? pass_weight(b, p, bias) : NULL,
-                                                    .m = row_count(p),
+                                                    .m = rows_of(p, l),
                                                     .n = r.out,
                                                     .k = l->in,
                                                     .ldc = ldy != 0 ? ldy : linear_columns(l),
@@ -84,7 +104,7 @@ static void bias_backward(const struct block *b, const struct pass *p, const str
     bool together = whole.count == l->count;
     struct dt_column_sum_args sum = {.out = together ? pass_grad(b, p, l->bias[0]) : sums,
                                      .x = dy,
-                                     .row_count = row_count(p),
+                                     .row_count = rows_of(p, l),
                                      .col_count = linear_columns(l),
                                      .accumulate = together && pass_adds(b, p, l->bias[0]),
                                      .type = b->spec->type,
@@ -123,7 +143,7 @@ void linear_weight_backward(const struct block *b, const struct pass *p, const s
                                                                .b = x,
                                                                .m = r.out,
                                                                .n = l->in,
-                                                               .k = row_count(p),
+                                                               .k = rows_of(p, l),
                                                                .lda = linear_columns(l),
                                                                .a_transposed = true,
                                                                .accumulate = pass_adds(b, p, l->weight[r.first]),
@@ -141,7 +161,7 @@ void linear_input_backward(const struct block *b, const struct pass *p, const st
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = dx,
                                                                .a = at_column(b, dy, r.at),
                                                                .b = pass_weight(b, p, l->weight[r.first]),
-                                                               .m = row_count(p),
+                                                               .m = rows_of(p, l),
                                                                .n = l->in,
                                                                .k = r.out,
                                                                .lda = linear_columns(l),

@@ -1,11 +1,11 @@
 /* Linear maps as in PyTorch: y = x W^T + b, with W (out, in). Several maps of one input stand side by
  * side in the columns of y. Where their tensors lie one behind the other, they are one product.
  *
- * Letters: R = B * T rows. */
+ * Letters: R rows, B * T if the map does not say otherwise. */
 #ifndef DT_WORKER_MODEL_BLOCKS_LINEAR_H
 #define DT_WORKER_MODEL_BLOCKS_LINEAR_H
 
-#include "worker/model/chain.h"
+#include "worker/model/blocks/naming.h"
 
 enum { LINEAR_PARTS_MAX = 3, LINEAR_NONE = -1 };
 
@@ -15,7 +15,13 @@ struct linear {
     int64_t out[LINEAR_PARTS_MAX]; /* columns of each map */
     int weight[LINEAR_PARTS_MAX];  /* numbers of tensors in the block */
     int bias[LINEAR_PARTS_MAX];    /* LINEAR_NONE: the map has none */
+    bool of_samples;               /* rows are samples, so R = B */
 };
+
+/* The maps NAMES[i].weight (out[i], in), one behind the other, then NAMES[i].bias if biased. rule: of
+ * the weights. */
+struct linear linear_name(struct naming *n, const char *const *names, const int64_t *out, int count, int64_t in,
+                          bool biased, const struct tensor_rule *rule);
 
 /* y (R, sum of out) = the maps of x (R, in). ldy: elements between rows of y; 0: tight. */
 void linear_forward(const struct block *b, const struct pass *p, const struct linear *l, void *y, int64_t ldy,

@@ -13,7 +13,7 @@
  * next. */
 #include "worker/model/blocks/blocks.h"
 
-/* The table is last; without a bias it has the bias's number (table_of). */
+/* Then the table and the logits' bias, whose numbers depend on what is there (table_of, bias_of). */
 enum { NORM_W, NORM_B };
 enum {
     CHUNK_BYTES = 128 << 20,
@@ -25,17 +25,24 @@ enum {
 
 /* Memory in the order of its declaration: the sum of the pair (R, C); the norm's output, replaced
  * by its gradient chunk by chunk (R, C); logits (chunk, P); mean and 1/deviation (R); losses of
- * rows (chunk). */
-enum { SUM, NORM, LOGITS, MEAN, RSTD, ROW_LOSS };
+ * rows (chunk); the sum of a chunk's gradients (P), for a bias. */
+enum { SUM, NORM, LOGITS, MEAN, RSTD, ROW_LOSS, BIAS_SUM };
 
 static bool is_rms(const struct block *b)
 {
-    return ((const struct lm_head *)b->args)->norm_bias == NULL;
+    const struct lm_head *m = b->args;
+    return m->norm_bias == NULL && !m->centred;
 }
 
 static int table_of(const struct block *b)
 {
-    return b->tensor_count - 1;
+    const struct lm_head *m = b->args;
+    return m->norm_bias != NULL ? NORM_B + 1 : NORM_B;
+}
+
+static int bias_of(const struct block *b)
+{
+    return table_of(b) + 1;
 }
 
 static int64_t pitch(const struct block *b)
@@ -67,16 +74,20 @@ static int declare(struct block *b, struct dt_error *err)
     const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO},
                              table = {.init = INIT_NORMAL, .init_std = m->init_std};
     block_tensor(b, m->norm_weight, &m->channels, 1, &one);
-    if (!is_rms(b)) {
+    if (m->norm_bias != NULL) {
         block_tensor(b, m->norm_bias, &m->channels, 1, &zero);
     }
     block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &table);
+    if (m->bias != NULL) {
+        block_tensor(b, m->bias, &m->vocabulary, 1, &zero);
+    }
     block_memory(b, "sum", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * m->channels, type);
     block_memory(b, "norm", LIFE_CALL, 0, rows * m->channels, type);
     block_memory(b, "logits", LIFE_CALL, 0, chunk * pitch(b), type);
     block_memory(b, "mean", LIFE_CALL, 0, is_rms(b) ? 0 : rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     block_memory(b, "row losses", LIFE_CALL, 0, chunk, DT_F64);
+    block_memory(b, "bias sum", LIFE_CALL, 0, m->bias != NULL ? pitch(b) : 0, wide);
     (void)block_field(b, "labels");
     b->in = stream_flow(b, m->channels, true);
     return 0;
@@ -106,18 +117,19 @@ static void norm(const struct block *b, const struct pass *p)
                                                                  .type = b->spec->type});
         return;
     }
-    p->kernels->layernorm(p->stream, &(struct dt_layernorm_args){.y = pass_memory(b, p, NORM),
-                                                                 .residual_out = pass_memory(b, p, SUM),
-                                                                 .mean = pass_memory(b, p, MEAN),
-                                                                 .rstd = pass_memory(b, p, RSTD),
-                                                                 .residual = p->x,
-                                                                 .branch = p->x_branch,
-                                                                 .gamma = pass_weight(b, p, NORM_W),
-                                                                 .beta = pass_weight(b, p, NORM_B),
-                                                                 .row_count = row_count(p),
-                                                                 .col_count = m->channels,
-                                                                 .eps = m->norm_epsilon,
-                                                                 .type = b->spec->type});
+    p->kernels->layernorm(p->stream,
+                          &(struct dt_layernorm_args){.y = pass_memory(b, p, NORM),
+                                                      .residual_out = pass_memory(b, p, SUM),
+                                                      .mean = pass_memory(b, p, MEAN),
+                                                      .rstd = pass_memory(b, p, RSTD),
+                                                      .residual = p->x,
+                                                      .branch = p->x_branch,
+                                                      .gamma = pass_weight(b, p, NORM_W),
+                                                      .beta = m->norm_bias != NULL ? pass_weight(b, p, NORM_B) : NULL,
+                                                      .row_count = row_count(p),
+                                                      .col_count = m->channels,
+                                                      .eps = m->norm_epsilon,
+                                                      .type = b->spec->type});
 }
 
 /* Row `row` of the norm's output. */
@@ -132,17 +144,19 @@ static void loss(const struct block *b, const struct pass *p, int64_t first, int
 {
     const struct lm_head *m = b->args;
     const void *x = norm_at(b, p, first);
-    p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_memory(b, p, LOGITS),
-                                                           .a = x,
-                                                           .b = pass_weight(b, p, table_of(b)),
-                                                           .m = count,
-                                                           .n = m->vocabulary,
-                                                           .k = m->channels,
-                                                           .ldc = pitch(b),
-                                                           .b_transposed = true,
-                                                           .type = b->spec->type,
-                                                           .c_type = b->spec->type,
-                                                           .busy_sms = p->busy_sms});
+    p->kernels->matmul(p->stream,
+                       &(struct dt_matmul_args){.c = pass_memory(b, p, LOGITS),
+                                                .a = x,
+                                                .b = pass_weight(b, p, table_of(b)),
+                                                .bias = m->bias != NULL ? pass_weight(b, p, bias_of(b)) : NULL,
+                                                .m = count,
+                                                .n = m->vocabulary,
+                                                .k = m->channels,
+                                                .ldc = pitch(b),
+                                                .b_transposed = true,
+                                                .type = b->spec->type,
+                                                .c_type = b->spec->type,
+                                                .busy_sms = p->busy_sms});
     p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = pass_memory(b, p, LOGITS),
                                                                          .targets = labels_of(p) + first,
                                                                          .row_loss = pass_memory(b, p, ROW_LOSS),
@@ -184,16 +198,18 @@ static void forward(const struct block *b, const struct pass *p)
     norm(b, p);
     if (p->logits != NULL) {
         const void *x = norm_at(b, p, p->logits_row);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = p->logits,
-                                                               .a = x,
-                                                               .b = pass_weight(b, p, table_of(b)),
-                                                               .m = 1,
-                                                               .n = m->vocabulary,
-                                                               .k = m->channels,
-                                                               .b_transposed = true,
-                                                               .type = b->spec->type,
-                                                               .c_type = b->spec->type,
-                                                               .busy_sms = p->busy_sms});
+        p->kernels->matmul(p->stream,
+                           &(struct dt_matmul_args){.c = p->logits,
+                                                    .a = x,
+                                                    .b = pass_weight(b, p, table_of(b)),
+                                                    .bias = m->bias != NULL ? pass_weight(b, p, bias_of(b)) : NULL,
+                                                    .m = 1,
+                                                    .n = m->vocabulary,
+                                                    .k = m->channels,
+                                                    .b_transposed = true,
+                                                    .type = b->spec->type,
+                                                    .c_type = b->spec->type,
+                                                    .busy_sms = p->busy_sms});
         finish_logits(b, p);
         return;
     }
@@ -222,20 +238,43 @@ static void norm_backward(const struct block *b, const struct pass *p)
                                                                         .grad_type = pass_grad_type(b, p)});
         return;
     }
-    p->kernels->layernorm_backward(p->stream,
-                                   &(struct dt_layernorm_backward_args){.dx = p->dx,
-                                                                        .dgamma = pass_grad(b, p, NORM_W),
-                                                                        .dbeta = pass_grad(b, p, NORM_B),
-                                                                        .dy = pass_memory(b, p, NORM),
-                                                                        .x = pass_memory(b, p, SUM),
-                                                                        .gamma = pass_weight(b, p, NORM_W),
-                                                                        .mean = pass_memory(b, p, MEAN),
-                                                                        .rstd = pass_memory(b, p, RSTD),
-                                                                        .row_count = row_count(p),
-                                                                        .col_count = m->channels,
-                                                                        .accumulate = pass_adds(b, p, NORM_W),
-                                                                        .type = b->spec->type,
-                                                                        .grad_type = pass_grad_type(b, p)});
+    p->kernels->layernorm_backward(
+        p->stream, &(struct dt_layernorm_backward_args){.dx = p->dx,
+                                                        .dgamma = pass_grad(b, p, NORM_W),
+                                                        .dbeta = m->norm_bias != NULL ? pass_grad(b, p, NORM_B) : NULL,
+                                                        .dy = pass_memory(b, p, NORM),
+                                                        .x = pass_memory(b, p, SUM),
+                                                        .gamma = pass_weight(b, p, NORM_W),
+                                                        .mean = pass_memory(b, p, MEAN),
+                                                        .rstd = pass_memory(b, p, RSTD),
+                                                        .row_count = row_count(p),
+                                                        .col_count = m->channels,
+                                                        .accumulate = pass_adds(b, p, NORM_W),
+                                                        .type = b->spec->type,
+                                                        .grad_type = pass_grad_type(b, p)});
+}
+
+/* Adds up the gradient of `count` rows of logits for the bias. The rows have gaps on a GPU, so the sum
+ * has them, too. */
+static void bias_backward(const struct block *b, const struct pass *p, int64_t count, bool first)
+{
+    const struct lm_head *m = b->args;
+    void *bias = pass_grad(b, p, bias_of(b)), *sum = pass_memory(b, p, BIAS_SUM);
+    enum dt_dtype grads = pass_grad_type(b, p);
+    if (bias == NULL) {
+        return;
+    }
+    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = sum,
+                                                                   .x = pass_memory(b, p, LOGITS),
+                                                                   .row_count = count,
+                                                                   .col_count = pitch(b),
+                                                                   .type = b->spec->type,
+                                                                   .grad_type = grads});
+    if (first && !pass_adds(b, p, bias_of(b))) {
+        p->kernels->cast(p->stream, &(struct dt_cast_args){bias, sum, m->vocabulary, grads, grads});
+    } else {
+        p->kernels->add(p->stream, &(struct dt_add_args){bias, bias, sum, m->vocabulary, grads, grads});
+    }
 }
 
 static void backward(const struct block *b, const struct pass *p)
@@ -247,6 +286,9 @@ static void backward(const struct block *b, const struct pass *p)
         int64_t count = chunk < rows - first ? chunk : rows - first;
         void *x = norm_at(b, p, first);
         loss(b, p, first, count, true);
+        if (m->bias != NULL) {
+            bias_backward(b, p, count, first == 0);
+        }
         p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_grad(b, p, table_of(b)),
                                                                .a = pass_memory(b, p, LOGITS),
                                                                .b = x,

@@ -65,18 +65,21 @@ static int build(struct chain *c, struct dt_error *err)
          .out = m->hidden_size,
          .frozen = m->frozen_layers > 0,
          .momentum = m->momentum},
-        {.name = "layers.1", .in = m->hidden_size, .out = m->last_hidden_size, .frozen = m->frozen_layers > 1},
-        {.name = "classifier", .in = m->last_hidden_size, .out = m->num_labels}};
-    const struct block_ops *const ops[] = {&block_pixels, &block_dense, &block_classifier};
-    for (int i = 0; i < 3; i++) {
+        {.name = "layers.1", .in = m->hidden_size, .out = m->last_hidden_size, .frozen = m->frozen_layers > 1}};
+    const struct class_head head = {.name = "classifier",
+                                    .channels = m->last_hidden_size,
+                                    .classes = m->num_labels,
+                                    .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
+    const struct block_ops *const ops[] = {&block_pixels, &block_dense};
+    for (int i = 0; i < 2; i++) {
         struct dense_args args = layers[i];
         args.init_std = m->initializer_range;
         int unit = chain_unit(c, args.name, args.frozen ? ROLE_FROZEN : ROLE_TRAINED);
-        if (chain_add(c, ops[i], unit, i < 2 ? i : -1, &args, sizeof args, err) != 0) {
+        if (chain_add(c, ops[i], unit, i, &args, sizeof args, err) != 0) {
             return -1;
         }
     }
-    return 0;
+    return chain_add(c, &block_class_head, chain_unit(c, head.name, ROLE_TRAINED), -1, &head, sizeof head, err);
 }
 
 static double flops(const struct chain *c)

@@ -1,0 +1,143 @@
+# covers: worker/model/models/encoders.c worker/data/tensors.c worker/model/batch.c
+"""Encoders as whole jobs: padded batches from a file of tensors, whose optional fields may be missing. A run agrees
+with Transformers, and each strategy gives the same bits."""
+
+import json
+import os
+import struct
+import subprocess
+
+import pytest
+
+import support
+
+GOLDEN = os.path.join(support.ROOT, "tests/golden/models")
+
+
+def make_job(folder, model, data, steps, micro_steps, batch, length):
+    job = {
+        "model": model,
+        "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
+        "training": {"batch_size_per_gpu": batch, "gradient_accumulation_steps": micro_steps, "max_steps": steps, "learning_rate": 1e-3,
+                     "lr_scheduler_type": "constant", "weight_decay": 0.1, "adam_beta2": 0.95, "max_grad_norm": 1.0, "threads": 1},
+        "logging": {"log_every_n_steps": 1},
+    }
+    path = os.path.join(str(folder), "job.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def train(job, out, ranks=1, *sets, check=True):
+    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
+    for s in sets:
+        command += ["--set", s]
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
+
+
+def metrics(out, key):
+    with open(os.path.join(str(out), "metrics.jsonl")) as f:
+        return [m[key] for m in map(json.loads, f) if key in m]
+
+
+def weights_hash(out):
+    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
+
+
+@pytest.mark.parametrize("name, steps, batch, length", [("bert", 20, 3, 20), ("roberta", 10, 2, 16), ("modernbert", 10, 2, 16)])
+def test_as_transformers(tmp_path, name, steps, batch, length):
+    """Losses and norms of a run that begins with a folder; the folder that it leaves names the same class."""
+    with open(f"{GOLDEN}/{name}/expected.json") as f:
+        expected = json.load(f)["runs"]["plain"]["fp64"]
+    data = f"{GOLDEN}/{name}/batches.safetensors"
+    train(make_job(tmp_path, {"load": f"{GOLDEN}/{name}/hf"}, data, steps, 4, batch, length), tmp_path / "run")
+    assert metrics(tmp_path / "run", "loss") == pytest.approx(expected["loss"], rel=1e-5)
+    assert metrics(tmp_path / "run", "grad_norm") == pytest.approx(expected["grad_norm"], rel=1e-4)
+    with open(f"{GOLDEN}/{name}/hf/config.json") as f, open(tmp_path / "run/model/config.json") as g:
+        began, ended = json.load(f), json.load(g)
+    assert all(ended[k] == began[k] for k in ("architectures", "id2label", "model_type"))
+
+
+@pytest.mark.parametrize("name, recompute, precision", [("bert", "none", "32-true"), ("bert", "block", "bf16-mixed"), ("modernbert", "mlp", "bf16-mixed")])
+def test_same_bits_under_each_strategy(tmp_path, name, recompute, precision):
+    """A new model on two ranks, whatever is kept or made again; it goes on from its checkpoint under another strategy."""
+    model = {"name": name, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "max_position_embeddings": 20, "vocab_size": 97, "pad_token_id": 0, "num_labels": 3}
+    job = make_job(tmp_path, model, f"{GOLDEN}/bert/batches.safetensors", 6, 1, 4, 20)
+    sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={recompute}",
+            f"training.precision={precision}"]
+    hashes, losses = set(), set()
+    for strategy in ["ddp", "full_shard"]:
+        train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", *sets)
+        hashes.add(weights_hash(tmp_path / strategy))
+        losses.add(tuple(metrics(tmp_path / strategy, "loss") + metrics(tmp_path / strategy, "val_loss")))
+    train(job, tmp_path / "half", 2, f"training.precision={precision}", "training.strategy=full_shard", "training.max_steps=3")
+    train(job, tmp_path / "half", 2, f"training.precision={precision}", "training.strategy=zero2")
+    assert hashes == {weights_hash(tmp_path / "half")} and len(losses) == 1
+
+
+@pytest.mark.parametrize("task, kind", [("token_classification", "TokenClassification"), ("masked_lm", "MaskedLM")])
+def test_tokens(tmp_path, task, kind):
+    """Each token has a label; the exported folder says so, and a run that begins with it has the same loss."""
+    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 160, "num_labels": 160,
+             "max_position_embeddings": 24, "task": task}
+    r = train(make_job(tmp_path, model, f"{GOLDEN}/distilbert/batches.safetensors", 2, 1, 2, 16), tmp_path / "run", check=False)
+    assert "labels: shape (10, 4, 2), but the model reads (n, 16)" in r.stderr + r.stdout
+    data = f"{GOLDEN}/llama/batches.safetensors"
+    train(make_job(tmp_path, model, data, 2, 1, 2, 24), tmp_path / "run")
+    with open(tmp_path / "run/model/config.json") as f:
+        assert json.load(f)["architectures"] == ["DistilBertFor" + kind]
+    r = subprocess.run([support.program("dtckpt"), "sample", str(tmp_path / "run"), "x"], capture_output=True, text=True, timeout=60)
+    assert "the model is a distilbert, which writes no text" in r.stderr + r.stdout
+    job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 1, 2, 24)
+    train(job, tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
+
+
+def without(source, target, *starts):
+    """A copy of a safetensors file without the tensors whose names begin so."""
+    with open(source, "rb") as f:
+        raw = f.read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    header, data = {}, b""
+    for name, x in json.loads(raw[8:8 + size]).items():
+        if name != "__metadata__" and not name.startswith(starts):
+            begin, end = x["data_offsets"]
+            header[name] = {**x, "data_offsets": [len(data), len(data) + end - begin]}
+            data += raw[8 + size + begin:8 + size + end]
+    text = json.dumps(header).encode()
+    with open(target, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_a_new_head(tmp_path):
+    """A folder without a classifier, as models are published: the job says what gets which classes, what is missing begins
+    anew under each strategy alike, and the exported folder has the new head."""
+    base = tmp_path / "base"
+    os.mkdir(base)
+    without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "classifier.")
+    with open(f"{GOLDEN}/roberta/hf/config.json") as f:
+        config = {**json.load(f), "architectures": ["RobertaForMaskedLM"]}
+    with open(base / "config.json", "w") as f:
+        json.dump({k: v for k, v in config.items() if k not in ("id2label", "label2id")}, f)
+    data = f"{GOLDEN}/roberta/batches.safetensors"
+    job = make_job(tmp_path, {"load": str(base), "task": "sequence_classification", "num_labels": 5}, data, 4, 1, 2, 16)
+    hashes = set()
+    for strategy in ["ddp", "full_shard"]:
+        r = train(job, tmp_path / strategy, 2, f"training.strategy={strategy}")
+        hashes.add(weights_hash(tmp_path / strategy))
+        assert "does not have classifier.dense.weight, classifier.dense.bias, classifier.out_proj.weight" in r.stderr + r.stdout
+    assert len(hashes) == 1
+    with open(tmp_path / "ddp/model/config.json") as f:
+        config = json.load(f)
+    assert config["architectures"] == ["RobertaForSequenceClassification"] and config["id2label"]["4"] == "LABEL_4"
+    job = make_job(tmp_path, {"load": str(tmp_path / "ddp/model")}, data, 1, 1, 2, 16)
+    train(job, tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "ddp", "val_loss"), rel=1e-6)
+    # other keys than those of the head stay the folder's
+    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.hidden_size=32", check=False)
+    assert "model.hidden_size: is 32, but" in r.stderr + r.stdout
+    without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "roberta.encoder.layer.1.")
+    r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.task=sequence_classification", "model.num_labels=3",
+              check=False)
+    assert "tensors are missing, the first is roberta.encoder.layer.1." in r.stderr + r.stdout

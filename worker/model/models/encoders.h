@@ -1,0 +1,23 @@
+/* The sizes of BERT and the families near it: the values of their field tables. A family that lacks
+ * a key has 0 there. */
+#ifndef DT_WORKER_MODEL_MODELS_ENCODERS_H
+#define DT_WORKER_MODEL_MODELS_ENCODERS_H
+
+#include "base/config.h"
+
+/* What gets a class: sequences, or tokens; or which tokens stand where labels are, by the other tokens. */
+enum encoder_task { ENCODER_SEQUENCES, ENCODER_TOKENS, ENCODER_MASKED };
+
+struct encoder {
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
+    int64_t max_position_embeddings, type_vocab_size, pad_token_id /* -1: none */, num_labels;
+    int64_t local_attention, global_attn_every_n_layers;
+    double norm_epsilon, initializer_range, initializer_cutoff_factor;
+    double global_rope_theta, local_rope_theta;
+    double hidden_dropout, attention_dropout, embedding_dropout, mlp_dropout, classifier_dropout;
+    int hidden_act, classifier_activation, classifier_pooling, task;
+    bool norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias;
+    struct dt_kinds layer_types; /* 1: sliding attention */
+};
+
+#endif
