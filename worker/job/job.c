@@ -165,7 +165,8 @@ static int read_optimizer(struct job *job, struct dt_config *c)
             bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
             const char *names = own || dt_config_where(c, key) == NULL ? NULL : owners(job, i, other->section, f->key);
             if (names != NULL) {
-                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", names, row->name, dt_config_source(c, "optimizer.name"));
+                dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", names, row->name,
+                                  dt_config_source(c, "optimizer.name"));
                 bad++;
             }
         }

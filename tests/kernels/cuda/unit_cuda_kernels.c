@@ -382,8 +382,9 @@ static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
     static const char *const names[] = {
-        "add, scale", "embedding",  "embedding with all tables",    "dropout",  "take_rows",
-        "optimizers", "adamw_many", "adamw_many with BF16 moments", "adam_many", "sgd_many", "lion_many", "adagrad_many"};
+        "add, scale", "embedding",   "embedding with all tables",    "dropout",   "take_rows",
+        "optimizers", "adamw_many",  "adamw_many with BF16 moments", "adam_many", "sgd_many",
+        "lion_many",  "adagrad_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();

@@ -255,9 +255,8 @@ static void test_optimizers(void **state)
     opened(&job, "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": true}}", NULL, 1);
     assert_string_equal(job.optimizer.name, "adamw");
     job_close(&job);
-    opened(&job,
-           "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"betas\": [0.8, 0.97]}}", NULL,
-           1);
+    opened(&job, "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"betas\": [0.8, 0.97]}}",
+           NULL, 1);
     assert_string_equal(job.optimizer.name, "adam");
     assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.97);
     job_close(&job);

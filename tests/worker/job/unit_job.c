@@ -325,7 +325,8 @@ static void test_optimizer(void **state)
         NULL,
         "job.json:2:31: optimizer.beta1: belongs to lion, and optimizer.name is sgd (job.json:2:16); remove it\n"
         "job.json:2:45: optimizer.momentun: unknown key; did you mean momentum?\n"
-        "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove it\n");
+        "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove "
+        "it\n");
     refused(SMALL, "optimizer.momentum=0.9",
             "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
             "remove it\n");
@@ -334,9 +335,10 @@ static void test_optimizer(void **state)
             "false\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"momentum\": 1}"), NULL,
             "job.json:2:43: optimizer.momentum: is 1; give a number from 0 and below 1\n");
-    refused(SECTION("\"optimizer\": {\"name\": \"adadelta\"}"), NULL,
-            "job.json:2:24: optimizer.name: is \"adadelta\", which is not there yet; give one of: adamw, adam, sgd, lion, "
-            "adagrad\n");
+    refused(
+        SECTION("\"optimizer\": {\"name\": \"adadelta\"}"), NULL,
+        "job.json:2:24: optimizer.name: is \"adadelta\", which is not there yet; give one of: adamw, adam, sgd, lion, "
+        "adagrad\n");
 }
 
 static void moments_are(const char *text, const char *set, const char *name, enum dt_dtype moments)

@@ -201,9 +201,10 @@ static const struct dialect_rule rules[] = {
     MOVE_OR("gradient_clipping", "training.max_grad_norm", "0"),
     MOVE("steps_per_print", "logging.log_every_n_steps"),
 
-    FUNCTION("optimizer.type", "optimizer.name", optimizer,
-             "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`; "
-             "others are refused"),
+    FUNCTION(
+        "optimizer.type", "optimizer.name", optimizer,
+        "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`; "
+        "others are refused"),
     MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
              "`training.adam_beta1` and `adam_beta2`; of Lion `optimizer.beta1` and `beta2`"),
