@@ -10,8 +10,18 @@
     X(llama)                                                                                                           \
     X(qwen2)                                                                                                           \
     X(qwen3)                                                                                                           \
-    X(mistral) X(gemma2) X(gemma3_text) X(smollm3) X(phi3) X(olmo2) X(granite) X(bert) X(roberta) X(distilbert)        \
-        X(modernbert) X(mlp)
+    X(mistral)                                                                                                         \
+    X(gemma2)                                                                                                          \
+    X(gemma3_text)                                                                                                     \
+    X(smollm3)                                                                                                         \
+    X(phi3)                                                                                                            \
+    X(olmo2)                                                                                                           \
+    X(granite)                                                                                                         \
+    X(bert)                                                                                                            \
+    X(roberta)                                                                                                         \
+    X(distilbert)                                                                                                      \
+    X(modernbert)                                                                                                      \
+    X(mlp)
 
 /* For lists of names with "|" between two. */
 #define MODEL_NAME(name) "|" #name
