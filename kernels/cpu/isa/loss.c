@@ -31,8 +31,8 @@ struct softmax {
     float factor, max; /* max: of z */
 };
 
-/* Returns the sum of e^(z - max). With `keep` the row is overwritten by these terms. */
-INLINE float row_exp(float *x, int64_t n, float factor, float max, bool keep)
+/* Returns the sum of e^(z - max), z = factor * x. With `keep` the row is overwritten by these terms. */
+INLINE float exp_terms(float *x, int64_t n, float factor, float max, bool keep)
 {
     vec sum = {0};
     for (int64_t j = 0; j < n; j += VEC) {
@@ -46,6 +46,17 @@ INLINE float row_exp(float *x, int64_t n, float factor, float max, bool keep)
         }
     }
     return vec_sum(sum);
+}
+
+/* Functions of their own: inlined into entropy_row, the plain one is slower. */
+static __attribute__((noinline)) float row_exp(float *x, int64_t n, float max, bool keep)
+{
+    return exp_terms(x, n, 1.0F, max, keep);
+}
+
+static __attribute__((noinline)) float row_exp_scaled(float *x, int64_t n, float factor, float max, bool keep)
+{
+    return exp_terms(x, n, factor, max, keep);
 }
 
 INLINE vec cap_tangent(vec x, float factor)
@@ -108,7 +119,7 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
                               .max = max * (float)(capped ? a->softcap : scale)};
     float at_target = x[target] * z.factor;
     bool keep = a->with_grad && !capped;
-    float sum = z.factor == 1.0F ? row_exp(x, n, 1.0F, z.max, keep) : row_exp(x, n, z.factor, z.max, keep);
+    float sum = z.factor == 1.0F ? row_exp(x, n, z.max, keep) : row_exp_scaled(x, n, z.factor, z.max, keep);
     a->row_loss[row] = log((double)sum) + ((double)z.max - (double)at_target);
     if (!a->with_grad) {
         return;

@@ -244,21 +244,26 @@ INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, in
 INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool centers,
                         enum dt_dtype type)
 {
-    int64_t from[ROW_BLOCK], to[ROW_BLOCK], slice = begin / c->rows_of_slice;
+    int64_t from[ROW_BLOCK], to[ROW_BLOCK], slice = begin / c->rows_of_slice, cols = c->cols;
+    const void *dy = c->dy, *other = c->x;
     const float *mean = c->mean, *rstd = c->rstd;
-    float *dweight = c->dweight + slice * c->cols, *dbias = c->dbias;
+    float *dweight = c->dweight + slice * cols, *dbias = c->dbias;
     bool first = begin == slice * c->rows_of_slice && !c->adds;
-    find_rows(from, &c->in, begin, end);
-    find_rows(to, &c->out, begin, end);
+    if (!centers) {
+        find_rows(from, &c->in, begin, end);
+        find_rows(to, &c->out, begin, end);
+    }
     for (int64_t j = left; j < right; j += 2 * VEC) {
         vec g[2] = {{0}}, b[2] = {{0}};
         for (int64_t r = begin; r < end; r++) {
+            /* rows of LayerNorm are tight */
+            int64_t dy_at = centers ? r * cols : to[r - begin], x_at = centers ? r * cols : from[r - begin];
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++) {
                 int64_t at = j + v * VEC;
                 if (at < right) {
-                    vec y = vec_get(c->dy, to[r - begin] + at, right - at, type);
-                    vec x = vec_get(c->x, from[r - begin] + at, right - at, type);
+                    vec y = vec_get(dy, dy_at + at, right - at, type);
+                    vec x = vec_get(other, x_at + at, right - at, type);
                     g[v] = vec_fma(y, normed(x, centers ? mean[r] : 0, rstd[r], centers), g[v]);
                     b[v] += y;
                 }
@@ -279,10 +284,13 @@ INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, in
 INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, bool centers, enum dt_dtype type)
 {
     int64_t from[ROW_BLOCK], to[ROW_BLOCK];
-    find_rows(from, &c->in, begin, end);
-    find_rows(to, &c->out, begin, end);
+    if (!centers) {
+        find_rows(from, &c->in, begin, end);
+        find_rows(to, &c->out, begin, end);
+    }
     for (int64_t row = begin; row < end; row++) {
-        backward_row(c, row, from[row - begin], to[row - begin], centers, type);
+        int64_t tight = row * c->cols;
+        backward_row(c, row, centers ? tight : from[row - begin], centers ? tight : to[row - begin], centers, type);
     }
 }
 
