@@ -1,4 +1,4 @@
-/* What the arguments of attention mean, for all of its implementations. For C and C++. */
+/* The meaning of attention's arguments, shared by all implementations. For C and C++. */
 #ifndef DT_KERNELS_ATTENTION_H
 #define DT_KERNELS_ATTENTION_H
 
@@ -46,8 +46,8 @@ static inline int32_t dt_attention_segment(const int32_t *segments, int64_t at)
     return segments[at] > 0 ? segments[at] : 0;
 }
 
-/* Where the first position's q (0), k (1) or v (2) is in rows of qkv, each of which holds these three
- * one after the other. The shape has no strides of its own. */
+/* The address of the first position's q (0), k (1) or v (2) in rows of qkv, each of which holds
+ * these three one after the other. The shape has no strides of its own. */
 static inline void *dt_attention_part(const struct dt_attention_shape *s, const void *qkv, int part)
 {
     int64_t kv_heads = s->kv_heads != 0 ? s->kv_heads : s->heads;

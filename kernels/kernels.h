@@ -222,18 +222,18 @@ struct dt_dropout_args {
     enum dt_dtype type;
 };
 
-/* What forward and backward of attention have in common. In q, position i of batch entry b begins at
- * (b * queries + i) * q_stride; in k and v, position j at (b * key_capacity + j) * kv_stride. Query i
- * stands at key position i + keys - queries. Head h reads kv head h / (H / KV).
+/* The arguments that forward and backward of attention share. In q, position i of batch entry b
+ * begins at (b * queries + i) * q_stride; in k and v, position j at (b * key_capacity + j) *
+ * kv_stride. Query i stands at key position i + keys - queries. Head h reads kv head h / (H / KV).
  *
- * With i and j as key positions, query i sees key j if all of these hold. causal: j <= i. window > 0:
- * |i - j| < window. segments (B, keys), if given: segments[j] >= 0, and segments[j] equals the query's
- * segment, where a negative one counts as 0. So a padded batch has -1 for padding and 0 for the
- * rest, and packed documents have 0, 1, 2, ... A query that sees no key gives 0, has lse -inf, and
- * adds no gradient.
+ * With i and j as key positions, query i sees key j if all of these hold. causal: j <= i. window >
+ * 0: |i - j| < window. segments (B, keys), if given: segments[j] >= 0, and segments[j] equals the
+ * query's segment, where a negative one counts as 0. So a padded batch has -1 for padding and 0 for
+ * the rest, and packed documents have 0, 1, 2, ... A query that sees no key gives 0, has lse -inf,
+ * and adds no gradient.
  *
- * s = scale * q k; with softcap > 0, s = softcap * tanh(scale * q k / softcap). Dropout acts on the
- * probabilities: its mask is that of kernels/dropout.h, by head, query's position and key. */
+ * s = scale * q k; with softcap > 0, s = softcap * tanh(scale * q k / softcap). Dropout acts on
+ * the probabilities: its mask is that of kernels/dropout.h, by head, query's position and key. */
 struct dt_attention_shape {
     int64_t batch, queries, keys, heads, kv_heads /* 0: heads */, head_size;
     int64_t key_capacity;                    /* positions of each batch entry in k and v; 0: keys */

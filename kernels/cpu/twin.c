@@ -68,7 +68,7 @@ static bool sees(const struct query *x, int64_t j)
     return x->segments == NULL || x->segments[j] == dt_attention_segment(x->segments, x->at);
 }
 
-/* What dropout multiplies a probability by. */
+/* The factor of dropout on the probability of key j: 0, or 1 / (1 - rate). */
 static double kept_share(const struct query *x, int64_t j)
 {
     double rate = x->s->dropout;

@@ -85,7 +85,7 @@ __device__ __forceinline__ float score_of(const struct shape &s, float product, 
     return score;
 }
 
-/* What dropout multiplies a probability by. */
+/* The factor of dropout on a probability: 0, or s.kept. */
 __device__ __forceinline__ float kept_of(const struct shape &s, int64_t batch, int head, int64_t at, int64_t key)
 {
     if (!s.drops) {

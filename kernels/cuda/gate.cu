@@ -6,8 +6,8 @@
 namespace
 {
 
-/* Where element i of y, below 2^32, has its gate and up: rows of cols elements, with a gap between
- * them. */
+/* The places of gate and up for element i of y, i below 2^32: rows of cols elements, with a gap
+ * between them. */
 struct rows_apart {
     uint32_t cols;
     int64_t gap;

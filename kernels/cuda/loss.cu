@@ -24,7 +24,7 @@ template <typename T> struct entropy {
     float scale, cap, inner; /* of z; cap 0: none; inner: scale / cap */
 };
 
-/* What the softmax takes for a logit. Without SHAPED it is the logit itself. */
+/* z, the value of a logit in the softmax. Without SHAPED, z is the logit itself. */
 template <bool SHAPED> struct shape {
     float scale, cap, inner;
     DT_METHOD float z(float x) const

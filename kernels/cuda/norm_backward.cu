@@ -323,7 +323,7 @@ template <typename T, int W, bool CENTERS> int launch(const struct dt_cuda_launc
     return launch_rows<T, W, 16, 512, CENTERS>(l, n);
 }
 
-/* What the sums become: bias null: it has none. */
+/* The gradients that the sums become; bias null: the norm has none. */
 struct gradients {
     void *weight, *bias;
     bool accumulate;

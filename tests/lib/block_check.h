@@ -77,7 +77,7 @@ static inline struct pass bench_pass(const struct bench *b, enum pass_phase phas
     return p;
 }
 
-/* What backward differentiates: the scaled loss, or the output pair's sum times dy. */
+/* The function that backward differentiates: the scaled loss, or the output pair's sum times dy. */
 static inline double objective(struct bench *b)
 {
     struct pass p = bench_pass(b, PASS_EVAL);

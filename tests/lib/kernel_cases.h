@@ -77,7 +77,7 @@ void case_make(int at, int64_t count, double scale, double shift);
 void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift);
 /* count numbers in [0, limit), as in case_side.ids */
 void case_make_ids(int32_t *ids, int64_t count, int64_t limit);
-/* Where a run has a buffer, and the values beside the buffers. */
+/* The address of a run's buffer, and the values beside the buffers. */
 void *case_at(const struct case_run *r, int b);
 struct case_side *case_side_of(const struct case_run *r);
 void case_clear(void);
@@ -106,8 +106,8 @@ void case_make_layernorm(const int64_t *n);
 void case_make_rmsnorm(const int64_t *n);
 void case_make_gate(const int64_t *n);
 void case_make_rope(const int64_t *n);
-/* What a shape of attention has, beside its sizes. Segments: see make_segments. Queries: fewer than
- * keys, forward only. */
+/* Features of a shape of attention, beside its sizes. Segments: see make_segments. Queries:
+ * fewer than keys, forward only. */
 enum { CASE_CAUSAL = 1, CASE_SOFTCAP = 2, CASE_DROPOUT = 4, CASE_STRIDES = 8, CASE_EVERYTHING = 15 };
 #define CASE_SEGMENTS(kind) ((kind) << 4)
 #define CASE_WINDOW(size) ((size) << 8)

@@ -1,4 +1,5 @@
-/* Which products and attention a chain computes: run/trainer_plans.c chooses how. */
+/* Lists the shapes of the products and of attention that a chain computes. run/trainer_plans.c
+ * chooses how each is computed. */
 #ifndef DT_WORKER_ENGINE_MATMUL_SHAPES_H
 #define DT_WORKER_ENGINE_MATMUL_SHAPES_H
 

@@ -210,7 +210,7 @@ static void give_back(struct optimizer *o, const struct optimizer_range *r)
     }
 }
 
-/* Where in the ranges of a call an update stands. */
+/* The place of an update in the ranges of a call. */
 struct place {
     int range;
     int64_t done; /* elements of this range */

@@ -1,7 +1,7 @@
-/* What happens in a run, told once to everyone who wants to know: one report per moment, many
- * sinks. The step and the loop know only struct observers; run/observers/ fills it with rows. An
- * observer may also vote: the step's one all_reduce (step_sums.h) carries the votes, so all ranks
- * hear the same ones after the same step. */
+/* Reports of what happens in a run: one report per moment, many sinks. The step and the loop
+ * know only struct observers; run/observers/ fills it with rows. An observer may also vote: the
+ * step's one all_reduce (step_sums.h) carries the votes, so all ranks hear the same ones after
+ * the same step. */
 #ifndef DT_WORKER_ENGINE_REPORT_H
 #define DT_WORKER_ENGINE_REPORT_H
 
@@ -85,7 +85,7 @@ struct observers {
 /* A zeroed table has no observers: all of these are harmless on it. close zeroes it. */
 void observers_close(struct observers *all);
 void observers_report(struct observers *all, const struct report *r, enum moment moment);
-/* What any observer of this rank votes for. */
+/* The votes of all observers of this rank together (enum vote). */
 unsigned observers_vote(struct observers *all);
 /* Each observer's rewind. *evaluated: any of them knows an evaluation of `step`. */
 int observers_rewind(struct observers *all, int64_t step, bool *evaluated, struct dt_error *err);

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Where a run stands beyond the warm-up. */
+/* A run's place on the schedule. */
 struct place {
     double step, warmup;   /* steps since the start, and of the warm-up */
     double progress, left; /* shares of the steps after the warm-up: done, to come */

@@ -44,7 +44,7 @@ struct weights_ops {
     const void *(*get)(struct strategy *s, int unit);
     void (*drop)(struct strategy *s, int unit); /* the slot may be used again; harmless when it
                                                    * is not there */
-    /* What this rank's optimizer updates: of s->weights_home. */
+    /* The part of a unit that this rank's optimizer updates, in s->weights_home. */
     struct home_part (*slice)(struct strategy *s, int unit);
     void (*publish)(struct strategy *s); /* the update is enqueued on the compute
                                                    * stream: let the others have it */

@@ -18,12 +18,12 @@
 #include "worker/job/job.h"
 #include "worker/model/chain_walk.h"
 
-/* Where the run stands: steps whose results are known, and where it ends. trainer.c */
+/* The run's place: steps whose results are known, and the last step. trainer.c */
 struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
     bool blank_rank_said;
-    /* What the learning rate would be now if nothing had changed when the run went on. */
+    /* The learning rate as it would be now if nothing had changed when the run went on. */
     double rate_before;
     struct horizon horizon;
     struct schedule schedule;
@@ -168,7 +168,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                     bool own_memory, struct dt_error *err);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
-/* How a step's batch is split on the ranks of now. */
+/* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
 /* Into the host's memory, with local_size ranks. device: the one that is open, or null; of one
@@ -207,7 +207,7 @@ int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
 /* trainer_batch.c: batches on their way. */
 int trainer_batch_open(struct trainer *t, struct dt_error *err);
-/* Nothing runs any more. Harmless without open and twice. */
+/* Ends reading ahead, so that no thread runs any more. May be called twice, and without open. */
 void trainer_batch_close(struct trainer *t);
 /* Reading goes on from where the run stands. */
 void trainer_batch_restart(struct trainer *t);

@@ -72,7 +72,7 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
     }
 }
 
-/* Where values of a piece go: elements [first, first + count) of a unit or of the buffers. */
+/* The memory that a call fills: elements [first, first + count) of a unit or of the buffers. */
 struct room {
     int64_t first, count;
     enum dt_dtype type;

@@ -1,6 +1,6 @@
-/* How the device computes the job's products and attention. Devices that have a choice of products
- * measure it at the start of a run, on rank 0 for all ranks, and so with attention, whose plans each
- * rank makes for itself. */
+/* Chooses how the device computes the job's products and attention. A device with several ways
+ * to compute a product measures them at the start of a run, on rank 0 for all ranks. Attention
+ * is chosen alike, but each rank makes its plans itself. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -57,7 +57,7 @@ static int choose_together(struct trainer *t, const struct matmul_shapes *all, s
     return rc;
 }
 
-/* The same of attention. */
+/* Chooses the ways of attention. */
 static int choose_attention(struct trainer *t, const struct dt_attention_list *all, struct dt_error *err)
 {
     struct world *w = t->world;
@@ -132,7 +132,7 @@ static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct
     return 0;
 }
 
-/* Those of a step's micro-steps: collectives run beside some of them only. */
+/* Collects the shapes of all micro-steps of a step. Collectives run beside some of these only. */
 static void collect_all(const struct trainer *t, struct matmul_shapes *all)
 {
     memset(all, 0, sizeof *all);

@@ -139,7 +139,7 @@ static int fill_buffers(struct trainer *t, struct pinned_window *window, const s
     return 0;
 }
 
-/* What the folder lacks of the head begins anew. */
+/* Gives first values to the tensors of the head that the folder lacks, and names them in a line. */
 static void begin_head(struct trainer *t, struct hf *hf)
 {
     struct dt_text names;
@@ -350,7 +350,7 @@ struct saving {
     size_t brought_bytes;
     bool failed; /* the device, not the disk */
 };
-/* What a slice is read from. */
+/* The memory from which a slice is saved. */
 struct saved {
     struct home_part part; /* home null: `at` is bytes from t->stepper.walk.buffers */
     enum dt_dtype type;

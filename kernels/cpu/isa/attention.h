@@ -66,8 +66,8 @@ INLINE struct range range_of(const struct shape *x, int64_t b, int64_t i, int64_
     return r;
 }
 
-/* What a query sees of a tile's keys. first and end count from the tile's first key, which is key
- * `base`. */
+/* The keys of a tile that a query sees. first and end count from the tile's first key, which is
+ * key `base`. */
 struct row {
     int64_t first, end, base;
     const int32_t *segments; /* of the tile's keys, or null */
@@ -120,7 +120,7 @@ INLINE vec scores_at(const struct shape *x, const struct row *r, const float *s,
     return vec_pick(seen, v, vec_all(-INFINITY));
 }
 
-/* What dropout multiplies the probabilities of keys j, ... by. */
+/* The factors of dropout on the probabilities of keys j, j + 1, ... */
 INLINE vec kept_at(const struct shape *x, const struct row *r, int64_t j)
 {
     if (x->of.dropout <= 0.0) {
@@ -154,7 +154,8 @@ INLINE float exp_row(float *x, int64_t valid, int64_t n, float scale, float shif
     return vec_sum(sum);
 }
 
-/* The same for a row of scores, in [first, end); it also drops probabilities, but not from the sum. */
+/* exp_row for a row of scores, in [first, end). Dropout applies to the stored values, but not to
+ * the sum. */
 INLINE float exp_special(const struct shape *x, const struct row *r, float *s, float shift)
 {
     vec sum = {0};

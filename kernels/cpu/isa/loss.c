@@ -25,8 +25,8 @@ static float row_max(const float *x, int64_t n)
     return max;
 }
 
-/* What a row's elements are before z = factor * element: logits, or, for a cap, the tangents that
- * the cap makes of them. */
+/* A row's softmax is over z = factor * element. The elements are the logits, or, with a cap,
+ * their hyperbolic tangents. */
 struct softmax {
     float factor, max; /* max: of z */
 };

@@ -9,7 +9,7 @@
 #define PART 16384     /* elements of a part of narrow rows */
 #define SLICES_MOST 64 /* slices of the rows, each with sums of its own */
 
-/* Where rows begin: row r is head r % heads of position r / heads, with ld elements between
+/* The places of rows: row r is head r % heads of position r / heads, with ld elements between
  * positions. One head and ld = cols: rows are tight. */
 struct layout {
     int64_t heads, ld, cols;

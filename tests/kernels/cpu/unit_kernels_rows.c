@@ -250,7 +250,7 @@ static void expect_share(const char *what, double found, double count, double p)
     }
 }
 
-/* Both a[i] and b[i + step] are dropped as often as if they did not know of each other. */
+/* Fails unless a[i] and b[i + step] are dropped together as often as independent elements are. */
 static void expect_independent(const char *what, const unsigned char *a, const unsigned char *b, int64_t step,
                                double rate)
 {

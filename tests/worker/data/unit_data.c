@@ -591,8 +591,8 @@ static void test_classes(void **state)
     assert_string_equal(err.text, expected);
 }
 
-/* What a batch has are the fields of its layout alone. Without targets, its weight is the number of
- * its samples. */
+/* A batch has the fields of its layout and no other. Without targets, its weight is the number
+ * of its samples. */
 static void test_layouts_without_labels(void **state)
 {
     (void)state;

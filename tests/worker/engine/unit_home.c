@@ -240,7 +240,8 @@ static void test_same_bits(void **state)
     }
 }
 
-/* What one home has saved another one loads, either way, and goes on with the same bits. */
+/* A run under one home loads the checkpoint of another home, either way, and goes on with the
+ * same bits. */
 static void test_saved_and_loaded(void **state)
 {
     (void)state;

@@ -145,7 +145,7 @@ static void test_ends(void **state)
     assert_float_equal(schedule_rate_at(&s, 13.5), 0.5, 1e-15);
 }
 
-/* What the recorded rows do not have: the other shapes of the last decay, its ends, no warm-up. */
+/* Cases that the recorded rows lack: the other shapes of the last decay, its ends, no warm-up. */
 static void test_shapes(void **state)
 {
     (void)state;

@@ -68,8 +68,8 @@ struct home_ops {
     void (*close)(struct home *h); /* harmless without open; streams have run dry */
 };
 
-/* Where each array of a strategy rests. Whole weights and whole gradients are computed with where
- * they rest, so they are on the device whatever stands here. */
+/* The home of each array of a strategy. The device computes with whole weights and whole
+ * gradients in place, so these are on the device whatever stands here. */
 struct residence {
     const struct home_ops *weights, *grads, *masters, *states;
 };

@@ -6,8 +6,8 @@
 #include "worker/model/blocks/blocks.h"
 #include "worker/model/blocks/rope.h"
 
-/* Where RMSNorms stand. BEFORE: of what attention and MLP read. AFTER: of what they give, before the
- * residual sum. BOTH: both. */
+/* The places of RMSNorms. BEFORE: the inputs of attention and MLP. AFTER: their outputs, before
+ * the residual sum. BOTH: inputs and outputs. */
 enum norm_place { NORM_BEFORE, NORM_AFTER, NORM_BOTH };
 /* Norms of queries and keys before they turn: none, over each head's values with one weight for all
  * heads, or over all heads together. */

@@ -149,7 +149,8 @@ static void *memory_or(const struct block *b, const struct pass *p, int number, 
     return m != NULL ? m : pass_memory(b, p, other);
 }
 
-/* Where a norm writes, and where its backward finds that; mean: number of the memory. */
+/* The memory that a norm writes and its backward reads. mean: number of the memory of the means;
+ * that of the deviations follows it. */
 static struct normed normed_at(const struct block *b, const struct pass *p, int mean, void *sum, void *y)
 {
     return (struct normed){.sum = sum, .y = y, .mean = pass_memory(b, p, mean), .rstd = pass_memory(b, p, mean + 1)};
@@ -208,7 +209,7 @@ static void *part(const struct block *b, void *x, int i)
     return (char *)x + (size_t)(i * m->channels) * dt_dtype_size(b->spec->type);
 }
 
-/* What attention reads: n1, or the input. fresh: h1 is not there yet. */
+/* The input of attention: n1, or the layer's input. fresh: h1 is not there yet. */
 static const void *attention_input(const struct block *b, const struct pass *p, const struct tensors *t, bool fresh)
 {
     const struct encoder_layer *m = b->args;

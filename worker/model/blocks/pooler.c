@@ -1,6 +1,6 @@
-/* What stands between the last layer of an encoder and its classes: y = act(W pooled + b), where
- * pooled are all rows of x, the first of each sample, or the mean of those that are not masked. If
- * it has a norm, x is a pair, and rows are those of the normed sum.
+/* The pooler, between the last layer of an encoder and the classes: y = act(W pooled + b), where
+ * pooled are all rows of x, the first row of each sample, or the mean of a sample's rows that are
+ * not masked. With a norm, x is a pair, and the rows are those of the normed sum.
  *
  * Letters: R = B * T rows of x, Q rows of y: B, or R without pooling. */
 #include "worker/model/blocks/encoder.h"

@@ -21,7 +21,7 @@ struct rope { /* what the angles follow from; values that a type does not use ma
 
 /* The frequency of pair j, j < width / 2. */
 double rope_frequency(const struct rope *r, int64_t j);
-/* What cosines and sines are multiplied by. */
+/* The factor of cosines and sines. */
 double rope_factor(const struct rope *r);
 /* Elements [first, first + count) of the table (positions, width): width / 2 cosines, then as many
  * sines. args: a struct rope. For block_constant. */

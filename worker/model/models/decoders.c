@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which layers see only a window, where the config lists no layer_types. */
+/* The layers that see only a window, if the config lists no layer_types. */
 enum window_rule {
     WINDOW_NONE,
     WINDOW_ALL,     /* all layers */

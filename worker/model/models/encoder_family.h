@@ -1,4 +1,5 @@
-/* What the families of encoders differ by, and the chain that follows from it: for encoders.c. */
+/* The differences between families of encoders, and the chain that follows from them: for
+ * encoders.c. */
 #ifndef DT_WORKER_MODEL_MODELS_ENCODER_FAMILY_H
 #define DT_WORKER_MODEL_MODELS_ENCODER_FAMILY_H
 

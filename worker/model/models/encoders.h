@@ -5,7 +5,8 @@
 
 #include "base/config.h"
 
-/* What gets a class: sequences, or tokens; or which tokens stand where labels are, by the other tokens. */
+/* The task of the head: a class for each sequence, a class for each token, or the masked tokens'
+ * ids. */
 enum encoder_task { ENCODER_SEQUENCES, ENCODER_TOKENS, ENCODER_MASKED };
 
 struct encoder {

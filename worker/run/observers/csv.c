@@ -25,7 +25,7 @@ static const char header[] =
     "gpu_busy,gpu_memory_bytes,gpu_clock_mhz,gpu_temperature,gpu_power_w,loss_scale,"
     "memory_bytes,round,time\n";
 
-/* What a file begins with; *size is 0 where there is none. */
+/* Reads the beginning of a file. *size is 0 if there is no file. */
 static int read_begin(const char *path, char *begin, size_t *size, struct dt_error *err)
 {
     *size = 0;

@@ -34,7 +34,7 @@ static void number(struct dt_text *t, const char *key, double value)
     }
 }
 
-/* What slows this rank's GPU down. */
+/* Adds the reasons why this rank's GPU runs below its clock, if there are any. */
 static void add_gpu(struct dt_text *t, struct gpu_watch *watch)
 {
     struct gpu_sample s;
