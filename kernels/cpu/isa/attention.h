@@ -169,20 +169,6 @@ INLINE float exp_special(const struct shape *x, const struct row *r, float *s, f
     return vec_sum(sum);
 }
 
-INLINE float max_row(const float *x, int64_t n)
-{
-    vec top = vec_all(x[0]);
-    int64_t j = 0;
-    for (; j + VEC <= n; j += VEC) {
-        top = vec_max(vec_load(x + j), top);
-    }
-    float max = vec_top(top);
-    for (; j < n; j++) {
-        max = x[j] > max ? x[j] : max;
-    }
-    return max;
-}
-
 /* Turns a row of n products q k into probabilities, but for the factor that it returns. *lse: the
  * log of the sum of exponentials. */
 INLINE float softmax_row(const struct shape *x, const struct row *r, float *s, int64_t n, float *lse)
@@ -193,11 +179,11 @@ INLINE float softmax_row(const struct shape *x, const struct row *r, float *s, i
         for (int64_t j = r->first; j < r->end; j += VEC) {
             vec_store_n(s + j, scores_at(x, r, s, j), r->end - j);
         }
-        max = max_row(s + r->first, r->end - r->first);
+        max = vec_max_of(s + r->first, r->end - r->first);
         sum = exp_special(x, r, s, max);
         clear(s + r->end, n - r->end);
     } else if (r->first < r->end) {
-        max = max_row(s + r->first, r->end - r->first) * x->scale;
+        max = vec_max_of(s + r->first, r->end - r->first) * x->scale;
         sum = exp_row(s + r->first, r->end - r->first, n - r->first, x->scale, max);
     } else {
         clear(s, n);

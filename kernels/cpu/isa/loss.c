@@ -11,20 +11,6 @@
 
 /* ---- cross entropy ---- */
 
-static float row_max(const float *x, int64_t n)
-{
-    vec top = vec_all(x[0]);
-    int64_t j = 0;
-    for (; j + VEC <= n; j += VEC) {
-        top = vec_max(vec_load(x + j), top);
-    }
-    float max = vec_top(top);
-    for (; j < n; j++) {
-        max = x[j] > max ? x[j] : max;
-    }
-    return max;
-}
-
 /* A row's softmax is over z = factor * element. The elements are the logits, or, with a cap,
  * their hyperbolic tangents. */
 struct softmax {
@@ -100,7 +86,7 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
     } else if (copied) {
         memcpy(x, (const float *)a->logits + at, (size_t)n * sizeof(float));
     }
-    float max = row_max(x, n);
+    float max = vec_max_of(x, n);
     if (a->correct_count != NULL) {
         int64_t first = 0;
         while (first < n - 1 && x[first] != max) {

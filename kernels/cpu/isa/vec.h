@@ -256,6 +256,21 @@ INLINE vec vec_sqrt(vec v)
 #endif
 }
 
+/* The largest of n > 0 values. */
+INLINE float vec_max_of(const float *x, int64_t n)
+{
+    vec top = vec_all(x[0]);
+    int64_t j = 0;
+    for (; j + VEC <= n; j += VEC) {
+        top = vec_max(vec_load(x + j), top);
+    }
+    float max = vec_top(top);
+    for (; j < n; j++) {
+        max = x[j] > max ? x[j] : max;
+    }
+    return max;
+}
+
 /* e^x to about 1 ulp: x = n ln 2 + r, a polynomial of degree 6 in r, and n added to the exponent.
  * Below -87.3 the result is about 1e-38; above 88.3 it is 2e38. A nan stays a nan. */
 INLINE vec vec_exp(vec x)
