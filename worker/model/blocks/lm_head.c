@@ -139,24 +139,30 @@ static void *norm_at(const struct block *b, const struct pass *p, int64_t row)
     return (char *)pass_memory(b, p, NORM) + row * m->channels * (int64_t)dt_dtype_size(b->spec->type);
 }
 
-/* Logits and loss of `count` rows, from `first` on. with_grad: logits become their gradient. */
-static void loss(const struct block *b, const struct pass *p, int64_t first, int64_t count, bool with_grad)
+/* to (count, ld) = the logits of `count` rows of the norm's output, from `first` on. */
+static void logits_of(const struct block *b, const struct pass *p, void *to, int64_t ld, int64_t first, int64_t count)
 {
     const struct lm_head *m = b->args;
-    const void *x = norm_at(b, p, first);
     p->kernels->matmul(p->stream,
-                       &(struct dt_matmul_args){.c = pass_memory(b, p, LOGITS),
-                                                .a = x,
+                       &(struct dt_matmul_args){.c = to,
+                                                .a = norm_at(b, p, first),
                                                 .b = pass_weight(b, p, table_of(b)),
                                                 .bias = m->bias != NULL ? pass_weight(b, p, bias_of(b)) : NULL,
                                                 .m = count,
                                                 .n = m->vocabulary,
                                                 .k = m->channels,
-                                                .ldc = pitch(b),
+                                                .ldc = ld,
                                                 .b_transposed = true,
                                                 .type = b->spec->type,
                                                 .c_type = b->spec->type,
                                                 .busy_sms = p->busy_sms});
+}
+
+/* Logits and loss of `count` rows, from `first` on. with_grad: logits become their gradient. */
+static void loss(const struct block *b, const struct pass *p, int64_t first, int64_t count, bool with_grad)
+{
+    const struct lm_head *m = b->args;
+    logits_of(b, p, pass_memory(b, p, LOGITS), pitch(b), first, count);
     p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = pass_memory(b, p, LOGITS),
                                                                          .targets = labels_of(p) + first,
                                                                          .row_loss = pass_memory(b, p, ROW_LOSS),
@@ -193,23 +199,10 @@ static void finish_logits(const struct block *b, const struct pass *p)
 
 static void forward(const struct block *b, const struct pass *p)
 {
-    const struct lm_head *m = b->args;
     int64_t rows = row_count(p), chunk = chunk_rows(b, rows);
     norm(b, p);
     if (p->logits != NULL) {
-        const void *x = norm_at(b, p, p->logits_row);
-        p->kernels->matmul(p->stream,
-                           &(struct dt_matmul_args){.c = p->logits,
-                                                    .a = x,
-                                                    .b = pass_weight(b, p, table_of(b)),
-                                                    .bias = m->bias != NULL ? pass_weight(b, p, bias_of(b)) : NULL,
-                                                    .m = 1,
-                                                    .n = m->vocabulary,
-                                                    .k = m->channels,
-                                                    .b_transposed = true,
-                                                    .type = b->spec->type,
-                                                    .c_type = b->spec->type,
-                                                    .busy_sms = p->busy_sms});
+        logits_of(b, p, p->logits, 0, p->logits_row, 1);
         finish_logits(b, p);
         return;
     }

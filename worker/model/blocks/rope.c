@@ -80,10 +80,13 @@ void rope_fill(const void *args, int64_t first, int64_t count, double *out)
 {
     const struct rope *r = args;
     int64_t half = r->width / 2;
-    double factor = rope_factor(r);
+    double factor = rope_factor(r), frequency[ROPE_PAIRS_MAX];
+    for (int64_t j = 0; j < half; j++) {
+        frequency[j] = rope_frequency(r, j);
+    }
     for (int64_t i = 0; i < count; i++) {
         int64_t position = (first + i) / r->width, at = (first + i) % r->width;
-        double angle = (double)position * rope_frequency(r, at % half);
+        double angle = (double)position * frequency[at % half];
         out[i] = factor * (at < half ? cos(angle) : sin(angle));
     }
 }

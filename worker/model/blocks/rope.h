@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* A head has at most 256 values. */
+enum { ROPE_PAIRS_MAX = 128 };
+
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC };
 #define ROPE_TYPES "default|linear|llama3|yarn|dynamic"
 
