@@ -259,43 +259,23 @@ void hf_close(struct hf *h)
     free(h);
 }
 
-/* Elements [first, first + count) of a tensor that begins anew. */
-static void begin(const struct hf *h, const struct tensor *t, int64_t first, int64_t count, enum dt_dtype type,
-                  void *out)
-{
-    double part[256];
-    for (int64_t done = 0, n; done < count; done += n) {
-        n = count - done < 256 ? count - done : 256;
-        init_values(t, h->seed, first + done, n, part);
-        for (int64_t i = 0; i < n; i++) {
-            if (type == DT_F64) {
-                ((double *)out)[done + i] = part[i];
-            } else {
-                ((float *)out)[done + i] = (float)part[i];
-            }
-        }
-    }
-}
-
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
                  struct dt_error *err)
 {
     memset(out, 0, (size_t)count * dt_dtype_size(type));
     for (int i = 0; i < h->chain->tensor_count; i++) {
         const struct tensor *t = &h->chain->tensors[i];
-        if (t->unit != u || t->offset >= first + count || t->offset + t->numel <= first) {
+        struct span part;
+        if (t->unit != u || !tensor_span(t, first, count, &part)) {
             continue;
         }
-        int64_t from = first > t->offset ? first - t->offset : 0;
-        int64_t end = first + count - t->offset < t->numel ? first + count - t->offset : t->numel;
-        int64_t at = t->offset + from - first;
         const struct source *s = &h->sources[i];
         if (s->tensor == NULL) {
-            begin(h, t, from, end - from, type, (char *)out + (size_t)at * dt_dtype_size(type));
+            init_span(&part, h->seed, type, out); /* a head that the folder lacks */
             continue;
         }
-        int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, from, end - from, (double *)out + at, err)
-                                : st_read_f32(s->file, s->tensor, from, end - from, (float *)out + at, err);
+        int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, part.first, part.count, (double *)out + part.at, err)
+                                : st_read_f32(s->file, s->tensor, part.first, part.count, (float *)out + part.at, err);
         if (rc != 0) {
             return -1;
         }

@@ -108,7 +108,7 @@ struct trainer_stepper {
     bool pace_due; /* a block of the clock is complete and travels with the next step */
 };
 
-/* Checkpoints. trainer_state.c, trainer_resume.c, trainer_origin.c */
+/* Checkpoints. trainer_save.c, trainer_resume.c, trainer_origin.c */
 struct trainer_saver {
     /* Saves that were begun in this round, the same on all ranks: each has keys of its own in the
      * store. */

@@ -418,6 +418,21 @@ void chain_close(struct chain *c)
     *c = (struct chain){.blocks = NULL};
 }
 
+bool span_of(int64_t offset, int64_t numel, int64_t first, int64_t count, struct span *out)
+{
+    int64_t begin = offset > first ? offset : first, end = offset + numel;
+    end = end < first + count ? end : first + count;
+    *out = (struct span){.at = begin - first, .first = begin - offset, .count = end - begin};
+    return end > begin;
+}
+
+bool tensor_span(const struct tensor *t, int64_t first, int64_t count, struct span *out)
+{
+    bool here = span_of(t->offset, t->numel, first, count, out);
+    out->tensor = t;
+    return here;
+}
+
 /* ---- for the passes of blocks ---- */
 
 const void *pass_weight(const struct block *b, const struct pass *p, int i)

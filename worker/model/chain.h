@@ -100,9 +100,22 @@ enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p);
 /* Memory by its number; null if it was declared with 0 elements. */
 void *pass_memory(const struct block *b, const struct pass *p, int number);
 
+/* The part of a tensor that lies in elements [first, first + count) of its unit, or of the buffers. */
+struct span {
+    const struct tensor *tensor;
+    int64_t at, first, count; /* at: elements from the start of the range; first: in the tensor */
+};
+/* False: no part of the tensor lies there. span_of is the same for `numel` elements from `offset` on;
+ * it sets no tensor. */
+bool tensor_span(const struct tensor *t, int64_t first, int64_t count, struct span *out);
+bool span_of(int64_t offset, int64_t numel, int64_t first, int64_t count, struct span *out);
+
 /* Initial values of elements [first, first + count) of tensor t, as double. Each value is a
  * function of seed, tensor name and element alone. */
 void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out);
+/* Writes the first values of a span to `out`, the range that the span was cut from, of type `type`
+ * (DT_F32 or DT_F64). */
+void init_span(const struct span *s, uint64_t seed, enum dt_dtype type, void *out);
 /* Fills elements [first, first + count) of unit u (-1: of the buffers and constants) into `out` of
  * type `type` (DT_F32 or DT_F64). Padding becomes zero. */
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type,

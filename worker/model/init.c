@@ -72,74 +72,54 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
     }
 }
 
-/* The memory that a call fills: elements [first, first + count) of a unit or of the buffers. */
-struct room {
-    int64_t first, count;
-    enum dt_dtype type;
-    void *out;
-};
+enum { PIECE = 1024 };
 
-/* The part of [offset, offset + numel) that lies in the room, as elements of it. */
-static bool overlap(const struct room *r, int64_t offset, int64_t numel, int64_t *from, int64_t *end)
-{
-    *from = r->first > offset ? r->first - offset : 0;
-    *end = r->first + r->count - offset < numel ? r->first + r->count - offset : numel;
-    return *from < *end;
-}
-
-static void put_values(const struct room *r, int64_t at, const double *values, int64_t count)
+static void put_values(void *out, enum dt_dtype type, int64_t at, const double *values, int64_t count)
 {
     for (int64_t k = 0; k < count; k++) {
-        if (r->type == DT_F32) {
-            ((float *)r->out)[at + k - r->first] = (float)values[k];
+        if (type == DT_F32) {
+            ((float *)out)[at + k] = (float)values[k];
         } else {
-            ((double *)r->out)[at + k - r->first] = values[k];
+            ((double *)out)[at + k] = values[k];
         }
     }
 }
 
-enum { PIECE = 1024 };
-
-static void put_constant(const struct room *r, const struct constant *x)
+/* Fills a span with the values of a constant, or, if that is null, with first values of its tensor. */
+static void put_span(void *out, enum dt_dtype type, const struct span *s, const struct constant *x, uint64_t seed)
 {
     double part[PIECE];
-    int64_t from, end;
-    if (!overlap(r, x->offset, x->numel, &from, &end)) {
-        return;
-    }
-    for (int64_t e = from, n; e < end; e += n) {
-        n = end - e < PIECE ? end - e : PIECE;
-        x->fill(x->args, e, n, part);
-        put_values(r, x->offset + e, part, n);
+    for (int64_t done = 0, n; done < s->count; done += n) {
+        n = s->count - done < PIECE ? s->count - done : PIECE;
+        if (x != NULL) {
+            x->fill(x->args, s->first + done, n, part);
+        } else {
+            init_values(s->tensor, seed, s->first + done, n, part);
+        }
+        put_values(out, type, s->at + done, part, n);
     }
 }
 
-static void put_tensor(const struct room *r, const struct tensor *t, uint64_t seed)
+void init_span(const struct span *s, uint64_t seed, enum dt_dtype type, void *out)
 {
-    double part[PIECE];
-    int64_t from, end;
-    if (!overlap(r, t->offset, t->numel, &from, &end)) {
-        return;
-    }
-    for (int64_t e = from, n; e < end; e += n) {
-        n = end - e < PIECE ? end - e : PIECE;
-        init_values(t, seed, e, n, part);
-        put_values(r, t->offset + e, part, n);
-    }
+    put_span(out, type, s, NULL, seed);
 }
 
 void init_unit(const struct chain *c, int u, uint64_t seed, int64_t first, int64_t count, enum dt_dtype type, void *out)
 {
-    struct room r = {first, count, type, out};
+    struct span s;
     assert(type == DT_F32 || type == DT_F64);
     assert(first >= 0 && count >= 0 && count <= (u < 0 ? chain_buffers(c) : c->units[u].numel) - first);
     memset(out, 0, (size_t)count * dt_dtype_size(type));
     for (int i = 0; i < c->tensor_count; i++) {
-        if (c->tensors[i].unit == u) {
-            put_tensor(&r, &c->tensors[i], seed);
+        if (c->tensors[i].unit == u && tensor_span(&c->tensors[i], first, count, &s)) {
+            init_span(&s, seed, type, out);
         }
     }
     for (int i = 0; i < c->constant_count && u < 0; i++) {
-        put_constant(&r, &c->constants[i]);
+        const struct constant *x = &c->constants[i];
+        if (span_of(x->offset, x->numel, first, count, &s)) {
+            put_span(out, type, &s, x, seed);
+        }
     }
 }

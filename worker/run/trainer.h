@@ -48,15 +48,20 @@ int trainer_check_free(const struct job *job, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);
 
-/* trainer_state.c: weights and checkpoints. */
+/* For checkpoint_progress: shows a pulse on the page. */
+static inline void trainer_pulse(void *page)
+{
+    dt_page_pulse(page);
+}
+/* trainer_weights.c: where weights come from. */
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
-/* All ranks together. What the disk refuses is DT_FULL (disk or quota) or DT_IO (permission,
+/* trainer_save.c: checkpoints. All ranks together. What the disk refuses is DT_FULL (disk or quota) or DT_IO (permission,
  * error) on all of them: nothing is left of the try, the checkpoint before stays, and the run
  * may go on. */
 int trainer_save(struct trainer *t, struct dt_error *err);
-/* Bytes that a checkpoint takes, about. */
+/* trainer_output.c: the disk. Bytes that a checkpoint takes, about. */
 double trainer_checkpoint_bytes(const struct trainer *t);
 /* Rank 0 says what is set aside, once per launch, and warns when the disk has no room for the
  * checkpoints that the run will keep. */

@@ -1,4 +1,4 @@
-/* covers: worker/engine/homes worker/engine/optimizer.c worker/engine/placements worker/engine/step_sums.c worker/run/trainer_state.c */
+/* covers: worker/engine/homes worker/engine/optimizer.c worker/engine/placements worker/engine/step_sums.c worker/run/trainer_weights.c worker/run/trainer_save.c */
 /* Trainings whose slices rest in another memory than the device's: the same bits as from the device.
  * The home of this test copies what is brought into a room on the device, and fills the room with NaN
  * before and after, so whatever is used without being brought, kept for longer, or written without

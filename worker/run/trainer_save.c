@@ -1,0 +1,278 @@
+/* Saves: each rank writes the shares of named tensors that it owns, and rank 0 makes the checkpoint
+ * complete. Ranks agree through the store; no collective is needed, so a save cannot hang in one. */
+#include "worker/run/trainer.h"
+
+#include "base/clock.h"
+#include "kernels/kernels.h"
+#include "worker/engine/pinned_window.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AGREE_TIMEOUT_S 600.0
+#define FOR_EVER_S 1e9
+
+/* State on its way from its home to a file: through the window, and as F32. */
+struct saving {
+    struct trainer *t;
+    struct checkpoint_reader reader;
+    struct pinned_window window;
+    float *floats;            /* CHECKPOINT_PIECE, where the state is not all F32 */
+    struct home_part brought; /* the piece that is being written; home null: none */
+    size_t brought_bytes;
+    bool failed; /* the device, not the disk */
+};
+/* The memory from which a slice is saved. */
+struct saved {
+    struct home_part part; /* home null: `at` is bytes from t->stepper.walk.buffers */
+    enum dt_dtype type;
+};
+_Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= PINNED_WINDOW_BYTES,
+               "a piece goes through the window at once");
+
+static void give_back(struct saving *x)
+{
+    if (x->brought.home != NULL) {
+        home_back(x->brought, x->brought_bytes, x->window.stream);
+        x->brought.home = NULL;
+    }
+}
+
+static int read_piece(void *context, const void *at, int64_t first, int64_t count, const float **out,
+                      struct dt_error *err)
+{
+    struct saving *x = context;
+    const struct saved *from = at;
+    size_t size = dt_dtype_size(from->type), size_bytes = (size_t)count * size;
+    struct home_part part = {from->part.home, from->part.at + (size_t)first * size};
+    const void *here = (const char *)x->t->stepper.walk.buffers + part.at, *values;
+    give_back(x); /* the piece before was written */
+    if (part.home != NULL) {
+        here = home_bring(part, size_bytes, HOME_READ, x->window.stream);
+        x->brought = part;
+        x->brought_bytes = size_bytes;
+    }
+    if (pinned_window_look(&x->window, here, size_bytes, &values, err) != 0) {
+        x->failed = true;
+        return -1;
+    }
+    dt_page_pulse(x->t->world->page);
+    *out = values;
+    if (from->type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){x->floats, values, count, DT_F32, from->type});
+        *out = x->floats;
+    }
+    return 0;
+}
+
+/* All slices of this rank so far, and what each is read from. */
+struct slices {
+    struct checkpoint_slice *slice;
+    struct saved *from;
+    int count;
+};
+
+static void add_slice(struct saving *saving, struct slices *to, const struct tensor *x, const char *purpose,
+                      const struct span *span, struct home_part part, enum dt_dtype type)
+{
+    struct saved *from = &to->from[to->count];
+    struct checkpoint_slice *y = &to->slice[to->count++];
+    *from = (struct saved){part, type};
+    *y = (struct checkpoint_slice){.name = x->name,
+                                   .purpose = purpose,
+                                   .role = x->rule.role,
+                                   .dims = x->dims,
+                                   .numel = x->numel,
+                                   .first = span->first,
+                                   .count = span->count,
+                                   .data = from,
+                                   .reader = &saving->reader};
+    memcpy(y->shape, x->shape, sizeof y->shape);
+}
+
+/* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
+ * rank 0 has all buffers. */
+static void list_slices(struct saving *saving, struct slices *out)
+{
+    struct trainer *t = saving->t;
+    struct strategy *s = &t->strategy;
+    struct optimizer *o = &t->optimizer;
+    const struct precision *types = &s->precision;
+    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        int64_t first, count, owned_first, owned_count;
+        struct span span;
+        if (x->unit < 0) {
+            if (t->rank == 0 && tensor_span(x, 0, t->chain.buffer_count, &span)) {
+                struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
+                add_slice(saving, out, x, "weight", &span, at, types->buffers);
+            }
+            continue;
+        }
+        strategy_share(s, x->unit, &first, &count);
+        strategy_owned(s, x->unit, &owned_first, &owned_count);
+        if (!tensor_span(x, first, count, &span)) {
+            continue;
+        }
+        bool trained = strategy_trains(s, x->unit);
+        int64_t at = span.at + first - owned_first; /* from the start of the owned part */
+        add_slice(saving, out, x, "weight", &span, optimizer_weights(o, x->unit, at),
+                  trained ? types->masters : types->compute);
+        const struct optimizer_group *g = optimizer_group_of(o, x);
+        for (int k = 0; k < g->states && trained; k++) {
+            add_slice(saving, out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
+        }
+    }
+}
+
+/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
+ * to be tried again later. */
+static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
+                        struct dt_error *err)
+{
+    struct saving saving = {.t = t, .reader = {.read = read_piece, .context = &saving}};
+    const struct precision *p = &t->strategy.precision;
+    bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32;
+    size_t most = (size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1);
+    struct slices all = {.slice = dt_alloc(most * sizeof *all.slice), .from = dt_alloc(most * sizeof *all.from)};
+    list_slices(&saving, &all);
+    int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
+    saving.failed = rc != 0;
+    saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
+    if (rc == 0) {
+        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
+                                     all.count, entry, err);
+        give_back(&saving);
+    }
+    pinned_window_close(&saving.window);
+    free(saving.floats);
+    free(all.from);
+    free(all.slice);
+    t->lost = saving.failed;
+    return rc;
+}
+
+static double save_timeout_s(const struct trainer *t)
+{
+    double limit_s = t->job->checkpointing.save_timeout_s;
+    return limit_s > 0 ? limit_s : FOR_EVER_S;
+}
+
+/* Rank 0: waits for everybody's entry, then makes the checkpoint complete. */
+static int commit(struct trainer *t, const struct checkpoint_state *state, struct dt_text *own, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct dt_text *texts = dt_alloc((size_t)t->size * sizeof *texts);
+    const char **entries = dt_alloc((size_t)t->size * sizeof *entries);
+    int rc = 0;
+    entries[0] = dt_text_str(own);
+    for (int r = 1; r < t->size; r++) {
+        char key[64];
+        snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->saver.tries, r);
+        dt_text_init(&texts[r]);
+        if (rc == 0 && trainer_await(t, key, &texts[r], save_timeout_s(t), err) != 0) {
+            rc = dt_wrap(err, "checkpoint of step %lld: rank %d", (long long)state->step, r);
+        }
+        entries[r] = dt_text_str(&texts[r]);
+        if (rc == 0) {
+            (void)dt_store_delete(t->world->store, key, NULL, NULL);
+        }
+        dt_page_pulse(t->world->page);
+    }
+    for (int r = 0; r < t->size && rc == 0; r++) {
+        rc = trainer_hear(entries[r], err);
+        trainer_name_rank(rc == 0 ? -1 : r, err);
+    }
+    if (rc == 0) {
+        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->saver.named_step};
+        rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
+    }
+    for (int r = 1; r < t->size; r++) {
+        dt_text_clear(&texts[r]);
+    }
+    free(texts);
+    free(entries);
+    return rc;
+}
+
+/* What stands in the way of a save, or was moved away under it, may be as it was at the next
+ * one. */
+static void soften(struct dt_error *why)
+{
+    why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;
+}
+
+int trainer_save(struct trainer *t, struct dt_error *err)
+{
+    if (trainer_settle(t, "save", err) != 0) {
+        return -1;
+    }
+    struct dt_text entry, verdict;
+    dt_text_init(&entry);
+    dt_text_init(&verdict);
+    struct checkpoint_state state = {.step = t->run.step,
+                                     .epoch = t->run.epoch,
+                                     .position = t->run.position,
+                                     .tokens = t->run.tokens,
+                                     .optimizer_steps = t->optimizer.steps,
+                                     .horizon = trainer_horizon(t),
+                                     .seed = t->job->training.seed,
+                                     .data_hash = t->feeds.train.hash,
+                                     .data = t->feeds.train.files,
+                                     .data_count = t->feeds.train.file_count,
+                                     .tokenizer = t->feeds.train.tokenizer,
+                                     .job = t->job->text ? t->job->text : "{}",
+                                     .model_config = t->saver.model_config,
+                                     .ranks = t->size,
+                                     .round = t->world->round,
+                                     .run_id = t->world->run_id,
+                                     .launch = t->world->launch};
+    struct dt_error why;
+    double begin_s = dt_now_s();
+    atomic_store(&t->world->page->save_begin_s, begin_s);
+    char key[64];
+    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->saver.tries, t->rank);
+    int rc = 0;
+    bool refused = false;
+    if (write_slices(t, &state, &entry, &why) != 0) {
+        soften(&why);
+        trainer_tell_failure(&entry, &why);
+    }
+    if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
+        *err = why;
+        rc = -1;
+    } else if (t->rank == 0) {
+        refused = commit(t, &state, &entry, &why) != 0;
+        if (refused) {
+            soften(&why);
+            checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
+        } else { /* complete, whether or not the others live to hear of it: the next round begins
+                  * there */
+            atomic_store(&t->world->page->saved_step, t->run.step);
+        }
+    } else {
+        rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
+    }
+    if (rc == 0) {
+        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->saver.tries);
+        /* Rank 0 waits for each of the others in turn, and then writes. */
+        rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
+    }
+    if (rc == 0) {
+        t->saver.saved_step = t->run.step;
+        free(t->saver.saved_path);
+        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->run.step);
+        atomic_store(&t->world->page->saved_step, t->run.step);
+        const struct report saved = {.of = t,
+                                     .step = t->run.step,
+                                     .total_steps = t->run.total_steps,
+                                     .round = t->world->round,
+                                     .save_s = dt_now_s() - begin_s};
+        observers_report(&t->observers, &saved, MOMENT_SAVED);
+    }
+    dt_page_pulse(t->world->page);
+    dt_text_clear(&entry);
+    dt_text_clear(&verdict);
+    return rc;
+}

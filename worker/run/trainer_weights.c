@@ -1,0 +1,295 @@
+/* Weights at the beginning of a run: from the seed, a Hugging Face folder, or a checkpoint. Everything
+ * is expressed in logical elements of named tensors, so any strategy and world size reads what any
+ * other wrote: a rank loads exactly what it keeps. */
+#include "worker/run/trainer.h"
+
+#include "kernels/kernels.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/engine/pinned_window.h"
+
+#include <stdlib.h>
+
+#define FOR_EVER_S 1e9
+
+/* Brings values in host memory to device address `to`, as `type`. They may lie in the window for
+ * it. */
+static int put(struct pinned_window *window, void *to, enum dt_dtype type, const void *values, enum dt_dtype from,
+               int64_t count, struct dt_error *err)
+{
+    dt_cpu_cast(&(struct dt_cast_args){pinned_window_place(window, to), values, count, type, from});
+    return pinned_window_put(window, to, (size_t)count * dt_dtype_size(type), err);
+}
+
+/* Brings what is to be written, by the host where it writes in place: then it waits for the stream. */
+static int bring_to_write(struct pinned_window *window, struct home_part part, size_t size_bytes, void **to,
+                          struct dt_error *err)
+{
+    *to = home_bring(part, size_bytes, HOME_WRITE, window->stream);
+    return window->window != NULL ? 0 : dt_stream_finish(window->stream, FOR_EVER_S, err);
+}
+
+/* Brings weights [first, first + count) of unit u, all of them resident, to device address `to`, where
+ * they are computed with, and to the masters of those that are updated here. */
+static int put_weights(struct trainer *t, struct pinned_window *window, int u, int64_t first, int64_t count, void *to,
+                       const void *values, enum dt_dtype from, struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    if (put(window, to, s->precision.compute, values, from, count, err) != 0) {
+        return -1;
+    }
+    int64_t owned, owned_count;
+    strategy_owned(s, u, &owned, &owned_count);
+    int64_t begin = first > owned ? first : owned,
+            end = first + count < owned + owned_count ? first + count : owned + owned_count;
+    if (!precision_mixed(&s->precision) || begin >= end || !strategy_trains(s, u)) {
+        return 0;
+    }
+    struct home_part masters = optimizer_weights(&t->optimizer, u, begin - owned);
+    size_t size_bytes = (size_t)(end - begin) * dt_dtype_size(s->precision.masters);
+    void *at;
+    int rc = bring_to_write(window, masters, size_bytes, &at, err);
+    rc = rc == 0 ? put(window, at, s->precision.masters,
+                       (const char *)values + (size_t)(begin - first) * dt_dtype_size(from), from, end - begin, err)
+                 : rc;
+    home_back(masters, size_bytes, window->stream);
+    return rc;
+}
+
+/* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
+ * or in `room` (PINNED_WINDOW_BYTES) if they are rounded then. */
+static int fill_unit(struct trainer *t, struct pinned_window *window, const struct hf *hf, int u, void *room,
+                     struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->precision.masters));
+    struct home_part part = strategy_resident(s, u, &first, &count);
+    int rc = 0;
+    for (int64_t done = 0, n; done < count && rc == 0; done += n) {
+        n = count - done < most ? count - done : most;
+        size_t size_bytes = (size_t)n * s->type_size;
+        void *to;
+        rc = bring_to_write(window, part, size_bytes, &to, err);
+        void *values = room != NULL ? room : pinned_window_place(window, to);
+        if (rc == 0 && hf == NULL) {
+            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->precision.masters, values);
+        } else if (rc == 0) {
+            rc = hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err);
+        }
+        rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, s->precision.masters, err) : rc;
+        home_back(part, size_bytes, window->stream);
+        part.at += size_bytes;
+        dt_page_pulse(t->world->page);
+    }
+    return rc;
+}
+
+/* Initial or given values of the buffers, and the constants behind them, from element `first` on, in
+ * pieces as well. */
+static int fill_buffers(struct trainer *t, struct pinned_window *window, const struct hf *hf, int64_t first,
+                        struct dt_error *err)
+{
+    enum dt_dtype real = t->strategy.precision.buffers;
+    int64_t stored = t->chain.buffer_count, all = chain_buffers(&t->chain),
+            most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(real));
+    for (int64_t n; first < all; first += n) {
+        bool given = hf != NULL && first < stored;
+        int64_t left = (given ? stored : all) - first;
+        n = left < most ? left : most;
+        char *at = (char *)t->stepper.walk.buffers + (size_t)first * dt_dtype_size(real);
+        void *values = pinned_window_place(window, at);
+        if (!given) {
+            init_unit(&t->chain, -1, (uint64_t)t->job->training.seed, first, n, real, values);
+        } else if (hf_read_unit(hf, -1, first, n, real, values, err) != 0) {
+            return -1;
+        }
+        if (put(window, at, real, values, real, n, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Gives first values to the tensors of the head that the folder lacks, and names them in a line. */
+static void begin_head(struct trainer *t, struct hf *hf)
+{
+    struct dt_text names;
+    dt_text_init(&names);
+    hf_begin_head(hf, (uint64_t)t->job->training.seed, &names);
+    if (names.size > 0 && t->rank == 0) {
+        observers_say(&t->observers, "train: model.load: %s: does not have %s; they begin anew", t->job->model.load,
+                      dt_text_str(&names));
+    }
+    dt_text_clear(&names);
+}
+
+int trainer_init_weights(struct trainer *t, struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    struct pinned_window window = {0};
+    if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
+        return dt_wrap(err, "model.load");
+    }
+    if (hf != NULL) {
+        begin_head(t, hf);
+    }
+    void *room = precision_mixed(&t->strategy.precision) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+    int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);
+    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
+        rc = fill_unit(t, &window, hf, u, room, err);
+    }
+    rc = rc == 0 ? fill_buffers(t, &window, hf, 0, err) : rc;
+    pinned_window_close(&window);
+    free(room);
+    hf_close(hf);
+    return rc;
+}
+
+/* A checkpoint on its way to the memory of this rank. */
+struct reading {
+    struct checkpoint *checkpoint;
+    struct pinned_window window;
+    float *wide; /* PINNED_WINDOW_BYTES, where weights or state are not F32 */
+};
+
+/* Most elements of a type that are read at a time. */
+static int64_t most_of(const struct reading *r, enum dt_dtype type)
+{
+    size_t size = dt_dtype_size(type);
+    return (int64_t)(PINNED_WINDOW_BYTES / (size > sizeof *r->wide ? size : sizeof *r->wide));
+}
+
+/* Reads elements [done, done + count) of a span into elements of type `type` at device address `to`, to the
+ * nearest: what was saved is what is there again. */
+static int read_piece_of(struct reading *r, const char *purpose, const struct span *s, int64_t done, int64_t count,
+                         void *to, enum dt_dtype type, struct dt_error *err)
+{
+    const struct tensor *x = s->tensor;
+    float *read = type == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
+    return checkpoint_read(r->checkpoint, purpose, x->name, x->numel, s->first + done, count, read, err) != 0
+               ? -1
+               : put(&r->window, to, type, read, DT_F32, count, err);
+}
+
+/* Reads one span of the resident weights of unit u. */
+static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
+{
+    const struct tensor *x = s->tensor;
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.precision.masters));
+    struct home_part part = strategy_resident(&t->strategy, u, &first, &count);
+    int rc = 0;
+    part.at += (size_t)s->at * t->strategy.type_size;
+    for (int64_t done = 0, n; done < s->count && rc == 0; done += n) {
+        n = s->count - done < most ? s->count - done : most;
+        size_t size_bytes = (size_t)n * t->strategy.type_size;
+        void *to;
+        rc = bring_to_write(&r->window, part, size_bytes, &to, err);
+        float *read = t->strategy.precision.compute == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
+        rc = rc != 0 ? rc : checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err);
+        rc = rc == 0 ? put_weights(t, &r->window, u, first + s->at + done, n, to, read, DT_F32, err) : rc;
+        home_back(part, size_bytes, r->window.stream);
+        part.at += size_bytes;
+    }
+    return rc;
+}
+
+/* Reads what the optimizer keeps of one span of the owned part. */
+static int read_states(struct trainer *t, struct reading *r, const struct span *s, struct dt_error *err)
+{
+    const struct optimizer_group *g = optimizer_group_of(&t->optimizer, s->tensor);
+    enum dt_dtype type = t->strategy.precision.states;
+    int rc = 0;
+    for (int k = 0; k < g->states; k++) {
+        for (int64_t done = 0, n, most = most_of(r, type); done < s->count && rc == 0; done += n) {
+            n = s->count - done < most ? s->count - done : most;
+            struct home_part part = optimizer_state(&t->optimizer, k, s->tensor->unit, s->at + done);
+            size_t size_bytes = (size_t)n * dt_dtype_size(type);
+            void *to;
+            rc = bring_to_write(&r->window, part, size_bytes, &to, err);
+            rc = rc != 0 ? rc : read_piece_of(r, g->row->state[k], s, done, n, to, type, err);
+            home_back(part, size_bytes, r->window.stream);
+        }
+    }
+    return rc;
+}
+
+static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_error *err)
+{
+    struct strategy *s = &t->strategy;
+    int64_t first, count, owned_first, owned_count;
+    (void)strategy_resident(s, u, &first, &count);
+    strategy_owned(s, u, &owned_first, &owned_count);
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        struct span span;
+        if (x->unit != u) {
+            continue;
+        }
+        if (tensor_span(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
+            return -1;
+        }
+        if (strategy_trains(s, u) && tensor_span(x, owned_first, owned_count, &span) &&
+            read_states(t, r, &span, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *err)
+{
+    enum dt_dtype type = t->strategy.precision.buffers;
+    int rc = 0;
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        struct span span;
+        if (t->chain.tensors[i].unit >= 0 || !tensor_span(&t->chain.tensors[i], 0, t->chain.buffer_count, &span)) {
+            continue;
+        }
+        for (int64_t done = 0, n, most = most_of(r, type); done < span.count && rc == 0; done += n) {
+            n = span.count - done < most ? span.count - done : most;
+            char *to = (char *)t->stepper.walk.buffers + (size_t)(span.at + done) * dt_dtype_size(type);
+            rc = read_piece_of(r, "weight", &span, done, n, to, type, err);
+        }
+    }
+    return rc;
+}
+
+int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
+{
+    struct reading r = {0};
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    r.checkpoint = c;
+    checkpoint_progress(c, trainer_pulse, t->world->page);
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    int rc = trainer_check_saved(t, state, path, changes, err);
+    if (rc == 0) {
+        r.wide = t->strategy.precision.compute != DT_F32 || t->strategy.precision.states != DT_F32
+                     ? dt_alloc(PINNED_WINDOW_BYTES)
+                     : NULL;
+        rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
+    }
+    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
+        rc = read_unit(t, &r, u, err);
+        dt_page_pulse(t->world->page);
+    }
+    rc = rc == 0 ? read_buffers(t, &r, err) : rc;
+    rc = rc == 0 ? fill_buffers(t, &r.window, NULL, t->chain.buffer_count, err) : rc;
+    if (rc == 0) {
+        trainer_take_place(t, state, changes);
+        t->saver.saved_step = t->run.step;
+        free(t->saver.saved_path);
+        t->saver.saved_path = dt_strdup(path);
+        trainer_set_config(t, state->model_config);
+        t->saver.rewritten = state->horizon.of.micro_batch == 0;
+        t->optimizer.steps = state->optimizer_steps;
+        t->run.blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
+        atomic_store(&t->world->page->step, t->run.step);
+        atomic_store(&t->world->page->saved_step, t->run.step);
+    }
+    pinned_window_close(&r.window);
+    free(r.wide);
+    checkpoint_close(c);
+    return rc;
+}
