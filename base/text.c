@@ -459,3 +459,9 @@ void dt_text_random(char out[33])
     }
     (void)snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, words[0], words[1]);
 }
+
+bool dt_text_ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}

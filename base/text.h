@@ -90,4 +90,7 @@ char *dt_text_bytes(double size_bytes, char *out, size_t out_bytes);
 /* 32 random hex digits from the kernel. */
 void dt_text_random(char out[33]);
 
+/* True if s ends with `end`. */
+bool dt_text_ends_with(const char *s, const char *end);
+
 #endif

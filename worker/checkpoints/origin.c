@@ -116,12 +116,6 @@ static bool begins_with(const char *s, const char *begin)
     return strncmp(s, begin, strlen(begin)) == 0;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 /* True for weights of any format, training state, and texts about the model before this
  * training. */
 static bool is_left_out(const char *name)
@@ -131,7 +125,7 @@ static bool is_left_out(const char *name)
                                        ".gguf",        ".pkl",        ".tflite", ".mlmodel", ".md"};
     bool is = strcmp(name, "trainer_state.json") == 0;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        is = is || ends_with(name, ends[i]);
+        is = is || dt_text_ends_with(name, ends[i]);
     }
     return is && !begins_with(name, "LICENSE") && !begins_with(name, "NOTICE");
 }
@@ -139,7 +133,7 @@ static bool is_left_out(const char *name)
 /* True for weights that we read. The export writes new ones, so leaving them out needs no note. */
 static bool is_read(const char *name)
 {
-    return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json");
+    return dt_text_ends_with(name, ".safetensors") || dt_text_ends_with(name, ".safetensors.index.json");
 }
 
 /* For a target "../../blobs/HASH", as in a snapshot of Hugging Face's cache, returns the beginning

@@ -23,12 +23,6 @@ const char *data_base_name(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -79,7 +73,7 @@ int data_files_open(struct data_files *f, const char *pattern, struct dt_error *
     f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
     bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
     for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
-        if (!ends_with(found.gl_pathv[i], ".bin.json")) {
+        if (!dt_text_ends_with(found.gl_pathv[i], ".bin.json")) {
             f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
         }
     }
