@@ -1,10 +1,10 @@
-/* Llama and the families near it: one decoder layer with switches (blocks/decoder_layer.c), and for
+/* Llama and the families near it: one decoder layer with switches (decoders_chain.c), and for
  * each family a row of what differs, its keys with their defaults, and its tensor names, all as
  * Hugging Face's library has them. Old and new spellings of config.json are read. */
-#include "worker/model/models/decoders.h"
+#include "worker/model/models/decoder_family.h"
 
-#include "worker/model/blocks/decoder.h"
 #include "worker/model/model.h"
+#include "worker/model/models/family_keys.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -13,55 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layers that see only a window, if the config lists no layer_types. */
-enum window_rule {
-    WINDOW_NONE,
-    WINDOW_ALL,     /* all layers */
-    WINDOW_LAST,    /* layers from max_window_layers on, if use_sliding_window */
-    WINDOW_EVEN,    /* layers 0, 2, ... */
-    WINDOW_PATTERN, /* all but each sliding_window_pattern-th */
-    WINDOW_NO_ROPE  /* layers that do not turn, if use_sliding_window */
-};
-
-struct family {
-    enum norm_place norms;
-    enum qk_norm qk_norm;
-    double weight_offset; /* of norms */
-    int64_t head_dim;     /* where the config has none; 0: hidden_size / heads */
-    enum window_rule window;
-    bool qkv_bias;         /* always; otherwise attention_bias decides, if biased */
-    bool biased;           /* attention_bias counts, for q, k, v and o */
-    bool fused;            /* q, k, v are one tensor; gate and up, too */
-    bool local_rope;       /* layers with a window turn by rope_local_base_freq */
-    bool scaled_embedding; /* by the root of hidden_size */
-    bool only_default_rope;
-};
-
 /* ---- keys ---- */
 
-#define SWITCHES "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"
-static const enum dt_activation activations[] = {DT_ACT_SILU, DT_ACT_GELU_ERF, DT_ACT_GELU, DT_ACT_GELU, DT_ACT_RELU};
-
-static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule heads_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000, .null = true};
-static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 static const struct dt_rule head_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 256, .null = true};
-static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
-static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule window = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
 static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 0, .max = 10000};
-static const struct dt_rule id_or_null = {
-    .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
 static const struct dt_rule positions_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216, .null = true};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
-static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
-static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule share = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1};
-static const struct dt_rule flag = {.type = DT_RULE_BOOL};
-static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = SWITCHES};
 static const struct dt_rule rope = {.type = DT_RULE_ENUM, .choices = ROPE_TYPES};
-static const struct dt_rule kinds = {
-    .type = DT_RULE_KINDS, .choices = "full_attention|sliding_attention", .null = true};
 static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .null = true};
 
 #define AT(member) offsetof(struct decoder, member)
@@ -237,96 +197,18 @@ static const char *const spelled[] = {"num_key_value_heads",
                                       "rope_truncate",
                                       NULL};
 
-/* ---- what follows from the keys ---- */
-
-static int64_t kv_heads(const struct decoder *m)
-{
-    return m->num_key_value_heads > 0 ? m->num_key_value_heads : m->num_attention_heads;
-}
-
-static int64_t head_size(const struct family *f, const struct decoder *m)
-{
-    return m->head_dim > 0 ? m->head_dim : f->head_dim > 0 ? f->head_dim : m->hidden_size / m->num_attention_heads;
-}
-
-/* True if layer i turns queries and keys. */
-static bool turns(const struct decoder *m, int64_t i)
-{
-    return m->no_rope_layers.count > 0     ? m->no_rope_layers.of[i] == 1
-           : m->no_rope_layer_interval > 0 ? (i + 1) % m->no_rope_layer_interval != 0
-                                           : true;
-}
-
-/* True if layer i sees only a window. */
-static bool slides(const struct family *f, const struct decoder *m, int64_t i)
-{
-    if (m->layer_types.count > 0) {
-        return m->layer_types.of[i] == 1;
-    }
-    switch (f->window) {
-    case WINDOW_NONE:
-        break;
-    case WINDOW_ALL:
-        return m->sliding_window > 0;
-    case WINDOW_LAST:
-        return m->use_sliding_window && m->sliding_window > 0 && i >= m->max_window_layers;
-    case WINDOW_EVEN:
-        return i % 2 == 0;
-    case WINDOW_PATTERN:
-        return (i + 1) % m->sliding_window_pattern != 0;
-    case WINDOW_NO_ROPE:
-        return m->use_sliding_window && m->sliding_window > 0 && !turns(m, i);
-    }
-    return false;
-}
-
-/* The window of a sliding layer; 0: there is none. */
-static int64_t window_of(const struct family *f, const struct decoder *m)
-{
-    return f->window == WINDOW_LAST && !m->use_sliding_window ? 0 : m->sliding_window;
-}
-
-static struct rope rope_of(const struct family *f, const struct decoder *m, bool local)
-{
-    int64_t head = head_size(f, m);
-    double part = m->partial_rotary_factor > 0 ? m->partial_rotary_factor : 1;
-    int64_t turned = (int64_t)((double)head * part), original = m->rope_original_max_position_embeddings > 0
-                                                                    ? m->rope_original_max_position_embeddings
-                                                                    : m->max_position_embeddings;
-    struct rope r = {.type = local ? ROPE_DEFAULT : (enum rope_type)m->rope_type,
-                     .width = 2 * ((turned + 1) / 2),
-                     .denominator = turned,
-                     .theta = local ? m->rope_local_base_freq : m->rope_theta,
-                     .factor = m->rope_factor,
-                     .low_freq_factor = m->rope_low_freq_factor,
-                     .high_freq_factor = m->rope_high_freq_factor,
-                     .original_positions = (double)original,
-                     .beta_fast = m->rope_beta_fast,
-                     .beta_slow = m->rope_beta_slow,
-                     .attention_factor = m->rope_attention_factor,
-                     .mscale = m->rope_mscale,
-                     .mscale_all = m->rope_mscale_all_dim,
-                     .truncate = m->rope_truncate};
-    return r;
-}
-
-static double or_1(double x)
-{
-    return x != 0 ? x : 1;
-}
-
 /* Null and what null stands for are the same model. */
-static void settle(const struct family *f, void *sizes)
+static void settle(const struct decoder_family *f, void *sizes)
 {
     struct decoder *m = sizes;
     int64_t layers_listed = m->num_hidden_layers <= DT_KINDS_MAX ? m->num_hidden_layers : 0;
     struct dt_kinds sliding = {.count = (int)layers_listed}, turning = sliding;
     for (int64_t i = 0; i < layers_listed && f->window != WINDOW_NONE; i++) {
-        sliding.of[i] = m->layer_types.count == 0 || i < m->layer_types.count ? slides(f, m, i) : 0;
-        turning.of[i] = m->no_rope_layers.count == 0 || i < m->no_rope_layers.count ? turns(m, i) : 0;
+        sliding.of[i] = m->layer_types.count == 0 || i < m->layer_types.count ? decoder_slides(f, m, i) : 0;
+        turning.of[i] = m->no_rope_layers.count == 0 || i < m->no_rope_layers.count ? decoder_turns(m, i) : 0;
     }
-    m->num_key_value_heads = kv_heads(m);
-    m->head_dim = head_size(f, m);
+    m->num_key_value_heads = decoder_kv_heads(m);
+    m->head_dim = decoder_head_size(f, m);
     m->rope_original_max_position_embeddings = m->rope_original_max_position_embeddings > 0
                                                    ? m->rope_original_max_position_embeddings
                                                    : m->max_position_embeddings;
@@ -336,13 +218,13 @@ static void settle(const struct family *f, void *sizes)
 
 /* ---- checks ---- */
 
-static int check_heads(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
+static int check_heads(const struct decoder_family *f, const struct decoder *m, const char **key, struct dt_error *err)
 {
     *key = "num_key_value_heads";
-    if (m->num_attention_heads % kv_heads(m) != 0) {
+    if (m->num_attention_heads % decoder_kv_heads(m) != 0) {
         return dt_fail(err, DT_INVALID,
                        "num_attention_heads %" PRId64 " is no multiple of num_key_value_heads %" PRId64,
-                       m->num_attention_heads, kv_heads(m));
+                       m->num_attention_heads, decoder_kv_heads(m));
     }
     *key = "num_attention_heads";
     if (m->head_dim == 0 && f->head_dim == 0 && m->hidden_size % m->num_attention_heads != 0) {
@@ -352,19 +234,19 @@ static int check_heads(const struct family *f, const struct decoder *m, const ch
                        m->hidden_size, m->num_attention_heads);
     }
     *key = "head_dim";
-    struct rope r = rope_of(f, m, false);
-    if (r.width > head_size(f, m) || r.width < 2) {
+    struct rope r = decoder_rope(f, m, false);
+    if (r.width > decoder_head_size(f, m) || r.width < 2) {
         return dt_fail(err, DT_INVALID,
                        "head_dim %" PRId64 ": %" PRId64 " values of a head would turn; use an even one",
-                       head_size(f, m), r.width);
+                       decoder_head_size(f, m), r.width);
     }
-    if (head_size(f, m) > 256) {
-        return dt_fail(err, DT_INVALID, "head_dim %" PRId64 " is more than 256", head_size(f, m));
+    if (decoder_head_size(f, m) > 256) {
+        return dt_fail(err, DT_INVALID, "head_dim %" PRId64 " is more than 256", decoder_head_size(f, m));
     }
     return 0;
 }
 
-static int check_layers(const struct family *f, const struct decoder *m, const char **key, struct dt_error *err)
+static int check_layers(const struct decoder_family *f, const struct decoder *m, const char **key, struct dt_error *err)
 {
     *key = "layer_types";
     if (m->layer_types.count > 0 && m->layer_types.count != m->num_hidden_layers) {
@@ -372,7 +254,7 @@ static int check_layers(const struct family *f, const struct decoder *m, const c
                        m->layer_types.count, m->num_hidden_layers);
     }
     for (int64_t i = 0; i < m->num_hidden_layers; i++) {
-        if (slides(f, m, i) && window_of(f, m) <= 0) {
+        if (decoder_slides(f, m, i) && decoder_window(f, m) <= 0) {
             return dt_fail(err, DT_INVALID, "layer %" PRId64 " has sliding_attention, and there is no window: %s", i,
                            f->window == WINDOW_LAST && !m->use_sliding_window ? "use_sliding_window is false"
                                                                               : "give sliding_window");
@@ -386,7 +268,7 @@ static int check_layers(const struct family *f, const struct decoder *m, const c
     return 0;
 }
 
-static int check(const struct family *f, const void *sizes, const char **key, struct dt_error *err)
+static int check(const struct decoder_family *f, const void *sizes, const char **key, struct dt_error *err)
 {
     const struct decoder *m = sizes;
     if (check_heads(f, m, key, err) != 0 || check_layers(f, m, key, err) != 0) {
@@ -411,97 +293,12 @@ static int check(const struct family *f, const void *sizes, const char **key, st
     return 0;
 }
 
-/* ---- the chain ---- */
-
-static struct decoder_layer layer_of(const struct family *f, const struct decoder *m, int64_t i)
-{
-    bool sliding = slides(f, m, i), local = f->local_rope && sliding;
-    double score = m->query_pre_attn_scalar > 0 ? 1 / sqrt(m->query_pre_attn_scalar) : m->attention_multiplier;
-    return (struct decoder_layer){.channels = m->hidden_size,
-                                  .inner = m->intermediate_size,
-                                  .heads = m->num_attention_heads,
-                                  .kv_heads = kv_heads(m),
-                                  .head_size = head_size(f, m),
-                                  .norms = f->norms,
-                                  .qk_norm = f->qk_norm,
-                                  .norm_epsilon = m->rms_norm_eps,
-                                  .weight_offset = f->weight_offset,
-                                  .qkv_bias = f->qkv_bias || (f->biased && m->attention_bias),
-                                  .o_bias = f->biased && m->attention_bias,
-                                  .mlp_bias = m->mlp_bias,
-                                  .fused = f->fused,
-                                  .activation = activations[m->hidden_act],
-                                  .window = sliding ? window_of(f, m) : 0,
-                                  .score_scale = score,
-                                  .score_cap = m->attn_logit_softcapping,
-                                  .residual_scale = or_1(m->residual_multiplier),
-                                  .turns = turns(m, i),
-                                  .rope_name = local ? "rope_local" : "rope",
-                                  .rope = rope_of(f, m, local),
-                                  .init_std = m->initializer_range};
-}
-
-/* The root unit holds embedding, final norm and tied head; an own head is a unit of its own. */
-static int build(const struct family *f, struct chain *c, struct dt_error *err)
-{
-    const struct decoder *m = c->spec.sizes;
-    const struct embed embed = {.tokens = "model.embed_tokens.weight",
-                                .vocabulary = m->vocab_size,
-                                .channels = m->hidden_size,
-                                /* the library computes the root in F32 */
-                                .scale = f->scaled_embedding ? (double)sqrtf((float)m->hidden_size)
-                                                             : or_1(m->embedding_multiplier),
-                                .padding_id = m->pad_token_id,
-                                .init_std = m->initializer_range};
-    const struct lm_head head = {.norm_weight = "model.norm.weight",
-                                 .table = m->tie_word_embeddings ? embed.tokens : "lm_head.weight",
-                                 .vocabulary = m->vocab_size,
-                                 .channels = m->hidden_size,
-                                 .norm_epsilon = m->rms_norm_eps,
-                                 .weight_offset = f->weight_offset,
-                                 .branch_scale = or_1(m->residual_multiplier),
-                                 .logit_scale = 1 / or_1(m->logits_scaling),
-                                 .logit_cap = m->final_logit_softcapping,
-                                 .init_std = m->initializer_range};
-    c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
-    int root = chain_unit(c, "root", ROLE_TRAINED);
-    if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
-        return -1;
-    }
-    for (int i = 0; i < m->num_hidden_layers; i++) {
-        struct decoder_layer layer = layer_of(f, m, i);
-        char name[64];
-        (void)snprintf(name, sizeof name, "model.layers.%d", i);
-        if (chain_add(c, &block_decoder_layer, chain_unit(c, name, ROLE_TRAINED), i, &layer, sizeof layer, err) != 0) {
-            return -1;
-        }
-    }
-    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
-}
-
-/* 6 operations per weight of a product, and the scores and sums of attention. */
-static double flops(const struct chain *c)
-{
-    const struct decoder *m = c->spec.sizes;
-    double products = (double)c->parameter_count;
-    products -= m->tie_word_embeddings ? 0 : (double)(m->vocab_size * m->hidden_size);
-    const struct decoder_layer *layer = c->blocks[1].args;
-    return 6.0 * products +
-           6.0 * (double)(m->num_hidden_layers * layer->heads * layer->head_size * c->spec.sequence_length);
-}
-
 /* ---- names and config.json ---- */
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
 
 /* Ignores the buffers of old files. Files of the model without its head have no prefix. */
 static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
 {
-    if (ends_with(file_name, "rotary_emb.inv_freq")) {
+    if (dt_text_ends_with(file_name, "rotary_emb.inv_freq")) {
         return false;
     }
     bool whole = strncmp(file_name, "model.", 6) == 0 || strncmp(file_name, "lm_head.", 8) == 0;
@@ -518,19 +315,12 @@ static int check_config(const cJSON *config, struct dt_error *err)
     return 0;
 }
 
-/* Gives the copy a member, in place of what it had. */
-static void set(cJSON *config, const char *key, cJSON *value)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
-    cJSON_AddItemToObject(config, key, value);
-}
-
 /* Copies a member of the rope section, if it has it, to the flat key. */
 static void lift(cJSON *config, const cJSON *section, const char *member, const char *key)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(section, member);
     if (value != NULL && !cJSON_IsNull(value)) {
-        set(config, key, cJSON_Duplicate(value, true));
+        family_set(config, key, cJSON_Duplicate(value, true));
     }
 }
 
@@ -562,7 +352,7 @@ static void null_is_0(cJSON *config)
     static const char *const keys[] = {"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, keys[i]))) {
-            set(config, keys[i], cJSON_CreateNumber(0));
+            family_set(config, keys[i], cJSON_CreateNumber(0));
         }
     }
 }
@@ -639,13 +429,14 @@ static void put_or_null(void (*put)(void *to, const char *key, const char *json)
     put(to, key, x != 0 ? text : "null");
 }
 
-static void put_layers(const struct family *f, const struct decoder *m,
+static void put_layers(const struct decoder_family *f, const struct decoder *m,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
     struct dt_text list;
     dt_text_init(&list);
     for (int64_t i = 0; i < m->num_hidden_layers; i++) {
-        dt_text_printf(&list, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", slides(f, m, i) ? "sliding" : "full");
+        dt_text_printf(&list, "%s\n    \"%s_attention\"", i > 0 ? "," : "[",
+                       decoder_slides(f, m, i) ? "sliding" : "full");
     }
     dt_text_puts(&list, "\n  ]");
     put(to, "layer_types", dt_text_str(&list));
@@ -653,14 +444,14 @@ static void put_layers(const struct family *f, const struct decoder *m,
     put_or_null(put, to, "sliding_window", (double)m->sliding_window, true);
 }
 
-static void put_config(const struct family *f, const void *sizes,
+static void put_config(const struct decoder_family *f, const void *sizes,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
     const struct decoder *m = sizes;
     char text[32], *section = rope_section(m);
-    (void)snprintf(text, sizeof text, "%" PRId64, kv_heads(m));
+    (void)snprintf(text, sizeof text, "%" PRId64, decoder_kv_heads(m));
     put(to, "num_key_value_heads", text);
-    (void)snprintf(text, sizeof text, "%" PRId64, head_size(f, m));
+    (void)snprintf(text, sizeof text, "%" PRId64, decoder_head_size(f, m));
     put(to, "head_dim", text);
     put(to, "bos_token_id", "null");
     put(to, "eos_token_id", "null");
@@ -689,7 +480,7 @@ static void put_config(const struct family *f, const void *sizes,
         struct dt_text list;
         dt_text_init(&list);
         for (int64_t i = 0; i < m->num_hidden_layers; i++) {
-            dt_text_printf(&list, "%s\n    %d", i > 0 ? "," : "[", turns(m, i) ? 1 : 0);
+            dt_text_printf(&list, "%s\n    %d", i > 0 ? "," : "[", decoder_turns(m, i) ? 1 : 0);
         }
         dt_text_puts(&list, "\n  ]");
         put(to, "no_rope_layers", dt_text_str(&list));
@@ -701,7 +492,7 @@ static void put_config(const struct family *f, const void *sizes,
 /* ---- the families ---- */
 
 #define FAMILY(model, class, ...)                                                                                      \
-    static const struct family model##_family = {__VA_ARGS__};                                                         \
+    static const struct decoder_family model##_family = {__VA_ARGS__};                                                 \
     static int model##_check(const void *sizes, const char **key, struct dt_error *err)                                \
     {                                                                                                                  \
         return check(&model##_family, sizes, key, err);                                                                \
@@ -712,7 +503,7 @@ static void put_config(const struct family *f, const void *sizes,
     }                                                                                                                  \
     static int model##_build(struct chain *c, struct dt_error *err)                                                    \
     {                                                                                                                  \
-        return build(&model##_family, c, err);                                                                         \
+        return decoder_build(&model##_family, c, err);                                                                 \
     }                                                                                                                  \
     static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)     \
     {                                                                                                                  \
@@ -730,7 +521,7 @@ static void put_config(const struct family *f, const void *sizes,
                                             .check = model##_check,                                                    \
                                             .settle = model##_settle,                                                  \
                                             .build = model##_build,                                                    \
-                                            .flops = flops,                                                            \
+                                            .flops = decoder_flops,                                                    \
                                             .canonical_name = canonical_name,                                          \
                                             .check_config = check_config,                                              \
                                             .flatten_config = flatten_config,                                          \

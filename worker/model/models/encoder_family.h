@@ -6,9 +6,6 @@
 #include "worker/model/blocks/encoder.h"
 #include "worker/model/models/encoders.h"
 
-/* In the order of the table in encoders_chain.c. */
-#define ENCODER_ACTIVATIONS "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"
-
 enum { ENCODER_NAMES_MAX = 8 };
 
 struct encoder_family {

@@ -4,6 +4,7 @@
  * config.json are read. Dropout is not applied; its probabilities are read only to be written
  * again. */
 #include "worker/model/models/encoder_family.h"
+#include "worker/model/models/family_keys.h"
 
 #include "worker/model/model.h"
 
@@ -27,26 +28,13 @@
 
 /* ---- keys ---- */
 
-static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
-static const struct dt_rule width = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
-static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
-static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule types = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule id = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
-static const struct dt_rule id_or_null = {
-    .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
-static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
-static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
-static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule fraction_or_null = {.type = DT_RULE_NUMBER, .max = 1, .null = true};
-static const struct dt_rule flag = {.type = DT_RULE_BOOL};
-static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = ENCODER_ACTIVATIONS};
 static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
 static const struct dt_rule task = {.type = DT_RULE_ENUM,
                                     .choices = "sequence_classification|token_classification|masked_lm"};
-static const struct dt_rule kinds = {
-    .type = DT_RULE_KINDS, .choices = "full_attention|sliding_attention", .null = true};
 
 #define AT(member) offsetof(struct encoder, member)
 #define KEPT " not applied yet, only kept for config.json"
@@ -197,12 +185,6 @@ static bool begins_with(const char *s, const char *begin)
     return strncmp(s, begin, strlen(begin)) == 0;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 static bool begins_with_one(const char *s, const char *const *begins)
 {
     for (int i = 0; i < ENCODER_NAMES_MAX && begins[i] != NULL; i++) {
@@ -218,7 +200,7 @@ static bool begins_with_one(const char *s, const char *const *begins)
 static bool canonical_name(const struct encoder_family *f, const char *file_name, char *out, size_t out_bytes)
 {
     bool whole = begins_with(file_name, f->prefix) || begins_with_one(file_name, f->heads);
-    if (ends_with(file_name, "position_ids")) {
+    if (dt_text_ends_with(file_name, "position_ids")) {
         return false;
     }
     for (int i = 0; i < 2; i++) {
@@ -227,7 +209,7 @@ static bool canonical_name(const struct encoder_family *f, const char *file_name
         }
     }
     int size = (int)strlen(file_name);
-    bool gamma = ends_with(file_name, "LayerNorm.gamma"), beta = ends_with(file_name, "LayerNorm.beta");
+    bool gamma = dt_text_ends_with(file_name, "LayerNorm.gamma"), beta = dt_text_ends_with(file_name, "LayerNorm.beta");
     size -= gamma ? 5 : beta ? 4 : 0;
     (void)snprintf(out, out_bytes, "%s%.*s%s", whole ? "" : f->prefix, size, file_name,
                    gamma  ? "weight"
@@ -263,13 +245,6 @@ static int check_config(const cJSON *config, struct dt_error *err)
                : 0;
 }
 
-/* Gives the copy a member, in place of what it had. */
-static void set(cJSON *config, const char *key, cJSON *value)
-{
-    cJSON_DeleteItemFromObjectCaseSensitive(config, key);
-    cJSON_AddItemToObject(config, key, value);
-}
-
 /* rope_parameters (since Transformers 5) has one section for each kind of layers. */
 static int flatten_rope(cJSON *config, const char *kind, const char *key, struct dt_error *err)
 {
@@ -277,7 +252,7 @@ static int flatten_rope(cJSON *config, const char *kind, const char *key, struct
         cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), kind);
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(section, "rope_theta");
     if (cJSON_IsNumber(theta)) {
-        set(config, key, cJSON_Duplicate(theta, true));
+        family_set(config, key, cJSON_Duplicate(theta, true));
     }
     return refuse_other(section, "rope_type", "default", err) != 0 ? dt_wrap(err, "rope_parameters: %s", kind) : 0;
 }
@@ -288,13 +263,13 @@ static int flatten_config(cJSON *config, struct dt_error *err)
     const cJSON *names = cJSON_GetObjectItemCaseSensitive(config, "id2label"),
                 *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
     if (cJSON_IsObject(names)) {
-        set(config, "num_labels", cJSON_CreateNumber(cJSON_GetArraySize(names)));
+        family_set(config, "num_labels", cJSON_CreateNumber(cJSON_GetArraySize(names)));
     }
     const char *name = cJSON_IsString(class) ? class->valuestring : "";
-    set(config, "task",
-        cJSON_CreateString(ends_with(name, "ForTokenClassification") ? "token_classification"
-                           : ends_with(name, "ForMaskedLM")          ? "masked_lm"
-                                                                     : "sequence_classification"));
+    family_set(config, "task",
+               cJSON_CreateString(dt_text_ends_with(name, "ForTokenClassification") ? "token_classification"
+                                  : dt_text_ends_with(name, "ForMaskedLM")          ? "masked_lm"
+                                                                                    : "sequence_classification"));
     return flatten_rope(config, "full_attention", "global_rope_theta", err) != 0
                ? -1
                : flatten_rope(config, "sliding_attention", "local_rope_theta", err);

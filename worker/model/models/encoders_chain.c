@@ -2,14 +2,12 @@
 #include "worker/model/models/encoder_family.h"
 
 #include "worker/model/blocks/dense.h"
+#include "worker/model/models/family_keys.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* In the order of ENCODER_ACTIVATIONS. */
-static const enum dt_activation activations[] = {DT_ACT_SILU, DT_ACT_GELU_ERF, DT_ACT_GELU, DT_ACT_GELU, DT_ACT_RELU};
 
 bool encoder_slides(const struct encoder *m, int64_t i)
 {
@@ -48,7 +46,7 @@ static struct encoder_layer layer_of(const struct encoder_family *f, const struc
         .norm_bias = !f->modern || m->norm_bias,
         .attention_bias = !f->modern || m->attention_bias,
         .mlp_bias = !f->modern || m->mlp_bias,
-        .activation = activations[m->hidden_act],
+        .activation = family_activation(m->hidden_act),
         .norm_epsilon = m->norm_epsilon,
         .window = sliding ? m->local_attention / 2 + 1 : 0,
         .turns = f->modern,
@@ -108,7 +106,7 @@ static int add_embeddings(const struct encoder_family *f, struct chain *c, int r
 /* RoBERTa has GELU there, whatever its layers have. */
 static enum dt_activation masked_activation(const struct encoder_family *f, const struct encoder *m)
 {
-    return f->position_ids ? DT_ACT_GELU_ERF : activations[m->hidden_act];
+    return f->position_ids ? DT_ACT_GELU_ERF : family_activation(m->hidden_act);
 }
 
 /* The logits of all tokens: the map and norm before them are the family's, the table is the
@@ -141,7 +139,7 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
                                              : m->classifier_pooling == 1 ? POOL_MEAN
                                                                           : POOL_FIRST,
                                   .dense = masked ? f->masked.dense : f->dense,
-                                  .activation = f->modern ? activations[m->classifier_activation]
+                                  .activation = f->modern ? family_activation(m->classifier_activation)
                                                 : masked  ? masked_activation(f, m)
                                                           : f->pooled,
                                   .channels = m->hidden_size,

@@ -111,17 +111,11 @@ static int build(struct chain *c, struct dt_error *err)
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 /* Ignores the buffers of old files, attn.bias and attn.masked_bias. The tied head is the
  * embedding. */
 static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
 {
-    if (ends_with(file_name, ".attn.bias") || ends_with(file_name, ".attn.masked_bias")) {
+    if (dt_text_ends_with(file_name, ".attn.bias") || dt_text_ends_with(file_name, ".attn.masked_bias")) {
         return false;
     }
     if (strcmp(file_name, "lm_head.weight") == 0) {
