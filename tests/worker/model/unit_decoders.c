@@ -1,4 +1,4 @@
-/* covers: worker/model/models/decoders.c worker/model/blocks/decoder_layer.c worker/model/blocks/linear.c worker/model/blocks/rope.c */
+/* covers: worker/model/models/decoders.c worker/model/models/decoders_chain.c worker/model/models/family_keys.c worker/model/blocks/decoder_layer.c worker/model/blocks/linear.c worker/model/blocks/rope.c worker/model/blocks/packed.c */
 /* Llama and the families near it against Transformers: losses, norms, gradients and weights of small
  * models with every switch on, from their folders as save_pretrained writes them, at every level of
  * recomputation; the spellings of config.json; what is refused. */

@@ -23,8 +23,9 @@
  * heads, KV heads of keys and values, D values of a head. */
 #include "worker/model/blocks/decoder.h"
 #include "worker/model/blocks/linear.h"
+#include "worker/model/blocks/packed.h"
 
-#include <math.h>
+#include <assert.h>
 #include <stdio.h>
 
 enum { ATTENTION_REST = 4096 };
@@ -139,7 +140,9 @@ static struct tensors walk_tensors(const struct block *b, struct block *declared
 {
     struct tensors t = {.norm_in = -1, .norm_out = -1, .norm_in2 = -1, .norm_out2 = -1, .q_norm = -1, .k_norm = -1};
     struct naming n = {.block = declared};
-    (void)snprintf(n.prefix, sizeof n.prefix, "model.layers.%d.", b->layer);
+    if (declared != NULL) {
+        (void)snprintf(n.prefix, sizeof n.prefix, "model.layers.%d.", b->layer);
+    }
     name_attention(&n, b->args, &t);
     name_mlp(&n, b->args, &t);
     name_norms(&n, b->args, &t);
@@ -193,6 +196,8 @@ static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
     const struct decoder_layer *m = b->args;
+    assert(m->norms != NORM_AFTER || m->residual_scale == 1); /* `add` does not scale */
+    assert(!m->fused || m->qk_norm == QK_NORM_NONE);          /* `project` takes q and k apart from v */
     (void)walk_tensors(b, b);
     declare_memory(b);
     if (m->turns) {
@@ -270,25 +275,6 @@ static void norm_heads(const struct block *b, const struct pass *p, const struct
     }
 }
 
-/* Turns queries and keys in x (R, (H + 2 KV) D), or turns them back. */
-static void turn(const struct block *b, const struct pass *p, void *x, bool inverse)
-{
-    const struct decoder_layer *m = b->args;
-    if (!m->turns) {
-        return;
-    }
-    p->kernels->rope(p->stream, &(struct dt_rope_args){.x = x,
-                                                       .table = pass_constant(b, p, 0),
-                                                       .row_count = row_count(p),
-                                                       .position_count = p->batch->length,
-                                                       .heads = m->heads + m->kv_heads,
-                                                       .head_size = m->head_size,
-                                                       .width = m->rope.width,
-                                                       .stride = qkv_columns(m),
-                                                       .inverse = inverse,
-                                                       .type = b->spec->type});
-}
-
 /* Queries and keys to `qk`, values to qkv, where the norms of queries and keys come between. */
 static void project(const struct block *b, const struct pass *p, const struct tensors *t, const void *x)
 {
@@ -310,47 +296,31 @@ static void project(const struct block *b, const struct pass *p, const struct te
     norm_heads(b, p, t);
 }
 
-static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
+static struct packed attention_of(const struct block *b, const struct pass *p)
 {
     const struct decoder_layer *m = b->args;
-    return (struct dt_attention_shape){.batch = p->batch->samples,
-                                       .queries = p->batch->length,
-                                       .keys = p->batch->length,
-                                       .heads = m->heads,
-                                       .kv_heads = m->kv_heads,
-                                       .head_size = m->head_size,
-                                       .scale = m->score_scale,
-                                       .softcap = m->score_cap,
-                                       .causal = true,
-                                       .window = m->window,
-                                       .type = b->spec->type};
-}
-
-/* The queries, keys and values in x (R, (H + 2 KV) D). */
-struct qkv {
-    char *q, *k, *v;
-};
-static struct qkv split(const struct block *b, void *x)
-{
-    const struct decoder_layer *m = b->args;
-    size_t size = (size_t)m->head_size * dt_dtype_size(b->spec->type);
-    char *q = x, *k = q + (size_t)m->heads * size;
-    return (struct qkv){q, k, k + (size_t)m->kv_heads * size};
+    struct packed a = {.shape = packed_shape(b, p, m->heads, m->kv_heads, m->head_size),
+                       .qkv = pass_memory(b, p, QKV),
+                       .out = pass_memory(b, p, ATT),
+                       .lse = pass_memory(b, p, LSE)};
+    a.shape.scale = m->score_scale;
+    a.shape.softcap = m->score_cap;
+    a.shape.causal = true;
+    a.shape.window = m->window;
+    return a;
 }
 
 /* From h1 to p. */
 static void attend(const struct block *b, const struct pass *p, const struct tensors *t, const void *x, void *proj)
 {
-    struct qkv at = split(b, pass_memory(b, p, QKV));
+    const struct decoder_layer *m = b->args;
+    struct packed a = attention_of(b, p);
     project(b, p, t, x);
-    turn(b, p, at.q, false);
-    p->kernels->attention(p->stream, &(struct dt_attention_args){.shape = attention_shape(b, p),
-                                                                 .out = pass_memory(b, p, ATT),
-                                                                 .lse = pass_memory(b, p, LSE),
-                                                                 .q = at.q,
-                                                                 .k = at.k,
-                                                                 .v = at.v});
-    linear_forward(b, p, &t->o, proj, 0, pass_memory(b, p, ATT));
+    if (m->turns) {
+        packed_turn(b, p, &a.shape, m->rope.width, a.qkv, false);
+    }
+    packed_attention(p, &a);
+    linear_forward(b, p, &t->o, proj, 0, a.out);
 }
 
 /* n1, or h1 itself if the layer has no norm there. fresh: h1 is not there yet. */
@@ -385,20 +355,6 @@ static const void *second_norm(const struct block *b, const struct pass *p, cons
     return sum;
 }
 
-static void gate(const struct block *b, const struct pass *p, void *y)
-{
-    const struct decoder_layer *m = b->args;
-    char *both = pass_memory(b, p, GATE_UP);
-    p->kernels->gate(p->stream, &(struct dt_gate_args){.y = y,
-                                                       .gate = both,
-                                                       .up = both + (size_t)m->inner * dt_dtype_size(b->spec->type),
-                                                       .row_count = row_count(p),
-                                                       .col_count = m->inner,
-                                                       .ld = 2 * m->inner,
-                                                       .kind = m->activation,
-                                                       .type = b->spec->type});
-}
-
 static void forward(const struct block *b, const struct pass *p)
 {
     bool again = p->phase == PASS_RECOMPUTE;
@@ -412,7 +368,7 @@ static void forward(const struct block *b, const struct pass *p)
     if (again && t.norm_out2 < 0) {
         return; /* backward computes f as it needs it */
     }
-    gate(b, p, inner);
+    packed_gate(b, p, inner, pass_memory(b, p, GATE_UP), layer_of(b)->inner, layer_of(b)->activation);
     linear_forward(b, p, &t.down, t.norm_out2 < 0 ? p->y_branch : pass_memory(b, p, DOWN), 0, inner);
     if (t.norm_out2 >= 0 && !again) {
         norm(b, p, t.norm_out2, pass_memory(b, p, DOWN), NULL, NULL, p->y_branch, pass_memory(b, p, DOWN_RSTD));
@@ -470,24 +426,10 @@ static const void *branch_backward(const struct block *b, const struct pass *p, 
 /* From the gradient of the branch to that of h2, in p->dx. */
 static void mlp_backward(const struct block *b, const struct pass *p, const struct tensors *t)
 {
-    const struct decoder_layer *m = b->args;
-    void *inner = pass_memory(b, p, INNER), *wide = pass_memory(b, p, CALL_WIDE), *norm = pass_memory(b, p, CALL_NORM);
-    char *both = pass_memory(b, p, GATE_UP), *up = both + (size_t)m->inner * dt_dtype_size(b->spec->type);
-    void *sums = pass_memory(b, p, CALL_SUMS);
+    void *both = pass_memory(b, p, GATE_UP), *norm = pass_memory(b, p, CALL_NORM), *sums = pass_memory(b, p, CALL_SUMS);
     const void *dm = branch_backward(b, p, t->norm_out2, pass_memory(b, p, DOWN), pass_memory(b, p, DOWN_RSTD), p->dy);
-    linear_input_backward(b, p, &t->down, wide, dm);
-    p->kernels->gate_backward(p->stream, &(struct dt_gate_backward_args){.dgate = both,
-                                                                         .dup = up,
-                                                                         .y = inner == NULL ? wide : NULL,
-                                                                         .dy = wide,
-                                                                         .gate = both,
-                                                                         .up = up,
-                                                                         .row_count = row_count(p),
-                                                                         .col_count = m->inner,
-                                                                         .ld = 2 * m->inner,
-                                                                         .kind = m->activation,
-                                                                         .type = b->spec->type});
-    linear_weight_backward(b, p, &t->down, dm, inner != NULL ? inner : wide, sums);
+    packed_gate_backward(b, p, &t->down, both, pass_memory(b, p, INNER), pass_memory(b, p, CALL_WIDE), dm, sums,
+                         layer_of(b)->activation);
     const void *h2 = pass_memory(b, p, H2), *n2 = pass_memory(b, p, N2), *rstd = memory_or(b, p, N2_RSTD, CALL_RSTD);
     if (h2 == NULL) {
         h2 = pass_memory(b, p, CALL_SUM);
@@ -537,34 +479,24 @@ static void norm_heads_backward(const struct block *b, const struct pass *p, con
 static void attend_backward(const struct block *b, const struct pass *p, const struct tensors *t)
 {
     const struct decoder_layer *m = b->args;
-    char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST);
+    char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST),
+         *dqkv = pass_memory(b, p, CALL_WIDE);
     void *norm = pass_memory(b, p, CALL_NORM), *sums = pass_memory(b, p, CALL_SUMS);
     const void *dp = branch_backward(b, p, t->norm_out, pass_memory(b, p, PROJ), pass_memory(b, p, PROJ_RSTD), p->dx);
     linear_input_backward(b, p, &t->o, heads, dp);
     linear_weight_backward(b, p, &t->o, dp, pass_memory(b, p, ATT), sums);
-    struct qkv at = split(b, pass_memory(b, p, QKV)), d = split(b, pass_memory(b, p, CALL_WIDE));
-    p->kernels->attention_backward(
-        p->stream, &(struct dt_attention_backward_args){
-                       .shape = attention_shape(b, p),
-                       .dq = d.q,
-                       .dk = d.k,
-                       .dv = d.v,
-                       .work = rest,
-                       .work_bytes = rest != NULL ? (size_t)((char *)pass_memory(b, p, CALL_RSTD) - rest) : 0,
-                       .dout = heads,
-                       .out = pass_memory(b, p, ATT),
-                       .q = at.q,
-                       .k = at.k,
-                       .v = at.v,
-                       .lse = pass_memory(b, p, LSE)});
-    turn(b, p, d.q, true);
+    struct packed a = attention_of(b, p);
+    packed_attention_backward(p, &a, dqkv, heads, rest, (size_t)((char *)pass_memory(b, p, CALL_RSTD) - rest));
+    if (m->turns) {
+        packed_turn(b, p, &a.shape, m->rope.width, dqkv, true);
+    }
     if (m->qk_norm != QK_NORM_NONE) {
-        norm_heads_backward(b, p, t, d.q);
+        norm_heads_backward(b, p, t, dqkv);
     }
     const void *n1 = pass_memory(b, p, N1), *rstd = memory_or(b, p, N1_RSTD, CALL_RSTD);
     n1 = n1 != NULL ? n1 : first_norm(b, p, t, false);
-    linear_weight_backward(b, p, &t->qkv, d.q, n1, sums);
-    linear_input_backward(b, p, &t->qkv, norm, d.q);
+    linear_weight_backward(b, p, &t->qkv, dqkv, n1, sums);
+    linear_input_backward(b, p, &t->qkv, norm, dqkv);
     if (t->norm_in >= 0) {
         norm_backward(b, p, t->norm_in, pass_memory(b, p, H1), rstd, norm, p->dx, p->dx);
     } else {

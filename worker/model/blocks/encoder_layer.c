@@ -32,6 +32,7 @@
 #include "worker/model/blocks/encoder.h"
 #include "worker/model/blocks/layernorm.h"
 #include "worker/model/blocks/linear.h"
+#include "worker/model/blocks/packed.h"
 
 enum { ATTENTION_REST = 4096 };
 
@@ -75,7 +76,9 @@ static struct tensors walk_tensors(const struct block *b, struct block *declared
     int64_t c = m->channels, up = m->gated ? 2 * m->inner : m->inner;
     struct naming n = {.block = declared};
     struct tensors t = {.first = {.weight = -1}};
-    (void)snprintf(n.prefix, sizeof n.prefix, names->layer, b->layer);
+    if (declared != NULL) {
+        (void)snprintf(n.prefix, sizeof n.prefix, names->layer, b->layer);
+    }
     bool apart = names->qkv[1] != NULL;
     t.qkv = linear_name(&n, names->qkv, apart ? (int64_t[]){c, c, c} : (int64_t[]){3 * c}, apart ? 3 : 1, c,
                         m->attention_bias, &m->in_rule);
@@ -170,43 +173,16 @@ static void add(const struct block *b, const struct pass *p, void *sum, const vo
     p->kernels->add(p->stream, &(struct dt_add_args){sum, x, y, count, type, type});
 }
 
-/* Turns queries and keys in x (R, 3C), or turns them back. */
-static void turn(const struct block *b, const struct pass *p, void *x, bool inverse)
+static struct packed attention_of(const struct block *b, const struct pass *p)
 {
     const struct encoder_layer *m = b->args;
-    if (!m->turns) {
-        return;
-    }
-    p->kernels->rope(p->stream, &(struct dt_rope_args){.x = x,
-                                                       .table = pass_constant(b, p, 0),
-                                                       .row_count = row_count(p),
-                                                       .position_count = p->batch->length,
-                                                       .heads = 2 * m->heads,
-                                                       .head_size = m->channels / m->heads,
-                                                       .width = m->rope.width,
-                                                       .stride = 3 * m->channels,
-                                                       .inverse = inverse,
-                                                       .type = b->spec->type});
-}
-
-static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
-{
-    const struct encoder_layer *m = b->args;
-    return (struct dt_attention_shape){.batch = p->batch->samples,
-                                       .queries = p->batch->length,
-                                       .keys = p->batch->length,
-                                       .heads = m->heads,
-                                       .head_size = m->channels / m->heads,
-                                       .window = m->window,
-                                       .segments = p->batch->at[batch_find(p->batch->layout, "segments")],
-                                       .type = b->spec->type};
-}
-
-/* Part 0, 1 or 2 of x (R, 3C): queries, keys or values. */
-static void *part(const struct block *b, void *x, int i)
-{
-    const struct encoder_layer *m = b->args;
-    return (char *)x + (size_t)(i * m->channels) * dt_dtype_size(b->spec->type);
+    struct packed a = {.shape = packed_shape(b, p, m->heads, m->heads, m->channels / m->heads),
+                       .qkv = pass_memory(b, p, QKV),
+                       .out = pass_memory(b, p, ATT),
+                       .lse = pass_memory(b, p, LSE)};
+    a.shape.window = m->window;
+    a.shape.segments = p->batch->at[batch_find(p->batch->layout, "segments")];
+    return a;
 }
 
 /* The input of attention: n1, or the layer's input. fresh: h1 is not there yet. */
@@ -225,16 +201,14 @@ static const void *attention_input(const struct block *b, const struct pass *p, 
 /* From x to the output of the map behind attention. */
 static void attend(const struct block *b, const struct pass *p, const struct tensors *t, const void *x, void *out)
 {
-    void *qkv = pass_memory(b, p, QKV);
-    linear_forward(b, p, &t->qkv, qkv, 0, x);
-    turn(b, p, qkv, false);
-    p->kernels->attention(p->stream, &(struct dt_attention_args){.shape = attention_shape(b, p),
-                                                                 .out = pass_memory(b, p, ATT),
-                                                                 .lse = pass_memory(b, p, LSE),
-                                                                 .q = qkv,
-                                                                 .k = part(b, qkv, 1),
-                                                                 .v = part(b, qkv, 2)});
-    linear_forward(b, p, &t->output, out, 0, pass_memory(b, p, ATT));
+    const struct encoder_layer *m = b->args;
+    struct packed a = attention_of(b, p);
+    linear_forward(b, p, &t->qkv, a.qkv, 0, x);
+    if (m->turns) {
+        packed_turn(b, p, &a.shape, m->rope.width, a.qkv, false);
+    }
+    packed_attention(p, &a);
+    linear_forward(b, p, &t->output, out, 0, a.out);
 }
 
 /* n from the output of attention's map: h2 = h1 + p goes to `sum`, or s1 takes the place of that
@@ -266,15 +240,7 @@ static void activate(const struct block *b, const struct pass *p, void *y)
                 .y = y, .x = f, .count = row_count(p) * m->inner, .kind = m->activation, .type = b->spec->type});
         return;
     }
-    p->kernels->gate(p->stream,
-                     &(struct dt_gate_args){.y = y,
-                                            .gate = f,
-                                            .up = (char *)f + (size_t)m->inner * dt_dtype_size(b->spec->type),
-                                            .row_count = row_count(p),
-                                            .col_count = m->inner,
-                                            .ld = 2 * m->inner,
-                                            .kind = m->activation,
-                                            .type = b->spec->type});
+    packed_gate(b, p, y, f, m->inner, m->activation);
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -311,21 +277,9 @@ static void *activate_backward(const struct block *b, const struct pass *p, cons
     const struct encoder_layer *m = b->args;
     enum dt_dtype type = b->spec->type;
     void *inner = pass_memory(b, p, INNER), *wide = pass_memory(b, p, CALL_WIDE), *sums = pass_memory(b, p, CALL_SUMS);
-    void *f = pass_memory(b, p, UP), *gate = (char *)f + (size_t)m->inner * dt_dtype_size(type);
+    void *f = pass_memory(b, p, UP);
     if (m->gated) {
-        linear_input_backward(b, p, &t->down, wide, dm);
-        p->kernels->gate_backward(p->stream, &(struct dt_gate_backward_args){.dgate = f,
-                                                                             .dup = gate,
-                                                                             .y = inner == NULL ? wide : NULL,
-                                                                             .dy = wide,
-                                                                             .gate = f,
-                                                                             .up = gate,
-                                                                             .row_count = row_count(p),
-                                                                             .col_count = m->inner,
-                                                                             .ld = 2 * m->inner,
-                                                                             .kind = m->activation,
-                                                                             .type = type});
-        linear_weight_backward(b, p, &t->down, dm, inner != NULL ? inner : wide, sums);
+        packed_gate_backward(b, p, &t->down, f, inner, wide, dm, sums, m->activation);
         return f;
     }
     if (inner == NULL) {
@@ -376,25 +330,15 @@ static void *mlp_backward(const struct block *b, const struct pass *p, const str
 static void attend_backward(const struct block *b, const struct pass *p, const struct tensors *t, const void *dsum)
 {
     const struct encoder_layer *m = b->args;
-    void *qkv = pass_memory(b, p, QKV), *dqkv = pass_memory(b, p, CALL_WIDE), *norm = pass_memory(b, p, CALL_NORM);
+    void *dqkv = pass_memory(b, p, CALL_WIDE), *norm = pass_memory(b, p, CALL_NORM);
     char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST);
+    struct packed a = attention_of(b, p);
     linear_input_backward(b, p, &t->output, heads, dsum);
-    linear_weight_backward(b, p, &t->output, dsum, pass_memory(b, p, ATT), pass_memory(b, p, CALL_SUMS));
-    p->kernels->attention_backward(
-        p->stream, &(struct dt_attention_backward_args){
-                       .shape = attention_shape(b, p),
-                       .dq = dqkv,
-                       .dk = part(b, dqkv, 1),
-                       .dv = part(b, dqkv, 2),
-                       .work = rest,
-                       .work_bytes = rest != NULL ? (size_t)((char *)pass_memory(b, p, CALL_END) - rest) : 0,
-                       .dout = heads,
-                       .out = pass_memory(b, p, ATT),
-                       .q = qkv,
-                       .k = part(b, qkv, 1),
-                       .v = part(b, qkv, 2),
-                       .lse = pass_memory(b, p, LSE)});
-    turn(b, p, dqkv, true);
+    linear_weight_backward(b, p, &t->output, dsum, a.out, pass_memory(b, p, CALL_SUMS));
+    packed_attention_backward(p, &a, dqkv, heads, rest, (size_t)((char *)pass_memory(b, p, CALL_END) - rest));
+    if (m->turns) {
+        packed_turn(b, p, &a.shape, m->rope.width, dqkv, true);
+    }
     const void *x = pass_memory(b, p, N1);
     x = x != NULL ? x : attention_input(b, p, t, false);
     linear_weight_backward(b, p, &t->qkv, dqkv, x, pass_memory(b, p, CALL_SUMS));

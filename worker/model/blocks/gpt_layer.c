@@ -18,8 +18,8 @@
  *
  * So with I = 4C a layer keeps 16, 10, 6 or 1 C per token. No pass only moves data: each
  * residual sum is part of a norm. Letters: R = B * T rows, C channels, I inner. */
-#include "kernels/attention.h"
 #include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/packed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -225,27 +225,23 @@ static void mlp_in(const struct block *b, const struct pass *p, const struct sav
                                                 .busy_sms = p->busy_sms});
 }
 
-static struct dt_attention_shape attention_shape(const struct block *b, const struct pass *p)
+static struct packed attention_of(const struct block *b, const struct pass *p, const struct saved *f)
 {
     const struct gpt_layer *m = b->args;
-    return (struct dt_attention_shape){.batch = p->batch->samples,
-                                       .queries = p->batch->length,
-                                       .keys = p->batch->length,
-                                       .heads = m->heads,
-                                       .head_size = m->channels / m->heads,
-                                       .causal = true,
-                                       .type = b->spec->type};
+    struct packed a = {.shape = packed_shape(b, p, m->heads, m->heads, m->channels / m->heads),
+                       .qkv = f->qkv,
+                       .out = f->att,
+                       .lse = f->lse};
+    a.shape.causal = true;
+    return a;
 }
 
 static void attend(const struct block *b, const struct pass *p, const struct saved *f, const void *x)
 {
     const struct gpt_layer *m = b->args;
+    struct packed a = attention_of(b, p, f);
     linear(b, p, QKV_W, f->qkv, x, 3 * m->channels, m->channels);
-    struct dt_attention_args a = {.shape = attention_shape(b, p), .out = f->att, .lse = f->lse};
-    a.q = f->qkv;
-    a.k = dt_attention_part(&a.shape, f->qkv, 1);
-    a.v = dt_attention_part(&a.shape, f->qkv, 2);
-    p->kernels->attention(p->stream, &a);
+    packed_attention(p, &a);
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -393,18 +389,9 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     int64_t c = m->channels;
     size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(b->spec->type);
     linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
-    struct dt_attention_backward_args a = {.shape = attention_shape(b, p), .lse = f->lse};
-    a.dq = s->wide;
-    a.dk = dt_attention_part(&a.shape, s->wide, 1);
-    a.dv = dt_attention_part(&a.shape, s->wide, 2);
-    a.work = (char *)s->wide + dqkv_bytes;
-    a.work_bytes = (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes;
-    a.dout = s->norm;
-    a.out = f->att;
-    a.q = f->qkv;
-    a.k = dt_attention_part(&a.shape, f->qkv, 1);
-    a.v = dt_attention_part(&a.shape, f->qkv, 2);
-    p->kernels->attention_backward(p->stream, &a);
+    struct packed a = attention_of(b, p, f);
+    packed_attention_backward(p, &a, s->wide, s->norm, (char *)s->wide + dqkv_bytes,
+                              (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes);
     struct normed first = norm_again(b, p, LN1_W, &f->first, s, NULL, NULL);
     linear_backward(b, p, QKV_W, s->norm, first.y, s->wide, 3 * c, c, DT_EPILOGUE_BIAS_BACKWARD);
     norm_backward(b, p, LN1_W, &first, f->first.sum, s->norm, p->dx);

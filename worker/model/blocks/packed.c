@@ -1,0 +1,99 @@
+/* See the header. */
+#include "worker/model/blocks/packed.h"
+
+#include "kernels/attention.h"
+#include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/linear.h"
+
+struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
+                                       int64_t head_size)
+{
+    return (struct dt_attention_shape){.batch = p->batch->samples,
+                                       .queries = p->batch->length,
+                                       .keys = p->batch->length,
+                                       .heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .head_size = head_size,
+                                       .type = b->spec->type};
+}
+
+void packed_attention(const struct pass *p, const struct packed *a)
+{
+    p->kernels->attention(p->stream, &(struct dt_attention_args){.shape = a->shape,
+                                                                 .out = a->out,
+                                                                 .lse = a->lse,
+                                                                 .q = a->qkv,
+                                                                 .k = dt_attention_part(&a->shape, a->qkv, 1),
+                                                                 .v = dt_attention_part(&a->shape, a->qkv, 2)});
+}
+
+void packed_attention_backward(const struct pass *p, const struct packed *a, void *dqkv, const void *dout, void *work,
+                               size_t work_bytes)
+{
+    p->kernels->attention_backward(p->stream,
+                                   &(struct dt_attention_backward_args){.shape = a->shape,
+                                                                        .dq = dqkv,
+                                                                        .dk = dt_attention_part(&a->shape, dqkv, 1),
+                                                                        .dv = dt_attention_part(&a->shape, dqkv, 2),
+                                                                        .work = work,
+                                                                        .work_bytes = work != NULL ? work_bytes : 0,
+                                                                        .dout = dout,
+                                                                        .out = a->out,
+                                                                        .q = a->qkv,
+                                                                        .k = dt_attention_part(&a->shape, a->qkv, 1),
+                                                                        .v = dt_attention_part(&a->shape, a->qkv, 2),
+                                                                        .lse = a->lse});
+}
+
+void packed_turn(const struct block *b, const struct pass *p, const struct dt_attention_shape *s, int64_t width,
+                 void *x, bool inverse)
+{
+    p->kernels->rope(p->stream, &(struct dt_rope_args){.x = x,
+                                                       .table = pass_constant(b, p, 0),
+                                                       .row_count = row_count(p),
+                                                       .position_count = p->batch->length,
+                                                       .heads = s->heads + s->kv_heads,
+                                                       .head_size = s->head_size,
+                                                       .width = width,
+                                                       .stride = (s->heads + 2 * s->kv_heads) * s->head_size,
+                                                       .inverse = inverse,
+                                                       .type = b->spec->type});
+}
+
+static void *second(const struct block *b, void *both, int64_t inner)
+{
+    return (char *)both + (size_t)inner * dt_dtype_size(b->spec->type);
+}
+
+void packed_gate(const struct block *b, const struct pass *p, void *y, void *both, int64_t inner,
+                 enum dt_activation kind)
+{
+    p->kernels->gate(p->stream, &(struct dt_gate_args){.y = y,
+                                                       .gate = both,
+                                                       .up = second(b, both, inner),
+                                                       .row_count = row_count(p),
+                                                       .col_count = inner,
+                                                       .ld = 2 * inner,
+                                                       .kind = kind,
+                                                       .type = b->spec->type});
+}
+
+void packed_gate_backward(const struct block *b, const struct pass *p, const struct linear *down, void *both,
+                          const void *kept, void *wide, const void *dm, void *sums, enum dt_activation kind)
+{
+    int64_t inner = down->in;
+    void *up = second(b, both, inner);
+    linear_input_backward(b, p, down, wide, dm);
+    p->kernels->gate_backward(p->stream, &(struct dt_gate_backward_args){.dgate = both,
+                                                                         .dup = up,
+                                                                         .y = kept == NULL ? wide : NULL,
+                                                                         .dy = wide,
+                                                                         .gate = both,
+                                                                         .up = up,
+                                                                         .row_count = row_count(p),
+                                                                         .col_count = inner,
+                                                                         .ld = 2 * inner,
+                                                                         .kind = kind,
+                                                                         .type = b->spec->type});
+    linear_weight_backward(b, p, down, dm, kept != NULL ? kept : wide, sums);
+}

@@ -1,0 +1,40 @@
+/* Attention over queries, keys and values that lie side by side in rows of one tensor, and gated
+ * activations, whose two inputs lie so: what layers share.
+ *
+ * Letters: R = B * T rows, H heads, KV heads of keys and values, D values of a head, I inner. */
+#ifndef DT_WORKER_MODEL_BLOCKS_PACKED_H
+#define DT_WORKER_MODEL_BLOCKS_PACKED_H
+
+#include "worker/model/chain.h"
+
+struct linear; /* worker/model/blocks/linear.h */
+
+struct packed {
+    struct dt_attention_shape shape; /* without strides: those of packed rows */
+    void *qkv, *out, *lse;           /* (R, (H + 2 KV) D), (R, H D), (B, H, T) */
+};
+
+/* The shape of a pass in which all positions see each other; callers add what their model has. */
+struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
+                                       int64_t head_size);
+/* out and lse from qkv. */
+void packed_attention(const struct pass *p, const struct packed *a);
+/* dqkv, with the rows of qkv, from dout, with those of out. work: work_bytes that the kernel may use for
+ * speed, or null. */
+void packed_attention_backward(const struct pass *p, const struct packed *a, void *dqkv, const void *dout, void *work,
+                               size_t work_bytes);
+/* Turns the queries and keys of x, with the rows of qkv, by the block's constant 0, in which `width`
+ * values of a head turn. inverse: back. */
+void packed_turn(const struct block *b, const struct pass *p, const struct dt_attention_shape *s, int64_t width,
+                 void *x, bool inverse);
+
+/* y (R, I) = act(g) u; `both` (R, 2 I) holds g, then u. */
+void packed_gate(const struct block *b, const struct pass *p, void *y, void *both, int64_t inner,
+                 enum dt_activation kind);
+/* The gradients of m = down(act(g) u): those of down's weights, from dm, and those of g and u, which
+ * overwrite `both`. kept: act(g) u as forward left it; null: it is computed again. wide (R, I) and sums
+ * are memory of the call, as in linear_weight_backward. */
+void packed_gate_backward(const struct block *b, const struct pass *p, const struct linear *down, void *both,
+                          const void *kept, void *wide, const void *dm, void *sums, enum dt_activation kind);
+
+#endif
