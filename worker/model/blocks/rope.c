@@ -80,7 +80,7 @@ void rope_fill(const void *args, int64_t first, int64_t count, double *out)
 {
     const struct rope *r = args;
     int64_t half = r->width / 2;
-    double factor = rope_factor(r), frequency[ROPE_PAIRS_MAX];
+    double factor = rope_factor(r), frequency[ROPE_PAIRS_MAX] = {0};
     for (int64_t j = 0; j < half; j++) {
         frequency[j] = rope_frequency(r, j);
     }
