@@ -68,6 +68,7 @@ class Test:
         self.full = re.search(r"\brun: full\b", head) is not None
         self.nosan = re.search(r"\brun: nosan\b:? ?([^\n*]*)", head)
         self.san = re.search(r"\brun: san\b", head) is not None
+        self.cut = re.search(r"^(?: \*|/\*|#).*\brun:$", head, re.M) is not None  # a mark that a formatter broke over two lines says nothing
         limit = re.search(r"\brun: timeout (\d+)", head)
         self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient or self.computes else 1)
         self.passed = self.failed = self.skipped = 0
@@ -212,6 +213,7 @@ def chosen(tests, name):
 def check(tests):
     """Whether every covered path exists, every source file is covered, and every test can be found; says what is not so."""
     said = [f"{t.path}: covers {c}, which does not exist" for t in tests for c in t.covers if not os.path.exists(os.path.join(ROOT, c))]
+    said += [f"{t.path}: a run: mark ends its line without its word" for t in tests if t.cut]
     said += [f"{t.path}: does not say what it covers" for t in tests if not t.covers]
     names = [t.name for t in tests]
     said += [f"{t.path}: another test has that name" for t in tests if names.count(t.name) > 1]

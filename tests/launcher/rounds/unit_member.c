@@ -3,8 +3,9 @@
  * time, places fit together, the budget's arithmetic holds, nobody is left behind, and once
  * faults stop the job ends as it should. DTRUN_SCHEDULES=N runs N schedules, DTRUN_SEED=S begins
  * at seed S, DTRUN_CROWDS=N runs N schedules of ten thousand agents. DTRUN_VERBOSE=1 tells what
- * happens, DTRUN_TRACE=1 every message as well; both for DTRUN_SCHEDULES=1. run: computes run:
- * timeout 3600 */
+ * happens, DTRUN_TRACE=1 every message as well; both for DTRUN_SCHEDULES=1.
+ * run: computes
+ * run: timeout 3600 */
 #include "tests/lib/cluster.h"
 #include "tests/lib/schedules.h"
 

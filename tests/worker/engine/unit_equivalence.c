@@ -1,5 +1,5 @@
 /* covers: worker/engine worker/run worker/model */
-/* run: computes */
+/* run: computes   run: timeout 400 */
 /* The strong tests: tests/equivalence/table.txt says which runs give the same bits, which the
  * same losses, and which must differ; here each side is trained with ranks as threads, once, and
  * the pairs are compared. Two families stand in it: gradients summed over micro-steps and then
