@@ -320,8 +320,9 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return *(const char *const *)in == NULL;
     case DT_RULE_KINDS:
         return ((const struct dt_kinds *)in)->count == 0;
-    case DT_RULE_BOOL:
     case DT_RULE_NUMBER:
+        return rule->null && *(const double *)in == rule->null_value;
+    case DT_RULE_BOOL:
     case DT_RULE_ENUM:
         break;
     }

@@ -33,6 +33,10 @@ static void plan_activations(struct trainer *t)
     /* this step's and the next one's */
     size_t batches = 2 * (size_t)t->micro_steps * batch_offset(&c->batch, c->batch.count);
     t->memory.batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batches);
+    int numbers = batch_numbers(&c->batch);
+    t->memory.numbers =
+        numbers < 0 ? -1
+                    : plan_add(p, PLAN_BATCH, PLAN_LOCAL, (size_t)batch_elements(&c->batch, numbers) * sizeof(int64_t));
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
 }
@@ -112,6 +116,7 @@ static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory,
                               .own_memory = own_memory,
                               .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
                               .recompute_every = job->recompute.every_n_layers,
+                              .seed = (uint64_t)job->training.seed,
                               .type = compute};
     return chain_open(&t->chain, &spec, t->shards, err);
 }

@@ -68,7 +68,7 @@ int hf_config(const char *folder, const struct model_ops **ops, struct model_siz
                 err, DT_INVALID,
                 "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
                 path);
-        } else if (model_read_config(*ops, json, sizes->bytes, err) != 0) {
+        } else if (model_read_folder(*ops, json, sizes->bytes, err) != 0) {
             rc = dt_wrap(err, "%s", path);
         }
     }
