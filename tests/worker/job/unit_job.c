@@ -450,7 +450,7 @@ static void test_load(void **state)
     assert_true(model_of(&job)->resid_pdrop == 0.1);
     job_close(&job);
     refused(text, "model.attn_pdrop=1",
-            "--set model.attn_pdrop=1: model.attn_pdrop: must be a number from 0 and below 1\n");
+            "--set model.attn_pdrop=1: model.attn_pdrop: is 1; give a number from 0 and below 1\n");
     refused(text, "model.n_layer=3",
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     opened(&job, text, "model.n_inner=192"); /* 4 * n_embd, as null says */
