@@ -40,7 +40,7 @@ static const struct job_key {
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
-enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 512 };
+enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 1024 };
 
 static int list_optimizer(const struct optimizer_row *row, struct dt_arena *arena, struct job_key *out, int room)
 {

@@ -1,7 +1,7 @@
-/* Dropout as a part of blocks: elements become 0 with probability `rate`, and the others are divided by 1 - rate.
- * The mask follows from the job's seed, the block, `site` (which of the block's dropouts), and the
- * numbers of the samples, so forward, recomputation and backward have the same one and nothing is
- * kept (kernels/dropout.h). Evaluation drops nothing. */
+/* Dropout as a part of blocks: elements become 0 with probability `rate`, and the others are divided
+ * by 1 - rate. The mask follows from the job's seed, the block, `site` (which of the block's
+ * dropouts), and the numbers of the samples (kernels/dropout.h). So forward, recomputation and
+ * backward have the same mask, and no mask is kept. Evaluation drops nothing. */
 #ifndef DT_WORKER_MODEL_BLOCKS_DROP_H
 #define DT_WORKER_MODEL_BLOCKS_DROP_H
 

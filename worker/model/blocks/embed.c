@@ -1,6 +1,6 @@
 /* Embedding: s = scale * tokens[ids] + positions[p] + types[type_ids], and x = s, or norm(s), with
- * elements dropped. As the first block it has no input and no branch. If the tokens' table is the head's, too, whose backward
- * comes first, this block adds to its gradient (pass_adds). */
+ * elements dropped. As the first block it has no input and no branch. If the tokens' table is the
+ * head's, too, whose backward comes first, this block adds to its gradient (pass_adds). */
 #include "worker/model/blocks/blocks.h"
 #include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/layernorm.h"

@@ -26,8 +26,8 @@
  *
  * Norms also save a mean and a deviation of each row. A gated MLP has f of 2I values. A layer
  * without a norm before attention reads x again in backward, and has no h1. "again" and "-" are as
- * in gpt_layer.c. With dropout, g and the outputs of maps that are added to the stream are dropped where
- * they were made.
+ * in gpt_layer.c. With dropout, g and the outputs of maps that are added to the stream are dropped
+ * where they were made.
  *
  * Letters: R = B * T rows, C channels, I inner, H heads, F = I, or 2I of a gated MLP. */
 #include "worker/model/blocks/drop.h"
@@ -57,8 +57,8 @@ enum {
     SUM1,    /* (R, C): s1, or p */
     UP,      /* (R, F): f */
     SUM2,    /* (R, C): s2 */
-    /* (R, C): n1, n, and gradients of what attention and MLP read; before them, the dropped gradients of
-     * what these add */
+    /* (R, C): n1, n, and gradients of what attention and MLP read; before them, the dropped
+     * gradients of what these add */
     CALL_NORM,
     CALL_WIDE,   /* (R, I) or (R, 3C): g or its gradient; later that of q, k, v */
     CALL_SUM,    /* (R, C): h2, or p */

@@ -58,8 +58,8 @@ enum {
     CALL_NORM, /* (R, C): n1, n2 and their gradients, in turn */
     /* (R, I) or (R, 3C): gelu, also if only f is computed again; then its gradient; later dqkv */
     CALL_WIDE,
-    /* (R, C): h2, or p, or the dropped gradient of p or of y_branch; follows CALL_WIDE, so that the parts of both that dqkv leaves are one
-     * piece */
+    /* (R, C): h2, or p, or the dropped gradient of p or of y_branch; follows CALL_WIDE, so that the
+     * parts of both that dqkv leaves are one piece */
     CALL_SUM,
     /* follows CALL_SUM, for BF16: attention's backward needs (R, H) and a little more, besides the
      * scores of whole sequences, which fill that piece */

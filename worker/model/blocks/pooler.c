@@ -1,6 +1,7 @@
 /* The pooler, between the last layer of an encoder and the classes: y = act(W pooled + b), where
  * pooled are all rows of x, the first row of each sample, or the mean of a sample's rows that are
- * not masked, with elements dropped unless they are all rows. With a norm, x is a pair, and the rows are those of the normed sum.
+ * not masked, with elements dropped unless they are all rows. With a norm, x is a pair, and the rows
+ * are those of the normed sum.
  *
  * Letters: R = B * T rows of x, Q rows of y: B, or R without pooling. */
 #include "worker/model/blocks/drop.h"
