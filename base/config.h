@@ -45,6 +45,8 @@ struct dt_rule {
     /* the command that lists the choices if they do not fit a line, "train --list-strategies"; or
      * null */
     const char *list;
+    /* Appends why a choice that is not among `choices` cannot be, and returns true; may be null. */
+    bool (*explain)(const char *word, struct dt_text *out);
     /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value` */
     bool null;
     int null_value;

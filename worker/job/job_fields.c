@@ -4,6 +4,7 @@
 #include "worker/job/job_fields.h"
 
 #include "worker/model/model.h"
+#include "worker/model/refused.h"
 
 #include <stddef.h>
 
@@ -38,6 +39,7 @@ static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
+                                          .explain = refused_name,
                                           .later = "gpt|resnet",
                                           .null = true,
                                           .choices = &"" MODELS(MODEL_NAME)

@@ -217,7 +217,7 @@ static void test_config(void **state)
         {tiny_config, NULL},
         {"", "empty; expected a JSON value"},
         {"[]", "not a JSON object"},
-        {"{\"model_type\":\"t5\"}", "\"t5\" is not supported; there are: gpt2"},
+        {"{\"model_type\":\"t5\"}", "\"t5\" is not supported: it has an encoder and a decoder"},
         {"{}", "model_type"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer"},
         {"{\"model_type\":\"gpt2\",\"n_embd\":1.5}", "n_embd"},
