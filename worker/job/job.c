@@ -468,7 +468,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     }
     fill_folders(job, c);
     good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
-    good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
+    good[JOB_MODEL] = job_model_load(job, args, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
     if (sources != NULL) {
         print_sources(job, c, sources);
