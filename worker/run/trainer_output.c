@@ -100,7 +100,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
         if (t->run.finished_before && checkpoint_is_exported(c, folder)) {
             goto out;
         }
-        rc = checkpoint_export(c, folder, &notes, err);
+        rc = checkpoint_export(c, folder, &export_defaults, &notes, err);
     }
     if (rc == 0 && notes.size > 0) {
         observers_say(&t->observers, "train: %s", dt_text_str(&notes));
