@@ -3,6 +3,7 @@
  * and every one of them for list and verify. */
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/run/generate.h"
@@ -375,7 +376,7 @@ static int export_option(const char *name, const char *value, struct export_opti
                    : dt_fail(err, DT_INVALID, "export: --dtype: %s: must be float32, bf16 or fp16", value);
     }
     if (strcmp(name, names[1]) == 0) {
-        return export_parse_size(value, &options->shard_bytes)
+        return dt_parse_bytes(value, &options->shard_bytes)
                    ? 0
                    : dt_fail(err, DT_INVALID,
                              "export: --max_shard_size: %s: must be a size as 5GB or 200MB, or a number of bytes",

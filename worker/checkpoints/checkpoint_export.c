@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 /* Metadata key of the hash of the weights, as dtckpt hash prints it. A course of training with
@@ -97,27 +96,6 @@ bool export_parse_type(const char *word, enum dt_dtype *out)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (strcmp(rows[i].name, word) == 0) {
             *out = rows[i].type;
-            return true;
-        }
-    }
-    return false;
-}
-
-bool export_parse_size(const char *word, int64_t *out)
-{
-    static const char *const units[] = {"", "KB", "MB", "GB", "TB"};
-    size_t size = strlen(word);
-    while (size > 0 && strchr("0123456789.", word[size - 1]) == NULL) {
-        size--;
-    }
-    char *number = dt_format("%.*s", (int)size, word);
-    const char *unit = word + size + strspn(word + size, " ");
-    double value, factor = 1;
-    bool good = size > 0 && dt_parse_double(number, &value);
-    free(number);
-    for (size_t i = 0; good && i < sizeof units / sizeof units[0]; i++, factor *= 1000) {
-        if (strcasecmp(units[i], unit) == 0 && value * factor >= 1 && value * factor < 9e18) {
-            *out = (int64_t)(value * factor);
             return true;
         }
     }
@@ -316,9 +294,9 @@ static int write_index(const struct export *e, struct dt_error *err)
     struct dt_text text;
     dt_text_init(&text);
     dt_text_printf(&text,
-                   "{\n  \"metadata\": {\n    \"step\": \"%s\",\n    \"total_parameters\": %" PRId64
-                   ",\n    \"total_size\": %" PRId64 ",\n    \"" HASH_KEY "\": \"%s\"\n  },\n  \"weight_map\": {",
-                   e->step, e->files.parameters, e->files.bytes, e->hash);
+                   "{\n  \"metadata\": {\n    \"total_parameters\": %" PRId64 ",\n    \"total_size\": %" PRId64
+                   "\n  },\n  \"weight_map\": {",
+                   e->files.parameters, e->files.bytes);
     for (int i = 0; i < e->count; i++) {
         dt_text_puts(&text, i > 0 ? ",\n    " : "\n    ");
         dt_text_json(&text, e->views[i].name, strlen(e->views[i].name));
@@ -385,45 +363,46 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     return rc;
 }
 
-/* True if step and hash of an export are the checkpoint's. Reads its weights. */
-static bool same_weights(struct checkpoint *c, const char *of_step, const char *of_hash)
+/* True if a file has the checkpoint's step and hash, and its tensors this type. Reads its weights. */
+static bool same_weights(struct checkpoint *c, const char *path, enum dt_dtype type)
 {
     char step[32], hash[33];
     (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
-    return of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && checkpoint_hash(c, hash, NULL) == 0 &&
-           strcmp(of_hash, hash) == 0;
+    struct st_file *f = NULL;
+    bool whole = st_open(&f, path, NULL) == 0;
+    const char *of_step = whole ? st_metadata(f, "step") : NULL, *of_hash = whole ? st_metadata(f, HASH_KEY) : NULL;
+    bool same = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL &&
+                (st_count(f) == 0 || st_at(f, 0)->type == type) && checkpoint_hash(c, hash, NULL) == 0 &&
+                strcmp(of_hash, hash) == 0;
+    st_close(f);
+    return same;
 }
 
-/* The same of an index whose files are all there. */
-static bool same_index(struct checkpoint *c, const char *folder, const cJSON *index)
+/* The same of the files of an index: all must be there, and each knows the hash of all weights. */
+static bool same_index(struct checkpoint *c, const char *folder, const cJSON *index, enum dt_dtype type)
 {
-    const cJSON *file, *metadata = cJSON_GetObjectItemCaseSensitive(index, "metadata");
-    cJSON_ArrayForEach(file, cJSON_GetObjectItemCaseSensitive(index, "weight_map"))
+    const cJSON *file, *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    bool same = cJSON_IsObject(map) && map->child != NULL;
+    cJSON_ArrayForEach(file, map)
     {
         char *path = dt_format("%s/%s", folder, cJSON_IsString(file) ? file->valuestring : "");
-        bool there = dt_file_exists(path);
+        same = same && dt_file_exists(path) && (file != map->child || same_weights(c, path, type));
         free(path);
-        if (!there) {
-            return false;
-        }
     }
-    return same_weights(c, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, "step")),
-                        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, HASH_KEY)));
+    return same;
 }
 
-bool checkpoint_is_exported(struct checkpoint *c, const char *folder)
+bool checkpoint_is_exported(struct checkpoint *c, const char *folder, enum dt_dtype type)
 {
     char *single = dt_format("%s/" SINGLE, folder), *index = dt_format("%s/" INDEX, folder);
-    struct st_file *f = NULL;
     cJSON *json = NULL;
     bool is = false;
     if (dt_file_exists(single)) {
-        is = st_open(&f, single, NULL) == 0 && same_weights(c, st_metadata(f, "step"), st_metadata(f, HASH_KEY));
+        is = same_weights(c, single, type);
     } else if (hf_read_json(index, INDEX_MAX, &json, NULL, NULL) == 0) {
-        is = same_index(c, folder, json);
+        is = same_index(c, folder, json, type);
     }
     cJSON_Delete(json);
-    st_close(f);
     free(index);
     free(single);
     return is;

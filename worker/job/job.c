@@ -4,6 +4,7 @@
 #include "worker/job/job.h"
 
 #include "base/config.h"
+#include "base/size.h"
 #include "worker/job/folder.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job_fields.h"
@@ -407,6 +408,11 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
+    }
+    int64_t bytes;
+    if (good[JOB_EXPORT] && !dt_parse_bytes(job->export.max_shard_size, &bytes)) {
+        dt_config_problem(c, "export.max_shard_size", "is \"%.60s\"; give a size as 5GB or 200MB, or a number of bytes",
+                          job->export.max_shard_size);
     }
     if (good[JOB_TRAINING] && good[JOB_FSDP]) {
         check_strategy(job, c);

@@ -110,6 +110,11 @@ struct job {
         const char *csv_path;      /* null: in output_dir */
     } logging;
 
+    struct job_export {             /* of the folder model/ */
+        const char *dtype;          /* "float32", "bf16", ... */
+        const char *max_shard_size; /* "5GB" */
+    } export;
+
     struct job_precision {             /* what training.precision, mixed_precision and
                                         * training.optimizer_state_dtype say together */
         enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;

@@ -261,6 +261,21 @@ def test_options_of_an_export(tmp_path, weights, no_dimensions):
     assert not (tmp_path / "no").exists()
 
 
+def test_the_job_says_how(tmp_path, weights, no_dimensions):
+    """The run's own folder in the type and size of `export`; a finished run writes it again where they ask for another type."""
+    job = training.make_job(weights[0], name=f"{tmp_path.name}.json", model=MODEL, training=SETS, export={"dtype": "bf16", "max_shard_size": "2KB"})
+    out = tmp_path / "out"
+    run(job, out)
+    index = json.loads((out / "model" / "model.safetensors.index.json").read_text())
+    first = training.read_tensors(out / "model" / min(index["weight_map"].values()))[0]
+    assert {v["dtype"] for k, v in first.items() if k != "__metadata__"} == {"BF16"}
+    before = os.stat(out / "model" / "model.safetensors.index.json").st_mtime_ns
+    run(job, out)
+    assert os.stat(out / "model" / "model.safetensors.index.json").st_mtime_ns == before
+    run(job, out, "export.dtype=float32", "export.max_shard_size=5GB")
+    assert sorted(os.listdir(out / "model")) == ["config.json", "model.safetensors"]
+
+
 def test_a_head_that_is_not_the_embedding(tmp_path):
     """All ranks decide alike by the weights; the run goes on when the source is gone, and its folder says what it is."""
     golden = os.path.join(ROOT, "tests/golden/models/llama3_tied")

@@ -1,9 +1,10 @@
-/* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c */
+/* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c base/size.c */
 /* covers: worker/checkpoints/manifest.c worker/data/safetensors.c */
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the
  * one before. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/checkpoints/manifest.h"
@@ -226,20 +227,20 @@ static void any_ranks_write_anyone_reads(void **unused)
     assert_int_equal(differing, 1);
     assert_string_equal(out.data, "layer.weight: 1 of 300007 elements differ, most at 300006: 1\n");
     dt_text_clear(&out);
-    assert_false(checkpoint_is_exported(b, folder));
+    assert_false(checkpoint_is_exported(b, folder, DT_F32));
     struct dt_text notes;
     dt_text_init(&notes);
     assert_int_equal(checkpoint_export(b, folder, &export_defaults, &notes, &err), 0);
     assert_int_equal(notes.size, 0);
     dt_text_clear(&notes);
-    assert_true(checkpoint_is_exported(b, folder));
-    assert_false(checkpoint_is_exported(a, folder));
+    assert_true(checkpoint_is_exported(b, folder, DT_F32));
+    assert_false(checkpoint_is_exported(a, folder, DT_F32));
     large[LARGE - 1] += 1; /* the same step of another course */
     assert_int_equal(save(301, 1, 0, 3, &err), 0);
     large[LARGE - 1] -= 1;
     struct checkpoint *other;
     assert_int_equal(checkpoint_open(&other, second, &err), 0);
-    assert_false(checkpoint_is_exported(other, folder));
+    assert_false(checkpoint_is_exported(other, folder, DT_F32));
     checkpoint_close(other);
     char *model = dt_format("%s/model.safetensors", folder);
     struct st_file *f;
@@ -361,18 +362,16 @@ static void export_in_files_and_types(void **unused)
     assert_true(there(out, "model.safetensors") && !there(out, "model.safetensors.index.json"));
     /* the weight is larger than a file may be, and comes first, as huggingface_hub has it */
     assert_int_equal(export_as(c, out, DT_BF16, SMALL * 2, &err), 0);
-    assert_true(checkpoint_is_exported(c, out));
-    assert_false(checkpoint_is_exported(other, out));
+    assert_true(checkpoint_is_exported(c, out, DT_BF16));
+    assert_false(checkpoint_is_exported(other, out, DT_BF16) || checkpoint_is_exported(c, out, DT_F32));
     assert_false(there(out, "model.safetensors"));
     check_text(out, "config.json",
                "{\"model_type\": \"gpt2\", \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}\n");
-    char hash[33];
-    assert_int_equal(checkpoint_hash(c, hash, &err), 0);
-    char *index = dt_format("{\n  \"metadata\": {\n    \"step\": \"7\",\n    \"total_parameters\": %d,\n    "
-                            "\"total_size\": %d,\n    \"weights_hash\": \"%s\"\n  },\n  \"weight_map\": {\n    "
+    char *index = dt_format("{\n  \"metadata\": {\n    \"total_parameters\": %d,\n    "
+                            "\"total_size\": %d\n  },\n  \"weight_map\": {\n    "
                             "\"layer.bias\": \"model-00002-of-00002.safetensors\",\n    "
                             "\"layer.weight\": \"model-00001-of-00002.safetensors\"\n  }\n}\n",
-                            LARGE + SMALL, 2 * (LARGE + SMALL), hash);
+                            LARGE + SMALL, 2 * (LARGE + SMALL));
     check_text(out, "model.safetensors.index.json", index);
     struct st_file *f;
     assert_int_equal(st_open(&f, bias_path, &err), 0);
@@ -383,12 +382,12 @@ static void export_in_files_and_types(void **unused)
     assert_memory_equal(read, small, sizeof small);
     st_close(f);
     assert_int_equal(unlink(bias_path), 0);
-    assert_false(checkpoint_is_exported(c, out));
+    assert_false(checkpoint_is_exported(c, out, DT_BF16));
 
     assert_int_equal(export_as(c, out, DT_F32, 4 * (LARGE + SMALL) - 1, &err), 0); /* a byte too many for one */
     assert_true(there(out, "model-00002-of-00002.safetensors"));
     assert_int_equal(export_as(c, out, DT_F32, 4 * (LARGE + SMALL), &err), 0);
-    assert_true(there(out, "model.safetensors") && checkpoint_is_exported(c, out));
+    assert_true(there(out, "model.safetensors") && checkpoint_is_exported(c, out, DT_F32));
     assert_false(there(out, "model.safetensors.index.json") || there(out, "model-00001-of-00002.safetensors") ||
                  there(out, "model-00002-of-00002.safetensors"));
     check_text(out, "config.json",
@@ -447,7 +446,7 @@ static void types_and_sizes_of_an_export(void **unused)
                  {"5 GB ", 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         int64_t bytes = 0;
-        bool good = export_parse_size(sizes[i].word, &bytes);
+        bool good = dt_parse_bytes(sizes[i].word, &bytes);
         if (good != (sizes[i].bytes > 0) || bytes != sizes[i].bytes) {
             fail_msg("%s: %lld", sizes[i].word, (long long)bytes);
         }

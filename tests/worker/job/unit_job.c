@@ -157,6 +157,10 @@ static void test_bad_keys(void **state)
             "job.json:2:23: training.seed: is \"x\"; give a whole number from 0 to 9007199254740992\n"
             "job.json:2:45: training.learning_rate: is -1; give a number from 0 to 1e+30\n"
             "job.json:2:63: training.adam_beta1: is 1; give a number from 0 and below 1\n");
+    refused(SECTION("\"export\": {\"max_shard_size\": \"5G\", \"dtype\": \"int8\"}"), NULL,
+            "job.json:2:46: export.dtype: is \"int8\"; give one of: float32, bfloat16, float16, fp32, bf16, fp16\n");
+    refused(SECTION("\"export\": {\"max_shard_size\": \"5G\"}"), NULL,
+            "job.json:2:13: export.max_shard_size: is \"5G\"; give a size as 5GB or 200MB, or a number of bytes\n");
     refused(SECTION("\"fp16\": {\"enabled\": true}"), NULL,
             "job.json:2:2: fp16: not there yet; remove it, or write training.precision \"bf16-mixed\"\n");
     refused(SECTION("\"deepspeed\": \"ds.json\""), NULL,
