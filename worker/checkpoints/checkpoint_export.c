@@ -4,9 +4,9 @@
 
 #include "base/file.h"
 #include "kernels/kernels.h"
+#include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/origin.h"
 #include "worker/data/safetensors.h"
-#include "worker/model/hf_config.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
@@ -132,6 +132,12 @@ static int check_halves(struct checkpoint *c, const struct view *views, int coun
 
 /* ---- files ---- */
 
+/* The type of a tensor in the files. */
+static enum dt_dtype type_of(const struct view *v, const struct export_options *options)
+{
+    return hf_is_count(v->name) && v->numel == 1 ? DT_I64 : options->type;
+}
+
 struct files {
     int count;    /* 1: model.safetensors alone */
     int *of;      /* the file of each tensor */
@@ -152,12 +158,12 @@ static void close_file(struct files *f, int tensors)
  * gets its own at once, while the file before it goes on behind it. */
 static void split(struct files *f, const struct view *views, int count, const struct export_options *options)
 {
-    int64_t width = (int64_t)dt_dtype_size(options->type), open_bytes = 0;
+    int64_t open_bytes = 0;
     int open = 0; /* tensors of the file that goes on */
     f->of = dt_alloc(((size_t)count + 1) * sizeof *f->of);
     memset(f->of, 0, (size_t)count * sizeof *f->of);
     for (int i = 0; i < count; i++) {
-        int64_t bytes = views[i].numel * width;
+        int64_t bytes = views[i].numel * (int64_t)dt_dtype_size(type_of(&views[i], options));
         f->bytes += bytes;
         f->parameters += views[i].numel;
         if (bytes > options->shard_bytes) {
@@ -239,23 +245,33 @@ struct export
     int count;
     struct files files;
     float *buffer; /* CHUNK */
-    void *narrow;  /* CHUNK of the type, if it is not DT_F32 */
+    void *narrow;  /* CHUNK of any type, for elements that are converted */
     char step[32], hash[33];
 };
 
+/* Converts elements of the buffer; returns where they are. */
+static const void *convert(const struct export *e, const struct view *v, int64_t size)
+{
+    enum dt_dtype type = type_of(v, e->options);
+    if (type == DT_I64) {
+        for (int64_t i = 0; i < size; i++) {
+            ((int64_t *)e->narrow)[i] = (int64_t)e->buffer[i];
+        }
+    } else if (type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){e->narrow, e->buffer, size, type, DT_F32});
+    }
+    return type == DT_F32 ? (const void *)e->buffer : e->narrow;
+}
+
 static int write_tensor(struct export *e, const struct view *v, struct st_writer *writer, struct dt_error *err)
 {
-    enum dt_dtype type = e->options->type;
     for (int64_t at = 0; at < v->numel; at += CHUNK) {
         int64_t size = v->numel - at < CHUNK ? v->numel - at : CHUNK;
         if (checkpoint_read(e->c, "weight", v->name, v->numel, at, size, e->buffer, err) != 0) {
             return -1;
         }
-        if (type != DT_F32) {
-            dt_cpu_cast(&(struct dt_cast_args){e->narrow, e->buffer, size, type, DT_F32});
-        }
-        if (st_writer_data(writer, type != DT_F32 ? e->narrow : e->buffer, (size_t)size * dt_dtype_size(type), err) !=
-            0) {
+        size_t size_bytes = (size_t)size * dt_dtype_size(type_of(v, e->options));
+        if (st_writer_data(writer, convert(e, v, size), size_bytes, err) != 0) {
             return -1;
         }
     }
@@ -272,7 +288,8 @@ static int write_file(struct export *e, int file, struct dt_error *err)
     for (int i = 0; i < e->count; i++) {
         const struct view *v = &e->views[i];
         if (e->files.of[i] == file) {
-            entries[here++] = (struct st_entry){v->name, e->options->type, v->dims, v->shape};
+            entries[here++] =
+                (struct st_entry){v->name, type_of(v, e->options), hf_is_count(v->name) ? 0 : v->dims, v->shape};
         }
     }
     struct st_writer *writer = NULL;
@@ -340,7 +357,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     struct export e = {.c = c, .folder = folder, .options = options};
     e.views = tensors_of(c, &e.count);
     e.buffer = dt_alloc(CHUNK * sizeof *e.buffer);
-    e.narrow = options->type != DT_F32 ? dt_alloc(CHUNK * dt_dtype_size(options->type)) : NULL;
+    e.narrow = dt_alloc(CHUNK * sizeof(int64_t));
     (void)snprintf(e.step, sizeof e.step, "%" PRId64, checkpoint_get_state(c)->step);
     split(&e.files, e.views, e.count, options);
     int rc = options->type == DT_F16 ? check_halves(c, e.views, e.count, e.buffer, err) : 0;
@@ -363,7 +380,18 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     return rc;
 }
 
-/* True if a file has the checkpoint's step and hash, and its tensors this type. Reads its weights. */
+/* True if a file's weights are of this type. */
+static bool has_type(const struct st_file *f, enum dt_dtype type)
+{
+    int i = 0;
+    while (i < st_count(f) && hf_is_count(st_at(f, i)->name)) {
+        i++;
+    }
+    return i == st_count(f) || st_at(f, i)->type == type;
+}
+
+/* True if a file has the checkpoint's step and hash, and its tensors this type. Reads the checkpoint's
+ * weights. */
 static bool same_weights(struct checkpoint *c, const char *path, enum dt_dtype type)
 {
     char step[32], hash[33];
@@ -371,9 +399,8 @@ static bool same_weights(struct checkpoint *c, const char *path, enum dt_dtype t
     struct st_file *f = NULL;
     bool whole = st_open(&f, path, NULL) == 0;
     const char *of_step = whole ? st_metadata(f, "step") : NULL, *of_hash = whole ? st_metadata(f, HASH_KEY) : NULL;
-    bool same = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL &&
-                (st_count(f) == 0 || st_at(f, 0)->type == type) && checkpoint_hash(c, hash, NULL) == 0 &&
-                strcmp(of_hash, hash) == 0;
+    bool same = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && has_type(f, type) &&
+                checkpoint_hash(c, hash, NULL) == 0 && strcmp(of_hash, hash) == 0;
     st_close(f);
     return same;
 }

@@ -4,6 +4,7 @@
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
+#include "kernels/kernels.h"
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
@@ -157,13 +158,19 @@ static void put_list(struct dt_text *out, const struct list *l, size_t most)
     }
 }
 
+bool hf_is_count(const char *name)
+{
+    return dt_text_ends_with(name, ".num_batches_tracked");
+}
+
 /* Adds a tensor of a file to the misshapen ones, unless it has the shape of ours and a type that we
  * convert. */
 static bool fits(const struct st_file *f, const struct st_tensor *s, const struct tensor *t, struct list *misshapen)
 {
     bool same = s->dims == t->dims && memcmp(s->shape, t->shape, (size_t)t->dims * sizeof *t->shape) == 0;
+    bool count = hf_is_count(t->name) && s->numel == 1 && t->numel == 1;
     float none;
-    if (same && st_read_f32(f, s, 0, 0, &none, NULL) == 0) {
+    if ((count && s->type == DT_I64) || ((same || count) && st_read_f32(f, s, 0, 0, &none, NULL) == 0)) {
         return true;
     }
     struct dt_text text;
@@ -421,6 +428,21 @@ void hf_close(struct hf *h)
     free(h);
 }
 
+/* Reads a span of a tensor to its place in `out`, the range that the span was cut from. */
+static int read_span(const struct source *s, const struct span *part, enum dt_dtype type, void *out,
+                     struct dt_error *err)
+{
+    if (s->tensor->type == DT_I64) { /* a count */
+        int64_t value;
+        memcpy(&value, s->tensor->data, sizeof value);
+        dt_cpu_cast(&(struct dt_cast_args){(char *)out + (size_t)part->at * dt_dtype_size(type),
+                                           &(double){(double)value}, 1, type, DT_F64});
+        return 0;
+    }
+    return type == DT_F64 ? st_read_f64(s->file, s->tensor, part->first, part->count, (double *)out + part->at, err)
+                          : st_read_f32(s->file, s->tensor, part->first, part->count, (float *)out + part->at, err);
+}
+
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
                  struct dt_error *err)
 {
@@ -436,9 +458,7 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
             init_span(&part, h->seed, type, out); /* a head that the folder lacks */
             continue;
         }
-        int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, part.first, part.count, (double *)out + part.at, err)
-                                : st_read_f32(s->file, s->tensor, part.first, part.count, (float *)out + part.at, err);
-        if (rc != 0) {
+        if (read_span(s, &part, type, out, err) != 0) {
             return -1;
         }
     }

@@ -22,10 +22,13 @@ void hf_untie(const char *folder, const struct model_ops *ops, void *sizes);
 /* Gives the tensors of the head that the folder lacks their initial values of that seed; 0 if this is not
  * called. Appends their names to `names`, comma-separated. */
 void hf_begin_head(struct hf *h, uint64_t seed, struct dt_text *names);
+/* True for buffers that count batches. In files they are an int64 without dimensions, as PyTorch keeps
+ * them; in the chain they are one element of the buffers' type. */
+bool hf_is_count(const char *name);
 /* Null is allowed. */
 void hf_close(struct hf *h);
 /* Reads elements [first, first + count) of flat unit u into `out` of type DT_F32 or DT_F64,
- * converted from F32, F64, BF16 or F16. Padding and gaps become zero. The counterpart of
+ * converted from F32, F64, BF16 or F16, and counts from I64, too. Padding and gaps become zero. The counterpart of
  * init_unit. */
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
                  struct dt_error *err);
