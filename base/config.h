@@ -45,7 +45,8 @@ struct dt_rule {
     /* the command that lists the choices if they do not fit a line, "train --list-strategies"; or
      * null */
     const char *list;
-    /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value` */
+    /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value`. Of
+     * enums this is one of the choices, or their number. */
     bool null;
     int null_value;
 };
