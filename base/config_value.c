@@ -306,6 +306,15 @@ static void add_choice(const char *p, struct dt_text *out)
     }
 }
 
+static int choice_count(const struct dt_rule *rule)
+{
+    int count = 1;
+    for (const char *p = rule->choices; *p != 0; p++) {
+        count += *p == '|';
+    }
+    return count;
+}
+
 static bool is_null(const struct dt_rule *rule, const void *in)
 {
     switch (rule->type) {
@@ -322,8 +331,9 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_kinds *)in)->count == 0;
     case DT_RULE_NUMBER:
         return rule->null && *(const double *)in == rule->null_value;
+    case DT_RULE_ENUM: /* null may stand for one of the choices, which is then written */
+        return rule->null && *(const int *)in >= choice_count(rule);
     case DT_RULE_BOOL:
-    case DT_RULE_ENUM:
         break;
     }
     return false;
