@@ -292,7 +292,7 @@ void trainer_close(struct trainer *t)
                                          * be closed */
         world_abort(t->world);
     }
-    if (t->world && t->world->failed && t->world->compute) {
+    if (t->world && t->world->compute) { /* what they still read or write is freed below */
         (void)dt_stream_finish(t->world->compute, 30, NULL);
         (void)dt_stream_finish(t->world->communication, 30, NULL);
         (void)dt_stream_finish(t->world->gathering, 30, NULL);
