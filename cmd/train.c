@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cmd/train/generate.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
@@ -24,7 +25,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "\n"
                             "  --plan             print memory by purpose and what else is known before the\n"
                             "                     first step, then end: 0 it fits, 2 it does not\n"
-                            "  --json             with --plan: one JSON object\n"
+                            "  --json             with --plan: one JSON object; with --generate: one per row\n"
                             "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
                             "  --print-config     print every value of the job and where it comes from\n"
                             "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
@@ -39,6 +40,14 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     learning_rate or data.train; short for\n"
                             "                     --set checkpointing.accept=KEY,...\n"
                             "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+                            "  --generate PATH    continue prompts with a trained model: a checkpoint, a run's\n"
+                            "                     folder or a Hugging Face folder; the job file may be left\n"
+                            "                     out, of it the section generation counts\n"
+                            "  --prompt TEXT      a prompt for a model over bytes; again for more\n"
+                            "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
+                            "  --max_new_tokens N, --temperature X\n"
+                            "                     short for --set generation.max_new_tokens=N, ...\n"
+                            "  --batch_size N     prompts that are continued at a time [8]\n"
                             "  --list-models      print all models and presets\n"
                             "  --list-strategies  print all strategies and their other names\n"
                             "  --schema           print the JSON Schema of job files\n"
@@ -61,6 +70,12 @@ enum {
     OPT_DEEPSPEED,
     OPT_ACCEPT,
     OPT_FRESH,
+    OPT_GENERATE,
+    OPT_PROMPT,
+    OPT_PROMPT_IDS,
+    OPT_NEW_TOKENS,
+    OPT_TEMPERATURE,
+    OPT_BATCH_SIZE,
     OPT_LIST,
     OPT_MODELS,
     OPT_SCHEMA,
@@ -85,6 +100,15 @@ static const struct option long_options[] = {
     {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
     {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
+    {"generate", required_argument, NULL, OPT_GENERATE},
+    {"prompt", required_argument, NULL, OPT_PROMPT},
+    {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
+    {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
+    {"max_new_tokens", required_argument, NULL, OPT_NEW_TOKENS},
+    {"max-new-tokens", required_argument, NULL, OPT_NEW_TOKENS},
+    {"temperature", required_argument, NULL, OPT_TEMPERATURE},
+    {"batch_size", required_argument, NULL, OPT_BATCH_SIZE},
+    {"batch-size", required_argument, NULL, OPT_BATCH_SIZE},
     {"list-models", no_argument, NULL, OPT_MODELS},
     {"list_models", no_argument, NULL, OPT_MODELS},
     {"list-strategies", no_argument, NULL, OPT_LIST},
@@ -100,6 +124,7 @@ struct options {
     const char **set, **set_option;
     int nproc;
     bool plan, json, print_config;
+    struct train_generate generate;
 };
 
 static _Atomic(struct world *) signal_world; /* null until its page is there */
@@ -195,6 +220,43 @@ static void free_options(struct options *o)
     }
     free(o->set);
     free(o->set_option);
+    free(o->generate.prompts);
+}
+
+static void add_prompt(struct train_generate *g, bool is_text, const char *value)
+{
+    g->prompts = dt_realloc(g->prompts, (size_t)(g->count + 1) * sizeof *g->prompts);
+    g->prompts[g->count++] = (struct train_prompt){.is_text = is_text, .value = value};
+}
+
+/* --generate needs prompts and takes no job but for its section; prompts need --generate. */
+static bool check_generate(struct options *o)
+{
+    const struct train_generate *g = &o->generate;
+    if (g->path == NULL && (g->count > 0 || g->batch_size > 0)) {
+        fprintf(stderr, "train: %s: only with --generate; see train --help\n",
+                g->count == 0           ? "--batch_size"
+                : g->prompts[0].is_text ? "--prompt"
+                                        : "--prompt_ids");
+        return false;
+    }
+    if (g->path != NULL && (o->plan || o->print_config)) {
+        fprintf(stderr, "train: --generate: not beside %s\n", o->plan ? "--plan" : "--print-config");
+        return false;
+    }
+    if (g->path != NULL && g->count == 0) {
+        fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
+        return false;
+    }
+    /* the seed of draws, where nothing is trained */
+    for (int i = 0; g->path != NULL && i < o->job.set_count; i++) {
+        if (o->set_option[i] != NULL && strcmp(o->set_option[i], "--seed") == 0) {
+            char *all = dt_format("generation%s", strchr(o->set[i], '.'));
+            free((void *)(uintptr_t)o->set[i]);
+            o->set[i] = all;
+        }
+    }
+    return true;
 }
 
 static int add_job(struct options *o, const char *path)
@@ -248,13 +310,16 @@ static int read_options(struct options *o, int argc, char **argv)
                     return DT_EXIT_USAGE;
                 }
             }
-            if ((o->nproc > 0 || o->json) && !o->plan) {
+            if (!check_generate(o)) {
+                return DT_EXIT_USAGE;
+            }
+            if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
                 fprintf(stderr,
                         "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
                         o->nproc > 0 ? "--nproc" : "--json");
                 return DT_EXIT_USAGE;
             }
-            if (!o->job.path) {
+            if (!o->job.path && o->generate.path == NULL) {
                 fprintf(stderr, "train: no job file; see train --help\n");
                 return DT_EXIT_USAGE;
             }
@@ -296,6 +361,26 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_ACCEPT:
             add_accepted(o, optarg);
+            break;
+        case OPT_GENERATE:
+            o->generate.path = optarg;
+            break;
+        case OPT_PROMPT:
+        case OPT_PROMPT_IDS:
+            add_prompt(&o->generate, option == OPT_PROMPT, optarg);
+            break;
+        case OPT_NEW_TOKENS:
+            add_set(o, "--max_new_tokens", "generation.max_new_tokens", optarg);
+            break;
+        case OPT_TEMPERATURE:
+            add_set(o, "--temperature", "generation.temperature", optarg);
+            break;
+        case OPT_BATCH_SIZE:
+            if (!dt_parse_int64(optarg, &number) || number < 1 || number > 65536) {
+                fprintf(stderr, "train: --batch_size: %s: must be a whole number from 1 to 65536\n", optarg);
+                return DT_EXIT_USAGE;
+            }
+            o->generate.batch_size = number;
             break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
@@ -457,6 +542,12 @@ static int run_all(int argc, char **argv)
     argv[0] = "train"; /* getopt's messages begin with it */
     int code = read_options(&o, argc, argv);
     if (code >= 0) {
+        free_options(&o);
+        return code;
+    }
+    if (o.generate.path != NULL) {
+        o.generate.json = o.json;
+        code = train_generate(&o.generate, &o.job);
         free_options(&o);
         return code;
     }

@@ -60,7 +60,8 @@ enum {
      * scores of whole sequences, which fill that piece */
     CALL_REST,
     CALL_MEAN,
-    CALL_RSTD /* (R) */
+    CALL_RSTD, /* (R) */
+    CACHE      /* generation: keys and values of earlier positions */
 };
 
 struct normed {
@@ -125,6 +126,7 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
+    packed_declare_cache(b, m->heads, c / m->heads);
     b->in = b->out = stream_flow(b, c, true);
     b->in_place = true;
     b->y_memory = all ? H2 : -1;
@@ -231,7 +233,8 @@ static struct packed attention_of(const struct block *b, const struct pass *p, c
     struct packed a = {.shape = packed_shape(b, p, m->heads, m->heads, m->channels / m->heads),
                        .qkv = f->qkv,
                        .out = f->att,
-                       .lse = f->lse};
+                       .lse = f->lse,
+                       .cache = pass_memory(b, p, CACHE)};
     a.shape.causal = true;
     return a;
 }
