@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cmd/train/evaluate.h"
 #include "cmd/train/generate.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
@@ -40,13 +41,15 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     learning_rate or data.train; short for\n"
                             "                     --set checkpointing.accept=KEY,...\n"
                             "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+                            "  --evaluate PATH    print the numbers of data.val with the weights of a checkpoint,\n"
+                            "                     a run's folder or a Hugging Face folder; nothing is trained\n"
                             "  --generate PATH    continue prompts with a trained model: a checkpoint, a run's\n"
                             "                     folder or a Hugging Face folder; the job file may be left\n"
                             "                     out, of it the section generation counts\n"
                             "  --prompt TEXT      a prompt for a model over bytes; again for more\n"
                             "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
-                            "  --max_new_tokens N, --temperature X\n"
-                            "                     short for --set generation.max_new_tokens=N, ...\n"
+                            "  --max_new_tokens N short for --set generation.max_new_tokens=N\n"
+                            "  --temperature X    short for --set generation.temperature=X\n"
                             "  --batch_size N     prompts that are continued at a time [8]\n"
                             "  --list-models      print all models and presets\n"
                             "  --list-strategies  print all strategies and their other names\n"
@@ -70,6 +73,7 @@ enum {
     OPT_DEEPSPEED,
     OPT_ACCEPT,
     OPT_FRESH,
+    OPT_EVALUATE,
     OPT_GENERATE,
     OPT_PROMPT,
     OPT_PROMPT_IDS,
@@ -100,6 +104,7 @@ static const struct option long_options[] = {
     {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
     {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
+    {"evaluate", required_argument, NULL, OPT_EVALUATE},
     {"generate", required_argument, NULL, OPT_GENERATE},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
@@ -124,6 +129,7 @@ struct options {
     const char **set, **set_option;
     int nproc;
     bool plan, json, print_config;
+    const char *evaluate;
     struct train_generate generate;
 };
 
@@ -240,8 +246,11 @@ static bool check_generate(struct options *o)
                                         : "--prompt_ids");
         return false;
     }
-    if (g->path != NULL && (o->plan || o->print_config)) {
-        fprintf(stderr, "train: --generate: not beside %s\n", o->plan ? "--plan" : "--print-config");
+    if (g->path != NULL && (o->plan || o->print_config || o->evaluate != NULL)) {
+        fprintf(stderr, "train: --generate: not beside %s\n",
+                o->plan           ? "--plan"
+                : o->print_config ? "--print-config"
+                                  : "--evaluate");
         return false;
     }
     if (g->path != NULL && g->count == 0) {
@@ -362,6 +371,9 @@ static int read_options(struct options *o, int argc, char **argv)
         case OPT_ACCEPT:
             add_accepted(o, optarg);
             break;
+        case OPT_EVALUATE:
+            o->evaluate = optarg;
+            break;
         case OPT_GENERATE:
             o->generate.path = optarg;
             break;
@@ -456,6 +468,11 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                  : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
                                                                             * already */
     }
+    if (o->evaluate != NULL) { /* writes nothing, and begins with what it is given */
+        dt_text_clear(&text);
+        trainer_close(&t);
+        return rc;
+    }
     const struct job_checkpointing *saves = &job->checkpointing;
     bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
     if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
@@ -495,7 +512,8 @@ static bool another_says(const struct dt_error *err, int code, int rank)
     return code != DT_EXIT_TEMPORARY && err->blame.fault == DT_FAULT_FAILED && err->blame.rank != rank;
 }
 
-static int run(const struct job *job)
+/* checkpoint: what is evaluated (observers_options); null: a run. */
+static int run(const struct job *job, const char *checkpoint)
 {
     struct world w = {.page = NULL};
     struct dt_error err = {.status = DT_OK};
@@ -523,7 +541,8 @@ static int run(const struct job *job)
     if (w.rank == 0 && job->inert_keys != NULL) {
         dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)\n", job->inert_keys);
     }
-    if (trainer_run(&w, job, NULL, &code, &err) != 0) {
+    const struct observers_options evaluates = {.no_files = true, .evaluate = checkpoint, .last = &observer_evaluation};
+    if (trainer_run(&w, job, checkpoint != NULL ? &evaluates : NULL, &code, &err) != 0) {
         world_explain(&w, &err, true);
         code = trainer_exit_code(&err);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
@@ -557,6 +576,15 @@ static int run_all(int argc, char **argv)
     struct job job;
     struct dt_text problems;
     struct dt_error err = {.status = DT_OK};
+    char *checkpoint = NULL;
+    if (o.evaluate != NULL && train_find_weights(o.evaluate, &checkpoint, &err) != 0) {
+        fprintf(stderr, "train: --evaluate: %s\n", err.text);
+        free_options(&o);
+        return refused;
+    }
+    if (o.evaluate != NULL && checkpoint == NULL) {
+        add_set(&o, "--evaluate", "model.load", o.evaluate);
+    }
     dt_text_init(&problems);
     if (o.print_config) {
         struct dt_text text;
@@ -568,17 +596,21 @@ static int run_all(int argc, char **argv)
         code = refused;
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
-        if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
+        if (o.evaluate != NULL && job.data.val == NULL) {
+            fprintf(stderr, "train: --evaluate: the job has no data.val; give it, or --set data.val=FILES\n");
+            code = refused;
+        } else if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;
         } else if (o.plan) {
             code = DT_EXIT_DONE;
         } else {
-            code = run(&job);
+            code = run(&job, o.evaluate == NULL ? NULL : checkpoint != NULL ? checkpoint : "");
         }
         job_close(&job);
         dt_text_clear(&problems);
         free_options(&o);
+        free(checkpoint);
         return code;
     }
     for (char *line = problems.data; line && *line; line += strcspn(line, "\n") + (line[strcspn(line, "\n")] != 0)) {
@@ -589,6 +621,7 @@ static int run_all(int argc, char **argv)
     }
     dt_text_clear(&problems);
     free_options(&o);
+    free(checkpoint);
     return code;
 }
 

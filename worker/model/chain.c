@@ -283,7 +283,8 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
                         .index = c->block_count,
                         .layer = layer,
                         .unit = unit,
-                        .y_memory = -1};
+                        .y_memory = -1,
+                        .logits_memory = -1};
     bool chosen = layer >= 0 && layer % (c->spec.recompute_every > 0 ? c->spec.recompute_every : 1) == 0;
     b->recompute = chosen ? c->spec.recompute : RECOMPUTE_CHEAP;
     c->block_count++;
