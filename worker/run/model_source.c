@@ -126,10 +126,21 @@ static int read_folder(const char *path, const struct chain *chain, char *const 
     return rc;
 }
 
+static void make_values(const struct chain *chain, char *const *units)
+{
+    for (int u = 0; u < chain->unit_count; u++) {
+        init_unit(chain, u, 0, 0, chain->units[u].numel, DT_F32, units[u]);
+    }
+}
+
 int model_source_read(const struct model_source *s, const struct chain *chain, char *const *units, float *buffers,
                       struct dt_error *err)
 {
     init_unit(chain, -1, 0, 0, chain_buffers(chain), DT_F32, buffers);
+    if (s->path == NULL) {
+        make_values(chain, units);
+        return 0;
+    }
     return s->checkpoint != NULL ? read_checkpoint(s->checkpoint, chain, units, buffers, err)
                                  : read_folder(s->path, chain, units, buffers, err);
 }

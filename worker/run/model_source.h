@@ -10,7 +10,8 @@
 struct cJSON;
 
 struct model_source {
-    char *path;                    /* the checkpoint or the folder that was found */
+    /* the checkpoint or the folder that was found; null: none, the weights are those that a run begins with */
+    char *path;
     struct checkpoint *checkpoint; /* null: it is a Hugging Face folder */
     const struct model_ops *model;
     struct model_sizes sizes;
