@@ -376,7 +376,7 @@ static int sample(const char *path, const char *prompt, const char *count)
         .seed = 42,
         .max_new_tokens = tokens,
         .batch_size = 1,
-        .context = source.trained_length};
+        .window = source.trained_length};
     result = result == 0 ? prompts_add_text(&prompts, &source, prompt, &err) : result;
     result = result == 0 ? generate_rows(&source, &options, prompts.rows, 1, &err) : result;
     if (result == 0) {

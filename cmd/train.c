@@ -229,43 +229,16 @@ static void free_options(struct options *o)
     free(o->generate.prompts);
 }
 
-static void add_prompt(struct train_generate *g, bool is_text, const char *value)
+/* The seed of draws, where nothing is trained. */
+static void seed_draws(struct options *o)
 {
-    g->prompts = dt_realloc(g->prompts, (size_t)(g->count + 1) * sizeof *g->prompts);
-    g->prompts[g->count++] = (struct train_prompt){.is_text = is_text, .value = value};
-}
-
-/* --generate needs prompts and takes no job but for its section; prompts need --generate. */
-static bool check_generate(struct options *o)
-{
-    const struct train_generate *g = &o->generate;
-    if (g->path == NULL && (g->count > 0 || g->batch_size > 0)) {
-        fprintf(stderr, "train: %s: only with --generate; see train --help\n",
-                g->count == 0           ? "--batch_size"
-                : g->prompts[0].is_text ? "--prompt"
-                                        : "--prompt_ids");
-        return false;
-    }
-    if (g->path != NULL && (o->plan || o->print_config || o->evaluate != NULL)) {
-        fprintf(stderr, "train: --generate: not beside %s\n",
-                o->plan           ? "--plan"
-                : o->print_config ? "--print-config"
-                                  : "--evaluate");
-        return false;
-    }
-    if (g->path != NULL && g->count == 0) {
-        fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
-        return false;
-    }
-    /* the seed of draws, where nothing is trained */
-    for (int i = 0; g->path != NULL && i < o->job.set_count; i++) {
+    for (int i = 0; i < o->job.set_count; i++) {
         if (o->set_option[i] != NULL && strcmp(o->set_option[i], "--seed") == 0) {
             char *all = dt_format("generation%s", strchr(o->set[i], '.'));
             free((void *)(uintptr_t)o->set[i]);
             o->set[i] = all;
         }
     }
-    return true;
 }
 
 static int add_job(struct options *o, const char *path)
@@ -319,8 +292,14 @@ static int read_options(struct options *o, int argc, char **argv)
                     return DT_EXIT_USAGE;
                 }
             }
-            if (!check_generate(o)) {
+            if (!train_check_generate(&o->generate, o->plan           ? "--plan"
+                                                    : o->print_config ? "--print-config"
+                                                    : o->evaluate     ? "--evaluate"
+                                                                      : NULL)) {
                 return DT_EXIT_USAGE;
+            }
+            if (o->generate.path != NULL) {
+                seed_draws(o);
             }
             if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
                 fprintf(stderr,
@@ -379,7 +358,7 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_PROMPT:
         case OPT_PROMPT_IDS:
-            add_prompt(&o->generate, option == OPT_PROMPT, optarg);
+            train_add_prompt(&o->generate, option == OPT_PROMPT, optarg);
             break;
         case OPT_NEW_TOKENS:
             add_set(o, "--max_new_tokens", "generation.max_new_tokens", optarg);

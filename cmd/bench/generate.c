@@ -1,5 +1,5 @@
-/* Prompts of random ids are continued once by one id and once by many; the difference of both times is
- * that of the ids between, without start and prompt. Weights are those that a run would begin with. */
+/* Prompts of random ids are continued; the time from the first new id of the last row to its last one is
+ * that of the ids between, without start and prompts. Weights are those that a run would begin with. */
 #include "cmd/bench/generate.h"
 
 #include "base/bench.h"
@@ -46,22 +46,37 @@ static int add_prompts(struct prompts *p, const struct shape *s, struct dt_error
     return rc;
 }
 
-/* Seconds for `count` new ids of each row; below 0: an error. */
-static double take_s(const struct model_source *m, const struct shape *s, long count, bool recomputes,
-                     struct dt_error *err)
+struct times {
+    int64_t row; /* the one that is looked at */
+    double first_s, last_s;
+};
+
+static void note_time(void *context, int64_t row, int32_t id)
 {
+    struct times *t = context;
+    (void)id;
+    if (row == t->row) {
+        t->last_s = dt_now_s();
+        t->first_s = t->first_s > 0 ? t->first_s : t->last_s;
+    }
+}
+
+/* Seconds of one more id for all rows; below 0: an error. */
+static double take_s(const struct model_source *m, const struct shape *s, bool recomputes, struct dt_error *err)
+{
+    struct times t = {.row = s->batch - 1};
     const struct generate_options o = {.sampling = {.repetition_penalty = 1, .temperature = 1, .top_p = 1},
-                                       .max_new_tokens = count,
+                                       .max_new_tokens = s->count,
                                        .batch_size = s->batch,
                                        .threads = (int)s->threads,
+                                       .tell = note_time,
+                                       .context = &t,
                                        .recomputes = recomputes};
     struct prompts p = {0};
     int rc = add_prompts(&p, s, err);
-    double begin_s = dt_now_s();
     rc = rc == 0 ? generate_rows(m, &o, p.rows, p.count, err) : rc;
-    double took_s = dt_now_s() - begin_s;
     prompts_clear(&p);
-    return rc == 0 ? took_s : -1;
+    return rc == 0 ? (t.last_s - t.first_s) / (double)(s->count - 1) : -1;
 }
 
 static void print(const struct shape *s, const char *what, double *us, double *peer_us, int repeats)
@@ -84,10 +99,8 @@ static int run(const struct shape *s, bool cached, struct dt_bench_peer *peer, i
     double us[REPEATS_MOST], peer_us[REPEATS_MOST];
     int rc = open_source(&m, s, &err);
     for (int i = 0; i < repeats && rc == 0; i++) {
-        double one_s = take_s(&m, s, 1, !cached, &err),
-               all_s = one_s >= 0 ? take_s(&m, s, s->count, !cached, &err) : -1;
-        rc = one_s < 0 || all_s < 0 ? -1 : 0;
-        us[i] = (all_s - one_s) / (double)(s->count - 1) * 1e6;
+        us[i] = take_s(&m, s, !cached, &err) * 1e6;
+        rc = us[i] < 0 ? -1 : 0;
         if (peer != NULL) {
             peer_us[i] = dt_bench_peer_ask(peer, "%ld %ld %ld %ld %ld %ld %ld", s->layers, s->channels, s->vocabulary,
                                            s->batch, s->prompt, s->count, s->threads) *

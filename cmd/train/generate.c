@@ -8,6 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+void train_add_prompt(struct train_generate *g, bool is_text, const char *value)
+{
+    g->prompts = dt_realloc(g->prompts, (size_t)(g->count + 1) * sizeof *g->prompts);
+    g->prompts[g->count++] = (struct train_prompt){.is_text = is_text, .value = value};
+}
+
+bool train_check_generate(const struct train_generate *g, const char *beside)
+{
+    if (g->path == NULL && (g->count > 0 || g->batch_size > 0)) {
+        const char *option = g->count == 0 ? "--batch_size" : g->prompts[0].is_text ? "--prompt" : "--prompt_ids";
+        (void)fprintf(stderr, "train: %s: only with --generate; see train --help\n", option);
+    } else if (g->path != NULL && beside != NULL) {
+        (void)fprintf(stderr, "train: --generate: not beside %s\n", beside);
+    } else if (g->path != NULL && g->count == 0) {
+        (void)fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
+    } else {
+        return true;
+    }
+    return false;
+}
+
 static void print_row(const struct train_generate *g, int64_t number, const struct generate_row *r, bool as_text)
 {
     static const char *const ends[] = {

@@ -17,6 +17,10 @@ struct train_generate {
     bool json;
 };
 
+void train_add_prompt(struct train_generate *g, bool is_text, const char *value);
+/* Are these options right together? beside: another thing that the program was told to do, "--plan", or
+ * null. Says what is wrong. */
+bool train_check_generate(const struct train_generate *g, const char *beside);
 /* Prints the rows and returns the exit code. args: the job file, if any, and values that were set. */
 int train_generate(const struct train_generate *g, const struct job_arguments *args);
 

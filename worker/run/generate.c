@@ -277,6 +277,9 @@ static int choose(struct generator *g, struct speaker *s, float *logits, struct 
     }
     double u = sampling_uniform(o->seed, s->row, r->count);
     r->ids[r->count++] = sampling_draw(g->keys + vocabulary - n, n, u);
+    if (o->tell != NULL) {
+        o->tell(o->context, s->row, r->ids[r->count - 1]);
+    }
     judge(g, s, stops_at(o, r->ids[r->count - 1]));
     forget(g, s);
     return 0;
@@ -365,8 +368,8 @@ int generate_rows(const struct model_source *source, const struct generate_optio
     if (generate_limits(source, &vocabulary, &positions, err) != 0) {
         return -1;
     }
-    g.capacity = options->context > 0 && options->context < positions ? options->context : positions;
-    g.limit = options->context > 0 ? INT64_MAX : positions;
+    g.capacity = options->window > 0 && options->window < positions ? options->window : positions;
+    g.limit = options->window > 0 ? INT64_MAX : positions;
     for (int64_t i = 0; i < row_count; i++) {
         if (check_row(&rows[i], i, vocabulary, g.limit, err) != 0) {
             return -1;

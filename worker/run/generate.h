@@ -19,7 +19,9 @@ struct generate_options {
     int threads;        /* 0: as many as this process may use cores */
     /* 0: a row ends where the model's positions do. Otherwise it sees that many ids at most: when they are
      * full, the older half is forgotten. */
-    int64_t context;
+    int64_t window;
+    void (*tell)(void *context, int64_t row, int32_t id); /* called for each new id; null: nobody asks */
+    void *context;
     bool recomputes; /* keeps no keys and values: each id computes its whole row again */
 };
 

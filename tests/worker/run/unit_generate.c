@@ -169,7 +169,7 @@ static void test_families(void **state)
         check_ways(&s, o);
         o.sampling.do_sample = false;
         o.sampling.repetition_penalty = 1.1;
-        o.context = 13; /* rows that forget */
+        o.window = 13; /* rows that forget */
         check_ways(&s, o);
         model_source_close(&s);
         free(path);
