@@ -6,7 +6,7 @@
 #include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
-#include "worker/run/generate.h"
+#include "worker/run/prompt.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -451,19 +451,27 @@ static int sample(const char *path, const char *prompt, const char *count)
     if (c == NULL) {
         return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     }
-    struct dt_text out;
-    dt_text_init(&out);
-    struct generate_options options = {.prompt = prompt, .token_count = (int)tokens, .temperature = 0.8, .seed = 42};
-    int result = generate_text(c, &options, &out, &err);
-    for (size_t i = 0; i < out.size; i++) {
-        unsigned char byte = (unsigned char)out.data[i];
-        (void)putchar(byte == '\n' || byte == '\t' || (byte >= 32 && byte < 127) ? byte : '.');
-    }
-    if (result == 0) {
-        (void)putchar('\n');
-    }
-    dt_text_clear(&out);
+    struct model_source source;
+    struct prompts prompts = {0};
+    int result = model_source_open(&source, checkpoint_get_path(c), NULL, &err);
     checkpoint_close(c);
+    const struct generate_options options = {
+        .sampling = {.do_sample = true, .temperature = 0.8, .top_p = 1, .repetition_penalty = 1},
+        .seed = 42,
+        .max_new_tokens = tokens,
+        .batch_size = 1,
+        .window = source.trained_length};
+    result = result == 0 ? prompts_add_text(&prompts, &source, prompt, &err) : result;
+    result = result == 0 ? generate_rows(&source, &options, prompts.rows, 1, &err) : result;
+    if (result == 0) {
+        struct dt_text out;
+        dt_text_init(&out);
+        prompt_show_text(prompts.rows[0].ids, prompts.rows[0].count, &out);
+        (void)puts(dt_text_str(&out));
+        dt_text_clear(&out);
+    }
+    prompts_clear(&prompts);
+    model_source_close(&source);
     return result == 0 ? 0 : fail(&err, 1);
 }
 

@@ -4,6 +4,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cmd/train/evaluate.h"
+#include "cmd/train/generate.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
@@ -25,7 +27,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "\n"
                             "  --plan             print memory by purpose and what else is known before the\n"
                             "                     first step, then end: 0 it fits, 2 it does not\n"
-                            "  --json             with --plan: one JSON object\n"
+                            "  --json             with --plan: one JSON object; with --generate: one per row\n"
                             "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
                             "  --print-config     print every value of the job and where it comes from\n"
                             "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
@@ -40,6 +42,16 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     learning_rate or data.train; short for\n"
                             "                     --set checkpointing.accept=KEY,...\n"
                             "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
+                            "  --evaluate PATH    print the numbers of data.val with the weights of a checkpoint,\n"
+                            "                     a run's folder or a Hugging Face folder; nothing is trained\n"
+                            "  --generate PATH    continue prompts with a trained model: a checkpoint, a run's\n"
+                            "                     folder or a Hugging Face folder; the job file may be left\n"
+                            "                     out, of it the section generation counts\n"
+                            "  --prompt TEXT      a prompt for a model over bytes; again for more\n"
+                            "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
+                            "  --max_new_tokens N short for --set generation.max_new_tokens=N\n"
+                            "  --temperature X    short for --set generation.temperature=X\n"
+                            "  --batch_size N     prompts that are continued at a time [8]\n"
                             "  --list-models      print all models and presets\n"
                             "  --list-strategies  print all strategies and their other names\n"
                             "  --schema           print the JSON Schema of job files\n"
@@ -62,6 +74,13 @@ enum {
     OPT_DEEPSPEED,
     OPT_ACCEPT,
     OPT_FRESH,
+    OPT_EVALUATE,
+    OPT_GENERATE,
+    OPT_PROMPT,
+    OPT_PROMPT_IDS,
+    OPT_NEW_TOKENS,
+    OPT_TEMPERATURE,
+    OPT_BATCH_SIZE,
     OPT_LIST,
     OPT_MODELS,
     OPT_SCHEMA,
@@ -86,6 +105,16 @@ static const struct option long_options[] = {
     {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
     {"accept", required_argument, NULL, OPT_ACCEPT},
     {"fresh", no_argument, NULL, OPT_FRESH},
+    {"evaluate", required_argument, NULL, OPT_EVALUATE},
+    {"generate", required_argument, NULL, OPT_GENERATE},
+    {"prompt", required_argument, NULL, OPT_PROMPT},
+    {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
+    {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
+    {"max_new_tokens", required_argument, NULL, OPT_NEW_TOKENS},
+    {"max-new-tokens", required_argument, NULL, OPT_NEW_TOKENS},
+    {"temperature", required_argument, NULL, OPT_TEMPERATURE},
+    {"batch_size", required_argument, NULL, OPT_BATCH_SIZE},
+    {"batch-size", required_argument, NULL, OPT_BATCH_SIZE},
     {"list-models", no_argument, NULL, OPT_MODELS},
     {"list_models", no_argument, NULL, OPT_MODELS},
     {"list-strategies", no_argument, NULL, OPT_LIST},
@@ -101,6 +130,8 @@ struct options {
     const char **set, **set_option;
     int nproc;
     bool plan, json, print_config;
+    const char *evaluate;
+    struct train_generate generate;
 };
 
 static _Atomic(struct world *) signal_world; /* null until its page is there */
@@ -196,6 +227,19 @@ static void free_options(struct options *o)
     }
     free(o->set);
     free(o->set_option);
+    free(o->generate.prompts);
+}
+
+/* The seed of draws, where nothing is trained. */
+static void seed_draws(struct options *o)
+{
+    for (int i = 0; i < o->job.set_count; i++) {
+        if (o->set_option[i] != NULL && strcmp(o->set_option[i], "--seed") == 0) {
+            char *all = dt_format("generation%s", strchr(o->set[i], '.'));
+            free((void *)(uintptr_t)o->set[i]);
+            o->set[i] = all;
+        }
+    }
 }
 
 static int add_job(struct options *o, const char *path)
@@ -249,13 +293,22 @@ static int read_options(struct options *o, int argc, char **argv)
                     return DT_EXIT_USAGE;
                 }
             }
-            if ((o->nproc > 0 || o->json) && !o->plan) {
+            if (!train_check_generate(&o->generate, o->plan           ? "--plan"
+                                                    : o->print_config ? "--print-config"
+                                                    : o->evaluate     ? "--evaluate"
+                                                                      : NULL)) {
+                return DT_EXIT_USAGE;
+            }
+            if (o->generate.path != NULL) {
+                seed_draws(o);
+            }
+            if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
                 fprintf(stderr,
                         "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
                         o->nproc > 0 ? "--nproc" : "--json");
                 return DT_EXIT_USAGE;
             }
-            if (!o->job.path) {
+            if (!o->job.path && o->generate.path == NULL) {
                 fprintf(stderr, "train: no job file; see train --help\n");
                 return DT_EXIT_USAGE;
             }
@@ -297,6 +350,29 @@ static int read_options(struct options *o, int argc, char **argv)
             break;
         case OPT_ACCEPT:
             add_accepted(o, optarg);
+            break;
+        case OPT_EVALUATE:
+            o->evaluate = optarg;
+            break;
+        case OPT_GENERATE:
+            o->generate.path = optarg;
+            break;
+        case OPT_PROMPT:
+        case OPT_PROMPT_IDS:
+            train_add_prompt(&o->generate, option == OPT_PROMPT, optarg);
+            break;
+        case OPT_NEW_TOKENS:
+            add_set(o, "--max_new_tokens", "generation.max_new_tokens", optarg);
+            break;
+        case OPT_TEMPERATURE:
+            add_set(o, "--temperature", "generation.temperature", optarg);
+            break;
+        case OPT_BATCH_SIZE:
+            if (!dt_parse_int64(optarg, &number) || number < 1 || number > 65536) {
+                fprintf(stderr, "train: --batch_size: %s: must be a whole number from 1 to 65536\n", optarg);
+                return DT_EXIT_USAGE;
+            }
+            o->generate.batch_size = number;
             break;
         case OPT_NPROC:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
@@ -372,6 +448,11 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                  : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
                                                                             * already */
     }
+    if (o->evaluate != NULL) { /* writes nothing, and begins with what it is given */
+        dt_text_clear(&text);
+        trainer_close(&t);
+        return rc;
+    }
     const struct job_checkpointing *saves = &job->checkpointing;
     bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
     if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
@@ -411,7 +492,8 @@ static bool another_says(const struct dt_error *err, int code, int rank)
     return code != DT_EXIT_TEMPORARY && err->blame.fault == DT_FAULT_FAILED && err->blame.rank != rank;
 }
 
-static int run(const struct job *job)
+/* checkpoint: what is evaluated (observers_options); null: a run. */
+static int run(const struct job *job, const char *checkpoint)
 {
     struct world w = {.page = NULL};
     struct dt_error err = {.status = DT_OK};
@@ -439,7 +521,8 @@ static int run(const struct job *job)
     if (w.rank == 0 && job->inert_keys != NULL) {
         dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)\n", job->inert_keys);
     }
-    if (trainer_run(&w, job, NULL, &code, &err) != 0) {
+    const struct observers_options evaluates = {.no_files = true, .evaluate = checkpoint, .last = &observer_evaluation};
+    if (trainer_run(&w, job, checkpoint != NULL ? &evaluates : NULL, &code, &err) != 0) {
         world_explain(&w, &err, true);
         code = trainer_exit_code(&err);
         code = fail(&w, &err, code, w.told || another_says(&err, code, w.rank));
@@ -461,12 +544,27 @@ static int run_all(int argc, char **argv)
         free_options(&o);
         return code;
     }
+    if (o.generate.path != NULL) {
+        o.generate.json = o.json;
+        code = train_generate(&o.generate, &o.job);
+        free_options(&o);
+        return code;
+    }
     /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
     int refused = getenv("DTRUN_PAGE") && !o.plan ? DT_EXIT_PERMANENT : DT_EXIT_USAGE;
     o.job.world = o.nproc > 0 ? o.nproc : env_number("WORLD_SIZE", 1);
     struct job job;
     struct dt_text problems;
     struct dt_error err = {.status = DT_OK};
+    char *checkpoint = NULL;
+    if (o.evaluate != NULL && train_find_weights(o.evaluate, &checkpoint, &err) != 0) {
+        fprintf(stderr, "train: --evaluate: %s\n", err.text);
+        free_options(&o);
+        return refused;
+    }
+    if (o.evaluate != NULL && checkpoint == NULL) {
+        add_set(&o, "--evaluate", "model.load", o.evaluate);
+    }
     dt_text_init(&problems);
     if (o.print_config) {
         struct dt_text text;
@@ -478,17 +576,21 @@ static int run_all(int argc, char **argv)
         code = refused;
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
-        if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
+        if (o.evaluate != NULL && job.data.val == NULL) {
+            fprintf(stderr, "train: --evaluate: the job has no data.val; give it, or --set data.val=FILES\n");
+            code = refused;
+        } else if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;
         } else if (o.plan) {
             code = DT_EXIT_DONE;
         } else {
-            code = run(&job);
+            code = run(&job, o.evaluate == NULL ? NULL : checkpoint != NULL ? checkpoint : "");
         }
         job_close(&job);
         dt_text_clear(&problems);
         free_options(&o);
+        free(checkpoint);
         return code;
     }
     for (char *line = problems.data; line && *line; line += strcspn(line, "\n") + (line[strcspn(line, "\n")] != 0)) {
@@ -499,6 +601,7 @@ static int run_all(int argc, char **argv)
     }
     dt_text_clear(&problems);
     free_options(&o);
+    free(checkpoint);
     return code;
 }
 

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cmd/bench/collectives.h"
 #include "cmd/bench/first.h"
+#include "cmd/bench/generate.h"
 #include "cmd/bench/kernels.h"
 #include "cmd/bench/start.h"
 #include "cmd/bench/step.h"
@@ -29,6 +30,10 @@ static const struct {
      "--level=none|cheap|mlp|block "
      "--dtype=fp32|bf16 --steps=1..500 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_floor},
+    {"generate", "new ids by train --generate, with and without a cache",
+     "--size=L6C384 --vocab=2..1048576 --batch=1..4096 --prompt=1..65536 --ids=2..65536 --threads=1..1024 "
+     "--repeats=1..101 --script=PATH --cache-only --peer",
+     bench_generate},
     {"kernels", "each kernel against a copy of as many bytes",
      "--device=NAME --kernel=NAME --dtype=fp32|bf16 --rows=1..16777216 --cols=1..1048576 --vocab=1..1048576 "
      "--parameters=1..2147483648 "

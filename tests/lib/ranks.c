@@ -158,13 +158,11 @@ static void after_step(struct rank *self, const struct report *r)
         }
     }
     if (o->evaluate) {
-        double loss;
+        struct trainer_evaluation e;
         struct dt_error err;
-        if (trainer_evaluate(t, &loss, &err) != 0) {
-            loss = NAN;
-        }
+        bool known = trainer_evaluate(t, &e, &err) == 0;
         if (self->rank == 0) {
-            out->val_loss = loss;
+            out->val_loss = known ? e.loss : NAN;
         }
     }
     if (o->on_step) {

@@ -6,6 +6,7 @@
 #define DT_WORKER_ENGINE_REPORT_H
 
 #include "base/text.h"
+#include "worker/engine/class_counts.h"
 #include "worker/engine/step_sums.h"
 #include "worker/job/job.h"
 
@@ -43,9 +44,13 @@ struct report {
     int64_t targets;     /* of this step, all ranks */
     int64_t blank_steps; /* steps without any target since the start of the run */
     double loss, grad_norm, lr, step_s, tokens_per_s; /* NaN: a loss and a norm without targets */
+    double memory_bytes;                              /* in use; NaN: not logged, or another rank */
     double mfu;                                       /* share of all ranks' peak; not finite: unknown */
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add); null: none did */
-    double val_loss;     /* NaN: data.val has no target */
+    /* an evaluation */
+    double val_loss;                    /* NaN: data.val has no target */
+    double perplexity, bits_per_byte;   /* NaN: the targets are no next tokens, or no bytes */
+    const struct class_report *classes; /* null: the model names no classes */
     double save_s;
     const char *words;         /* one line, without its end */
     const char *name, *fields; /* of an event; fields: JSON members without braces, or "" */

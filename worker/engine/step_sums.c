@@ -91,18 +91,11 @@ static double ranks_and_micro_steps(const struct step_sums *c, const struct step
     return (double)(c->strategy->size * in->micro_steps);
 }
 
-static void sum_over_ranks(struct step_sums *c)
+/* Sums the first `words` words over all ranks, and copies them to what the turn has heard. */
+static void reduce_words(struct step_sums *c, int64_t words)
 {
     struct strategy *s = c->strategy;
     struct world *w = s->world;
-    const struct step_sums_input *in = &c->turns[c->turn].input;
-    int64_t words = word_count(s, in->riders != NULL);
-    bool local_mean = in->normalization == LOSS_LOCAL_MEAN;
-    w->device->kernels->exact_sum(w->compute, &(struct dt_exact_sum_args){.limbs = c->words + AT_LOSS,
-                                                                          .bad_count = c->words + AT_RANKS + w->rank,
-                                                                          .x = in->loss_sum,
-                                                                          .divisors = local_mean ? c->divisors : NULL,
-                                                                          .count = in->micro_steps});
     if (!s->alone) { /* collectives of a communicator stay on one stream */
         dt_event_record(s->demand, w->compute);
         dt_event_wait(s->demand, w->communication);
@@ -120,6 +113,21 @@ static void sum_over_ranks(struct step_sums *c)
         strategy_land(s);
     }
     dt_stream_copy(w->compute, c->turns[c->turn].heard, c->words, (size_t)words * sizeof *c->words);
+}
+
+static void sum_over_ranks(struct step_sums *c)
+{
+    struct strategy *s = c->strategy;
+    struct world *w = s->world;
+    const struct step_sums_input *in = &c->turns[c->turn].input;
+    int64_t words = word_count(s, in->riders != NULL);
+    bool local_mean = in->normalization == LOSS_LOCAL_MEAN;
+    w->device->kernels->exact_sum(w->compute, &(struct dt_exact_sum_args){.limbs = c->words + AT_LOSS,
+                                                                          .bad_count = c->words + AT_RANKS + w->rank,
+                                                                          .x = in->loss_sum,
+                                                                          .divisors = local_mean ? c->divisors : NULL,
+                                                                          .count = in->micro_steps});
+    reduce_words(c, words);
 }
 
 void step_sums_begin(struct step_sums *c)
@@ -175,6 +183,21 @@ int step_sums_start_sum(struct step_sums *c, const struct step_sums_input *input
     say(c, &in);
     sum_over_ranks(c);
     return c->turn;
+}
+
+int64_t step_sums_room(const struct step_sums *c)
+{
+    return word_count(c->strategy, true);
+}
+
+const int64_t *step_sums_start_counts(struct step_sums *c, const int64_t *counts, int64_t count)
+{
+    c->turn = 1 - c->turn;
+    struct step_sums_turn *x = &c->turns[c->turn];
+    memcpy(x->said, counts, (size_t)count * sizeof *counts);
+    dt_stream_copy(c->strategy->world->compute, c->words, x->said, (size_t)count * sizeof *counts);
+    reduce_words(c, count);
+    return x->heard;
 }
 
 const struct step_sums_result *step_sums_read(struct step_sums *c, int turn)

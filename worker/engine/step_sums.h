@@ -69,6 +69,10 @@ int step_sums_start(struct step_sums *c, const struct step_sums_input *input);
 /* Evaluation: only the sum of losses and valid counts over all ranks; the result's loss is their
  * quotient. */
 int step_sums_start_sum(struct step_sums *c, const struct step_sums_input *input);
+/* Evaluation: enqueues on the compute stream the sums over all ranks of integers, `count` of at most
+ * step_sums_room. Returns where they will be, in host memory, until the next start but one. */
+const int64_t *step_sums_start_counts(struct step_sums *c, const int64_t *counts, int64_t count);
+int64_t step_sums_room(const struct step_sums *c);
 /* After the host has waited for the compute stream: what came out. */
 const struct step_sums_result *step_sums_read(struct step_sums *c, int turn);
 /* Then: the riders of all ranks, by rank. */

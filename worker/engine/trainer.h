@@ -7,6 +7,7 @@
 #define DT_WORKER_ENGINE_TRAINER_H
 
 #include "worker/data/data.h"
+#include "worker/engine/class_counts.h"
 #include "worker/engine/horizon.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
@@ -71,7 +72,7 @@ struct trainer_feeds {
 struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress;
+    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
     int numbers; /* -1: the model drops nothing */
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
@@ -99,7 +100,10 @@ struct trainer_stepper {
     struct trainer_at { /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
-    double *loss_sum;  /* one per micro-step */
+    double *loss_sum; /* one per micro-step */
+    /* of a model that names classes, with data.val; otherwise zeroed. f1: of each class */
+    struct class_counts classes;
+    double *f1;
     int64_t *progress; /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
     struct dt_event *done;
@@ -145,6 +149,12 @@ struct trainer {
     struct trainer_stepper stepper;
     struct trainer_saver saver;
     struct dt_arena arena;
+};
+
+struct trainer_evaluation { /* of all samples, each once */
+    double loss;            /* NaN: data.val has no target */
+    int64_t targets;
+    struct class_report classes; /* classes 0: the model names none. f1 is good until the next evaluation */
 };
 
 /* of one step */
@@ -201,7 +211,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
  * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
-int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err);
+int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
  * arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);

@@ -36,8 +36,8 @@ struct call {
     enum dt_dtype grad_type;
     bool accumulate[BLOCK_UNITS_MAX];
     const void *weights[BLOCK_UNITS_MAX], *grads[BLOCK_UNITS_MAX], *memory[PLACE_COUNT], *fields[BATCH_FIELDS_MAX];
-    const void *buffers, *x, *x_branch, *y, *y_branch, *dy, *dx, *logits, *loss_sum;
-    int64_t samples, length, logits_row, busy_sms;
+    const void *buffers, *x, *x_branch, *y, *y_branch, *dy, *dx, *loss_sum;
+    int64_t samples, length, busy_sms;
     double loss_scale;
 };
 
@@ -125,11 +125,9 @@ static struct call call_of(const struct pass *p)
     c.y_branch = p->y_branch;
     c.dy = p->dy;
     c.dx = p->dx;
-    c.logits = p->logits;
     c.loss_sum = p->loss_sum;
     c.samples = p->batch->samples;
     c.length = p->batch->length;
-    c.logits_row = p->logits_row;
     c.busy_sms = p->busy_sms;
     c.loss_scale = p->loss_scale;
     return c;

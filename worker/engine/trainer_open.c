@@ -10,6 +10,24 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Evaluation counts classes on the host, from logits and targets of a batch. */
+static bool names_classes(const struct trainer *t)
+{
+    return t->feeds.has_val && t->chain.blocks[t->chain.block_count - 1].logits_memory >= 0;
+}
+
+static size_t logits_bytes(const struct trainer *t)
+{
+    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
+    return last->memory[last->logits_memory].size_bytes;
+}
+
+static size_t targets_bytes(const struct trainer *t)
+{
+    const struct batch_layout *l = &t->chain.batch;
+    return (size_t)batch_elements(l, batch_targets(l)) * sizeof(int32_t);
+}
+
 /* Activations: what each block keeps, one buffer for what they make again, scratch of the
  * largest. */
 static void plan_activations(struct trainer *t)
@@ -39,6 +57,8 @@ static void plan_activations(struct trainer *t)
                     : plan_add(p, PLAN_BATCH, PLAN_LOCAL, (size_t)batch_elements(&c->batch, numbers) * sizeof(int64_t));
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
+    t->memory.eval_host =
+        plan_add(p, PLAN_STAGING, PLAN_PINNED, names_classes(t) ? logits_bytes(t) + targets_bytes(t) : 0);
 }
 
 void trainer_count(struct trainer *t)
@@ -264,6 +284,10 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     trainer_step_open(t);
     t->stepper.loss_sum = plan_at(&t->memory.plan, t->memory.loss);
     t->stepper.progress = plan_at(&t->memory.plan, t->memory.progress);
+    if (names_classes(t)) {
+        class_counts_open(&t->stepper.classes, c->blocks[c->block_count - 1].classes);
+        t->stepper.f1 = dt_arena_alloc(&t->arena, (size_t)t->stepper.classes.classes * sizeof *t->stepper.f1);
+    }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
     t->feeds.micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->feeds.micro);
@@ -299,6 +323,7 @@ void trainer_close(struct trainer *t)
     }
     trainer_batch_close(t);
     trainer_graph_close(t);
+    class_counts_close(&t->stepper.classes);
     timeline_close(t->stepper.timeline);
     dt_event_close(t->stepper.done);
     for (int i = 0; i < 2; i++) {

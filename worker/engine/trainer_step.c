@@ -16,6 +16,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Between two looks of the host that waits. A device's peers are looked after by a thread
  * (collectives/watch.h), and this is how soon the host hears of it. */
@@ -439,14 +440,58 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     return 0;
 }
 
-int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
+/* Copies a batch's logits, which are in the last block's memory of the call, and its targets to the host:
+ * they are there once the host has waited. */
+static void take_logits(struct trainer *t, const struct batch *b)
 {
+    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
+    const struct block_memory *m = &last->memory[last->logits_memory];
+    int targets = batch_targets(b->layout);
+    char *host = plan_at(&t->memory.plan, t->memory.eval_host);
+    dt_stream_copy(t->world->compute, host, (char *)t->stepper.walk.scratch + m->offset, m->size_bytes);
+    dt_stream_copy(t->world->compute, host + m->size_bytes, b->at[targets],
+                   (size_t)batch_elements(b->layout, targets) * sizeof(int32_t));
+}
+
+static void count_classes(struct trainer *t, const struct batch *b)
+{
+    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
+    const char *host = plan_at(&t->memory.plan, t->memory.eval_host);
+    class_counts_add(&t->stepper.classes, host, t->chain.spec.type,
+                     (const int32_t *)(const void *)(host + last->memory[last->logits_memory].size_bytes),
+                     batch_elements(b->layout, batch_targets(b->layout)));
+}
+
+/* Sums the counts over all ranks: as a rule in one piece. */
+static int sum_classes(struct trainer *t, struct dt_error *err)
+{
+    struct class_counts *c = &t->stepper.classes;
+    int64_t size = class_counts_size(c), most = step_sums_room(&t->step_sums);
+    for (int64_t at = 0, n; at < size; at += n) {
+        n = size - at < most ? size - at : most;
+        const int64_t *sums = step_sums_start_counts(&t->step_sums, c->n + at, n);
+        dt_event_record(t->stepper.done, t->world->compute);
+        if (trainer_wait(t, t->stepper.done, "evaluation", err) != 0) {
+            return -1;
+        }
+        memcpy(c->n + at, sums, (size_t)n * sizeof *sums);
+    }
+    return 0;
+}
+
+int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err)
+{
+    bool classes = t->stepper.classes.n != NULL;
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
     int64_t count = (t->feeds.val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;
+    *out = (struct trainer_evaluation){.loss = NAN};
+    if (classes) {
+        class_counts_clear(&t->stepper.classes);
+    }
     timeline_step(t->stepper.timeline, 0);
     strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = 1, .type = DT_F64});
@@ -456,6 +501,9 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         t->stepper.at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
         chain_forward(&t->stepper.walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->stepper.loss_sum});
+        if (classes && !t->lost) {
+            take_logits(t, batch);
+        }
         /* The sums so far, of all ranks: the last are the result. With them travel votes to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
          * this one does, so the host waits. */
@@ -470,11 +518,20 @@ int trainer_evaluate(struct trainer *t, double *loss, struct dt_error *err)
         }
         if (step_sums_read(&t->step_sums, turn)->votes != 0 && i + 1 < count) {
             t->run.votes |= VOTE_STOP;
-            *loss = NAN;
             return 0;
+        }
+        if (classes) {
+            count_classes(t, batch);
         }
     }
     const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
-    *loss = r != NULL && r->valid_count > 0 ? r->loss : NAN;
+    out->targets = r != NULL ? r->valid_count : 0;
+    out->loss = out->targets > 0 ? r->loss : NAN;
+    if (classes && sum_classes(t, err) != 0) {
+        return -1;
+    }
+    if (classes) {
+        out->classes = class_counts_report(&t->stepper.classes, t->stepper.f1);
+    }
     return 0;
 }

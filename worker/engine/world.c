@@ -29,7 +29,7 @@ static int env_int(const char *name, int fallback, int *out, struct dt_error *er
     return 0;
 }
 
-static int cores(void)
+int world_cores(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -234,7 +234,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         return -1;
     }
     sharers = sharers > 0 ? sharers : 1;
-    w->threads = o->threads > 0 ? o->threads : cores() / sharers;
+    w->threads = o->threads > 0 ? o->threads : world_cores() / sharers;
     if (w->threads < 1) {
         w->threads = 1;
     }

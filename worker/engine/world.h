@@ -77,6 +77,8 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 /* The device that training.device means here: "auto" (or null) is DTRUN_DEVICE where that is
  * set, otherwise "cuda" where there is a driver. Opens nothing. */
 const char *world_device_name(const char *wanted);
+/* Cores that this process may use. */
+int world_cores(void);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */
 int world_split(struct world *w, int shards, struct dt_error *err);
 /* Gives gathers of weights a communicator and a stream of their own, so that they overlap with

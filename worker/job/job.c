@@ -499,6 +499,35 @@ void job_close(struct job *job)
     *job = (struct job){0};
 }
 
+int job_read_generation(struct job_generation *out, const struct job_arguments *args, struct dt_text *problems,
+                        struct dt_error *err)
+{
+    if (args->path != NULL) {
+        struct job job;
+        int rc = job_open(&job, args, problems, err);
+        *out = job.generation;
+        job_close(&job);
+        return rc;
+    }
+    struct dt_arena arena;
+    struct dt_config *c = NULL;
+    dt_arena_init(&arena);
+    int rc = dt_config_open_text(&c, "train --generate", "{}", 2, &arena, err);
+    for (int i = 0; rc == 0 && i < args->set_count; i++) {
+        rc = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
+    }
+    if (rc == 0) {
+        const struct job_section *s = &job_sections[JOB_GENERATION];
+        (void)dt_config_read(c, s->name, s->fields, out);
+        rc = dt_config_close(c, problems, err);
+    } else {
+        (void)dt_config_close(c, NULL, NULL);
+        dt_text_printf(problems, "%s\n", err->text);
+    }
+    dt_arena_clear(&arena);
+    return rc;
+}
+
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,
                      struct dt_error *err)
 {

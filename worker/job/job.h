@@ -109,6 +109,12 @@ struct job {
         bool csv;                  /* metrics.csv */
         const char *csv_path;      /* null: in output_dir */
     } logging;
+    struct job_generation { /* of train --generate; below 0: as the model's folder says */
+        int64_t max_new_tokens, top_k;
+        double temperature, top_p, min_p, repetition_penalty;
+        int do_sample; /* 0 or 1 */
+        int64_t seed;
+    } generation;
 
     struct job_export {             /* of the folder model/ */
         const char *dtype;          /* "float32", "bf16", ... */
@@ -146,6 +152,10 @@ struct job_arguments {
  * many. 0 or -1. */
 int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
 void job_close(struct job *job);
+/* The section `generation` alone: of the job file if there is one (args->path), which must be right as a
+ * whole, otherwise of args->set, whose keys must all be of that section. */
+int job_read_generation(struct job_generation *out, const struct job_arguments *args, struct dt_text *problems,
+                        struct dt_error *err);
 /* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands
  * alone in its line). */
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,

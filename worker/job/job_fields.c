@@ -18,6 +18,15 @@ static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule new_tokens = {
+    .type = DT_RULE_INTEGER, .min = 1, .max = 1000000, .null = true, .null_value = -1};
+static const struct dt_rule top_k = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS, .null = true, .null_value = -1};
+static const struct dt_rule temperature = {.type = DT_RULE_NUMBER, .max = 1000, .null = true, .null_value = -1};
+static const struct dt_rule share_or_null = {.type = DT_RULE_NUMBER, .max = 1, .null = true, .null_value = -1};
+static const struct dt_rule penalty = {
+    .type = DT_RULE_NUMBER, .open_min = true, .max = 100, .null = true, .null_value = -1};
+static const struct dt_rule flag_or_null = {
+    .type = DT_RULE_ENUM, .choices = "false|true", .null = true, .null_value = -1};
 static const struct dt_rule seed = {.type = DT_RULE_INTEGER, .min = 0, .max = EXACT};
 static const struct dt_rule steps = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS};
 static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max = STEPS};
@@ -233,6 +242,26 @@ static const struct dt_field logging_fields[] = {
     {0},
 };
 #undef AT
+#define AT(member) offsetof(struct job_generation, member)
+static const struct dt_field generation_fields[] = {
+    {"max_new_tokens", "null", "most ids behind a prompt; generation_config.json's when null, otherwise 256",
+     AT(max_new_tokens), &new_tokens},
+    {"do_sample", "null",
+     "draw each id; false: the likeliest one; null: true beside one of the next four keys, otherwise as in "
+     "generation_config.json",
+     AT(do_sample), &flag_or_null},
+    {"temperature", "null", "logits are divided by it; 0: the likeliest id; 1 when null here and there",
+     AT(temperature), &temperature},
+    {"top_k", "null", "ids that are left, the likeliest ones; 0: all", AT(top_k), &top_k},
+    {"top_p", "null", "the likeliest ids are left whose likelihoods sum up to this", AT(top_p), &share_or_null},
+    {"min_p", "null", "ids are left that are at least as likely as this share of the likeliest", AT(min_p),
+     &share_or_null},
+    {"repetition_penalty", "null", "logits of ids that the row has already are divided by it (multiplied below 0)",
+     AT(repetition_penalty), &penalty},
+    {"seed", "42", "of the draws", AT(seed), &seed},
+    {0},
+};
+#undef AT
 
 #define AT(member) offsetof(struct job_export, member)
 static const struct dt_field export_fields[] = {
@@ -257,6 +286,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
                            offsetof(struct job, checkpointing)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
     [JOB_EXPORT] = {"export", "the Hugging Face folder that a run leaves", export_fields, offsetof(struct job, export)},
+    [JOB_GENERATION] = {"generation", "how train --generate chooses ids", generation_fields,
+                        offsetof(struct job, generation)},
     [JOB_SECTION_COUNT] = {0},
 };
 
@@ -290,6 +321,7 @@ const struct dt_config_hint job_hints[] = {
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},
     {"training.report_to", LATER},
+    {"generation.stop", LATER},
     {"training.optimizer", "here it is optimizer.name"},
     {"training.optim", "Hugging Face's name; here it is optimizer.name"},
     {"training.lr_end", "Hugging Face's name; here it is training.min_lr_ratio, a share of learning_rate"},

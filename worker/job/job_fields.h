@@ -1,5 +1,4 @@
-/* The tables of the job file: which keys there are, their defaults and limits. Read by job.c
- * alone. */
+/* The tables of the job file: which keys there are, their defaults and limits. */
 #ifndef DT_WORKER_JOB_JOB_FIELDS_H
 #define DT_WORKER_JOB_JOB_FIELDS_H
 
@@ -25,6 +24,7 @@ enum {
     JOB_CHECKPOINTING,
     JOB_LOGGING,
     JOB_EXPORT,
+    JOB_GENERATION,
     JOB_SECTION_COUNT
 };
 /* by the enum; ends with a null name. The section `model` has the fields of its model besides,

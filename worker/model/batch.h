@@ -43,12 +43,21 @@ struct batch_layout {
     struct batch_field field[BATCH_FIELDS_MAX];
 };
 
+struct batch_past { /* positions of a sample that earlier passes have computed (generation) */
+    int64_t slot;   /* the sample's place in the caches of blocks, below the spec's batch_size */
+    int64_t length; /* how many; the first position of this batch is number `length` */
+};
+
 struct batch { /* one micro-batch of one rank */
     const struct batch_layout *layout;
     void *at[BATCH_FIELDS_MAX]; /* data of each field, in device memory */
     int64_t samples, length;    /* B; T: positions of a sample, 1 if samples are not sequences */
     /* the loss is a mean over this number of targets, or of samples if no field has targets */
     int64_t weight;
+    /* Where the model has caches: of each sample, in host memory, and the position of each row (B, T),
+     * DT_I32 in device memory. Otherwise null: all samples begin at position 0. */
+    const struct batch_past *past;
+    const int32_t *positions;
 };
 
 /* The layout of token models: input_ids (B, T) and labels (B, T), which are shifted. */

@@ -98,11 +98,13 @@ struct flow {                     /* the tensor or pair between two blocks */
 
 enum life {
     LIFE_BACKWARD, /* lives from forward to backward */
-    LIFE_CALL      /* lives during one call */
+    LIFE_CALL,     /* lives during one call */
+    LIFE_CACHE     /* lives from one PASS_EVAL to the next ones of the same samples */
 };
 /* Places of a block's memory: a piece of its own; a piece shared by all blocks, used from
- * PASS_RECOMPUTE to backward; a piece shared by all, used during one call. */
-enum memory_place { PLACE_KEPT, PLACE_AGAIN, PLACE_CALL, PLACE_COUNT };
+ * PASS_RECOMPUTE to backward; a piece shared by all, used during one call; a piece of its own for
+ * what positions that were computed before have left (struct batch_past). */
+enum memory_place { PLACE_KEPT, PLACE_AGAIN, PLACE_CALL, PLACE_CACHE, PLACE_COUNT };
 
 struct block_memory {
     const char *name;
@@ -116,6 +118,8 @@ struct model_spec { /* a model for one job */
     const void *sizes;
     /* B, T of a micro-batch; T is 1 if samples are not sequences */
     int64_t batch_size, sequence_length;
+    /* generation: positions of a sample for which blocks keep what later passes need; 0: none */
+    int64_t cache_length;
     /* the device has its own memory, and its products are fast with aligned rows and many of
      * them */
     bool own_memory;
@@ -162,10 +166,11 @@ struct pass { /* everything for one call of one block */
     /* for backward of the last block: factor on each target's loss before gradients are taken
      * (1/valid for a local mean, 1 for sums) */
     double loss_scale;
-    /* for the last block in evaluation: if set, it computes no loss, but writes the logits (V) of
-     * row logits_row of the B*T rows here */
+    /* for the last block in evaluation: if set, it computes no loss, but writes the logits
+     * (logits_count, V) of these rows of the B*T rows here. logits_rows is in host memory */
     void *logits;
-    int64_t logits_row;
+    const int64_t *logits_rows;
+    int64_t logits_count;
     /* for the last block in backward and evaluation: the losses of valid targets are ADDED here, in
      * fp64 and fixed order */
     double *loss_sum;
@@ -213,6 +218,10 @@ struct block {
     /* number of the memory to which PASS_FORWARD must write y, because backward reads it there; -1:
      * any memory */
     int y_memory;
+    /* the last block, if it names classes: number of the memory of a call that holds the logits of a whole
+     * batch, (targets, classes), after PASS_EVAL; -1: there is none */
+    int logits_memory;
+    int64_t classes;
     /* which of two memories holds y, and which its gradient (chain_walk) */
     int slot;
 };

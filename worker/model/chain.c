@@ -165,6 +165,7 @@ int block_memory(struct block *b, const char *name, enum life life, int again_fr
 {
     assert(b->memory_count < BLOCK_MEMORY_MAX);
     enum memory_place place = life == LIFE_CALL                 ? PLACE_CALL
+                              : life == LIFE_CACHE              ? PLACE_CACHE
                               : (int)b->recompute >= again_from ? PLACE_AGAIN
                                                                 : PLACE_KEPT;
     size_t size_bytes = ((size_t)count * dt_dtype_size(type) + 63) / 64 * 64;
@@ -290,7 +291,8 @@ int chain_add(struct chain *c, const struct block_ops *ops, int unit, int layer,
                         .index = c->block_count,
                         .layer = layer,
                         .unit = unit,
-                        .y_memory = -1};
+                        .y_memory = -1,
+                        .logits_memory = -1};
     bool chosen = layer >= 0 && layer % (c->spec.recompute_every > 0 ? c->spec.recompute_every : 1) == 0;
     b->recompute = chosen ? c->spec.recompute : RECOMPUTE_CHEAP;
     c->block_count++;
@@ -353,14 +355,16 @@ static int check_spec(const struct model_ops *ops, const struct model_spec *m, s
 {
     const int64_t most = 1 << 24;
     if (check_sizes(ops, m->sizes, err) != 0 || check_size("batch size", m->batch_size, 1, 1 << 20, err) != 0 ||
-        check_size("sequence length", m->sequence_length, 1, most, err) != 0) {
+        check_size("sequence length", m->sequence_length, 1, most, err) != 0 ||
+        check_size("cache length", m->cache_length, 0, most, err) != 0) {
         return -1;
     }
-    int64_t positions = ops->positions != NULL ? model_integer(ops, m->sizes, ops->positions) : 1;
-    if (m->sequence_length > positions) {
+    int64_t positions = ops->positions != NULL ? model_integer(ops, m->sizes, ops->positions) : 1,
+            longest = m->cache_length > m->sequence_length ? m->cache_length : m->sequence_length;
+    if (longest > positions) {
         return dt_fail(err, DT_INVALID,
                        "model: sequence length %lld is more than %s %lld; shorten sequences or raise %s",
-                       (long long)m->sequence_length, ops->positions != NULL ? ops->positions : "one sample's",
+                       (long long)longest, ops->positions != NULL ? ops->positions : "one sample's",
                        (long long)positions, ops->positions != NULL ? ops->positions : "none");
     }
     if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {

@@ -71,7 +71,7 @@ int block_tensor_in(struct block *b, int unit, const char *name, const int64_t *
  * number. LIFE_BACKWARD: it lives from forward to backward; in a layer that recomputes as much as
  * `again_from` or more, PASS_RECOMPUTE computes its content again (RECOMPUTE_NEVER: never). Memory
  * of one place is laid out in the order of declaration, each piece a multiple of 64 bytes. 0
- * elements: this layer does not have it. */
+ * elements: this layer does not have it. again_from is read for LIFE_BACKWARD alone. */
 enum { RECOMPUTE_NEVER = RECOMPUTE_BLOCK + 1 };
 int block_memory(struct block *b, const char *name, enum life life, int again_from, int64_t count, enum dt_dtype type);
 /* For blocks: declares a constant, and returns its number in the block. If the name exists already,

@@ -18,14 +18,16 @@ size_t chain_most(const struct chain *c, enum memory_place place)
 static struct pass new_pass(const struct chain_walk *w, const struct block *b, enum pass_phase phase,
                             const struct batch *batch)
 {
-    return (struct pass){
-        .phase = phase,
-        .stream = w->stream,
-        .kernels = w->kernels,
-        .batch = batch,
-        .buffers = w->buffers,
-        .grad_type = w->grad_type,
-        .memory = {[PLACE_KEPT] = w->kept[b->index], [PLACE_AGAIN] = w->again, [PLACE_CALL] = w->scratch}};
+    return (struct pass){.phase = phase,
+                         .stream = w->stream,
+                         .kernels = w->kernels,
+                         .batch = batch,
+                         .buffers = w->buffers,
+                         .grad_type = w->grad_type,
+                         .memory = {[PLACE_KEPT] = w->kept[b->index],
+                                    [PLACE_AGAIN] = w->again,
+                                    [PLACE_CALL] = w->scratch,
+                                    [PLACE_CACHE] = w->caches != NULL ? w->caches[b->index] : NULL}};
 }
 
 /* The memory of the block's y. Evaluation keeps nothing, so it always uses a slot. */
@@ -50,7 +52,8 @@ static void set_loss(const struct walk_loss *loss, struct pass *p)
     p->loss_scale = loss->scale;
     p->loss_sum = loss->sum;
     p->logits = loss->logits;
-    p->logits_row = loss->logits_row;
+    p->logits_rows = loss->logits_rows;
+    p->logits_count = loss->logits_count;
 }
 
 static void run(const struct chain_walk *w, const struct block *b, const struct pass *p)

@@ -32,6 +32,7 @@ struct chain_walk {
     /* one per block, of bytes[PLACE_KEPT]; in evaluation they may all be the same */
     void *const *kept;
     void *again, *scratch; /* of chain_most bytes for PLACE_AGAIN and PLACE_CALL */
+    void *const *caches;   /* one per block, of bytes[PLACE_CACHE]; null: the spec has no cache_length */
     void *buffers;
     const struct walk_hooks *hooks;
     void *context; /* for the hooks */
@@ -40,7 +41,8 @@ struct chain_walk {
 struct walk_loss { /* members of struct pass for the last block */
     double scale, *sum;
     void *logits;
-    int64_t logits_row;
+    const int64_t *logits_rows;
+    int64_t logits_count;
 };
 
 /* Runs PASS_FORWARD, in which the last block has no work, or PASS_EVAL. */

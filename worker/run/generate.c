@@ -1,249 +1,452 @@
-/* Runs the chain's forward on the last T tokens for each new one: the same blocks as in
- * training, no second copy of the model and no cache, so a few hundred tokens of a small model
- * take a second or two. */
+/* Runs the chain's forward: the same blocks as in training, with a cache of keys and values. A prompt is
+ * computed alone, in pieces; then all rows of a batch advance together, one id each. So most of the time the
+ * weights are read once for a whole batch. */
 #include "worker/run/generate.h"
 
+#include "base/config_value.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "worker/engine/world.h"
+#include "worker/job/job_fields.h"
 #include "worker/model/chain_walk.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct sampler_state {
+#define PASS_TIMEOUT_S 600
+
+enum { PIECE_ROWS = 512, PIECE_LEAST = 16 }; /* rows of a full batch; positions of a prompt's piece */
+
+struct generator {
+    const struct generate_options *options;
+    struct generate_row *rows; /* all of them */
     struct dt_device device;
     struct dt_stream *stream;
     struct chain chain;
     struct chain_walk walk;
-    void *memory, **kept; /* kept: of each block, one and the same */
+    void *memory, **kept, **caches; /* kept: of each block, one and the same */
     size_t memory_bytes;
     char **units;
-    float *logits;
+    float *logits; /* (batch_size, V) */
+    uint64_t *keys;
+    int32_t *positions;
+    int64_t capacity, limit; /* ids that a row sees at most; that it may have */
     struct batch batch;
+    struct batch_past *past;
+    int64_t *logits_rows;
 };
 
-/* Model and sizes from the checkpoint's config.json, T from the job that trained it. */
-static int read_spec(const struct checkpoint *c, struct model_spec *spec, struct model_sizes *sizes,
+/* A row on its way. It sees its ids from `from` on; `kept` of them are in the cache. */
+struct speaker {
+    int64_t row, slot, from, kept;
+    bool over;
+};
+
+/* ---- what is asked for ---- */
+
+/* True if the model's targets are the next tokens. */
+static bool writes(const struct chain *c)
+{
+    int targets = batch_targets(&c->batch);
+    return targets >= 0 && c->batch.field[targets].shifted;
+}
+
+static int64_t vocabulary_of(const struct chain *c)
+{
+    return c->batch.field[batch_find(&c->batch, "input_ids")].below;
+}
+
+static struct model_spec spec_of(const struct model_source *source, int64_t batch_size, int64_t length)
+{
+    return (struct model_spec){.name = source->model->name,
+                               .sizes = source->sizes.bytes,
+                               .batch_size = batch_size,
+                               .sequence_length = length,
+                               .recompute = RECOMPUTE_CHEAP,
+                               .type = DT_F32};
+}
+
+int generate_limits(const struct model_source *source, int64_t *vocabulary, int64_t *positions, struct dt_error *err)
+{
+    const struct model_ops *model = source->model;
+    const struct model_spec spec = spec_of(source, 1, 1);
+    struct chain c = {0};
+    int rc = chain_open(&c, &spec, 1, err);
+    if (rc == 0 && (model->positions == NULL || !writes(&c))) {
+        rc = dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
+    }
+    if (rc == 0) {
+        *vocabulary = vocabulary_of(&c);
+        *positions = model_integer(model, source->sizes.bytes, model->positions);
+    }
+    chain_close(&c);
+    return rc;
+}
+
+static int check_row(const struct generate_row *r, int64_t number, int64_t vocabulary, int64_t limit,
                      struct dt_error *err)
 {
-    const struct checkpoint_state *s = checkpoint_get_state(c);
-    cJSON *config = cJSON_Parse(s->model_config), *job = cJSON_Parse(s->job);
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(config, "model_type");
-    const struct model_ops *model = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
-    const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
-    int result = -1;
-    *spec = (struct model_spec){.sizes = sizes->bytes, .batch_size = 1, .recompute = RECOMPUTE_CHEAP, .type = DT_F32};
-    if (model == NULL) {
-        (void)dt_fail(err, DT_INVALID, "the checkpoint names no model that can be run");
-    } else if (model->positions == NULL) {
-        (void)dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
-    } else {
-        spec->name = model->name;
-        result = model_read_config(model, config, sizes->bytes, err);
+    if (r->prompt_count < 1) {
+        return dt_fail(err, DT_INVALID, "prompt %lld is empty; give at least one id", (long long)number + 1);
     }
-    if (result == 0) {
-        int64_t positions = model_integer(model, sizes->bytes, model->positions);
-        spec->sequence_length = cJSON_IsNumber(t) && t->valuedouble >= 1 && t->valuedouble <= (double)positions
-                                    ? (int64_t)t->valuedouble
-                                    : positions;
+    if (r->prompt_count > limit) {
+        return dt_fail(err, DT_INVALID, "prompt %lld has %lld ids, and the model %lld positions; shorten it",
+                       (long long)number + 1, (long long)r->prompt_count, (long long)limit);
     }
-    cJSON_Delete(job);
-    cJSON_Delete(config);
-    return result;
-}
-
-/* Tokens that the model knows. */
-static int64_t vocabulary_of(const struct sampler_state *s)
-{
-    return s->chain.batch.field[batch_find(&s->chain.batch, "input_ids")].below;
-}
-
-/* Only a model whose targets are the next tokens writes text. */
-static int check_writes(const struct sampler_state *s, struct dt_error *err)
-{
-    int targets = batch_targets(&s->chain.batch);
-    return targets >= 0 && s->chain.batch.field[targets].shifted
-               ? 0
-               : dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", s->chain.spec.name);
-}
-
-/* The prompt is bytes, and so is what is written. */
-static int check_prompt(const struct sampler_state *s, const char *prompt, size_t size, struct dt_error *err)
-{
-    int64_t vocabulary = vocabulary_of(s);
-    if (vocabulary > 256) {
-        return dt_fail(err, DT_INVALID, "the model has %lld tokens; sampling knows byte tokens only, not there yet",
-                       (long long)vocabulary);
-    }
-    if (size == 0) {
-        return dt_fail(err, DT_INVALID, "the prompt is empty; give at least one character");
-    }
-    for (size_t i = 0; i < size; i++) {
-        if ((uint8_t)prompt[i] >= vocabulary) {
-            return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)prompt[i],
-                           (long long)vocabulary);
+    for (int64_t i = 0; i < r->prompt_count; i++) {
+        if (r->ids[i] < 0 || r->ids[i] >= vocabulary) {
+            return dt_fail(err, DT_INVALID, "prompt %lld has id %d; the model knows 0 to %lld", (long long)number + 1,
+                           r->ids[i], (long long)vocabulary - 1);
         }
     }
     return 0;
 }
+
+/* ---- memory ---- */
 
 static size_t round_up(size_t size_bytes)
 {
     return (size_bytes + 63) / 64 * 64;
 }
 
-/* Hands out the next piece of the state's memory; before there is any, counts what is needed. */
-static void *take(struct sampler_state *s, size_t *at, size_t size_bytes)
+/* Hands out the next piece of the memory; before there is any, counts what is needed. */
+static void *take(struct generator *g, size_t *at, size_t size_bytes)
 {
-    void *piece = s->memory != NULL ? (char *)s->memory + *at : NULL;
+    void *piece = g->memory != NULL ? (char *)g->memory + *at : NULL;
     *at += round_up(size_bytes);
     return piece;
 }
 
 /* Gives each thing its place; returns the bytes of all. */
-static size_t place_all(struct sampler_state *s)
+static size_t place_all(struct generator *g)
 {
-    const struct chain *c = &s->chain;
-    struct chain_walk *w = &s->walk;
+    const struct chain *c = &g->chain;
+    struct chain_walk *w = &g->walk;
     size_t at = 0;
     for (int u = 0; u < c->unit_count; u++) {
-        s->units[u] = take(s, &at, (size_t)c->units[u].numel * sizeof(float));
+        g->units[u] = take(g, &at, (size_t)c->units[u].numel * sizeof(float));
     }
-    w->buffers = take(s, &at, (size_t)chain_buffers(c) * sizeof(float));
+    w->buffers = take(g, &at, (size_t)chain_buffers(c) * sizeof(float));
     for (int i = 0; i < 2; i++) {
-        w->y[i] = take(s, &at, c->slot_bytes[i]);
-        w->y_branch[i] = take(s, &at, c->branch_bytes[i]);
+        w->y[i] = take(g, &at, c->slot_bytes[i]);
+        w->y_branch[i] = take(g, &at, c->branch_bytes[i]);
     }
-    void *kept = take(s, &at, chain_most(c, PLACE_KEPT));
+    void *kept = take(g, &at, chain_most(c, PLACE_KEPT));
     for (int i = 0; i < c->block_count; i++) {
-        s->kept[i] = kept;
+        g->kept[i] = kept;
+        g->caches[i] = take(g, &at, c->blocks[i].bytes[PLACE_CACHE]);
     }
-    w->again = take(s, &at, chain_most(c, PLACE_AGAIN));
-    w->scratch = take(s, &at, chain_most(c, PLACE_CALL));
+    w->again = take(g, &at, chain_most(c, PLACE_AGAIN));
+    w->scratch = take(g, &at, chain_most(c, PLACE_CALL));
     for (int k = 0; k < c->batch.count; k++) {
-        s->batch.at[k] = take(s, &at, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
+        g->batch.at[k] = take(g, &at, (size_t)batch_elements(&c->batch, k) * dt_dtype_size(c->batch.field[k].type));
     }
-    s->logits = take(s, &at, (size_t)vocabulary_of(s) * sizeof(float));
+    g->positions = take(g, &at, (size_t)(c->spec.batch_size * c->spec.sequence_length) * sizeof *g->positions);
+    g->logits = take(g, &at, (size_t)(c->spec.batch_size * vocabulary_of(c)) * sizeof(float));
+    g->keys = take(g, &at, (size_t)vocabulary_of(c) * sizeof *g->keys);
     return at;
 }
 
 static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
 {
-    const struct sampler_state *s = w->context;
+    const struct generator *g = w->context;
     for (int k = 0; k < b->unit_count; k++) {
-        p->weights[k] = s->units[b->units[k]];
+        p->weights[k] = g->units[b->units[k]];
     }
     return true;
 }
 
 /* All but the chain, which is open. */
-static int open_state(struct sampler_state *s, struct checkpoint *c, struct dt_error *err)
+static int open_generator(struct generator *g, const struct model_source *source, struct dt_error *err)
 {
     static const struct walk_hooks hooks = {.enter = enter};
-    if (dt_device_open(&s->device, "cpu", NULL, err) != 0 || dt_stream_open(&s->device, 0, &s->stream, err) != 0) {
+    const struct chain *c = &g->chain;
+    int threads = g->options->threads;
+    const struct dt_device_options device = {.thread_count = threads > 0 ? threads : world_cores(),
+                                             .local_rank_count = 1};
+    if (dt_device_open(&g->device, "cpu", &device, err) != 0 || dt_stream_open(&g->device, 0, &g->stream, err) != 0) {
         return -1;
     }
-    s->units = dt_alloc((size_t)s->chain.unit_count * sizeof *s->units);
-    s->kept = dt_alloc((size_t)s->chain.block_count * sizeof *s->kept);
-    s->batch = (struct batch){.layout = &s->chain.batch, .samples = 1};
-    s->walk = (struct chain_walk){.chain = &s->chain,
-                                  .stream = s->stream,
-                                  .kernels = s->device.kernels,
-                                  .kept = s->kept,
+    bool caches = c->spec.cache_length > 0;
+    g->units = dt_alloc((size_t)c->unit_count * sizeof *g->units);
+    g->kept = dt_alloc((size_t)c->block_count * sizeof *g->kept);
+    g->caches = dt_alloc((size_t)c->block_count * sizeof *g->caches);
+    g->past = dt_alloc((size_t)c->spec.batch_size * sizeof *g->past);
+    g->logits_rows = dt_alloc((size_t)c->spec.batch_size * sizeof *g->logits_rows);
+    g->walk = (struct chain_walk){.chain = c,
+                                  .stream = g->stream,
+                                  .kernels = g->device.kernels,
+                                  .kept = g->kept,
+                                  .caches = caches ? g->caches : NULL,
                                   .hooks = &hooks,
-                                  .context = s};
-    s->memory_bytes = place_all(s);
-    if (dt_device_alloc(&s->device, DT_MEMORY_DEVICE, s->memory_bytes, &s->memory, err) != 0) {
+                                  .context = g};
+    g->memory_bytes = place_all(g);
+    if (dt_device_alloc(&g->device, DT_MEMORY_DEVICE, g->memory_bytes, &g->memory, err) != 0) {
         return -1;
     }
-    (void)place_all(s);
-    init_unit(&s->chain, -1, 0, 0, chain_buffers(&s->chain), DT_F32, s->walk.buffers);
-    for (int i = 0; i < s->chain.tensor_count; i++) {
-        const struct tensor *t = &s->chain.tensors[i];
-        float *at = (float *)(t->unit >= 0 ? (void *)s->units[t->unit] : s->walk.buffers) + t->offset;
-        if (checkpoint_read(c, "weight", t->name, t->numel, 0, t->numel, at, err) != 0) {
+    (void)place_all(g);
+    g->batch.layout = &c->batch;
+    g->batch.past = caches ? g->past : NULL;
+    g->batch.positions = caches ? g->positions : NULL;
+    return model_source_read(source, c, g->units, g->walk.buffers, err);
+}
+
+static void close_generator(struct generator *g)
+{
+    if (g->memory != NULL) {
+        dt_device_free(&g->device, DT_MEMORY_DEVICE, g->memory, g->memory_bytes);
+    }
+    free(g->units);
+    free(g->kept);
+    free(g->caches);
+    free(g->past);
+    free(g->logits_rows);
+    chain_close(&g->chain);
+    dt_stream_close(g->stream);
+    dt_device_close(&g->device);
+}
+
+/* ---- ids ---- */
+
+/* Ids that the row sees and that are not computed yet. */
+static int64_t left_of(const struct generator *g, const struct speaker *s)
+{
+    return g->rows[s->row].count - s->from - s->kept;
+}
+
+/* Computes the next `length` ids of each of these rows, and the logits behind them. */
+static int compute(struct generator *g, struct speaker *const *speakers, int64_t count, int64_t length,
+                   struct dt_error *err)
+{
+    int32_t *ids = g->batch.at[batch_find(g->batch.layout, "input_ids")];
+    for (int64_t i = 0; i < count; i++) {
+        struct speaker *s = speakers[i];
+        for (int64_t t = 0; t < length; t++) {
+            ids[i * length + t] = g->rows[s->row].ids[s->from + s->kept + t];
+            g->positions[i * length + t] = (int32_t)(s->kept + t);
+        }
+        g->past[i] = (struct batch_past){.slot = s->slot, .length = s->kept};
+        g->logits_rows[i] = (i + 1) * length - 1;
+        s->kept += g->walk.caches != NULL ? length : 0;
+    }
+    g->batch.samples = count;
+    g->batch.length = length;
+    const struct walk_loss asked = {.logits = g->logits, .logits_rows = g->logits_rows, .logits_count = count};
+    chain_forward(&g->walk, PASS_EVAL, &g->batch, &asked);
+    return dt_stream_finish(g->stream, PASS_TIMEOUT_S, err);
+}
+
+static bool stops_at(const struct generate_options *o, int32_t id)
+{
+    bool found = false;
+    for (int i = 0; i < o->stop_count; i++) {
+        found = found || o->stops[i] == id;
+    }
+    return found;
+}
+
+/* Sets whether the row is over, and why. */
+static void judge(const struct generator *g, struct speaker *s, bool stopped)
+{
+    struct generate_row *r = &g->rows[s->row];
+    bool enough = r->count - r->prompt_count >= g->options->max_new_tokens;
+    s->over = stopped || enough || r->count >= g->limit;
+    r->end = stopped ? GENERATE_STOPPED : enough ? GENERATE_LENGTH : GENERATE_POSITIONS;
+}
+
+/* A full context loses its older half. */
+static void forget(const struct generator *g, struct speaker *s)
+{
+    int64_t count = g->rows[s->row].count;
+    if (count - s->from > g->capacity) {
+        s->from = count - (g->capacity + 1) / 2;
+        s->kept = 0;
+    }
+}
+
+/* Appends an id to the row, by its logits, which change. */
+static int choose(struct generator *g, struct speaker *s, float *logits, struct dt_error *err)
+{
+    const struct generate_options *o = g->options;
+    struct generate_row *r = &g->rows[s->row];
+    int64_t vocabulary = vocabulary_of(&g->chain);
+    int64_t n = sampling_keep(&o->sampling, logits, vocabulary, r->ids, r->count, g->keys);
+    if (n == 0) {
+        return dt_fail(err, DT_INVALID, "the model's logits are no numbers; its weights are broken");
+    }
+    double u = sampling_uniform(o->seed, s->row, r->count);
+    r->ids[r->count++] = sampling_draw(g->keys + vocabulary - n, n, u);
+    if (o->tell != NULL) {
+        o->tell(o->context, s->row, r->ids[r->count - 1]);
+    }
+    judge(g, s, stops_at(o, r->ids[r->count - 1]));
+    forget(g, s);
+    return 0;
+}
+
+/* Gives a row its next id: computes what is left of it, piece by piece. */
+static int advance_alone(struct generator *g, struct speaker *s, struct dt_error *err)
+{
+    int64_t piece = g->chain.spec.sequence_length, left = left_of(g, s);
+    while (left > 0) {
+        int64_t length = left < piece ? left : piece;
+        if (compute(g, &s, 1, length, err) != 0) {
             return -1;
         }
+        left -= length;
+    }
+    return choose(g, s, g->logits, err);
+}
+
+static int advance_together(struct generator *g, struct speaker *const *speakers, int64_t count, struct dt_error *err)
+{
+    int rc = compute(g, speakers, count, 1, err);
+    for (int64_t i = 0; i < count && rc == 0; i++) {
+        rc = choose(g, speakers[i], g->logits + i * vocabulary_of(&g->chain), err);
+    }
+    return rc;
+}
+
+/* Rows [first, first + count), until all are over. */
+static int generate_batch(struct generator *g, int64_t first, int64_t count, struct dt_error *err)
+{
+    struct speaker *all = dt_alloc((size_t)count * sizeof *all), **ready = dt_alloc((size_t)count * sizeof *ready);
+    bool more = true;
+    int rc = 0;
+    for (int64_t i = 0; i < count; i++) {
+        all[i] = (struct speaker){.row = first + i, .slot = i};
+        judge(g, &all[i], false);
+        forget(g, &all[i]);
+    }
+    while (rc == 0 && more) {
+        int64_t ready_count = 0;
+        more = false;
+        for (int64_t i = 0; i < count && rc == 0; i++) {
+            bool together = left_of(g, &all[i]) == 1 && !g->options->recomputes;
+            if (all[i].over) {
+                continue;
+            }
+            more = true;
+            if (together) {
+                ready[ready_count++] = &all[i];
+            } else {
+                rc = advance_alone(g, &all[i], err);
+            }
+        }
+        if (rc == 0 && ready_count > 0) {
+            rc = advance_together(g, ready, ready_count, err);
+        }
+    }
+    free(ready);
+    free(all);
+    return rc;
+}
+
+/* The chain for these rows: a cache for the longest one, and a piece of a prompt. */
+static int open_chain(struct generator *g, const struct model_source *source, int64_t row_count, struct dt_error *err)
+{
+    const struct generate_options *o = g->options;
+    int64_t batch_size = row_count < o->batch_size ? row_count : o->batch_size, longest = 1;
+    for (int64_t i = 0; i < row_count; i++) {
+        int64_t wanted = g->rows[i].prompt_count + o->max_new_tokens;
+        longest = wanted > longest ? wanted : longest;
+    }
+    g->capacity = longest < g->capacity ? longest : g->capacity;
+    int64_t piece = PIECE_ROWS / batch_size > PIECE_LEAST ? PIECE_ROWS / batch_size : PIECE_LEAST;
+    piece = piece < g->capacity && !o->recomputes ? piece : g->capacity;
+    struct model_spec spec = spec_of(source, o->recomputes ? 1 : batch_size, piece);
+    spec.cache_length = o->recomputes ? 0 : g->capacity;
+    return chain_open(&g->chain, &spec, 1, err);
+}
+
+int generate_rows(const struct model_source *source, const struct generate_options *options, struct generate_row *rows,
+                  int64_t row_count, struct dt_error *err)
+{
+    struct generator g = {.options = options, .rows = rows};
+    int64_t vocabulary, positions;
+    if (generate_limits(source, &vocabulary, &positions, err) != 0) {
+        return -1;
+    }
+    g.capacity = options->window > 0 && options->window < positions ? options->window : positions;
+    g.limit = options->window > 0 ? INT64_MAX : positions;
+    for (int64_t i = 0; i < row_count; i++) {
+        if (check_row(&rows[i], i, vocabulary, g.limit, err) != 0) {
+            return -1;
+        }
+        rows[i].ids =
+            dt_realloc(rows[i].ids, (size_t)(rows[i].prompt_count + options->max_new_tokens) * sizeof(int32_t));
+    }
+    int rc = open_chain(&g, source, row_count, err);
+    rc = rc == 0 ? open_generator(&g, source, err) : rc;
+    for (int64_t first = 0; first < row_count && rc == 0; first += options->batch_size) {
+        int64_t left = row_count - first;
+        rc = generate_batch(&g, first, left < options->batch_size ? left : options->batch_size, err);
+    }
+    close_generator(&g);
+    return rc;
+}
+
+/* ---- settings ---- */
+
+/* Reads the keys of the job's section that generation_config.json has, too. */
+static int read_config(const cJSON *config, struct job_generation *out, struct dt_error *err)
+{
+    for (const struct dt_field *f = job_sections[JOB_GENERATION].fields; f->key != NULL; f++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, f->key);
+        if (value == NULL || cJSON_IsNull(value) || dt_value_parse(f->rule, value, NULL, (char *)out + f->offset)) {
+            continue;
+        }
+        struct dt_text expected;
+        dt_text_init(&expected);
+        dt_value_expected(f->rule, &expected);
+        (void)dt_fail(err, DT_INVALID, "generation_config.json: %s: must be %s", f->key, dt_text_str(&expected));
+        dt_text_clear(&expected);
+        return -1;
     }
     return 0;
 }
 
-static void close_state(struct sampler_state *s)
+/* The first of these that is given; below 0: it is not. */
+static double first_of(double job, double config, double fallback)
 {
-    if (s->memory != NULL) {
-        dt_device_free(&s->device, DT_MEMORY_DEVICE, s->memory, s->memory_bytes);
-    }
-    free(s->units);
-    free(s->kept);
-    chain_close(&s->chain);
-    dt_stream_close(s->stream);
-    dt_device_close(&s->device);
+    return job >= 0 ? job : config >= 0 ? config : fallback;
 }
 
-/* Logits after the last of `count` tokens. */
-static int forward(struct sampler_state *s, const uint8_t *tokens, int64_t count, struct dt_error *err)
+/* The ids that end a row: one, or a list. */
+static int read_stops(const cJSON *eos, struct generate_options *out, struct dt_error *err)
 {
-    int32_t *ids = s->batch.at[batch_find(s->batch.layout, "input_ids")];
-    for (int64_t i = 0; i < count; i++) {
-        ids[i] = tokens[i];
-    }
-    s->batch.length = count;
-    chain_forward(&s->walk, PASS_EVAL, &s->batch, &(struct walk_loss){.logits = s->logits, .logits_row = count - 1});
-    return dt_stream_finish(s->stream, 600, err);
-}
-
-/* One of `count` tokens, with probability softmax(logits / temperature). */
-static int pick(const float *logits, int64_t count, double temperature, uint64_t *random)
-{
-    int best = 0;
-    for (int i = 1; i < count; i++) {
-        best = logits[i] > logits[best] ? i : best;
-    }
-    if (temperature <= 0) {
-        return best;
-    }
-    double weights[256], sum = 0;
+    int count = cJSON_IsArray(eos) ? cJSON_GetArraySize(eos) : 1;
     for (int i = 0; i < count; i++) {
-        sum += weights[i] = exp((double)(logits[i] - logits[best]) / temperature);
-    }
-    *random = *random * 6364136223846793005ull + 1442695040888963407ull;
-    double at = (double)(*random >> 11) * 0x1p-53 * sum;
-    for (int i = 0; i < count; i++) {
-        at -= weights[i];
-        if (at < 0) {
-            return i;
+        const cJSON *id = cJSON_IsArray(eos) ? cJSON_GetArrayItem(eos, i) : eos;
+        if (!cJSON_IsNumber(id) || id->valuedouble != id->valueint || out->stop_count == GENERATE_STOPS_MAX) {
+            return dt_fail(err, DT_INVALID, "eos_token_id: must be an id, or a list of at most %d", GENERATE_STOPS_MAX);
         }
+        out->stops[out->stop_count++] = id->valueint;
     }
-    return best;
+    return 0;
 }
 
-int generate_text(struct checkpoint *c, const struct generate_options *options, struct dt_text *out,
-                  struct dt_error *err)
+int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,
+                      struct dt_error *err)
 {
-    struct model_spec spec;
-    struct model_sizes sizes;
-    struct sampler_state s = {0};
-    if (read_spec(c, &spec, &sizes, err) != 0) {
-        return -1;
+    struct job_generation config = {-1, -1, -1, -1, -1, -1, -1, -1};
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(source->generation, "eos_token_id"),
+                *models = cJSON_GetObjectItemCaseSensitive(source->config, "eos_token_id");
+    /* details of a draw ask for one */
+    bool draws = job->temperature > 0 || job->top_k >= 0 || job->top_p >= 0 || job->min_p >= 0;
+    *out = (struct generate_options){.seed = (uint64_t)job->seed, .batch_size = 8};
+    if (read_config(source->generation, &config, err) != 0) {
+        return dt_wrap(err, "%s", source->path);
     }
-    size_t start = out->size;
-    dt_text_puts(out, options->prompt);
-    uint64_t random = options->seed * 2 + 1;
-    int result = chain_open(&s.chain, &spec, 1, err);
-    result = result == 0 ? check_writes(&s, err) : result;
-    result = result == 0 ? check_prompt(&s, dt_text_str(out) + start, out->size - start, err) : result;
-    result = result == 0 ? open_state(&s, c, err) : result;
-    for (int i = 0; result == 0 && i < options->token_count; i++) {
-        int64_t length = (int64_t)(out->size - start),
-                count = length < spec.sequence_length ? length : spec.sequence_length;
-        result = forward(&s, (const uint8_t *)out->data + out->size - count, count, err);
-        if (result == 0) {
-            char byte = (char)pick(s.logits, vocabulary_of(&s), options->temperature, &random);
-            dt_text_add(out, &byte, 1);
-        }
-    }
-    close_state(&s);
-    return result;
+    out->sampling =
+        (struct sampling){.do_sample = first_of(job->do_sample, draws ? 1 : config.do_sample, 0) == 1,
+                          .repetition_penalty = first_of(job->repetition_penalty, config.repetition_penalty, 1),
+                          .temperature = first_of(job->temperature, config.temperature, 1),
+                          .top_k = (int64_t)first_of((double)job->top_k, (double)config.top_k, 0),
+                          .top_p = first_of(job->top_p, config.top_p, 1),
+                          .min_p = first_of(job->min_p, config.min_p, 0)};
+    out->max_new_tokens = (int64_t)first_of((double)job->max_new_tokens, (double)config.max_new_tokens, 256);
+    const cJSON *eos = own != NULL && !cJSON_IsNull(own) ? own : models;
+    return eos == NULL || cJSON_IsNull(eos) ? 0 : read_stops(eos, out, err);
 }

@@ -78,6 +78,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.grad_norm = x->grad_norm;
     r.lr = x->lr;
     r.step_s = x->step_s;
+    r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory(t) : NAN;
     r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
     r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
     r.pace = x->pace;
@@ -165,9 +166,17 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     if (!t->run.eval_due || trainer_stops(t)) {
         return 0;
     }
-    if (trainer_evaluate(t, &r.val_loss, err) != 0) {
+    struct trainer_evaluation e;
+    if (trainer_evaluate(t, &e, err) != 0) {
         return -1;
     }
+    int targets = t->feeds.val.targets;
+    bool next = targets >= 0 && t->feeds.val.layout.field[targets].shifted,
+         bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
+    r.val_loss = e.loss;
+    r.perplexity = next ? exp(e.loss) : NAN;
+    r.bits_per_byte = bytes ? e.loss / M_LN2 : NAN;
+    r.classes = e.classes.classes > 0 ? &e.classes : NULL;
     if (!trainer_stops(t)) {
         t->run.eval_due = false;
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
@@ -284,6 +293,18 @@ static int train(struct trainer *t, struct dt_error *err)
     return t->files && t->saver.saved_step != t->run.step ? save(t, true, err) : 0;
 }
 
+/* --evaluate: no step, no save. */
+static int evaluate_alone(struct trainer *t, const char *checkpoint, struct dt_error *err)
+{
+    trainer_report(t, MOMENT_READING);
+    if (*checkpoint != 0 ? trainer_load_weights(t, checkpoint, err) != 0 : trainer_init_weights(t, err) != 0) {
+        return -1;
+    }
+    trainer_report(t, MOMENT_START);
+    t->run.eval_due = true;
+    return evaluate(t, err);
+}
+
 /* A shard group per host is what hybrid rows do unless told otherwise; with hosts of different
  * sizes each would have another idea of the groups. */
 static int check_hosts(const struct world *w, const struct job *job, struct dt_error *err)
@@ -336,6 +357,12 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_blank_rows(&t);
+    if (options->evaluate != NULL) {
+        rc = evaluate_alone(&t, options->evaluate, err);
+        rc = rc == 0 ? trainer_settle(&t, "end", err) : rc;
+        *exit_code = t.run.eval_due ? DT_EXIT_STOPPED : DT_EXIT_DONE;
+        goto out;
+    }
     bool found = false;
     trainer_report(&t, MOMENT_READING);
     if (t.files && trainer_resume(&t, &found, err) != 0) {

@@ -57,6 +57,9 @@ static inline void trainer_pulse(void *page)
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
+/* The weights of a checkpoint alone, into a model whose tensors have the same names and shapes; the run's
+ * step is the checkpoint's. */
+int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *err);
 /* trainer_save.c: checkpoints. All ranks together. What the disk refuses is DT_FULL (disk or quota) or DT_IO (permission,
  * error) on all of them: nothing is left of the try, the checkpoint before stays, and the run
  * may go on. */
@@ -93,8 +96,8 @@ void trainer_say_changes(struct trainer *t, const struct job_changes *changes);
 /* Says why all ranks fail, before they share it: each rank ends as soon as it knows, and its end may
  * end the others. The agent says it, or rank 0 for all. */
 void trainer_say_cause(struct trainer *t, const struct dt_error *why);
-/* The whole run; *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it returns 0. options: null, but
- * for tests, which look and act as one more observer. */
+/* The whole run, or one evaluation (options->evaluate); *exit_code is DT_EXIT_DONE or DT_EXIT_STOPPED when it
+ * returns 0. options may be null. */
 int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err);
 /* Tells the observers where the run stands: for moments that need no more. */

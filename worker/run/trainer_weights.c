@@ -154,6 +154,7 @@ struct reading {
     struct checkpoint *checkpoint;
     struct pinned_window window;
     float *wide; /* PINNED_WINDOW_BYTES, where weights or state are not F32 */
+    bool weights_only;
 };
 
 /* Most elements of a type that are read at a time. */
@@ -232,7 +233,7 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (tensor_span(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
             return -1;
         }
-        if (strategy_trains(s, u) && tensor_span(x, owned_first, owned_count, &span) &&
+        if (!r->weights_only && strategy_trains(s, u) && tensor_span(x, owned_first, owned_count, &span) &&
             read_states(t, r, &span, err) != 0) {
             return -1;
         }
@@ -258,29 +259,46 @@ static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *e
     return rc;
 }
 
-int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
+/* Reads weights and buffers, and the optimizer's state if it is wanted. */
+static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, struct dt_error *err)
 {
-    struct reading r = {0};
-    struct checkpoint *c = NULL;
-    if (checkpoint_open(&c, path, err) != 0) {
-        return -1;
-    }
-    r.checkpoint = c;
+    bool wide = t->strategy.precision.compute != DT_F32 || t->strategy.precision.states != DT_F32;
+    struct reading r = {
+        .checkpoint = c, .wide = wide ? dt_alloc(PINNED_WINDOW_BYTES) : NULL, .weights_only = weights_only};
     checkpoint_progress(c, trainer_pulse, t->world->page);
-    const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, path, changes, err);
-    if (rc == 0) {
-        r.wide = t->strategy.precision.compute != DT_F32 || t->strategy.precision.states != DT_F32
-                     ? dt_alloc(PINNED_WINDOW_BYTES)
-                     : NULL;
-        rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
-    }
+    int rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = read_unit(t, &r, u, err);
         dt_page_pulse(t->world->page);
     }
     rc = rc == 0 ? read_buffers(t, &r, err) : rc;
     rc = rc == 0 ? fill_buffers(t, &r.window, NULL, t->chain.buffer_count, err) : rc;
+    pinned_window_close(&r.window);
+    free(r.wide);
+    return rc;
+}
+
+int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    int rc = read_all(t, c, true, err);
+    t->run.step = checkpoint_get_state(c)->step;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "%s", path);
+}
+
+int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    int rc = trainer_check_saved(t, state, path, changes, err);
+    rc = rc == 0 ? read_all(t, c, false, err) : rc;
     if (rc == 0) {
         trainer_take_place(t, state, changes);
         t->saver.saved_step = t->run.step;
@@ -293,8 +311,6 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         atomic_store(&t->world->page->step, t->run.step);
         atomic_store(&t->world->page->saved_step, t->run.step);
     }
-    pinned_window_close(&r.window);
-    free(r.wide);
     checkpoint_close(c);
     return rc;
 }

@@ -32,10 +32,15 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "first", "floor", "kernels", "start", "step", "store"):
+    for name in ("collectives", "first", "floor", "generate", "kernels", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
+
+
+def test_generate():
+    found = cases(bench("generate", "--size=L1C64", "--vocab=50", "--batch=2", "--prompt=5", "--ids=200", "--repeats=2"))
+    assert {x.rsplit(", ", 1)[1] for x in found} == {"with a cache", "without a cache"} and all(x["calls"] == 2 for x in found.values())
 
 
 def test_store():

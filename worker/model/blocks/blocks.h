@@ -57,6 +57,12 @@ static inline int64_t most_rows(const struct block *b)
     return b->spec->batch_size * b->spec->sequence_length;
 }
 
+/* Positions that a sample may have, with those of earlier passes. */
+static inline int64_t most_positions(const struct block *b)
+{
+    return b->spec->cache_length > b->spec->sequence_length ? b->spec->cache_length : b->spec->sequence_length;
+}
+
 /* The flow (B, T, C) for a full batch. */
 static inline struct flow stream_flow(const struct block *b, int64_t channels, bool pair)
 {

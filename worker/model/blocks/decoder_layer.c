@@ -61,7 +61,8 @@ enum {
     CALL_HEADS,  /* (R, H D): the gradient of attention's output */
     CALL_REST,   /* what attention's backward uses for speed */
     CALL_RSTD,   /* (R) */
-    CALL_SUMS    /* sums of columns for biases */
+    CALL_SUMS,   /* sums of columns for biases */
+    CACHE        /* generation: keys and values of earlier positions */
 };
 
 /* Tensors of the layer that every family has under some name; a block has those that it declares. */
@@ -193,6 +194,7 @@ static void declare_memory(struct block *b)
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     block_memory(b, "sums", LIFE_CALL, 0, biased ? (sums > c ? sums : c) : 0, wide);
+    packed_declare_cache(b, m->kv_heads, m->head_size);
 }
 
 static int declare(struct block *b, struct dt_error *err)
@@ -205,7 +207,7 @@ static int declare(struct block *b, struct dt_error *err)
     (void)walk_tensors(b, b);
     declare_memory(b);
     if (m->turns) {
-        block_constant(b, m->rope_name, b->spec->sequence_length * m->rope.width, rope_fill, &m->rope, sizeof m->rope);
+        block_constant(b, m->rope_name, most_positions(b) * m->rope.width, rope_fill, &m->rope, sizeof m->rope);
     }
     drop_declare(b, m->attention_dropout);
     drop_declare(b, m->residual_dropout);
@@ -308,7 +310,8 @@ static struct packed attention_of(const struct block *b, const struct pass *p)
     struct packed a = {.shape = packed_shape(b, p, m->heads, m->kv_heads, m->head_size),
                        .qkv = pass_memory(b, p, QKV),
                        .out = pass_memory(b, p, ATT),
-                       .lse = pass_memory(b, p, LSE)};
+                       .lse = pass_memory(b, p, LSE),
+                       .cache = pass_memory(b, p, CACHE)};
     a.shape.scale = m->score_scale;
     a.shape.softcap = m->score_cap;
     a.shape.causal = true;

@@ -76,18 +76,19 @@ static void forward(const struct block *b, const struct pass *p)
     struct normed to = {.y = p->y, .mean = pass_memory(b, p, MEAN), .rstd = pass_memory(b, p, RSTD)};
     void *sum = m->norm != NULL ? pass_memory(b, p, SUM) : p->y;
     p->kernels->embedding(
-        p->stream, &(struct dt_embedding_args){.out = sum,
-                                               .tokens = pass_weight(b, p, t.tokens),
-                                               .positions = t.positions >= 0 ? pass_weight(b, p, t.positions) : NULL,
-                                               .types = t.types >= 0 ? pass_weight(b, p, t.types) : NULL,
-                                               .ids = field_of(p, "input_ids"),
-                                               .position_ids = m->position_ids ? field_of(p, "position_ids") : NULL,
-                                               .type_ids = t.types >= 0 ? field_of(p, "token_type_ids") : NULL,
-                                               .row_count = row_count(p),
-                                               .position_count = p->batch->length,
-                                               .col_count = m->channels,
-                                               .scale = m->scale,
-                                               .type = b->spec->type});
+        p->stream,
+        &(struct dt_embedding_args){.out = sum,
+                                    .tokens = pass_weight(b, p, t.tokens),
+                                    .positions = t.positions >= 0 ? pass_weight(b, p, t.positions) : NULL,
+                                    .types = t.types >= 0 ? pass_weight(b, p, t.types) : NULL,
+                                    .ids = field_of(p, "input_ids"),
+                                    .position_ids = m->position_ids ? field_of(p, "position_ids") : p->batch->positions,
+                                    .type_ids = t.types >= 0 ? field_of(p, "token_type_ids") : NULL,
+                                    .row_count = row_count(p),
+                                    .position_count = p->batch->length,
+                                    .col_count = m->channels,
+                                    .scale = m->scale,
+                                    .type = b->spec->type});
     if (m->norm != NULL) {
         layernorm_forward(b, p, &t.norm, row_count(p), sum, NULL, &to);
     }

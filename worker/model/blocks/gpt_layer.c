@@ -65,7 +65,8 @@ enum {
      * scores of whole sequences, which fill that piece */
     CALL_REST,
     CALL_MEAN,
-    CALL_RSTD /* (R) */
+    CALL_RSTD, /* (R) */
+    CACHE      /* generation: keys and values of earlier positions */
 };
 
 struct normed {
@@ -132,6 +133,7 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     drop_declare(b, m->attention_dropout);
     drop_declare(b, m->residual_dropout);
+    packed_declare_cache(b, m->heads, c / m->heads);
     b->in = b->out = stream_flow(b, c, true);
     b->in_place = true;
     b->y_memory = all ? H2 : -1;
@@ -244,7 +246,8 @@ static struct packed attention_of(const struct block *b, const struct pass *p, c
     struct packed a = {.shape = packed_shape(b, p, m->heads, m->heads, m->channels / m->heads),
                        .qkv = f->qkv,
                        .out = f->att,
-                       .lse = f->lse};
+                       .lse = f->lse,
+                       .cache = pass_memory(b, p, CACHE)};
     a.shape.causal = true;
     drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
     return a;

@@ -182,19 +182,34 @@ static void finish_logits(const struct block *b, const struct pass *p)
 {
     const struct lm_head *m = b->args;
     double cap = m->logit_cap, scale = m->logit_scale != 0 ? m->logit_scale : 1;
+    int64_t count = p->logits_count * m->vocabulary;
     struct dt_scale_args factor = {
-        .x = p->logits, .count = m->vocabulary, .factor = cap > 0 ? scale / cap : scale, .type = b->spec->type};
+        .x = p->logits, .count = count, .factor = cap > 0 ? scale / cap : scale, .type = b->spec->type};
     if (factor.factor != 1) {
         p->kernels->scale(p->stream, &factor);
     }
     if (cap > 0) {
         p->kernels->activation(
-            p->stream,
-            &(struct dt_activation_args){
-                .y = p->logits, .x = p->logits, .count = m->vocabulary, .kind = DT_ACT_TANH, .type = b->spec->type});
+            p->stream, &(struct dt_activation_args){
+                           .y = p->logits, .x = p->logits, .count = count, .kind = DT_ACT_TANH, .type = b->spec->type});
         factor.factor = cap;
         p->kernels->scale(p->stream, &factor);
     }
+}
+
+/* Rows that follow each other are one product, which reads the table once. */
+static void asked_logits(const struct block *b, const struct pass *p)
+{
+    const struct lm_head *m = b->args;
+    size_t row_bytes = (size_t)m->vocabulary * dt_dtype_size(b->spec->type);
+    for (int64_t i = 0, n; i < p->logits_count; i += n) {
+        n = 1;
+        while (i + n < p->logits_count && p->logits_rows[i + n] == p->logits_rows[i] + n) {
+            n++;
+        }
+        logits_of(b, p, (char *)p->logits + (size_t)i * row_bytes, 0, p->logits_rows[i], n);
+    }
+    finish_logits(b, p);
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -202,8 +217,7 @@ static void forward(const struct block *b, const struct pass *p)
     int64_t rows = row_count(p), chunk = chunk_rows(b, rows);
     norm(b, p);
     if (p->logits != NULL) {
-        logits_of(b, p, p->logits, 0, p->logits_row, 1);
-        finish_logits(b, p);
+        asked_logits(b, p);
         return;
     }
     for (int64_t first = 0; first < rows; first += chunk) {

@@ -12,14 +12,53 @@ struct dt_attention_shape packed_shape(const struct block *b, const struct pass 
     return (struct dt_attention_shape){.batch = p->batch->samples,
                                        .queries = p->batch->length,
                                        .keys = p->batch->length,
+                                       .key_capacity = b->spec->cache_length,
                                        .heads = heads,
                                        .kv_heads = kv_heads,
                                        .head_size = head_size,
                                        .type = b->spec->type};
 }
 
+int packed_declare_cache(struct block *b, int64_t kv_heads, int64_t head_size)
+{
+    const struct model_spec *m = b->spec;
+    return block_memory(b, "cache", LIFE_CACHE, 0, m->batch_size * m->cache_length * 2 * kv_heads * head_size, m->type);
+}
+
+/* Sample number i, whose queries stand behind its positions in the cache. Samples have different
+ * numbers of keys, so each is a call of its own. */
+static void attend_cached(const struct pass *p, const struct packed *a, int64_t i)
+{
+    const struct batch_past *past = &p->batch->past[i];
+    struct dt_attention_shape s = a->shape;
+    int64_t queries = s.heads * s.head_size, kept = 2 * s.kv_heads * s.head_size, row = queries + kept;
+    size_t size = dt_dtype_size(s.type), kept_bytes = (size_t)kept * size, row_bytes = (size_t)row * size;
+    char *qkv = (char *)a->qkv + (size_t)(i * s.queries) * row_bytes,
+         *cache = (char *)a->cache + (size_t)(past->slot * s.key_capacity) * kept_bytes,
+         *to = cache + (size_t)past->length * kept_bytes, *from = qkv + (size_t)queries * size;
+    for (int64_t t = 0; t < s.queries; t++) {
+        dt_stream_copy(p->stream, to + (size_t)t * kept_bytes, from + (size_t)t * row_bytes, kept_bytes);
+    }
+    s.batch = 1;
+    s.keys = past->length + s.queries;
+    s.q_stride = row;
+    s.kv_stride = kept;
+    p->kernels->attention(p->stream,
+                          &(struct dt_attention_args){.shape = s,
+                                                      .out = (char *)a->out + (size_t)(i * s.queries * queries) * size,
+                                                      .q = qkv,
+                                                      .k = cache,
+                                                      .v = cache + kept_bytes / 2});
+}
+
 void packed_attention(const struct pass *p, const struct packed *a)
 {
+    for (int64_t i = 0; a->cache != NULL && i < p->batch->samples; i++) {
+        attend_cached(p, a, i);
+    }
+    if (a->cache != NULL) {
+        return;
+    }
     p->kernels->attention(p->stream, &(struct dt_attention_args){.shape = a->shape,
                                                                  .out = a->out,
                                                                  .lse = a->lse,
@@ -51,6 +90,7 @@ void packed_turn(const struct block *b, const struct pass *p, const struct dt_at
 {
     p->kernels->rope(p->stream, &(struct dt_rope_args){.x = x,
                                                        .table = pass_constant(b, p, 0),
+                                                       .positions = p->batch->positions,
                                                        .row_count = row_count(p),
                                                        .position_count = p->batch->length,
                                                        .heads = s->heads + s->kv_heads,

@@ -12,12 +12,16 @@ struct linear; /* worker/model/blocks/linear.h */
 struct packed {
     struct dt_attention_shape shape; /* without strides: those of packed rows */
     void *qkv, *out, *lse;           /* (R, (H + 2 KV) D), (R, H D), (B, H, T) */
+    void *cache;                     /* (slots, key_capacity, 2 KV D): keys and values; null: none */
 };
 
 /* The shape of a pass in which all positions see each other; callers add what their model has. */
 struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
                                        int64_t head_size);
-/* out and lse from qkv. */
+/* Declares the cache, and returns its memory's number. */
+int packed_declare_cache(struct block *b, int64_t kv_heads, int64_t head_size);
+/* out and lse from qkv. With a cache, keys and values also go there, and queries see those of all
+ * positions of their sample; lse is not computed. */
 void packed_attention(const struct pass *p, const struct packed *a);
 /* dqkv, with the rows of qkv, from dout, with those of out. work: work_bytes that the kernel may use for
  * speed, or null. */

@@ -159,6 +159,12 @@ static void say_evaluation(struct console *c, const struct report *r)
         dt_text_reset(&c->line);
         dt_text_printf(&c->line, "step %lld/%lld ", (long long)r->step, (long long)r->total_steps);
         add_loss(&c->line, "val loss", r->val_loss);
+        if (isfinite(r->perplexity)) {
+            dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
+        }
+        if (r->classes != NULL && isfinite(r->classes->accuracy)) {
+            dt_text_printf(&c->line, " accuracy %.4f f1 %.4f", r->classes->accuracy, r->classes->f1_macro);
+        }
         log_line(c);
         show(c, true);
     }

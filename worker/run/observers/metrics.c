@@ -68,7 +68,7 @@ void observer_step_numbers(struct observer *o, const struct report *r, struct st
         {"gpu_temperature", gpu && s.temperature >= 0 ? s.temperature : NAN, false, true},
         {"gpu_power_w", gpu && s.power_w >= 0 ? s.power_w : NAN, false, true},
         {"loss_scale", 1, true, false},
-        {"memory_bytes", trainer_memory(r->of), true, false},
+        {"memory_bytes", r->memory_bytes, true, false},
     };
     memcpy(out, all, sizeof all);
 }
@@ -88,6 +88,31 @@ static void add_step(struct observer *o, const struct report *r)
     add_gpu(t, o->all->world->gpu);
 }
 
+void observer_add_evaluation(struct dt_text *t, const struct report *r)
+{
+    const struct class_report *c = r->classes;
+    number(t, "val_loss", r->val_loss);
+    if (isfinite(r->perplexity)) {
+        number(t, "val_perplexity", r->perplexity);
+    }
+    if (isfinite(r->bits_per_byte)) {
+        number(t, "val_bits_per_byte", r->bits_per_byte);
+    }
+    if (c == NULL || !isfinite(c->accuracy)) {
+        return;
+    }
+    number(t, "val_accuracy", c->accuracy);
+    if (isfinite(c->top5)) {
+        number(t, "val_accuracy_top5", c->top5);
+    }
+    number(t, "val_f1_macro", c->f1_macro);
+    dt_text_puts(t, ", \"val_f1\": [");
+    for (int64_t k = 0; k < c->classes; k++) {
+        dt_text_printf(t, "%s%.9g", k > 0 ? ", " : "", c->f1[k]);
+    }
+    dt_text_puts(t, "]");
+}
+
 static void metrics_report(struct observer *o, const struct report *r, enum moment moment)
 {
     struct metrics *m = o->state;
@@ -99,7 +124,7 @@ static void metrics_report(struct observer *o, const struct report *r, enum mome
     if (moment == MOMENT_STEP) {
         add_step(o, r);
     } else {
-        number(&m->line, "val_loss", r->val_loss);
+        observer_add_evaluation(&m->line, r);
     }
     dt_text_printf(&m->line, ", \"round\": %d, ", r->round);
     observer_add_time(&m->line);

@@ -16,8 +16,11 @@
 #include "worker/engine/report.h"
 
 struct observers_options {
-    bool quiet;                      /* nothing on stderr (tests) */
-    bool no_files;                   /* nothing in the output folder */
+    bool quiet;    /* nothing on stderr (tests) */
+    bool no_files; /* nothing in the output folder */
+    /* Nothing is trained: data.val is evaluated once, with the weights of this checkpoint, or with "" those
+     * that the run begins with. no_files is set. Null: a run. */
+    const char *evaluate;
     const struct observer_ops *last; /* one more, behind the rows of the table; null: none */
     void *context;                   /* its state when it is opened */
 };
@@ -43,6 +46,8 @@ struct step_number {
 };
 enum { STEP_NUMBERS = 17 };
 void observer_step_numbers(struct observer *o, const struct report *r, struct step_number out[STEP_NUMBERS]);
+/* Appends the numbers of an evaluation as JSON members: , "val_loss": 1.25, ... */
+void observer_add_evaluation(struct dt_text *out, const struct report *r);
 /* "time": now, as a JSON member. */
 void observer_add_time(struct dt_text *out);
 

@@ -1,0 +1,129 @@
+# covers: cmd/train/generate.c cmd/train/evaluate.c worker/run/prompt.c worker/run/model_source.c worker/run/trainer.c worker/engine/class_counts.c
+"""train --generate and train --evaluate: as Transformers, from every kind of folder, and the same on any number of ranks."""
+
+import json
+import math
+import os
+import subprocess
+
+import pytest
+
+import support
+import training
+
+GOLDEN = os.path.join(support.ROOT, "tests/golden")
+TINY = f"{GOLDEN}/finetune/tiny"
+
+
+def train(*args, code=0, ranks=0):
+    front = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train"] if ranks else [support.program("train")]
+    r = subprocess.run([*front, *map(str, args)], capture_output=True, text=True, timeout=120, cwd=support.ROOT)
+    assert r.returncode == code, (args, r)
+    return r.stdout if code == 0 else r.stderr
+
+
+def rows(*args):
+    return [json.loads(line) for line in train("--json", *args).splitlines()]
+
+
+def test_greedy_as_transformers(tmp_path):
+    """The prompts of the golden file, one by one and as the lines of a file; a job's section counts as its options do."""
+    with open(f"{GOLDEN}/finetune/evaluation.json") as f:
+        cases = json.load(f)["greedy"]
+    one = cases[0]
+    ids = ",".join(map(str, one["ids"]))
+    greedy = ["--set", "generation.do_sample=false", "--max_new_tokens", one["new"]]
+    [row] = rows("--generate", TINY, "--prompt_ids", ids, *greedy)
+    assert row == {"row": 0, "prompt_ids": one["ids"], "ids": one["out"], "end": "length"}
+    lines = tmp_path / "prompts"
+    lines.write_text(f"{ids}\n\n5 6 7\n{ids}\n")
+    several = rows("--generate", TINY, "--prompt_ids", f"@{lines}", *greedy, "--batch_size", 2)
+    assert [r["ids"] for r in several][::2] == [one["out"]] * 2 and several[1]["prompt_ids"] == [5, 6, 7]
+    assert train("--generate", TINY, "--prompt_ids", ids, *greedy) == ",".join(map(str, one["out"])) + "\n"
+
+
+def test_draws(tmp_path):
+    """The same seed, the same ids; rows differ, so do seeds. The folder's settings hold until the job has others."""
+    ask = ["--generate", TINY, "--prompt_ids", "5,6,7", "--prompt_ids", "5,6,7", "--max_new_tokens", 20]
+    first = [r["ids"] for r in rows(*ask)]
+    assert first == [r["ids"] for r in rows(*ask, "--batch_size", 1)] and first[0] != first[1]
+    assert first != [r["ids"] for r in rows(*ask, "--seed", 7)]
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": {"load": TINY}, "data": {"train": "none"}, "generation": {"seed": 7, "temperature": 0.7, "top_p": 0.9}}))
+    assert [r["ids"] for r in rows(*ask, "--seed", 7)] == [r["ids"] for r in rows(*ask, job)]
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--generate", TINY], "--generate: no prompt"),
+    (["--prompt", "x", "job.json"], "--prompt: only with --generate"),
+    (["--generate", TINY, "--prompt", "x"], "the model has 672 tokens"),
+    (["--generate", TINY, "--prompt_ids", "700"], "prompt 1 has id 700; the model knows 0 to 671"),
+    (["--generate", "nothing", "--prompt_ids", "7"], "nothing: no such folder"),
+    (["--generate", TINY, "--prompt_ids", "7", "--temperature", "hot"], "generation.temperature"),
+    (["--generate", TINY, "--prompt_ids", "7", "--set", "training.seed=1"], "training"),
+    (["--evaluate", "nothing", "job.json"], "--evaluate: nothing: no such folder")])
+def test_refused(args, said):
+    assert said in train(*args, code=2)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of a model over bytes."""
+    folder = tmp_path_factory.mktemp("bytes")
+    data = training.make_data(folder)
+    job = folder / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 256},
+        "data": {"train": f"{data}/train-*.bin", "val": f"{data}/val-*.bin", "sequence_length": 32},
+        "training": {"batch_size_per_gpu": 4, "max_steps": 12, "learning_rate": 1e-3, "threads": 1, "eval_batches": 3},
+        "output_dir": str(folder / "run")}))
+    train(job)
+    with open(folder / "run/metrics.jsonl") as f:
+        [last] = [m for m in map(json.loads, f) if "val_loss" in m]
+    return folder, job, last
+
+
+def test_a_run_speaks(run):
+    """A run's folder, its checkpoint and its exported folder are one model: the same ids, and the text that they are."""
+    folder = run[0] / "run"
+    [point] = (folder / "checkpoints").glob("step-*")
+    ask = ["--prompt", "The ", "--max_new_tokens", 20, "--temperature", 1, "--generate"]
+    all_ids = [rows(*ask, path) for path in (folder, point, folder / "checkpoints", folder / "model")]
+    assert all(x == all_ids[0] for x in all_ids) and len(all_ids[0][0]["ids"]) == 20
+    text = "".join(chr(i) if i in (9, 10) or 32 <= i < 127 else "." for i in all_ids[0][0]["prompt_ids"] + all_ids[0][0]["ids"])
+    assert train(*ask, folder) == text + "\n" and text.startswith("The ")
+    r = subprocess.run([support.program("dtckpt"), "sample", str(folder), "The ", "100"], capture_output=True, text=True, timeout=60)
+    assert r.returncode == 0 and r.stdout.startswith("The ") and len(r.stdout) == 105  # longer than its positions
+
+
+def test_evaluate_tokens(run):
+    """The numbers of the run's last evaluation, from each of its folders, on one rank and on two."""
+    folder, job, last = run
+    wanted = {k: v for k, v in last.items() if k.startswith("val_")}
+    assert wanted["val_perplexity"] == pytest.approx(math.exp(wanted["val_loss"]), rel=1e-6)
+    assert wanted["val_bits_per_byte"] == pytest.approx(wanted["val_loss"] / math.log(2), rel=1e-6)
+    before = sorted(p.name for p in (folder / "run").rglob("*"))
+    assert json.loads(train("--evaluate", folder / "run", job)) == {"step": 12, **wanted}
+    assert json.loads(train("--evaluate", folder / "run/model", job)) == {"step": 0, **wanted}
+    batches = ["--set", "training.eval_batches=0"]
+    whole = json.loads(train("--evaluate", folder / "run", job, *batches))
+    two = json.loads(train("--evaluate", folder / "run", job, *batches, "--mode", "zero3", ranks=2))
+    assert two == {k: pytest.approx(v, rel=1e-6) for k, v in whole.items()}
+    assert before == sorted(p.name for p in (folder / "run").rglob("*"))
+    assert "no data.val" in train("--evaluate", folder / "run", job, "--set", "data.val=null", code=2)
+
+
+@pytest.mark.parametrize("name, length", [("bert", 20), ("distilbert", 16)])
+def test_evaluate_classes(tmp_path, name, length):
+    """Counts are whole numbers: accuracy and F1 are the same on any number of ranks, with a ragged end, too."""
+    data = f"{GOLDEN}/models/{name}/batches.safetensors"
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": {"load": f"{GOLDEN}/models/{name}/hf"},
+                               "data": {"train": data, "val": data, "sequence_length": length},
+                               "training": {"batch_size_per_gpu": 7, "max_steps": 1, "threads": 1}, "output_dir": str(tmp_path / "run")}))
+    found = [json.loads(train("--evaluate", f"{GOLDEN}/models/{name}/hf", job, ranks=n)) for n in (1, 2, 3)]
+    one = found[0]
+    keys = {"val_accuracy", "val_f1_macro", "val_f1"}
+    assert keys <= set(one) and 0 < one["val_accuracy"] < 1 and one["val_f1_macro"] == pytest.approx(sum(one["val_f1"]) / len(one["val_f1"]))
+    assert all(x[k] == one[k] for x in found for k in keys)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["events.jsonl"]  # dtrun's

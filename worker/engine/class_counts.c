@@ -1,0 +1,80 @@
+/* See the header. */
+#include "worker/engine/class_counts.h"
+
+#include "base/text.h"
+#include "kernels/cpu/half.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOP = 5 };
+
+void class_counts_open(struct class_counts *c, int64_t classes)
+{
+    *c = (struct class_counts){.classes = classes};
+    c->n = dt_alloc((size_t)class_counts_size(c) * sizeof *c->n);
+}
+
+void class_counts_close(struct class_counts *c)
+{
+    free(c->n);
+    *c = (struct class_counts){0};
+}
+
+int64_t class_counts_size(const struct class_counts *c)
+{
+    return 3 * c->classes + 1;
+}
+
+void class_counts_clear(struct class_counts *c)
+{
+    memset(c->n, 0, (size_t)class_counts_size(c) * sizeof *c->n);
+}
+
+static double logit_at(const void *logits, enum dt_dtype type, int64_t i)
+{
+    return type == DT_F64    ? ((const double *)logits)[i]
+           : type == DT_BF16 ? (double)dt_from_bf16(((const uint16_t *)logits)[i])
+                             : (double)((const float *)logits)[i];
+}
+
+void class_counts_add(struct class_counts *c, const void *logits, enum dt_dtype type, const int32_t *targets,
+                      int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t gold = targets[r], first = r * c->classes, named = 0, before = 0;
+        if (gold < 0) {
+            continue;
+        }
+        double own = logit_at(logits, type, first + gold);
+        for (int64_t k = 0; k < c->classes; k++) {
+            double x = logit_at(logits, type, first + k);
+            named = x > logit_at(logits, type, first + named) ? k : named;
+            before += x > own || (x == own && k < gold);
+        }
+        c->n[gold] += named == gold;
+        c->n[c->classes + gold]++;
+        c->n[2 * c->classes + named]++;
+        c->n[3 * c->classes] += before < TOP;
+    }
+}
+
+struct class_report class_counts_report(const struct class_counts *c, double *f1)
+{
+    const int64_t *hits = c->n, *gold = hits + c->classes, *named = gold + c->classes;
+    int64_t all = 0, right = 0;
+    double sum = 0;
+    for (int64_t k = 0; k < c->classes; k++) {
+        int64_t of = gold[k] + named[k];
+        f1[k] = of > 0 ? 2.0 * (double)hits[k] / (double)of : 0;
+        sum += f1[k];
+        right += hits[k];
+        all += gold[k];
+    }
+    return (struct class_report){.accuracy = all > 0 ? (double)right / (double)all : NAN,
+                                 .top5 = all > 0 && c->classes > TOP ? (double)c->n[3 * c->classes] / (double)all : NAN,
+                                 .f1_macro = all > 0 ? sum / (double)c->classes : NAN,
+                                 .f1 = f1,
+                                 .classes = c->classes};
+}

@@ -1,0 +1,36 @@
+/* What an evaluation counts of a model that names classes: integers, which add up exactly over batches
+ * and ranks, and the numbers that follow from them. */
+#ifndef DT_WORKER_ENGINE_CLASS_COUNTS_H
+#define DT_WORKER_ENGINE_CLASS_COUNTS_H
+
+#include "base/dtype.h"
+
+#include <stdint.h>
+
+struct class_counts {
+    int64_t classes;
+    /* (3, classes): samples of a class that were named so, samples of a class, samples that were named
+     * so; then samples whose class is among the five likeliest. Owned, class_counts_size elements */
+    int64_t *n;
+};
+
+void class_counts_open(struct class_counts *c, int64_t classes);
+void class_counts_close(struct class_counts *c);
+/* Number of integers in n. */
+int64_t class_counts_size(const struct class_counts *c);
+void class_counts_clear(struct class_counts *c);
+/* Counts rows of logits (rows, classes) of type F32, F64 or BF16. The class that is named is the likeliest
+ * one, the lowest one of equals. Targets are classes; rows below 0 do not count. */
+void class_counts_add(struct class_counts *c, const void *logits, enum dt_dtype type, const int32_t *targets,
+                      int64_t rows);
+
+struct class_report {
+    double accuracy, top5; /* NaN: nothing was counted; top5 also with 5 classes or less */
+    double f1_macro;       /* mean over all classes of the model */
+    const double *f1;      /* of each class, 0 where it neither occurs nor was named */
+    int64_t classes;
+};
+/* f1: room for `classes`. */
+struct class_report class_counts_report(const struct class_counts *c, double *f1);
+
+#endif

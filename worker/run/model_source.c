@@ -1,0 +1,150 @@
+/* See the header. */
+#include "worker/run/model_source.h"
+
+#include "base/file.h"
+#include "worker/checkpoints/hf.h"
+#include "worker/model/model.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { GENERATION_MAX = 1 << 20 };
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = dt_format("%s/%s", folder, name);
+    bool found = dt_file_exists(path);
+    free(path);
+    return found;
+}
+
+/* generation_config.json of a folder, if it is there. */
+static int read_generation(struct model_source *s, const char *folder, struct dt_error *err)
+{
+    char *path = dt_format("%s/generation_config.json", folder);
+    int rc = dt_file_exists(path) ? hf_read_json(path, GENERATION_MAX, &s->generation, NULL, err) : 0;
+    free(path);
+    return rc;
+}
+
+static int open_folder(struct model_source *s, const char *path, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = hf_config(path, &s->model, &s->sizes, &text, err);
+    s->path = dt_strdup(path);
+    s->config = rc == 0 ? cJSON_ParseWithLength(dt_text_str(&text), text.size) : NULL;
+    dt_text_clear(&text);
+    if (rc != 0) {
+        return -1;
+    }
+    hf_untie(path, s->model, s->sizes.bytes);
+    return read_generation(s, path, err);
+}
+
+/* The model is that of the checkpoint's config.json, its length that of the job that trained it. */
+static int open_checkpoint(struct model_source *s, struct dt_error *err)
+{
+    if (checkpoint_open(&s->checkpoint, s->path, err) != 0) {
+        return -1;
+    }
+    const struct checkpoint_state *state = checkpoint_get_state(s->checkpoint);
+    s->config = cJSON_Parse(state->model_config);
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(s->config, "model_type");
+    s->model = cJSON_IsString(name) ? model_find(name->valuestring) : NULL;
+    if (s->model == NULL) {
+        return dt_fail(err, DT_INVALID, "%s: the checkpoint names no model that can be run", s->path);
+    }
+    if (model_read_config(s->model, s->config, s->sizes.bytes, err) != 0) {
+        return dt_wrap(err, "%s", s->path);
+    }
+    cJSON *job = cJSON_Parse(state->job);
+    const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
+    s->trained_length = cJSON_IsNumber(t) && t->valuedouble >= 1 ? (int64_t)t->valuedouble : 0;
+    cJSON_Delete(job);
+    char *origin = checkpoint_origin(s->path);
+    int rc = read_generation(s, origin, err);
+    free(origin);
+    return rc;
+}
+
+int model_source_open(struct model_source *s, const char *path, struct dt_text *notes, struct dt_error *err)
+{
+    struct stat st;
+    *s = (struct model_source){0};
+    if (stat(path, &st) != 0) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: no such folder", path);
+    }
+    if (!S_ISDIR(st.st_mode)) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: is a file; give the folder of a checkpoint, of a run or of a model",
+                       path);
+    }
+    if (!has_file(path, "manifest.json") && has_file(path, "config.json")) {
+        return open_folder(s, path, err);
+    }
+    if (has_file(path, "manifest.json")) {
+        s->path = dt_strdup(path);
+        return open_checkpoint(s, err);
+    }
+    char *below = dt_format("%s/checkpoints", path);
+    if (checkpoint_find(dt_file_exists(below) ? below : path, &s->path, notes, err) != 0) {
+        s->path = NULL;
+    }
+    free(below);
+    return s->path != NULL ? open_checkpoint(s, err) : -1;
+}
+
+void model_source_close(struct model_source *s)
+{
+    checkpoint_close(s->checkpoint);
+    cJSON_Delete(s->config);
+    cJSON_Delete(s->generation);
+    free(s->path);
+    *s = (struct model_source){0};
+}
+
+static int read_checkpoint(struct checkpoint *c, const struct chain *chain, char *const *units, float *buffers,
+                           struct dt_error *err)
+{
+    for (int i = 0; i < chain->tensor_count; i++) {
+        const struct tensor *t = &chain->tensors[i];
+        float *at = (t->unit >= 0 ? (float *)(void *)units[t->unit] : buffers) + t->offset;
+        if (checkpoint_read(c, "weight", t->name, t->numel, 0, t->numel, at, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_folder(const char *path, const struct chain *chain, char *const *units, float *buffers,
+                       struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    int rc = hf_open(&hf, path, chain, err);
+    for (int u = 0; u < chain->unit_count && rc == 0; u++) {
+        rc = hf_read_unit(hf, u, 0, chain->units[u].numel, DT_F32, units[u], err);
+    }
+    rc = rc == 0 && chain->buffer_count > 0 ? hf_read_unit(hf, -1, 0, chain->buffer_count, DT_F32, buffers, err) : rc;
+    hf_close(hf);
+    return rc;
+}
+
+static void make_values(const struct chain *chain, char *const *units)
+{
+    for (int u = 0; u < chain->unit_count; u++) {
+        init_unit(chain, u, 0, 0, chain->units[u].numel, DT_F32, units[u]);
+    }
+}
+
+int model_source_read(const struct model_source *s, const struct chain *chain, char *const *units, float *buffers,
+                      struct dt_error *err)
+{
+    init_unit(chain, -1, 0, 0, chain_buffers(chain), DT_F32, buffers);
+    if (s->path == NULL) {
+        make_values(chain, units);
+        return 0;
+    }
+    return s->checkpoint != NULL ? read_checkpoint(s->checkpoint, chain, units, buffers, err)
+                                 : read_folder(s->path, chain, units, buffers, err);
+}
