@@ -306,6 +306,15 @@ static void add_choice(const char *p, struct dt_text *out)
     }
 }
 
+static int choice_count(const struct dt_rule *rule)
+{
+    int count = 1;
+    for (const char *p = rule->choices; *p != 0; p++) {
+        count += *p == '|';
+    }
+    return count;
+}
+
 static bool is_null(const struct dt_rule *rule, const void *in)
 {
     switch (rule->type) {
@@ -322,8 +331,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_kinds *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
         return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
-    case DT_RULE_ENUM:
-        return rule->null && rule->null_value < 0 && *(const int *)in == rule->null_value;
+    case DT_RULE_ENUM: /* likewise */
+        return rule->null && (*(const int *)in < 0 || *(const int *)in >= choice_count(rule));
     case DT_RULE_BOOL:
         break;
     }

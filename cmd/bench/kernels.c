@@ -367,6 +367,7 @@ static const struct {
     {"take_rows_backward", bench_take_rows_backward, ELEMENTS},
     {"cross_entropy", cross_entropy, LOSS},
     {"cross_entropy_capped", cross_entropy_capped, LOSS},
+    {"label_loss", bench_label_loss, LOSS},
     {"adamw", adamw, PARAMETERS},
     {"adamw_many", adamw_many, PARAMETERS},
     {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},
