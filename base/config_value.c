@@ -329,9 +329,9 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return *(const char *const *)in == NULL;
     case DT_RULE_KINDS:
         return ((const struct dt_kinds *)in)->count == 0;
-    case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
-        return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
-    case DT_RULE_ENUM: /* likewise */
+    case DT_RULE_NUMBER:
+        return rule->null && *(const double *)in == rule->null_value;
+    case DT_RULE_ENUM: /* null may stand for one of the choices, which is then written */
         return rule->null && (*(const int *)in < 0 || *(const int *)in >= choice_count(rule));
     case DT_RULE_BOOL:
         break;

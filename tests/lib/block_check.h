@@ -77,10 +77,13 @@ static inline struct pass bench_pass(const struct bench *b, enum pass_phase phas
     return p;
 }
 
-/* The function that backward differentiates: the scaled loss, or the output pair's sum times dy. */
+/* The function that backward differentiates: the scaled loss, or the output pair's sum times dy. With
+ * dropout, which evaluation does not have, it is what training computes. */
 static inline double objective(struct bench *b)
 {
-    struct pass p = bench_pass(b, PASS_EVAL);
+    bool drops = batch_numbers(b->run->batch.layout) >= 0;
+    struct pass p = bench_pass(b, drops ? PASS_FORWARD : PASS_EVAL);
+    p.y = p.y != NULL ? b->y : NULL;
     *b->run->loss_sum = 0;
     b->block->ops->forward(b->block, &p);
     run_finish(b->run);
@@ -106,8 +109,8 @@ static inline void check_element(struct bench *b, double *x, double got, const c
     *x = at;
     double expected = (up - down) / (2 * step);
     if (!(fabs(got - expected) <= 2e-8 * (1 + fabs(expected)))) {
-        fail_msg("%s: %s[%lld]: backward %.12g, finite difference %.12g", b->block->ops->name, what, (long long)e, got,
-                 expected);
+        fail_msg("%s %s: %s[%lld]: backward %.12g, finite difference %.12g", b->run->chain.spec.name,
+                 b->block->ops->name, what, (long long)e, got, expected);
     }
 }
 

@@ -58,40 +58,6 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
     free(quoted);
 }
 
-/* Writes the shortest decimal that reads back as the same number. 0 is written with a point, like
- * the Hugging Face library does. */
-static void print_number(char out[40], double number)
-{
-    (void)snprintf(out, 40, "0.0");
-    for (int digits = 1; digits <= 17 && strtod(out, NULL) != number; digits++) {
-        (void)snprintf(out, 40, "%.*g", digits, number);
-    }
-}
-
-void origin_number(const char *text, size_t size, const char *key, double number, struct dt_text *out)
-{
-    size_t at = 0;
-    struct dt_scan_span found, value;
-    char written[40];
-    print_number(written, number);
-    while (dt_scan_member(text, size, &at, &found, &value)) {
-        if (found.size == strlen(key) && memcmp(found.at, key, found.size) == 0) {
-            bool same = strtod(value.at, NULL) == number; /* for null, strtod returns 0 */
-            dt_text_add(out, text, (size_t)(value.at - text) + (same ? value.size : 0));
-            if (!same) {
-                dt_text_puts(out, written);
-            }
-            dt_text_add(out, value.at + value.size, size - (size_t)(value.at + value.size - text));
-            return;
-        }
-    }
-    dt_text_add(out, text, at);
-    if (number != 0 && at > 0) {
-        dt_text_printf(out, ",\n  \"%s\": %s", key, written);
-    }
-    dt_text_add(out, text + at, size - at);
-}
-
 void origin_member(const char *text, size_t size, const char *key, const char *json, struct dt_text *out)
 {
     size_t at = 0;

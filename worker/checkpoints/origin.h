@@ -14,9 +14,6 @@ enum { ORIGIN_FILES_MAX = 100, ORIGIN_FILE_BYTES = 64 << 20, ORIGIN_BYTES = 256 
  * dt_scan_parse_others has accepted). Every member stays as it was written, except the type of the
  * weights and, if it is another class, `architecture`. */
 void origin_config(const char *text, size_t size, const char *architecture, struct dt_text *out);
-/* Appends `text` with a number under `key`. If the key has that number already, it stays as it
- * was written; for 0 the key may be missing. */
-void origin_number(const char *text, size_t size, const char *key, double number, struct dt_text *out);
 /* Appends `text` with the JSON text `json` under `key`. */
 void origin_member(const char *text, size_t size, const char *key, const char *json, struct dt_text *out);
 /* Makes `kept` hold the files of `folder` that an export needs, and nothing else. These are regular

@@ -299,6 +299,7 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
             clear_row(s, b, row);
         }
         batch_derive(b, row);
+        batch_number(b, row, epoch * order->sample_count + position);
     }
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
 }

@@ -200,7 +200,7 @@ static int check_mask(const struct data_source *s, const struct batch_file *f, c
 static int open_field(struct data_source *s, struct batch_file *f, int k, const char *path, struct dt_error *err)
 {
     const struct batch_field *field = &s->layout.field[k];
-    if (field->derive != NULL) {
+    if (!batch_in_data(field)) {
         return 0;
     }
     const struct st_tensor *x = f->of[k] = st_find(f->file, field->name);
@@ -341,7 +341,7 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *field = &s->layout.field[k];
         int64_t length = batch_sample_elements(&s->layout, k), from = (sample - f->first) * length;
-        if (field->derive != NULL) {
+        if (!batch_in_data(field)) {
             continue;
         }
         if (f->of[k] == NULL) {

@@ -114,7 +114,7 @@ static uint64_t hash_all(const struct tokens *t)
 /* True for ids and for fields that follow them. */
 static bool of_stream(const struct batch_field *f)
 {
-    return !f->optional && f->derive == NULL;
+    return !f->optional && batch_in_data(f);
 }
 
 /* Refuses fields that the data must have, other than ids and those that follow them, because shards

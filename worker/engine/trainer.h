@@ -73,6 +73,7 @@ struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
+    int numbers; /* -1: the model drops nothing */
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
     double context_bytes, connected_bytes;
@@ -95,7 +96,7 @@ struct trainer_stepper {
     struct trainer_pending pending[2];
     double finished_s; /* when the last result was known */
     struct chain_walk walk;
-    struct batch shape; /* sizes, for a block that takes no fields of a batch */
+    struct batch shape; /* for a block that takes no fields of a batch: sizes, and the samples' numbers */
     struct trainer_at { /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
@@ -224,6 +225,8 @@ void trainer_batch_restart(struct trainer *t);
 /* The batches of the step that begins now, read before or now; the compute stream waits for
  * them. */
 int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_error *err);
+/* Micro-step j begins: the numbers of its samples go where blocks read them. */
+void trainer_batch_number(struct trainer *t, const struct trainer_feed *f, int64_t j);
 /* The compute stream has read them. */
 void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
 /* Reads the next step's. busy: what the device does meanwhile. */

@@ -30,6 +30,10 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->stepper.ahead = d->host_memory ? 0 : 1;
+    int numbers = batch_numbers(layout);
+    if (numbers >= 0) {
+        t->stepper.shape.at[numbers] = plan_at(&t->memory.plan, t->memory.numbers);
+    }
     for (int i = 0; i < 2; i++) {
         struct trainer_feed *f = &t->feeds.feed[i];
         f->host = host + (size_t)i * of_step;
@@ -39,7 +43,8 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
         for (int64_t j = 0; j < t->micro_steps; j++) { /* the fields of a micro-step side by side */
             f->batches[j] = t->stepper.shape;
             for (int k = 0; k < layout->count; k++) {
-                f->batches[j].at[k] = f->device + (size_t)j * batch_bytes + batch_offset(layout, k);
+                f->batches[j].at[k] = k == numbers ? t->stepper.shape.at[k]
+                                                   : f->device + (size_t)j * batch_bytes + batch_offset(layout, k);
             }
         }
         if (t->feeds.copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
@@ -109,7 +114,7 @@ static void read_batch(struct trainer *t, struct trainer_feed *f, const struct d
     struct batch *b = &f->batches[j], in_host = *b;
     size_t batch_bytes = batch_offset(b->layout, b->layout->count);
     for (int k = 0; k < b->layout->count; k++) {
-        in_host.at[k] = f->host + ((char *)b->at[k] - f->device);
+        in_host.at[k] = f->host + (size_t)j * batch_bytes + batch_offset(b->layout, k);
     }
     data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host);
     b->weight = f->valid[j] = in_host.weight;
@@ -204,6 +209,19 @@ int trainer_batch_take(struct trainer *t, struct trainer_feed **out, struct dt_e
     f->full = false;
     *out = f;
     return 0;
+}
+
+/* One place for all micro-steps: so a layer's calls have the same arguments in each, as CUDA graphs
+ * need it. */
+void trainer_batch_number(struct trainer *t, const struct trainer_feed *f, int64_t j)
+{
+    const struct batch_layout *layout = &t->chain.batch;
+    int numbers = batch_numbers(layout);
+    if (numbers >= 0) {
+        size_t at = (size_t)j * batch_offset(layout, layout->count) + batch_offset(layout, numbers);
+        dt_stream_copy(t->world->compute, t->stepper.shape.at[numbers], f->device + at,
+                       (size_t)batch_elements(layout, numbers) * sizeof(int64_t));
+    }
 }
 
 void trainer_batch_used(struct trainer *t, struct trainer_feed *f)

@@ -51,6 +51,10 @@ static void plan_activations(struct trainer *t)
     /* this step's and the next one's */
     size_t batches = 2 * (size_t)t->micro_steps * batch_offset(&c->batch, c->batch.count);
     t->memory.batch = plan_add(p, PLAN_BATCH, PLAN_LOCAL, batches);
+    int numbers = batch_numbers(&c->batch);
+    t->memory.numbers =
+        numbers < 0 ? -1
+                    : plan_add(p, PLAN_BATCH, PLAN_LOCAL, (size_t)batch_elements(&c->batch, numbers) * sizeof(int64_t));
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
     t->memory.eval_host =
@@ -132,6 +136,7 @@ static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory,
                               .own_memory = own_memory,
                               .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
                               .recompute_every = job->recompute.every_n_layers,
+                              .seed = (uint64_t)job->training.seed,
                               .type = compute};
     return chain_open(&t->chain, &spec, t->shards, err);
 }
@@ -311,7 +316,7 @@ void trainer_close(struct trainer *t)
                                          * be closed */
         world_abort(t->world);
     }
-    if (t->world && t->world->failed && t->world->compute) {
+    if (t->world && t->world->compute) { /* what they still read or write is freed below */
         (void)dt_stream_finish(t->world->compute, 30, NULL);
         (void)dt_stream_finish(t->world->communication, 30, NULL);
         (void)dt_stream_finish(t->world->gathering, 30, NULL);

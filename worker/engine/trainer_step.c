@@ -324,6 +324,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
         const struct batch *batch = &f->batches[j];
         const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->stepper.loss_sum[j]};
         t->stepper.at = (struct trainer_at){j, f->count};
+        trainer_batch_number(t, f, j);
         mark(t, DT_PHASE_FORWARD, j);
         chain_forward(&t->stepper.walk, PASS_FORWARD, batch, &loss);
         mark(t, DT_PHASE_BACKWARD, j);

@@ -174,7 +174,7 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 64 };
+enum { JOB_KEYS_MAX = 96 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {

@@ -40,7 +40,7 @@ static const struct job_key {
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
-enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 512 };
+enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 1024 };
 
 static int list_optimizer(const struct optimizer_row *row, struct dt_arena *arena, struct job_key *out, int room)
 {
@@ -63,9 +63,8 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
     for (int i = 0; model_at(i) != NULL; i++) {
         const struct dt_field *f = ops == NULL || ops == model_at(i) ? model_at(i)->fields : NULL;
         for (; f != NULL && f->key != NULL && count < most - KEY_COUNT; f++) {
-            if (!model_keeps(model_at(i), f->key)) {
-                out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), JOB_KEY_TENSORS};
-            }
+            enum job_key_kind kind = model_drops(model_at(i), f->key) ? JOB_KEY_NUMBER : JOB_KEY_TENSORS;
+            out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), kind};
         }
     }
     for (int i = 0; optimizer_at(i) != NULL; i++) {

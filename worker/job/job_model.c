@@ -24,11 +24,11 @@ static void take(struct job *job, struct dt_config *c, const struct dt_field *f,
 }
 
 /* Returns 1 and notes the problem if the job gives a key another meaning than the folder's file; the
- * head may be another one. */
+ * head may be another one, and dropout. */
 static int compare(const struct job *job, struct dt_config *c, const struct dt_field *f,
                    const struct model_sizes *loaded, const char *file)
 {
-    if (model_chooses(job->model.ops, f->key) ||
+    if (model_chooses(job->model.ops, f->key) || model_drops(job->model.ops, f->key) ||
         model_same(job->model.ops, f->key, job->model.sizes.bytes, loaded->bytes)) {
         return 0;
     }

@@ -81,6 +81,17 @@ void batch_add_positions(struct batch_layout *l, int64_t padding_id)
     l->field[l->count++] = positions;
 }
 
+void batch_add_numbers(struct batch_layout *l, int64_t samples)
+{
+    l->field[l->count++] =
+        (struct batch_field){.name = "sample_numbers", .type = DT_I64, .dims = 1, .most = {samples}, .counts = true};
+}
+
+bool batch_in_data(const struct batch_field *f)
+{
+    return f->derive == NULL && !f->counts;
+}
+
 void batch_derive(const struct batch *b, int64_t row)
 {
     for (int i = 0; i < b->layout->count; i++) {
@@ -90,6 +101,14 @@ void batch_derive(const struct batch *b, int64_t row)
             f->derive((const int32_t *)b->at[f->from] + row * count, count, f->number,
                       (int32_t *)b->at[i] + row * count);
         }
+    }
+}
+
+void batch_number(const struct batch *b, int64_t row, int64_t number)
+{
+    int i = batch_numbers(b->layout);
+    if (i >= 0) {
+        ((int64_t *)b->at[i])[row] = number;
     }
 }
 
@@ -115,6 +134,15 @@ int batch_targets(const struct batch_layout *l)
 {
     int i = l->count - 1;
     while (i >= 0 && !l->field[i].targets) {
+        i--;
+    }
+    return i;
+}
+
+int batch_numbers(const struct batch_layout *l)
+{
+    int i = l->count - 1;
+    while (i >= 0 && !l->field[i].counts) {
         i--;
     }
     return i;

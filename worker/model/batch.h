@@ -34,6 +34,8 @@ struct batch_field {
     void (*derive)(const int32_t *from, int64_t count, int64_t number, int32_t *out);
     int from;
     int64_t number;
+    /* DT_I64 (B), not in the data: each sample's number in the whole run, epoch * samples + position */
+    bool counts;
 };
 
 struct batch_layout {
@@ -66,14 +68,22 @@ void batch_add_encoder(struct batch_layout *l, int64_t samples, int64_t length, 
 /* Appends position_ids (B, T), which follow from the ids: padding stands at position padding_id, and
  * the n-th other token of a row, from 1, at padding_id + n. */
 void batch_add_positions(struct batch_layout *l, int64_t padding_id);
+/* Appends "sample_numbers" (B), which dropout reads. */
+void batch_add_numbers(struct batch_layout *l, int64_t samples);
+/* True if the data have the field, or stand in for it. */
+bool batch_in_data(const struct batch_field *f);
 /* Fills the derived fields of row `row` of b, which is in host memory, from the others. */
 void batch_derive(const struct batch *b, int64_t row);
+/* Gives row `row` of b, which is in host memory, its sample's number; nothing if no field has it. */
+void batch_number(const struct batch *b, int64_t row, int64_t number);
 /* Fills field i of row `row` of b with what stands for missing data. */
 void batch_fill_missing(const struct batch *b, int i, int64_t row);
 /* Index of the field of that name, or -1. */
 int batch_find(const struct batch_layout *l, const char *name);
 /* Index of the field with the targets, or -1. */
 int batch_targets(const struct batch_layout *l);
+/* Index of the field with the samples' numbers, or -1. */
+int batch_numbers(const struct batch_layout *l);
 /* Number of elements of field i: of a full batch, and of one sample. */
 int64_t batch_elements(const struct batch_layout *l, int i);
 int64_t batch_sample_elements(const struct batch_layout *l, int i);

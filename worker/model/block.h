@@ -127,6 +127,7 @@ struct model_spec { /* a model for one job */
      * RECOMPUTE_CHEAP */
     enum recompute recompute;
     int64_t recompute_every; /* 0: same as 1 */
+    uint64_t seed;           /* of dropout */
     /* of weights and activations: DT_F32 or DT_BF16 (DT_F64 on the twin device); statistics have
      * dt_dtype_wide(type) */
     enum dt_dtype type;

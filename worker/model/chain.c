@@ -215,6 +215,14 @@ int block_field(struct block *b, const char *name)
     return at;
 }
 
+void block_numbers(struct block *b)
+{
+    if (batch_numbers(&b->chain->batch) < 0) {
+        assert(b->chain->batch.count < BATCH_FIELDS_MAX);
+        batch_add_numbers(&b->chain->batch, b->spec->batch_size);
+    }
+}
+
 static void put_flow(const struct flow *f, char *out, size_t out_bytes)
 {
     int at = snprintf(out, out_bytes, "%s of %s (", f->pair ? "a pair" : "one", dt_dtype_name(f->type));

@@ -83,6 +83,9 @@ int block_constant(struct block *b, const char *name, int64_t numel,
 /* For blocks: declares that the block reads this field of the batch, and returns its index in the
  * layout. chain_open fails if the model has no such field. */
 int block_field(struct block *b, const char *name);
+/* For blocks: declares that the block reads the numbers of samples. Gives the batch a field for them,
+ * which a pass has even if the block takes no other field. */
+void block_numbers(struct block *b);
 
 /* For the passes of blocks: tensor number i of the block, and its gradient. */
 const void *pass_weight(const struct block *b, const struct pass *p, int i);
@@ -131,6 +134,11 @@ struct model_key { /* another spelling of a key of config.json */
     const char *other, *key;
 };
 
+struct model_dropout {
+    const char *key;
+    double missing; /* what the library takes where a config.json does not have the key */
+};
+
 struct model_ops {
     const char *name; /* "gpt2" */
     /* other names in config.json's model_type; ends with null; may be null */
@@ -147,8 +155,9 @@ struct model_ops {
      * and numbers. */
     const struct dt_field *fields;
     size_t sizes_bytes; /* size of the struct to which the fields' offsets belong */
-    /* keys that are only kept for config.json and do not affect computation; ends with null */
-    const char *const *kept;
+    /* probabilities of dropout among the keys; a job may set them beside model.load. Ends with a null key;
+     * may be null */
+    const struct model_dropout *dropouts;
     const struct model_key *keys; /* other spellings of keys; ends with null */
     /* keys of the head, which a job may set beside model.load; ends with null; may be null */
     const char *const *head_keys;
@@ -193,6 +202,8 @@ void model_defaults(const struct model_ops *ops, void *sizes);
 /* Reads sizes from a parsed config.json. Missing keys get their defaults. DT_INVALID names the
  * key. */
 int model_read_config(const struct model_ops *ops, const struct cJSON *config, void *sizes, struct dt_error *err);
+/* The same for config.json of a folder, where missing keys of dropout have the library's values. */
+int model_read_folder(const struct model_ops *ops, const struct cJSON *config, void *sizes, struct dt_error *err);
 /* Writes config.json for an exported folder, if the run began without one. */
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
 /* The value of a key, which must be an integer. */
@@ -207,8 +218,8 @@ bool model_same(const struct model_ops *ops, const char *key, const void *a, con
 const char *model_class(const struct model_ops *ops, const void *sizes);
 /* True for keys that a job may set beside model.load. */
 bool model_chooses(const struct model_ops *ops, const char *key);
-/* True for keys that are only kept for config.json. */
-bool model_keeps(const struct model_ops *ops, const char *key);
+/* True for probabilities of dropout. */
+bool model_drops(const struct model_ops *ops, const char *key);
 /* Model number i of the table; null after the last. */
 const struct model_ops *model_at(int i);
 /* The model of that name or alias ("gpt2", as in config.json's model_type); null if there is none. */

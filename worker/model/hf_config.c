@@ -51,7 +51,7 @@ int hf_config(const char *folder, const struct model_ops **ops, struct model_siz
         *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
         rc = *ops == NULL                                            ? refused_model(json, err)
              : refused_config(json, err) != 0                        ? -1
-             : model_read_config(*ops, json, sizes->bytes, err) != 0 ? -1
+             : model_read_folder(*ops, json, sizes->bytes, err) != 0 ? -1
                                                                      : 0;
         rc = rc != 0 ? dt_wrap(err, "%s", path) : 0;
     }

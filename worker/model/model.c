@@ -122,9 +122,13 @@ bool model_chooses(const struct model_ops *ops, const char *key)
     return listed(ops->head_keys, key);
 }
 
-bool model_keeps(const struct model_ops *ops, const char *key)
+bool model_drops(const struct model_ops *ops, const char *key)
 {
-    return listed(ops->kept, key);
+    const struct model_dropout *d = ops->dropouts;
+    while (d != NULL && d->key != NULL && strcmp(d->key, key) != 0) {
+        d++;
+    }
+    return d != NULL && d->key != NULL;
 }
 
 const char *model_class(const struct model_ops *ops, const void *sizes)
@@ -182,6 +186,18 @@ int model_read_config(const struct model_ops *ops, const cJSON *config, void *si
     return rc;
 }
 
+int model_read_folder(const struct model_ops *ops, const cJSON *config, void *sizes, struct dt_error *err)
+{
+    int rc = model_read_config(ops, config, sizes, err);
+    for (const struct model_dropout *d = ops->dropouts; rc == 0 && d != NULL && d->key != NULL; d++) {
+        const struct dt_field *f = find_field(ops, d->key);
+        if (f != NULL && find_value(ops, config, f) == NULL) {
+            memcpy((char *)sizes + f->offset, &d->missing, sizeof d->missing);
+        }
+    }
+    return rc;
+}
+
 struct lines {
     struct {
         const char *key;
@@ -215,7 +231,7 @@ void model_write_config(const struct model_ops *ops, const void *sizes, struct d
         struct dt_text value;
         dt_text_init(&value);
         dt_config_format(f, sizes, &value);
-        if (f->rule->type == DT_RULE_NUMBER && strpbrk(dt_text_str(&value), ".e") == NULL) {
+        if (f->rule->type == DT_RULE_NUMBER && strpbrk(dt_text_str(&value), ".en") == NULL) { /* n: of null */
             dt_text_puts(&value, ".0");
         }
         put_line(&l, f->key, dt_text_str(&value));

@@ -3,11 +3,11 @@
 #include "worker/run/trainer.h"
 
 #include "base/file.h"
-#include "base/scan.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/origin.h"
 #include "worker/job/folder.h"
 
+#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -80,46 +80,29 @@ void trainer_set_config(struct trainer *t, const char *text)
     t->saver.model_config = dt_strdup(text);
 }
 
-/* config.json has the job's values of what is not computed with (probabilities of dropout). One that
- * is the same stays as it is written, and one of 0 may be missing. */
-static void put_kept(struct trainer *t)
+/* config.json has the job's probabilities of dropout. One that it has already stays as it is written. */
+static void put_dropout(struct trainer *t)
 {
     const struct model_ops *ops = t->job->model.ops;
-    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
-        if (model_keeps(ops, f->key)) {
-            struct dt_text out;
-            double value;
-            memcpy(&value, t->job->model.sizes.bytes + f->offset, sizeof value);
-            dt_text_init(&out);
-            origin_number(t->saver.model_config, strlen(t->saver.model_config), f->key, value, &out);
-            trainer_set_config(t, dt_text_str(&out));
-            dt_text_clear(&out);
+    struct model_sizes written;
+    cJSON *config = cJSON_Parse(t->saver.model_config);
+    bool read = model_read_folder(ops, config, written.bytes, NULL) == 0;
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, t->saver.model_config);
+    for (const struct dt_field *f = ops->fields; read && f->key != NULL; f++) {
+        if (model_drops(ops, f->key) && !model_same(ops, f->key, t->job->model.sizes.bytes, written.bytes)) {
+            struct dt_text value;
+            dt_text_init(&value);
+            dt_config_format(f, t->job->model.sizes.bytes, &value);
+            dt_text_puts(&value, strcmp(dt_text_str(&value), "0") == 0 ? ".0" : ""); /* the library wants a float */
+            put_member(&text, f->key, dt_text_str(&value));
+            dt_text_clear(&value);
         }
     }
-}
-
-/* Probabilities above 0, as they are written: any of the names that the library's models give
- * them, but for that of a head which is not there. */
-static void say_dropout(struct trainer *t)
-{
-    struct dt_scan_span key, value;
-    struct dt_text found;
-    size_t at = 0;
-    dt_text_init(&found);
-    while (dt_scan_member(t->saver.model_config, strlen(t->saver.model_config), &at, &key, &value)) {
-        if (memmem(key.at, key.size, "drop", strlen("drop")) != NULL && strtod(value.at, NULL) > 0 &&
-            memmem(key.at, key.size, "summary", strlen("summary")) == NULL) {
-            dt_text_printf(&found, "%s%.*s %.*s", found.size > 0 ? ", " : "", (int)key.size, key.at, (int)value.size,
-                           value.at);
-        }
-    }
-    if (found.size > 0) {
-        observers_say(
-            &t->observers,
-            "train: model: %s: dropout is not there yet, training goes without; the exported config.json keeps it",
-            dt_text_str(&found));
-    }
-    dt_text_clear(&found);
+    trainer_set_config(t, dt_text_str(&text));
+    dt_text_clear(&text);
+    cJSON_Delete(config);
 }
 
 static bool same_folder(const char *a, const char *b)
@@ -199,15 +182,12 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     }
     free(own);
     if (rc == 0 && !t->run.finished_before) { /* what is exported then is what was saved */
-        put_kept(t);
+        put_dropout(t);
     }
-    if (rc == 0 && t->world->round <= 1) {
-        if (found && load != NULL && !dt_file_exists(load)) {
-            observers_say(&t->observers,
-                          "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
-                          load);
-        }
-        say_dropout(t);
+    if (rc == 0 && t->world->round <= 1 && found && load != NULL && !dt_file_exists(load)) {
+        observers_say(&t->observers,
+                      "train: model.load: %s: is not there; not needed, since the run goes on from its own weights",
+                      load);
     }
     return rc;
 }

@@ -29,7 +29,13 @@ CONFIG = """{
   "transformers_version": "4.11.0.dev0"
 }
 """
-OUT = CONFIG.replace('"bfloat16"', '"float32"').replace('.dev0"\n}', '.dev0",\n  "dtype": "float32"\n}')
+
+
+def exported(config):
+    return config.replace('"bfloat16"', '"float32"').replace('.dev0"\n}', '.dev0",\n  "dtype": "float32"\n}')
+
+
+OUT = exported(CONFIG)
 FILES = {
     "generation_config.json": '{"eos_token_id": [7, 9]}\n',
     "tokenizer.json": '{"version": "1.0"}\n',
@@ -131,24 +137,30 @@ def test_the_export_is_a_folder_to_load(tmp_path, weights, no_dimensions):
     check(tmp_path / "two" / "model")
 
 
-def test_dropout_is_said(tmp_path, weights, no_dimensions):
-    """Once a start, with each name and value; from the job file, too."""
-    came = make_folder(tmp_path / "came", weights)
-    job = load_job(weights, tmp_path, came)
-    words = ("train: model: attn_pdrop 0.1, embd_pdrop 0.10, resid_pdrop 1e-1: dropout is not there yet, training goes without; "
-             "the exported config.json keeps it\n")
-    for steps in (1, 2):
-        assert run(job, tmp_path / "loaded", f"training.max_steps={steps}").count(words) == 1
-    job = training.make_job(weights[0], name=f"{tmp_path.name}.json", model={**MODEL, "resid_pdrop": 0.25}, training=SETS)
-    assert "train: model: resid_pdrop 0.25: dropout is not there yet" in run(job, tmp_path / "said")
-    config = json.loads((tmp_path / "said" / "model" / "config.json").read_text())
-    assert (config["attn_pdrop"], config["resid_pdrop"]) == (0.0, 0.25)
-    assert "dropout" not in run(job, tmp_path / "none", "model.resid_pdrop=0")
-    for value in (0.5, 0.0):  # of the job when the run goes on
-        said = run(job, tmp_path / "none", f"model.resid_pdrop={value}", f"training.max_steps={4 - int(2 * value)}")
-        assert ("train: model: resid_pdrop 0.5: dropout is not there yet" in said) == (value > 0), said
-        assert f'"resid_pdrop": {value}' in (tmp_path / "none" / "model" / "config.json").read_text()
-    assert "model.resid_pdrop" in run(job, tmp_path / "bad", "model.resid_pdrop=1.5", code=2)
+def losses(out):
+    return [step["loss"] for step in map(json.loads, open(out / "metrics.jsonl")) if "loss" in step]
+
+
+def test_dropout(tmp_path, weights, no_dimensions):
+    """Of the folder, of the library where the folder has no key, or of the job; the exported folder has what the run ended with."""
+    lacking = CONFIG.replace(' "resid_pdrop": 1e-1,', "")
+    assert lacking != CONFIG
+    for name, config in (("came", CONFIG), ("lacking", lacking), ("none", CONFIG.replace("0.1,", "0,").replace("0.10,", "0,").replace("1e-1,", "0,"))):
+        job = load_job(weights, tmp_path, make_folder(tmp_path / name, weights, config=config))
+        run(job, tmp_path / f"out-{name}")
+        check(tmp_path / f"out-{name}" / "model", config=exported(config))
+    assert losses(tmp_path / "out-came") == losses(tmp_path / "out-lacking") != losses(tmp_path / "out-none")
+    off = [f"model.{key}_pdrop=0" for key in ("attn", "embd", "resid")]
+    job = load_job(weights, tmp_path, tmp_path / "lacking")
+    run(job, tmp_path / "off", *off)
+    assert losses(tmp_path / "off") == losses(tmp_path / "out-none")
+    config = (tmp_path / "off" / "model" / "config.json").read_text()
+    assert all(f'"{key}_pdrop": 0.0' in config for key in ("attn", "embd", "resid")), config
+    more = ["model.resid_pdrop=0.25", "training.max_steps=3"]
+    assert "model.resid_pdrop: was 0, is now 0.25; go back" in run(job, tmp_path / "off", *off[:2], *more, code=2)
+    run(job, tmp_path / "off", *off[:2], *more, "checkpointing.accept=resid_pdrop")
+    assert json.loads((tmp_path / "off" / "model" / "config.json").read_text())["resid_pdrop"] == 0.25
+    assert "model.resid_pdrop" in run(job, tmp_path / "bad", "model.resid_pdrop=1", code=2)
 
 
 def test_the_files_are_those_of_the_beginning(tmp_path, weights, no_dimensions):

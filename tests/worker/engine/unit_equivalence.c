@@ -95,6 +95,9 @@ static void apply(struct side *s, const char *word)
         t->seed = (int64_t)number(value);
     } else if (has_value(word, "batch", &value)) {
         t->batch_size_per_gpu = (int64_t)number(value);
+    } else if (has_value(word, "drop", &value)) {
+        struct gpt2 *m = ranks_model(&s->job);
+        m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = number(value);
     } else if (has_value(word, "rate", &value)) {
         t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "norm", &value)) {

@@ -437,7 +437,7 @@ static void test_load(void **state)
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     write_file(path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 4, \"n_embd\": 48, \"n_positions\": 32, "
                      "\"vocab_size\": 131, \"n_inner\": null,"
-                     "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.1}");
+                     "\"layer_norm_epsilon\": 1e-6, \"activation_function\": \"gelu_new\", \"attn_pdrop\": 0.3}");
     (void)snprintf(text, sizeof text, "{\"model\": {\"load\": \"%s\", \"n_layer\": 2}, \"data\": {\"train\": \"x\"}}",
                    folder);
     opened(&job, text, NULL);
@@ -452,12 +452,12 @@ static void test_load(void **state)
     assert_string_equal(job.text, first);
     job_close(&job);
     free(first);
-    opened(&job, text, NULL); /* what is not computed with comes out again, so it must be the
-                               * same */
-    assert_true(model_of(&job)->attn_pdrop == 0.1 && model_of(&job)->resid_pdrop == 0);
+    opened(&job, text, "model.embd_pdrop=0"); /* dropout: the job's, the folder's, or the library's */
+    assert_true(model_of(&job)->attn_pdrop == 0.3 && model_of(&job)->embd_pdrop == 0);
+    assert_true(model_of(&job)->resid_pdrop == 0.1);
     job_close(&job);
-    refused(text, "model.attn_pdrop=0.2",
-            "--set model.attn_pdrop=0.2: model.attn_pdrop: is 0.2, but config.json says 0.1; remove it here\n");
+    refused(text, "model.attn_pdrop=1",
+            "--set model.attn_pdrop=1: model.attn_pdrop: is 1; give a number from 0 and below 1\n");
     refused(text, "model.n_layer=3",
             "--set model.n_layer=3: model.n_layer: is 3, but config.json says 2; remove it here\n");
     opened(&job, text, "model.n_inner=192"); /* 4 * n_embd, as null says */

@@ -58,11 +58,13 @@ def test_as_transformers(tmp_path, name, steps, batch, length):
     assert all(ended[k] == began[k] for k in ("architectures", "id2label", "model_type"))
 
 
-@pytest.mark.parametrize("name, recompute, precision", [("bert", "none", "32-true"), ("bert", "block", "bf16-mixed"), ("modernbert", "mlp", "bf16-mixed")])
-def test_same_bits_under_each_strategy(tmp_path, name, recompute, precision):
-    """A new model on two ranks, whatever is kept or made again; it goes on from its checkpoint under another strategy."""
+@pytest.mark.parametrize("name, recompute, precision, dropouts", [
+    ("bert", "none", "32-true", ["hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"]), ("bert", "block", "bf16-mixed", []),
+    ("modernbert", "mlp", "bf16-mixed", ["embedding_dropout", "attention_dropout", "mlp_dropout"])])
+def test_same_bits_under_each_strategy(tmp_path, name, recompute, precision, dropouts):
+    """A new model on two ranks, whatever is kept, dropped or made again; it goes on from its checkpoint under another strategy."""
     model = {"name": name, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "max_position_embeddings": 20, "vocab_size": 97, "pad_token_id": 0, "num_labels": 3}
+             "max_position_embeddings": 20, "vocab_size": 97, "pad_token_id": 0, "num_labels": 3, **{key: 0.2 for key in dropouts}}
     job = make_job(tmp_path, model, f"{GOLDEN}/bert/batches.safetensors", 6, 1, 4, 20)
     sets = ["activation_checkpointing.enabled=true", f"activation_checkpointing.level={recompute}",
             f"training.precision={precision}"]

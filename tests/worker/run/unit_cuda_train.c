@@ -29,9 +29,11 @@ static int open_folder(void **state)
     return ranks_setup(state) == 0 ? setenv("DTRUN_CACHE", folder, 1) : -1;
 }
 
-static void make_job(struct job *job, const char *row, const char *precision, int micro_steps)
+static void make_job(struct job *job, const char *row, const char *precision, int micro_steps, double dropout)
 {
     ranks_job(job);
+    struct gpt2 *m = ranks_model(job);
+    m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = dropout;
     job->training.strategy = row;
     job->training.precision = precision;
     /* as reading a job file sets it */
@@ -53,12 +55,13 @@ static void train(const struct job *job, int size, const struct ranks_options *o
 }
 
 /* Trains row after row; all must have the first one's bits, and losses near the CPU's. */
-static void check_rows(const char *const *rows, int size, const char *precision, int micro_steps, double bound)
+static void check_rows(const char *const *rows, int size, const char *precision, int micro_steps, double dropout,
+                       double bound)
 {
     struct ranks_outcome first = {0}, cpu, out;
     for (int i = 0; rows[i] != NULL; i++) {
         struct job job;
-        make_job(&job, rows[i], precision, micro_steps);
+        make_job(&job, rows[i], precision, micro_steps, dropout);
         train(&job, size, &(struct ranks_options){.device = "cuda"}, &out);
         if (i > 0) {
             if (out.hash != first.hash || memcmp(out.loss, first.loss, 3 * sizeof(double)) != 0) {
@@ -87,9 +90,12 @@ static void check_rows(const char *const *rows, int size, const char *precision,
 static void one_rank(void **state)
 {
     (void)state;
-    check_rows((const char *const[]){"single_device", "ddp", "full_shard", NULL}, 1, "32-true", 2, 1e-5);
+    check_rows((const char *const[]){"single_device", "ddp", "full_shard", NULL}, 1, "32-true", 2, 0, 1e-5);
+    /* the masks are the CPU's */
+    check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "32-true", 2, 0.2, 1e-5);
     int before = softgpu_dnn_executions != NULL ? softgpu_dnn_executions() : -1;
-    check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 2e-2);
+    check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 0, 2e-2);
+    check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 0.2, 2e-2);
     assert_true(before < 0 || softgpu_dnn_executions() > before);
 }
 
@@ -97,7 +103,7 @@ static void check_stopped(enum dt_dtype moments)
 {
     struct job job;
     struct ranks_outcome whole, first, second;
-    make_job(&job, "full_shard", "bf16-mixed", 1);
+    make_job(&job, "full_shard", "bf16-mixed", 1, 0);
     job.precision.states = moments;
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &whole);
@@ -130,7 +136,7 @@ static void the_device_always_has_work(void **state)
     (void)state;
     struct job job;
     struct ranks_outcome gpu, saving, cpu;
-    make_job(&job, "single_device", "32-true", 2);
+    make_job(&job, "single_device", "32-true", 2, 0);
     job.training.max_steps = 6;
     train(&job, 1, &(struct ranks_options){.device = "cuda"}, &gpu);
     assert_int_equal(gpu.ahead, 1);
@@ -188,16 +194,18 @@ static void graphs_change_no_bits(void **state)
         int micro_steps;
         enum recompute level;
         uint64_t graphs; /* of two layers */
+        double dropout;
     } rows[] = {
-        {"32-true", 1, RECOMPUTE_CHEAP, 2 * 3}, /* forward, backward, evaluation */
-        {"32-true", 3, RECOMPUTE_BLOCK, 2 * 5},
-        {"bf16-mixed", 2, RECOMPUTE_NONE, 2 * 4},
-        {"bf16-mixed", 1, RECOMPUTE_MLP, 2 * 4},
+        {"32-true", 1, RECOMPUTE_CHEAP, 2 * 3, 0}, /* forward, backward, evaluation */
+        {"32-true", 3, RECOMPUTE_BLOCK, 2 * 5, 0},
+        {"bf16-mixed", 2, RECOMPUTE_NONE, 2 * 4, 0},
+        {"bf16-mixed", 1, RECOMPUTE_MLP, 2 * 4, 0},
+        {"32-true", 3, RECOMPUTE_BLOCK, 2 * 5, 0.2}, /* and another mask in each micro-step */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct job job;
         struct ranks_outcome without, with;
-        make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps);
+        make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps, rows[i].dropout);
         job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
         job.training.max_steps = 5;
         job.training.eval_every_n_steps = 2;
@@ -227,7 +235,7 @@ static void graphs_are_measured(void **state)
     enum { STEPS = 34, DECIDED = 30 }; /* 4 steps, 6 turns of 4, and the step that was in */
     struct job job;
     struct ranks_outcome without, measured;
-    make_job(&job, "single_device", "32-true", 1);
+    make_job(&job, "single_device", "32-true", 1, 0);
     job.training.max_steps = STEPS;
     train_watched(&job, &without);
     job.training.cuda_graphs = GRAPHS_AUTO;
@@ -253,7 +261,7 @@ static void refused_graphs_cost_nothing(void **state)
     (void)state;
     struct job job;
     struct ranks_outcome without, refused;
-    make_job(&job, "single_device", "32-true", 1);
+    make_job(&job, "single_device", "32-true", 1, 0);
     train_watched(&job, &without);
     job.training.cuda_graphs = GRAPHS_ON;
     (void)setenv("SOFTGPU_FAIL", "cudaStreamEndCapture:3", 1);

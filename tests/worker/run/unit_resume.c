@@ -48,26 +48,31 @@ static void test_stopped_equals_uninterrupted(void **state)
         int size;
         const char *device; /* of the parts; the whole runs on the CPU */
         enum dt_dtype type, moments;
-    } cases[] = {{"single_device", 1, NULL, DT_F32, DT_F32},
-                 {"ddp", 2, NULL, DT_F32, DT_F32},
-                 {"zero1", 3, NULL, DT_F32, DT_F32},
-                 {"full_shard", 4, NULL, DT_F32, DT_F32},
-                 {"hybrid_shard", 4, NULL, DT_F32, DT_F32},
-                 {"single_device", 1, "separate", DT_F32, DT_F32},
-                 {"ddp", 2, NULL, DT_BF16, DT_F32},
-                 {"zero1", 3, NULL, DT_BF16, DT_F32},
-                 {"full_shard", 4, NULL, DT_BF16, DT_F32},
-                 {"single_device", 1, "separate", DT_BF16, DT_F32},
-                 {"zero1", 3, NULL, DT_F32, DT_BF16},
-                 {"full_shard", 2, NULL, DT_BF16, DT_BF16},
-                 {"single_device", 1, "separate", DT_F32, DT_BF16},
-                 {"single_device", 1, "separate", DT_BF16, DT_BF16}};
+        double dropout;
+    } cases[] = {{"single_device", 1, NULL, DT_F32, DT_F32, 0},
+                 {"ddp", 2, NULL, DT_F32, DT_F32, 0},
+                 {"zero1", 3, NULL, DT_F32, DT_F32, 0},
+                 {"full_shard", 4, NULL, DT_F32, DT_F32, 0},
+                 {"hybrid_shard", 4, NULL, DT_F32, DT_F32, 0},
+                 {"single_device", 1, "separate", DT_F32, DT_F32, 0},
+                 {"ddp", 2, NULL, DT_BF16, DT_F32, 0},
+                 {"zero1", 3, NULL, DT_BF16, DT_F32, 0},
+                 {"full_shard", 4, NULL, DT_BF16, DT_F32, 0},
+                 {"single_device", 1, "separate", DT_BF16, DT_F32, 0},
+                 {"zero1", 3, NULL, DT_F32, DT_BF16, 0},
+                 {"full_shard", 2, NULL, DT_BF16, DT_BF16, 0},
+                 {"single_device", 1, "separate", DT_F32, DT_BF16, 0},
+                 {"single_device", 1, "separate", DT_BF16, DT_BF16, 0},
+                 {"single_device", 1, "separate", DT_F32, DT_F32, 0.2},
+                 {"full_shard", 2, NULL, DT_BF16, DT_F32, 0.2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct job job;
         struct ranks_outcome whole, first, second;
         set(&job, cases[i].row, 2);
         job.precision.compute = job.precision.reduce = cases[i].type;
         job.precision.states = cases[i].moments;
+        struct gpt2 *m = ranks_model(&job);
+        m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = cases[i].dropout;
         if (strncmp(cases[i].row, "hybrid", 6) == 0) {
             job.fsdp.device_mesh[0] = job.fsdp.device_mesh[1] = 2;
         }

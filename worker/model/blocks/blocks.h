@@ -18,6 +18,7 @@ struct embed {
     /* id whose row begins as zeros (or not: random_padding), and gets no gradient from here; -1: none */
     int64_t padding_id;
     bool random_padding;
+    double dropout;            /* of x */
     double init_std, init_cut; /* init_cut: as in struct tensor_rule */
 };
 
@@ -25,6 +26,7 @@ struct embed {
 struct gpt_layer {
     int64_t layers, heads, channels, inner; /* L, H, C, 4C */
     double norm_epsilon, init_std;
+    double attention_dropout, residual_dropout; /* of probabilities; of what is added to the stream */
 };
 
 /* Data of block_lm_head. */

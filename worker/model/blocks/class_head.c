@@ -1,14 +1,15 @@
-/* The last block of a classifier: logits = norm(x) W^T + b, then cross entropy, for each sample or
- * for each of its positions; or, of a sample, the loss of several numbers. In training, backward
- * does all of it.
+/* The last block of a classifier: logits = n W^T + b, where n = norm(x) with elements dropped, then
+ * cross entropy, for each sample or for each of its positions; or, of a sample, the loss of several
+ * numbers. In training, backward does all of it.
  *
  * Letters: Q rows of x, B or B * T. */
 #include "worker/model/blocks/blocks.h"
 #include "worker/model/blocks/dense.h"
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/layernorm.h"
 #include "worker/model/blocks/linear.h"
 
-/* Memory of one call: the norm's output, then its gradient (Q, C), and statistics (Q); logits, then
+/* Memory of one call: n, then its gradient (Q, C), and statistics (Q); logits, then
  * their gradient (Q, classes); losses of rows (Q); sums of columns (classes). */
 enum { NORM, MEAN, RSTD, LOGITS, ROW_LOSS, SUMS };
 
@@ -39,7 +40,8 @@ static int declare(struct block *b, struct dt_error *err)
     bool norm = m->norm != NULL;
     (void)walk_tensors(b, b);
     (void)block_field(b, "labels");
-    block_memory(b, "norm", LIFE_CALL, 0, norm ? rows * m->channels : 0, type);
+    drop_declare(b, m->dropout);
+    block_memory(b, "norm", LIFE_CALL, 0, norm || m->dropout > 0 ? rows * m->channels : 0, type);
     block_memory(b, "mean", LIFE_CALL, 0, norm ? rows : 0, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, norm ? rows : 0, wide);
     int logits = block_memory(b, "logits", LIFE_CALL, 0, rows * m->classes, type);
@@ -69,6 +71,7 @@ static const void *loss(const struct block *b, const struct pass *p, const struc
         layernorm_forward(b, p, &t->norm, rows_of(b, p), p->x, NULL, &to);
         x = to.y;
     }
+    x = drop(b, p, m->dropout, 0, pass_memory(b, p, NORM), x, rows_of(b, p), m->channels);
     linear_forward(b, p, &t->map, pass_memory(b, p, LOGITS), 0, x);
     const void *labels = p->batch->at[batch_find(p->batch->layout, "labels")];
     if (m->numbers) {
@@ -111,6 +114,7 @@ static void backward(const struct block *b, const struct pass *p)
     void *dlogits = pass_memory(b, p, LOGITS), *dx = m->norm != NULL ? pass_memory(b, p, NORM) : p->dx;
     linear_weight_backward(b, p, &t.map, dlogits, x, pass_memory(b, p, SUMS));
     linear_input_backward(b, p, &t.map, dx, dlogits);
+    (void)drop(b, p, m->dropout, 0, dx, dx, rows_of(b, p), m->channels);
     if (m->norm != NULL) {
         struct normed from = {
             .sum = (void *)(uintptr_t)p->x, .mean = pass_memory(b, p, MEAN), .rstd = pass_memory(b, p, RSTD)};

@@ -24,8 +24,10 @@ struct decoder_layer {                                   /* the data of block_de
     int64_t window;                /* 0: none */
     double score_scale, score_cap; /* 0: 1 / sqrt(D); no cap */
     double residual_scale;         /* of what is added to the residual stream */
-    bool turns;                    /* queries and keys turn by position */
-    const char *rope_name;         /* of the table; layers with one name have one table */
+    /* of probabilities; of what is added to the residual stream, where no norm comes before it */
+    double attention_dropout, residual_dropout;
+    bool turns;            /* queries and keys turn by position */
+    const char *rope_name; /* of the table; layers with one name have one table */
     struct rope rope;
     double init_std;
 };

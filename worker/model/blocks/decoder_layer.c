@@ -17,11 +17,13 @@
  *
  * Each norm, bias and turn is there or not by the switches of struct decoder_layer. The row of q and
  * k before their norm exists only with that norm, p only if it has a norm or h2 is computed again, m
- * only if it has a norm. "again" and "-" are as in gpt_layer.c.
+ * only if it has a norm. "again" and "-" are as in gpt_layer.c. With dropout, p and y_branch are
+ * dropped where they were made.
  *
  * Backward overwrites g and u by their gradients. Letters: R = B * T rows, C channels, I inner, H
  * heads, KV heads of keys and values, D values of a head. */
 #include "worker/model/blocks/decoder.h"
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/linear.h"
 #include "worker/model/blocks/packed.h"
 
@@ -29,6 +31,7 @@
 #include <stdio.h>
 
 enum { ATTENTION_REST = 4096 };
+enum { DROP_ATTENTION, DROP_PROJ, DROP_DOWN }; /* sites of dropout */
 
 /* Memory in the order of its declaration: first what lives from forward to backward, then that of
  * one call. */
@@ -186,7 +189,7 @@ static void declare_memory(struct block *b)
     block_memory(b, "norm", LIFE_CALL, 0, rows * c, type);
     block_memory(b, "wide", LIFE_CALL, 0, rows * widest, type);
     block_memory(b, "sum", LIFE_CALL, 0, rows * c, type);
-    block_memory(b, "branch", LIFE_CALL, 0, out || scaled ? rows * c : 0, type);
+    block_memory(b, "branch", LIFE_CALL, 0, out || scaled || m->residual_dropout > 0 ? rows * c : 0, type);
     block_memory(b, "heads", LIFE_CALL, 0, rows * heads, type);
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
@@ -199,12 +202,15 @@ static int declare(struct block *b, struct dt_error *err)
     (void)err;
     const struct decoder_layer *m = b->args;
     assert(m->norms != NORM_AFTER || m->residual_scale == 1); /* `add` does not scale */
-    assert(!m->fused || m->qk_norm == QK_NORM_NONE);          /* `project` takes q and k apart from v */
+    assert(m->norms == NORM_BEFORE || m->residual_dropout == 0);
+    assert(!m->fused || m->qk_norm == QK_NORM_NONE); /* `project` takes q and k apart from v */
     (void)walk_tensors(b, b);
     declare_memory(b);
     if (m->turns) {
         block_constant(b, m->rope_name, most_positions(b) * m->rope.width, rope_fill, &m->rope, sizeof m->rope);
     }
+    drop_declare(b, m->attention_dropout);
+    drop_declare(b, m->residual_dropout);
     b->in = b->out = stream_flow(b, m->channels, true);
     b->in_place = true;
     b->y_memory = b->recompute == RECOMPUTE_NONE ? H2 : -1;
@@ -310,7 +316,14 @@ static struct packed attention_of(const struct block *b, const struct pass *p)
     a.shape.softcap = m->score_cap;
     a.shape.causal = true;
     a.shape.window = m->window;
+    drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
     return a;
+}
+
+/* Drops elements of a branch (R, C), or of its gradient; as drop. */
+static const void *drop_branch(const struct block *b, const struct pass *p, int site, void *to, const void *x)
+{
+    return drop(b, p, layer_of(b)->residual_dropout, site, to, x, row_count(p), layer_of(b)->channels);
 }
 
 /* From h1 to p. */
@@ -324,6 +337,7 @@ static void attend(const struct block *b, const struct pass *p, const struct ten
     }
     packed_attention(p, &a);
     linear_forward(b, p, &t->o, proj, 0, a.out);
+    (void)drop_branch(b, p, DROP_PROJ, proj, proj);
 }
 
 /* n1, or h1 itself if the layer has no norm there. fresh: h1 is not there yet. */
@@ -358,6 +372,11 @@ static const void *second_norm(const struct block *b, const struct pass *p, cons
     return sum;
 }
 
+static struct packed_gate gate_of(const struct block *b)
+{
+    return (struct packed_gate){.kind = layer_of(b)->activation, .inner = layer_of(b)->inner};
+}
+
 static void forward(const struct block *b, const struct pass *p)
 {
     bool again = p->phase == PASS_RECOMPUTE;
@@ -371,7 +390,8 @@ static void forward(const struct block *b, const struct pass *p)
     if (again && t.norm_out2 < 0) {
         return; /* backward computes f as it needs it */
     }
-    packed_gate(b, p, inner, pass_memory(b, p, GATE_UP), layer_of(b)->inner, layer_of(b)->activation);
+    const struct packed_gate gate = gate_of(b);
+    packed_gate(b, p, &gate, inner, pass_memory(b, p, GATE_UP));
     linear_forward(b, p, &t.down, t.norm_out2 < 0 ? p->y_branch : pass_memory(b, p, DOWN), 0, inner);
     if (t.norm_out2 >= 0 && !again) {
         norm(b, p, t.norm_out2, pass_memory(b, p, DOWN), NULL, NULL, p->y_branch, pass_memory(b, p, DOWN_RSTD));
@@ -379,6 +399,8 @@ static void forward(const struct block *b, const struct pass *p)
         /* for the deviations; its output is not used */
         norm(b, p, t.norm_out2, pass_memory(b, p, DOWN), NULL, NULL, pass_memory(b, p, CALL_BRANCH),
              pass_memory(b, p, DOWN_RSTD));
+    } else {
+        (void)drop_branch(b, p, DROP_DOWN, p->y_branch, p->y_branch);
     }
 }
 
@@ -404,9 +426,9 @@ static void norm_backward(const struct block *b, const struct pass *p, int weigh
                                                                                .grad_type = pass_grad_type(b, p)});
 }
 
-/* The gradient of a branch (p or m) from dy, that of the residual sum: scaled, and through the norm
- * `weight` of x if there is one. dy itself if it is neither. */
-static const void *branch_backward(const struct block *b, const struct pass *p, int weight, const void *x,
+/* The gradient of a branch (p or m) from dy, that of the residual sum: scaled, dropped at `site`, and
+ * through the norm `weight` of x if there is one. dy itself if it is none of these. */
+static const void *branch_backward(const struct block *b, const struct pass *p, int site, int weight, const void *x,
                                    const void *rstd, const void *dy)
 {
     const struct decoder_layer *m = b->args;
@@ -419,6 +441,7 @@ static const void *branch_backward(const struct block *b, const struct pass *p, 
                                                              .type = b->spec->type});
         dy = branch;
     }
+    dy = drop_branch(b, p, site, branch, dy);
     if (weight >= 0) {
         norm_backward(b, p, weight, x, rstd, dy, NULL, branch);
         dy = branch;
@@ -430,9 +453,10 @@ static const void *branch_backward(const struct block *b, const struct pass *p, 
 static void mlp_backward(const struct block *b, const struct pass *p, const struct tensors *t)
 {
     void *both = pass_memory(b, p, GATE_UP), *norm = pass_memory(b, p, CALL_NORM), *sums = pass_memory(b, p, CALL_SUMS);
-    const void *dm = branch_backward(b, p, t->norm_out2, pass_memory(b, p, DOWN), pass_memory(b, p, DOWN_RSTD), p->dy);
-    packed_gate_backward(b, p, &t->down, both, pass_memory(b, p, INNER), pass_memory(b, p, CALL_WIDE), dm, sums,
-                         layer_of(b)->activation);
+    const void *dm =
+        branch_backward(b, p, DROP_DOWN, t->norm_out2, pass_memory(b, p, DOWN), pass_memory(b, p, DOWN_RSTD), p->dy);
+    const struct packed_gate gate = gate_of(b);
+    packed_gate_backward(b, p, &gate, &t->down, both, pass_memory(b, p, INNER), pass_memory(b, p, CALL_WIDE), dm, sums);
     const void *h2 = pass_memory(b, p, H2), *n2 = pass_memory(b, p, N2), *rstd = memory_or(b, p, N2_RSTD, CALL_RSTD);
     if (h2 == NULL) {
         h2 = pass_memory(b, p, CALL_SUM);
@@ -485,7 +509,8 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST),
          *dqkv = pass_memory(b, p, CALL_WIDE);
     void *norm = pass_memory(b, p, CALL_NORM), *sums = pass_memory(b, p, CALL_SUMS);
-    const void *dp = branch_backward(b, p, t->norm_out, pass_memory(b, p, PROJ), pass_memory(b, p, PROJ_RSTD), p->dx);
+    const void *dp =
+        branch_backward(b, p, DROP_PROJ, t->norm_out, pass_memory(b, p, PROJ), pass_memory(b, p, PROJ_RSTD), p->dx);
     linear_input_backward(b, p, &t->o, heads, dp);
     linear_weight_backward(b, p, &t->o, dp, pass_memory(b, p, ATT), sums);
     struct packed a = attention_of(b, p);

@@ -19,6 +19,7 @@ struct class_head {
     double norm_epsilon;
     const char *name;
     int64_t channels, classes;
+    double dropout;    /* of what the map reads */
     bool per_position; /* each token has a class, otherwise each sample */
     /* labels are numbers (B, classes) instead of classes; their loss */
     bool numbers;

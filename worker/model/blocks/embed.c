@@ -1,10 +1,12 @@
-/* Embedding: s = scale * tokens[ids] + positions[p] + types[type_ids], and x = s, or norm(s). As the
- * first block it has no input and no branch. If the tokens' table is the head's, too, whose backward
- * comes first, this block adds to its gradient (pass_adds). */
+/* Embedding: s = scale * tokens[ids] + positions[p] + types[type_ids], and x = s, or norm(s), with
+ * elements dropped. As the first block it has no input and no branch. If the tokens' table is the
+ * head's, too, whose backward comes first, this block adds to its gradient (pass_adds). */
 #include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/layernorm.h"
 
-/* Memory: s (R, C), x (R, C), statistics (R) of a norm; of one call: the gradient of s. */
+/* Memory: s (R, C), x (R, C), statistics (R) of a norm; of one call: the gradient of s. With a norm,
+ * backward leaves the gradient of its output in the place of x. */
 enum { SUM, NORM, MEAN, RSTD, DSUM };
 
 struct tensors {
@@ -52,7 +54,8 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "norm", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * m->channels, type);
     block_memory(b, "mean", LIFE_BACKWARD, RECOMPUTE_NEVER, rows, dt_dtype_wide(type));
     block_memory(b, "rstd", LIFE_BACKWARD, RECOMPUTE_NEVER, rows, dt_dtype_wide(type));
-    block_memory(b, "gradient", LIFE_CALL, 0, rows * m->channels, type);
+    block_memory(b, "gradient", LIFE_CALL, 0, m->norm != NULL || m->dropout > 0 ? most_rows(b) * m->channels : 0, type);
+    drop_declare(b, m->dropout);
     b->out = stream_flow(b, m->channels, false);
     b->y_memory = m->norm != NULL ? NORM : -1;
     return 0;
@@ -89,6 +92,7 @@ static void forward(const struct block *b, const struct pass *p)
     if (m->norm != NULL) {
         layernorm_forward(b, p, &t.norm, row_count(p), sum, NULL, &to);
     }
+    (void)drop(b, p, m->dropout, 0, p->y, p->y, row_count(p), m->channels);
 }
 
 /* The gradient of a table of `count` rows, of which each row of dy has used ids[row]. padded: the
@@ -134,11 +138,12 @@ static void backward(const struct block *b, const struct pass *p)
 {
     const struct embed *m = b->args;
     struct tensors t = walk_tensors(b, NULL);
-    const void *dy = p->dy;
+    void *dropped = pass_memory(b, p, m->norm != NULL ? NORM : DSUM);
+    const void *dy = drop(b, p, m->dropout, 0, dropped, p->dy, row_count(p), m->channels);
     if (m->norm != NULL) {
         struct normed from = {
             .sum = pass_memory(b, p, SUM), .mean = pass_memory(b, p, MEAN), .rstd = pass_memory(b, p, RSTD)};
-        layernorm_backward(b, p, &t.norm, row_count(p), &from, pass_memory(b, p, DSUM), p->dy, NULL);
+        layernorm_backward(b, p, &t.norm, row_count(p), &from, pass_memory(b, p, DSUM), dy, NULL);
         dy = pass_memory(b, p, DSUM);
     }
     table_backward(b, p, t.tokens, field_of(p, "input_ids"), m->vocabulary, true, m->scale, dy);

@@ -24,6 +24,9 @@ struct encoder_layer {                 /* the data of block_encoder_layer (b->ar
     bool norm_bias, attention_bias, mlp_bias;
     enum dt_activation activation;
     double norm_epsilon;
+    /* dropout of attention's probabilities; of the output of its map; of a gated MLP's g; of the output
+     * of the MLP */
+    double attention_dropout, output_dropout, inner_dropout, down_dropout;
     int64_t window;        /* a token sees those fewer positions away; 0: all */
     bool turns;            /* queries and keys turn by position */
     const char *rope_name; /* of the table; layers with one name have one table */
@@ -37,6 +40,7 @@ struct pooler {
     bool norm_bias, dense_bias;
     double norm_epsilon;
     enum pooling { POOL_NONE, POOL_FIRST, POOL_MEAN } pooling; /* which rows of a sample go on; their mean */
+    double dropout;                                            /* of the pooled rows; not with POOL_NONE */
     const char *dense;
     enum dt_activation activation;
     int64_t channels;

@@ -26,15 +26,18 @@
  *
  * Norms also save a mean and a deviation of each row. A gated MLP has f of 2I values. A layer
  * without a norm before attention reads x again in backward, and has no h1. "again" and "-" are as
- * in gpt_layer.c.
+ * in gpt_layer.c. With dropout, g and the outputs of maps that are added to the stream are dropped
+ * where they were made.
  *
  * Letters: R = B * T rows, C channels, I inner, H heads, F = I, or 2I of a gated MLP. */
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/encoder.h"
 #include "worker/model/blocks/layernorm.h"
 #include "worker/model/blocks/linear.h"
 #include "worker/model/blocks/packed.h"
 
 enum { ATTENTION_REST = 4096 };
+enum { DROP_ATTENTION, DROP_OUTPUT, DROP_INNER, DROP_DOWN }; /* sites of dropout */
 
 /* Memory in the order of its declaration: first what lives from forward to backward, then that of
  * one call. */
@@ -47,14 +50,16 @@ enum {
     N1_MEAN,
     N1_RSTD, /* (R): of the norm before, or behind, attention */
     N2_MEAN,
-    N2_RSTD,     /* (R): of the MLP's */
-    QKV,         /* (R, 3C) */
-    ATT,         /* (R, C) */
-    LSE,         /* (B, H, T) */
-    SUM1,        /* (R, C): s1, or p */
-    UP,          /* (R, F): f */
-    SUM2,        /* (R, C): s2 */
-    CALL_NORM,   /* (R, C): n1, n, and gradients of what attention and MLP read */
+    N2_RSTD, /* (R): of the MLP's */
+    QKV,     /* (R, 3C) */
+    ATT,     /* (R, C) */
+    LSE,     /* (B, H, T) */
+    SUM1,    /* (R, C): s1, or p */
+    UP,      /* (R, F): f */
+    SUM2,    /* (R, C): s2 */
+    /* (R, C): n1, n, and gradients of what attention and MLP read; before them, the dropped
+     * gradients of what these add */
+    CALL_NORM,
     CALL_WIDE,   /* (R, I) or (R, 3C): g or its gradient; later that of q, k, v */
     CALL_SUM,    /* (R, C): h2, or p */
     CALL_BRANCH, /* (R, C): gradients of s1 and s2 */
@@ -128,10 +133,14 @@ static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
     const struct encoder_layer *m = b->args;
+    const double rates[] = {m->attention_dropout, m->output_dropout, m->inner_dropout, m->down_dropout};
     bool sums_input = m->norms_first && !m->plain_input;
     (void)walk_tensors(b, b);
     declare_memory(b);
     (void)block_field(b, "segments");
+    for (int i = 0; i < 4; i++) {
+        drop_declare(b, rates[i]);
+    }
     if (m->turns) {
         block_constant(b, m->rope_name, b->spec->sequence_length * m->rope.width, rope_fill, &m->rope, sizeof m->rope);
     }
@@ -181,6 +190,7 @@ static struct packed attention_of(const struct block *b, const struct pass *p)
                        .out = pass_memory(b, p, ATT),
                        .lse = pass_memory(b, p, LSE)};
     a.shape.window = m->window;
+    drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
     a.shape.segments = p->batch->at[batch_find(p->batch->layout, "segments")];
     return a;
 }
@@ -198,6 +208,14 @@ static const void *attention_input(const struct block *b, const struct pass *p, 
     return y;
 }
 
+/* Drops elements (R, C) of what is added to the stream, or of its gradient; as drop. */
+static const void *drop_branch(const struct block *b, const struct pass *p, int site, void *to, const void *x)
+{
+    const struct encoder_layer *m = b->args;
+    return drop(b, p, site == DROP_OUTPUT ? m->output_dropout : m->down_dropout, site, to, x, row_count(p),
+                m->channels);
+}
+
 /* From x to the output of the map behind attention. */
 static void attend(const struct block *b, const struct pass *p, const struct tensors *t, const void *x, void *out)
 {
@@ -209,6 +227,7 @@ static void attend(const struct block *b, const struct pass *p, const struct ten
     }
     packed_attention(p, &a);
     linear_forward(b, p, &t->output, out, 0, a.out);
+    (void)drop_branch(b, p, DROP_OUTPUT, out, out);
 }
 
 /* n from the output of attention's map: h2 = h1 + p goes to `sum`, or s1 takes the place of that
@@ -228,6 +247,13 @@ static void *mlp_input(const struct block *b, const struct pass *p, const struct
     return y;
 }
 
+static struct packed_gate gate_of(const struct block *b)
+{
+    const struct encoder_layer *m = b->args;
+    return (struct packed_gate){
+        .kind = m->activation, .inner = m->inner, .dropout = m->inner_dropout, .site = DROP_INNER};
+}
+
 /* g = act(f), or act(a) * g. */
 static void activate(const struct block *b, const struct pass *p, void *y)
 {
@@ -240,7 +266,8 @@ static void activate(const struct block *b, const struct pass *p, void *y)
                 .y = y, .x = f, .count = row_count(p) * m->inner, .kind = m->activation, .type = b->spec->type});
         return;
     }
-    packed_gate(b, p, y, f, m->inner, m->activation);
+    const struct packed_gate gate = gate_of(b);
+    packed_gate(b, p, &gate, y, f);
 }
 
 static void forward(const struct block *b, const struct pass *p)
@@ -260,10 +287,12 @@ static void forward(const struct block *b, const struct pass *p)
     activate(b, p, inner);
     if (m->norms_first) {
         linear_forward(b, p, &t.down, p->y_branch, 0, inner);
+        (void)drop_branch(b, p, DROP_DOWN, p->y_branch, p->y_branch);
         return;
     }
     void *s2 = pass_memory(b, p, SUM2);
     linear_forward(b, p, &t.down, s2, 0, inner);
+    (void)drop_branch(b, p, DROP_DOWN, s2, s2);
     /* computed again, y is there already: only s2 and the statistics are wanted */
     struct normed to = normed_at(b, p, N2_MEAN, s2, again ? pass_memory(b, p, CALL_BRANCH) : p->y);
     layernorm_forward(b, p, &t.second, row_count(p), n, s2, &to);
@@ -271,7 +300,7 @@ static void forward(const struct block *b, const struct pass *p)
 
 /* ---- backward ---- */
 
-/* The gradient of f from that of g's map, dm; also that map's own. Returns where it is. */
+/* The gradient of f from that of the output of g's map, dm; also that map's own. Returns where it is. */
 static void *activate_backward(const struct block *b, const struct pass *p, const struct tensors *t, const void *dm)
 {
     const struct encoder_layer *m = b->args;
@@ -279,7 +308,8 @@ static void *activate_backward(const struct block *b, const struct pass *p, cons
     void *inner = pass_memory(b, p, INNER), *wide = pass_memory(b, p, CALL_WIDE), *sums = pass_memory(b, p, CALL_SUMS);
     void *f = pass_memory(b, p, UP);
     if (m->gated) {
-        packed_gate_backward(b, p, &t->down, f, inner, wide, dm, sums, m->activation);
+        const struct packed_gate gate = gate_of(b);
+        packed_gate_backward(b, p, &gate, &t->down, f, inner, wide, dm, sums);
         return f;
     }
     if (inner == NULL) {
@@ -301,13 +331,13 @@ static void *mlp_backward(const struct block *b, const struct pass *p, const str
     const struct encoder_layer *m = b->args;
     int64_t rows = row_count(p);
     void *norm = pass_memory(b, p, CALL_NORM), *branch = pass_memory(b, p, CALL_BRANCH);
-    const void *dm = p->dy;
+    const void *ds2 = p->dy;
     if (!m->norms_first) {
         struct normed second = normed_at(b, p, N2_MEAN, pass_memory(b, p, SUM2), NULL);
         layernorm_backward(b, p, &t->second, rows, &second, branch, p->dy, NULL);
-        dm = branch;
+        ds2 = branch;
     }
-    const void *df = activate_backward(b, p, t, dm);
+    const void *df = activate_backward(b, p, t, drop_branch(b, p, DROP_DOWN, norm, ds2));
     void *n = pass_memory(b, p, N), *out = pass_memory(b, p, SUM1), *sum = m->norms_first ? pass_memory(b, p, Y) : out;
     if (n == NULL) {
         sum = m->norms_first ? pass_memory(b, p, CALL_SUM) : out;
@@ -321,7 +351,7 @@ static void *mlp_backward(const struct block *b, const struct pass *p, const str
         return p->dx;
     }
     struct normed first = normed_at(b, p, N1_MEAN, sum, NULL);
-    add(b, p, norm, norm, dm);
+    add(b, p, norm, norm, ds2);
     layernorm_backward(b, p, &t->first, rows, &first, branch, norm, NULL);
     return branch;
 }
@@ -333,8 +363,9 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     void *dqkv = pass_memory(b, p, CALL_WIDE), *norm = pass_memory(b, p, CALL_NORM);
     char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST);
     struct packed a = attention_of(b, p);
-    linear_input_backward(b, p, &t->output, heads, dsum);
-    linear_weight_backward(b, p, &t->output, dsum, a.out, pass_memory(b, p, CALL_SUMS));
+    const void *dout = drop_branch(b, p, DROP_OUTPUT, norm, dsum);
+    linear_input_backward(b, p, &t->output, heads, dout);
+    linear_weight_backward(b, p, &t->output, dout, a.out, pass_memory(b, p, CALL_SUMS));
     packed_attention_backward(p, &a, dqkv, heads, rest, (size_t)((char *)pass_memory(b, p, CALL_END) - rest));
     if (m->turns) {
         packed_turn(b, p, &a.shape, m->rope.width, dqkv, true);

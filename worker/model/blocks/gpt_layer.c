@@ -16,9 +16,13 @@
  * computes it again from what the layer then has; except p, which is not needed if h2 is saved.
  * On a device with epilogues, gelu, its gradient and the sums for biases are part of a product.
  *
+ * With dropout, p and y_branch are dropped where they were made, and attention drops its
+ * probabilities. Backward drops their gradients likewise.
+ *
  * So with I = 4C a layer keeps 16, 10, 6 or 1 C per token. No pass only moves data: each
  * residual sum is part of a norm. Letters: R = B * T rows, C channels, I inner. */
 #include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/packed.h"
 
 #include <math.h>
@@ -27,6 +31,7 @@
 /* each bias follows its weight */
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 enum { ATTENTION_REST = 4096 };
+enum { DROP_ATTENTION, DROP_PROJ, DROP_OUT }; /* sites of dropout */
 
 static const struct gpt_layer *shape_of(const struct block *b)
 {
@@ -53,8 +58,8 @@ enum {
     CALL_NORM, /* (R, C): n1, n2 and their gradients, in turn */
     /* (R, I) or (R, 3C): gelu, also if only f is computed again; then its gradient; later dqkv */
     CALL_WIDE,
-    /* (R, C): h2, or p; follows CALL_WIDE, so that the parts of both that dqkv leaves are one
-     * piece */
+    /* (R, C): h2, or p, or the dropped gradient of p or of y_branch; follows CALL_WIDE, so that the
+     * parts of both that dqkv leaves are one piece */
     CALL_SUM,
     /* follows CALL_SUM, for BF16: attention's backward needs (R, H) and a little more, besides the
      * scores of whole sequences, which fill that piece */
@@ -127,6 +132,8 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     packed_declare_cache(b, m->heads, c / m->heads);
+    drop_declare(b, m->attention_dropout);
+    drop_declare(b, m->residual_dropout);
     b->in = b->out = stream_flow(b, c, true);
     b->in_place = true;
     b->y_memory = all ? H2 : -1;
@@ -190,6 +197,12 @@ static struct normed place(const struct normed *saved, const struct scratch *s, 
     return n;
 }
 
+/* Drops elements of a branch (R, C), or of its gradient; as drop. */
+static const void *drop_branch(const struct block *b, const struct pass *p, int site, void *to, const void *x)
+{
+    return drop(b, p, shape_of(b)->residual_dropout, site, to, x, row_count(p), shape_of(b)->channels);
+}
+
 /* y (R, n) = x (R, k) W + bias; tensor number `weight` is W (k, n), the next one the bias. */
 static void linear(const struct block *b, const struct pass *p, int weight, void *y, const void *x, int64_t n,
                    int64_t k)
@@ -236,6 +249,7 @@ static struct packed attention_of(const struct block *b, const struct pass *p, c
                        .lse = f->lse,
                        .cache = pass_memory(b, p, CACHE)};
     a.shape.causal = true;
+    drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
     return a;
 }
 
@@ -260,12 +274,14 @@ static void forward(const struct block *b, const struct pass *p)
         norm(b, p, LN1_W, again ? f.first.sum : p->x, again ? NULL : p->x_branch, &first);
         attend(b, p, &f, first.y);
         linear(b, p, PROJ_W, proj, f.att, c, c);
+        (void)drop_branch(b, p, DROP_PROJ, proj, proj);
     }
     struct normed second = place(&f.second, &s, again ? s.sum : p->y);
     norm(b, p, LN2_W, f.first.sum, proj, &second);
     mlp_in(b, p, &f, second.y, gelu);
     if (!again) {
         linear(b, p, OUT_W, p->y_branch, gelu, c, m->inner);
+        (void)drop_branch(b, p, DROP_OUT, p->y_branch, p->y_branch);
     }
 }
 
@@ -317,15 +333,15 @@ static void linear_backward(const struct block *b, const struct pass *p, int wei
     p->kernels->matmul(p->stream, &product);
 }
 
-/* The gradients of y = gelu(f) Wout + bias. The gradient of f goes to wide, which may hold gelu(f).
+/* The gradients of y = gelu(f) Wout + bias from dy. The gradient of f goes to wide, which may hold gelu(f).
  * Also computes the gradient of the bias of f. */
 static void mlp_out_backward(const struct block *b, const struct pass *p, const struct saved *f, const void *gelu,
-                             const struct scratch *s)
+                             const void *dy, const struct scratch *s)
 {
     enum dt_dtype grads = pass_grad_type(b, p);
     int64_t c = shape_of(b)->channels, inner = shape_of(b)->inner;
-    struct dt_matmul_args product = input_gradient(b, p, OUT_W, s->wide, p->dy, c, inner);
-    weight_backward(b, p, OUT_W, gelu, p->dy, c, inner, DT_EPILOGUE_BIAS_BACKWARD);
+    struct dt_matmul_args product = input_gradient(b, p, OUT_W, s->wide, dy, c, inner);
+    weight_backward(b, p, OUT_W, gelu, dy, c, inner, DT_EPILOGUE_BIAS_BACKWARD);
     product.epilogue = DT_EPILOGUE_GELU_BACKWARD;
     product.aux = f->fc;
     product.bias_gradient = pass_grad(b, p, FC_B);
@@ -378,7 +394,8 @@ static void mlp_backward(const struct block *b, const struct pass *p, const stru
                                                                        .kind = DT_ACT_GELU,
                                                                        .type = b->spec->type});
     }
-    mlp_out_backward(b, p, f, f->gelu != NULL ? f->gelu : s->wide, s);
+    const void *dbranch = drop_branch(b, p, DROP_OUT, s->sum, p->dy);
+    mlp_out_backward(b, p, f, f->gelu != NULL ? f->gelu : s->wide, dbranch, s);
     struct normed second = norm_again(b, p, LN2_W, &f->second, s, f->proj, s->sum);
     linear_backward(b, p, FC_W, s->norm, second.y, s->wide, m->inner, m->channels, DT_EPILOGUE_NONE);
     /* dy is the gradient of the branch and also of h2 */
@@ -391,7 +408,8 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     const struct gpt_layer *m = b->args;
     int64_t c = m->channels;
     size_t dqkv_bytes = (size_t)(row_count(p) * 3 * c) * dt_dtype_size(b->spec->type);
-    linear_backward(b, p, PROJ_W, s->norm, f->att, p->dx, c, c, DT_EPILOGUE_BIAS_BACKWARD);
+    const void *dproj = drop_branch(b, p, DROP_PROJ, s->sum, p->dx);
+    linear_backward(b, p, PROJ_W, s->norm, f->att, dproj, c, c, DT_EPILOGUE_BIAS_BACKWARD);
     struct packed a = attention_of(b, p, f);
     packed_attention_backward(p, &a, s->wide, s->norm, (char *)s->wide + dqkv_bytes,
                               (size_t)((char *)s->mean - (char *)s->wide) - dqkv_bytes);

@@ -3,6 +3,7 @@
 
 #include "kernels/attention.h"
 #include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/linear.h"
 
 struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
@@ -105,25 +106,34 @@ static void *second(const struct block *b, void *both, int64_t inner)
     return (char *)both + (size_t)inner * dt_dtype_size(b->spec->type);
 }
 
-void packed_gate(const struct block *b, const struct pass *p, void *y, void *both, int64_t inner,
-                 enum dt_activation kind)
+/* Drops elements of y, or of its gradient, in place. */
+static void drop_gated(const struct block *b, const struct pass *p, const struct packed_gate *gate, void *x)
 {
+    (void)drop(b, p, gate->dropout, gate->site, x, x, row_count(p), gate->inner);
+}
+
+void packed_gate(const struct block *b, const struct pass *p, const struct packed_gate *gate, void *y, void *both)
+{
+    int64_t inner = gate->inner;
     p->kernels->gate(p->stream, &(struct dt_gate_args){.y = y,
                                                        .gate = both,
                                                        .up = second(b, both, inner),
                                                        .row_count = row_count(p),
                                                        .col_count = inner,
                                                        .ld = 2 * inner,
-                                                       .kind = kind,
+                                                       .kind = gate->kind,
                                                        .type = b->spec->type});
+    drop_gated(b, p, gate, y);
 }
 
-void packed_gate_backward(const struct block *b, const struct pass *p, const struct linear *down, void *both,
-                          const void *kept, void *wide, const void *dm, void *sums, enum dt_activation kind)
+void packed_gate_backward(const struct block *b, const struct pass *p, const struct packed_gate *gate,
+                          const struct linear *down, void *both, const void *kept, void *wide, const void *dm,
+                          void *sums)
 {
-    int64_t inner = down->in;
+    int64_t inner = gate->inner;
     void *up = second(b, both, inner);
     linear_input_backward(b, p, down, wide, dm);
+    drop_gated(b, p, gate, wide);
     p->kernels->gate_backward(p->stream, &(struct dt_gate_backward_args){.dgate = both,
                                                                          .dup = up,
                                                                          .y = kept == NULL ? wide : NULL,
@@ -133,7 +143,10 @@ void packed_gate_backward(const struct block *b, const struct pass *p, const str
                                                                          .row_count = row_count(p),
                                                                          .col_count = inner,
                                                                          .ld = 2 * inner,
-                                                                         .kind = kind,
+                                                                         .kind = gate->kind,
                                                                          .type = b->spec->type});
+    if (kept == NULL) {
+        drop_gated(b, p, gate, wide);
+    }
     linear_weight_backward(b, p, down, dm, kept != NULL ? kept : wide, sums);
 }

@@ -32,13 +32,20 @@ void packed_attention_backward(const struct pass *p, const struct packed *a, voi
 void packed_turn(const struct block *b, const struct pass *p, const struct dt_attention_shape *s, int64_t width,
                  void *x, bool inverse);
 
-/* y (R, I) = act(g) u; `both` (R, 2 I) holds g, then u. */
-void packed_gate(const struct block *b, const struct pass *p, void *y, void *both, int64_t inner,
-                 enum dt_activation kind);
-/* The gradients of m = down(act(g) u): those of down's weights, from dm, and those of g and u, which
- * overwrite `both`. kept: act(g) u as forward left it; null: it is computed again. wide (R, I) and sums
+struct packed_gate { /* y = act(g) u, with elements dropped */
+    enum dt_activation kind;
+    int64_t inner;
+    double dropout;
+    int site; /* of dropout */
+};
+
+/* y (R, I) from `both` (R, 2 I), which holds g, then u. */
+void packed_gate(const struct block *b, const struct pass *p, const struct packed_gate *gate, void *y, void *both);
+/* The gradients of m = down(y): those of down's weights, from dm, and those of g and u, which
+ * overwrite `both`. kept: y as forward left it; null: it is computed again. wide (R, I) and sums
  * are memory of the call, as in linear_weight_backward. */
-void packed_gate_backward(const struct block *b, const struct pass *p, const struct linear *down, void *both,
-                          const void *kept, void *wide, const void *dm, void *sums, enum dt_activation kind);
+void packed_gate_backward(const struct block *b, const struct pass *p, const struct packed_gate *gate,
+                          const struct linear *down, void *both, const void *kept, void *wide, const void *dm,
+                          void *sums);
 
 #endif

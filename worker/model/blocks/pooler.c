@@ -1,11 +1,15 @@
 /* The pooler, between the last layer of an encoder and the classes: y = act(W pooled + b), where
  * pooled are all rows of x, the first row of each sample, or the mean of a sample's rows that are
- * not masked. With a norm, x is a pair, and the rows are those of the normed sum.
+ * not masked, with elements dropped unless they are all rows. With a norm, x is a pair, and the rows
+ * are those of the normed sum.
  *
  * Letters: R = B * T rows of x, Q rows of y: B, or R without pooling. */
+#include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/encoder.h"
 #include "worker/model/blocks/layernorm.h"
 #include "worker/model/blocks/linear.h"
+
+#include <assert.h>
 
 /* Memory: the sum of the pair (R, C) and statistics (R); pooled (Q, C) and y before its activation
  * (Q, C). Of one call: the norm's output, and its gradient (R, C); gradients (Q, C); sums of columns
@@ -41,6 +45,8 @@ static int declare(struct block *b, struct dt_error *err)
     if (m->pooling == POOL_MEAN) {
         (void)block_field(b, "attention_mask");
     }
+    assert(m->pooling != POOL_NONE || m->dropout == 0);
+    drop_declare(b, m->dropout);
     block_memory(b, "sum", LIFE_BACKWARD, RECOMPUTE_NEVER, norm ? rows * c : 0, type);
     block_memory(b, "mean", LIFE_BACKWARD, RECOMPUTE_NEVER, norm ? rows : 0, wide);
     block_memory(b, "rstd", LIFE_BACKWARD, RECOMPUTE_NEVER, norm ? rows : 0, wide);
@@ -140,6 +146,7 @@ static void forward(const struct block *b, const struct pass *p)
         x = y;
     }
     pool(b, p, x, pooled);
+    (void)drop(b, p, m->dropout, 0, pooled, pooled, p->batch->samples, m->channels);
     linear_forward(b, p, &t.dense, before, 0, m->pooling == POOL_NONE ? x : pooled);
     p->kernels->activation(
         p->stream, &(struct dt_activation_args){
@@ -161,6 +168,7 @@ static void backward(const struct block *b, const struct pass *p)
                                                                                      .type = b->spec->type});
     linear_weight_backward(b, p, &t.dense, dbefore, pooled != NULL ? pooled : p->x, pass_memory(b, p, SUMS));
     linear_input_backward(b, p, &t.dense, dpooled, dbefore);
+    (void)drop(b, p, m->dropout, 0, dpooled, dpooled, p->batch->samples, m->channels);
     pool_backward(b, p, dpooled, dnorm);
     if (m->norm != NULL) {
         struct normed from = {

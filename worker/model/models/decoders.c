@@ -39,8 +39,7 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
         {"pad_token_id", pad, "id whose embedding gets no gradient", AT(pad_token_id), &id_or_null},                   \
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
     {                                                                                                                  \
-        "attention_dropout", "0", "dropout of attention weights: not applied yet, only kept for config.json",          \
-            AT(attention_dropout), &fraction                                                                           \
+        "attention_dropout", "0", "dropout of attention weights", AT(attention_dropout), &dropout                      \
     }
 #define NUMBERS(eps, theta, tied)                                                                                      \
     {"rms_norm_eps", eps, "added to the mean square in norms", AT(rms_norm_eps), &from_0},                             \
@@ -153,8 +152,7 @@ static const struct dt_field phi3_fields[] = {
     ACTIVATION("hidden_act", "\"silu\""),
     WINDOW("0"),
     {"partial_rotary_factor", "1", "share of a head that turns", AT(partial_rotary_factor), &share},
-    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
-     &fraction},
+    {"resid_pdrop", "0", "dropout of what layers add", AT(resid_pdrop), &dropout},
     {0}};
 static const struct dt_field olmo2_fields[] = {SIZES("50304", "4096", "11008", "32", "32", "null", "2048", "1"),
                                                NUMBERS("1e-05", "10000", "false"),
@@ -173,7 +171,7 @@ static const struct dt_field granite_fields[] = {
     {"logits_scaling", "1", "the logits are divided by it", AT(logits_scaling), &above_0},
     {0}};
 
-static const char *const kept[] = {"attention_dropout", "resid_pdrop", NULL};
+static const struct model_dropout dropouts[] = {{"attention_dropout", 0}, {"resid_pdrop", 0}, {0}};
 static const char *const spelled[] = {"num_key_value_heads",
                                       "head_dim",
                                       "layer_types",
@@ -510,7 +508,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
                                                 "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
                                             .fields = model##_fields,                                                  \
                                             .sizes_bytes = sizeof(struct decoder),                                     \
-                                            .kept = kept,                                                              \
+                                            .dropouts = dropouts,                                                      \
                                             .spelled = spelled,                                                        \
                                             .positions = "max_position_embeddings",                                    \
                                             .check = model##_check,                                                    \

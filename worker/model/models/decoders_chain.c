@@ -100,6 +100,8 @@ static struct decoder_layer layer_of(const struct decoder_family *f, const struc
                                   .window = sliding ? decoder_window(f, m) : 0,
                                   .score_scale = score,
                                   .score_cap = m->attn_logit_softcapping,
+                                  .attention_dropout = m->attention_dropout,
+                                  .residual_dropout = m->resid_pdrop,
                                   .residual_scale = or_1(m->residual_multiplier),
                                   .turns = decoder_turns(m, i),
                                   .rope_name = local ? "rope_local" : "rope",

@@ -1,8 +1,7 @@
 /* BERT and the families near it, which give classes to sequences or tokens: one encoder layer with
  * switches (encoders_chain.c), and for each family a row of what differs, its keys with their
  * defaults, and its tensor names, all as Hugging Face's library has them. Old and new spellings of
- * config.json are read. Dropout is not applied; its probabilities are read only to be written
- * again. */
+ * config.json are read. */
 #include "worker/model/models/encoder_family.h"
 #include "worker/model/models/family_keys.h"
 
@@ -31,7 +30,8 @@
 static const struct dt_rule types = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule id = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
-static const struct dt_rule fraction_or_null = {.type = DT_RULE_NUMBER, .max = 1, .null = true};
+static const struct dt_rule dropout_or_null = {
+    .type = DT_RULE_NUMBER, .max = 1, .open_max = true, .null = true, .null_value = -1};
 static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
 static const struct dt_rule task = {.type = DT_RULE_ENUM,
                                     .choices = "sequence_classification|token_classification|masked_lm"};
@@ -42,7 +42,6 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
                                        .null_value = PROBLEM_BY_LABELS};
 
 #define AT(member) offsetof(struct encoder, member)
-#define KEPT " not applied yet, only kept for config.json"
 #define SIZES(vocab, size, hidden, inner_key, inner, layer_key, layer_count, head_key, head_count, positions, act)     \
     {"vocab_size", vocab, "number of token ids", AT(vocab_size), &vocabulary},                                         \
         {size, hidden, "width of the residual stream", AT(hidden_size), &width},                                       \
@@ -71,10 +70,11 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
           "12", "512", "hidden_act"),                                                                                  \
         {"type_vocab_size", "2", "number of token types", AT(type_vocab_size), &types},                                \
         {"layer_norm_eps", "1e-12", "added to the variance in norms", AT(norm_epsilon), &from_0},                      \
-        {"hidden_dropout_prob", "0", "dropout of what layers add:" KEPT, AT(hidden_dropout), &fraction},               \
-        {"attention_probs_dropout_prob", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction}, \
+        {"hidden_dropout_prob", "0", "dropout of embeddings and of what layers add", AT(hidden_dropout), &dropout},    \
+        {"attention_probs_dropout_prob", "0", "dropout of attention weights", AT(attention_dropout), &dropout},        \
     {                                                                                                                  \
-        "classifier_dropout", "null", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction_or_null \
+        "classifier_dropout", "null", "dropout before the classifier; hidden_dropout_prob when null",                  \
+            AT(classifier_dropout), &dropout_or_null                                                                   \
     }
 
 static const struct dt_field bert_fields[] = {BERT_SIZES("30522"), PADDING("0", &id_or_null), {0}};
@@ -82,9 +82,9 @@ static const struct dt_field roberta_fields[] = {BERT_SIZES("50265"), PADDING("1
 static const struct dt_field distilbert_fields[] = {
     SIZES("30522", "dim", "768", "hidden_dim", "3072", "n_layers", "6", "n_heads", "12", "512", "activation"),
     PADDING("0", &id_or_null),
-    {"dropout", "0", "dropout of what layers add:" KEPT, AT(hidden_dropout), &fraction},
-    {"attention_dropout", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction},
-    {"seq_classif_dropout", "0", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction},
+    {"dropout", "0", "dropout of embeddings and of what layers add", AT(hidden_dropout), &dropout},
+    {"attention_dropout", "0", "dropout of attention weights", AT(attention_dropout), &dropout},
+    {"seq_classif_dropout", "0", "dropout before the classifier", AT(classifier_dropout), &dropout},
     {0}};
 static const struct dt_field modernbert_fields[] = {
     SIZES("50368", "hidden_size", "768", "intermediate_size", "1152", "num_hidden_layers", "22", "num_attention_heads",
@@ -110,23 +110,24 @@ static const struct dt_field modernbert_fields[] = {
      &above_0},
     {"initializer_cutoff_factor", "2", "initial weights lie within so many deviations", AT(initializer_cutoff_factor),
      &above_0},
-    {"embedding_dropout", "0", "dropout of embeddings:" KEPT, AT(embedding_dropout), &fraction},
-    {"attention_dropout", "0", "dropout of attention weights:" KEPT, AT(attention_dropout), &fraction},
-    {"mlp_dropout", "0", "dropout in the feed-forward layer:" KEPT, AT(mlp_dropout), &fraction},
-    {"classifier_dropout", "0", "dropout before the classifier:" KEPT, AT(classifier_dropout), &fraction},
+    {"embedding_dropout", "0", "dropout of embeddings", AT(embedding_dropout), &dropout},
+    {"attention_dropout", "0", "dropout of attention weights", AT(attention_dropout), &dropout},
+    {"mlp_dropout", "0", "dropout in the feed-forward layer", AT(mlp_dropout), &dropout},
+    {"classifier_dropout", "0", "dropout before the classifier", AT(classifier_dropout), &dropout},
     {0}};
 
-static const char *const bert_kept[] = {"hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
-                                        NULL};
-static const char *const distilbert_kept[] = {"dropout", "attention_dropout", "seq_classif_dropout", NULL};
-static const char *const modernbert_kept[] = {"embedding_dropout", "attention_dropout", "mlp_dropout",
-                                              "classifier_dropout", NULL};
+static const struct model_dropout bert_dropouts[] = {
+    {"hidden_dropout_prob", 0.1}, {"attention_probs_dropout_prob", 0.1}, {"classifier_dropout", -1}, {0}};
+static const struct model_dropout distilbert_dropouts[] = {
+    {"dropout", 0.1}, {"attention_dropout", 0.1}, {"seq_classif_dropout", 0.2}, {0}};
+static const struct model_dropout modernbert_dropouts[] = {
+    {"embedding_dropout", 0}, {"attention_dropout", 0}, {"mlp_dropout", 0}, {"classifier_dropout", 0}, {0}};
 static const char *const spelled[] = {
     "num_labels",        "problem_type",     "task", "layer_types", "global_attn_every_n_layers",
     "global_rope_theta", "local_rope_theta", NULL};
 static const struct model_key distilbert_keys[] = {
     {"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}, {0}};
-#define roberta_kept bert_kept
+#define roberta_dropouts bert_dropouts
 static const char *const roberta_aliases[] = {"xlm-roberta", "camembert", NULL};
 
 /* ---- checks ---- */
@@ -366,6 +367,7 @@ static const struct encoder_family bert_family = {
     .sequence_head = "classifier",
     .token_head = "classifier",
     .pooled = DT_ACT_TANH,
+    .drops_output = true,
     .heads_key = "num_attention_heads",
     .size_key = "hidden_size",
 };
@@ -381,6 +383,8 @@ static const struct encoder_family roberta_family = {
     .token_head = "classifier",
     .pooled = DT_ACT_TANH,
     .position_ids = true,
+    .drops_output = true,
+    .drops_pooled = true,
     .heads_key = "num_attention_heads",
     .size_key = "hidden_size",
 };
@@ -403,6 +407,7 @@ static const struct encoder_family distilbert_family = {
     .sequence_head = "classifier",
     .token_head = "classifier",
     .pooled = DT_ACT_RELU,
+    .head_dropout = true,
     .heads_key = "n_heads",
     .size_key = "dim",
 };
@@ -460,7 +465,7 @@ static const struct encoder_family modernbert_family = {
                                             .smaller = "model." size ") or data.sequence_length",                      \
                                             .fields = model##_fields,                                                  \
                                             .sizes_bytes = sizeof(struct encoder),                                     \
-                                            .kept = model##_kept,                                                      \
+                                            .dropouts = model##_dropouts,                                              \
                                             .head_keys = head_keys,                                                    \
                                             .is_head = model##_is_head,                                                \
                                             .put_head = put_labels,                                                    \

@@ -59,6 +59,12 @@ static struct encoder_layer layer_of(const struct encoder_family *f, const struc
         .mlp_bias = !f->modern || m->mlp_bias,
         .activation = family_activation(m->hidden_act),
         .norm_epsilon = m->norm_epsilon,
+        .attention_dropout = m->attention_dropout,
+        .output_dropout = f->modern         ? m->attention_dropout
+                          : f->drops_output ? m->hidden_dropout
+                                            : 0,
+        .inner_dropout = m->mlp_dropout,
+        .down_dropout = m->hidden_dropout,
         .window = sliding ? m->local_attention / 2 + 1 : 0,
         .turns = f->modern,
         .rope_name = sliding ? "rope_local" : "rope",
@@ -115,6 +121,7 @@ static int add_embeddings(const struct encoder_family *f, struct chain *c, int r
                                 .position_ids = f->position_ids,
                                 .padding_id = m->pad_token_id,
                                 .random_padding = f->modern,
+                                .dropout = f->modern ? m->embedding_dropout : m->hidden_dropout,
                                 .init_std = m->initializer_range,
                                 .init_cut = normal(f, m, 0).init_cut};
     return chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err);
@@ -144,6 +151,13 @@ static int add_masked_head(const struct encoder_family *f, struct chain *c, int 
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 
+/* Of what the classifier reads. */
+static double class_dropout(const struct encoder_family *f, const struct encoder *m)
+{
+    bool own = m->classifier_dropout >= 0 && !(f->head_dropout && m->task == ENCODER_TOKENS);
+    return own ? m->classifier_dropout : m->hidden_dropout;
+}
+
 static int add_head(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
 {
     const struct encoder *m = c->spec.sizes;
@@ -155,6 +169,7 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
                                   .pooling = tokens || masked             ? POOL_NONE
                                              : m->classifier_pooling == 1 ? POOL_MEAN
                                                                           : POOL_FIRST,
+                                  .dropout = f->drops_pooled && !tokens && !masked ? class_dropout(f, m) : 0,
                                   .dense = masked ? f->masked.dense : f->dense,
                                   .activation = f->modern ? family_activation(m->classifier_activation)
                                                 : masked  ? masked_activation(f, m)
@@ -168,6 +183,7 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
         .name = tokens ? f->token_head : f->sequence_head,
         .channels = m->hidden_size,
         .classes = m->num_labels,
+        .dropout = class_dropout(f, m),
         .per_position = tokens,
         .numbers = encoder_problem(m) != PROBLEM_CLASS,
         .loss = encoder_problem(m) == PROBLEM_CLASSES ? DT_LOSS_BINARY : DT_LOSS_SQUARED,

@@ -14,7 +14,7 @@ static const struct dt_rule id_or_null = {
     .type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true, .null_value = -1};
 static const struct dt_rule above_0 = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1e30};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
-static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule dropout = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 static const struct dt_rule flag = {.type = DT_RULE_BOOL};
 static const struct dt_rule activation = {.type = DT_RULE_ENUM, .choices = "silu|gelu|gelu_new|gelu_pytorch_tanh|relu"};
 static const struct dt_rule kinds = {

@@ -1,6 +1,5 @@
-/* GPT-2 with the keys, blocks and tensor names of Hugging Face. Dropout is not applied; its
- * probabilities are read only to be written again. Settings that change the arithmetic and are not
- * supported are refused by name. */
+/* GPT-2 with the keys, blocks and tensor names of Hugging Face. Settings that change the arithmetic and
+ * are not supported are refused by name. */
 #include "worker/model/models/gpt2.h"
 
 #include "worker/model/blocks/blocks.h"
@@ -19,7 +18,7 @@ static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, 
 static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216};
 static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
-static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
+static const struct dt_rule dropout = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
 
 #define AT(member) offsetof(struct gpt2, member)
 static const struct dt_field fields[] = {
@@ -31,15 +30,13 @@ static const struct dt_field fields[] = {
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
     {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &from_0},
     {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},
-    {"attn_pdrop", "0", "dropout of attention weights: not applied yet, only kept for config.json", AT(attn_pdrop),
-     &fraction},
-    {"embd_pdrop", "0", "dropout of embeddings: not applied yet, only kept for config.json", AT(embd_pdrop), &fraction},
-    {"resid_pdrop", "0", "dropout of what layers add: not applied yet, only kept for config.json", AT(resid_pdrop),
-     &fraction},
+    {"attn_pdrop", "0", "dropout of attention weights", AT(attn_pdrop), &dropout},
+    {"embd_pdrop", "0", "dropout of embeddings", AT(embd_pdrop), &dropout},
+    {"resid_pdrop", "0", "dropout of what layers add", AT(resid_pdrop), &dropout},
     {0},
 };
 #undef AT
-static const char *const kept[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop", NULL};
+static const struct model_dropout dropouts[] = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}, {0}};
 static const struct model_key keys[] = {{"num_hidden_layers", "n_layer"},
                                         {"num_attention_heads", "n_head"},
                                         {"hidden_size", "n_embd"},
@@ -82,13 +79,16 @@ static int build(struct chain *c, struct dt_error *err)
                                 .channels = m->n_embd,
                                 .position_count = m->n_positions,
                                 .padding_id = -1,
+                                .dropout = m->embd_pdrop,
                                 .init_std = m->initializer_range};
     const struct gpt_layer layer = {.layers = m->n_layer,
                                     .heads = m->n_head,
                                     .channels = m->n_embd,
                                     .inner = m->n_inner,
                                     .norm_epsilon = m->layer_norm_epsilon,
-                                    .init_std = m->initializer_range};
+                                    .init_std = m->initializer_range,
+                                    .attention_dropout = m->attn_pdrop,
+                                    .residual_dropout = m->resid_pdrop};
     const struct lm_head head = {.norm_weight = "transformer.ln_f.weight",
                                  .norm_bias = "transformer.ln_f.bias",
                                  .table = embed.tokens,
@@ -181,7 +181,7 @@ const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .smaller = "model.n_layer, model.n_embd) or data.sequence_length",
                                      .fields = fields,
                                      .sizes_bytes = sizeof(struct gpt2),
-                                     .kept = kept,
+                                     .dropouts = dropouts,
                                      .keys = keys,
                                      .settle = settle,
                                      .positions = "n_positions",
