@@ -44,8 +44,9 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "norm", LIFE_CALL, 0, norm || m->dropout > 0 ? rows * m->channels : 0, type);
     block_memory(b, "mean", LIFE_CALL, 0, norm ? rows : 0, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, norm ? rows : 0, wide);
-    b->logits_memory = block_memory(b, "logits", LIFE_CALL, 0, rows * m->classes, type);
-    b->classes = m->numbers ? 0 : m->classes;
+    int logits = block_memory(b, "logits", LIFE_CALL, 0, rows * m->classes, type);
+    b->logits_memory = m->numbers ? -1 : logits; /* numbers are no classes that can be counted */
+    b->classes = m->classes;
     block_memory(b, "row losses", LIFE_CALL, 0, rows, DT_F64);
     block_memory(b, "sums", LIFE_CALL, 0, m->classes, wide);
     b->in = m->per_position ? stream_flow(b, m->channels, false)

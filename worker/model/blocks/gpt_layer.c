@@ -131,9 +131,9 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
+    packed_declare_cache(b, m->heads, c / m->heads);
     drop_declare(b, m->attention_dropout);
     drop_declare(b, m->residual_dropout);
-    packed_declare_cache(b, m->heads, c / m->heads);
     b->in = b->out = stream_flow(b, c, true);
     b->in_place = true;
     b->y_memory = all ? H2 : -1;
