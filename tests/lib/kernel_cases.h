@@ -120,6 +120,9 @@ void case_make_dropout(const int64_t *n);
 void case_make_tables(const int64_t *n);
 void case_make_mean(const int64_t *n);
 void case_make_take(const int64_t *n);
+void case_make_windows(const int64_t *n);
+void case_make_pool(const int64_t *n);
+void case_make_batch_norm(const int64_t *n);
 void case_run_elements(const struct case_run *r);
 void case_run_activation(const struct case_run *r);
 void case_run_matmul(const struct case_run *r);
@@ -140,5 +143,8 @@ void case_run_dropout(const struct case_run *r);
 void case_run_tables(const struct case_run *r);
 void case_run_mean(const struct case_run *r);
 void case_run_take(const struct case_run *r);
+void case_run_windows(const struct case_run *r);
+void case_run_pool(const struct case_run *r);
+void case_run_batch_norm(const struct case_run *r);
 
 #endif
