@@ -5,6 +5,9 @@
 #include "tests/lib/model_run.h"
 
 static uint64_t random_state;
+/* The phase whose function is differentiated: PASS_FORWARD where blocks take statistics of the batch. */
+static enum pass_phase check_phase = PASS_EVAL;
+static double check_step = 1e-5; /* smaller where the function bends more */
 
 /* Uniform in [-1, 1). */
 static inline double noise(void)
@@ -80,7 +83,7 @@ static inline struct pass bench_pass(const struct bench *b, enum pass_phase phas
 /* The function that backward differentiates: the scaled loss, or the output pair's sum times dy. */
 static inline double objective(struct bench *b)
 {
-    struct pass p = bench_pass(b, PASS_EVAL);
+    struct pass p = bench_pass(b, b->block->index + 1 < b->run->chain.block_count ? check_phase : PASS_EVAL);
     *b->run->loss_sum = 0;
     b->block->ops->forward(b->block, &p);
     run_finish(b->run);
@@ -89,7 +92,7 @@ static inline double objective(struct bench *b)
     }
     double sum = 0;
     for (int64_t e = 0; e < b->y_count; e++) {
-        double y = run_get(b->run, b->y, e) + (b->block->out.pair ? run_get(b->run, b->y_branch, e) : 0);
+        double y = run_get(b->run, p.y, e) + (b->block->out.pair ? run_get(b->run, b->y_branch, e) : 0);
         sum += y * run_get(b->run, b->dy, e);
     }
     return sum;
@@ -98,7 +101,7 @@ static inline double objective(struct bench *b)
 /* Central difference with respect to one element against what backward says. */
 static inline void check_element(struct bench *b, double *x, double got, const char *what, int64_t e)
 {
-    const double step = 1e-5, at = *x;
+    const double step = check_step, at = *x;
     *x = at + step;
     double up = objective(b);
     *x = at - step;

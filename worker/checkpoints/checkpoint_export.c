@@ -74,6 +74,15 @@ static int export_origin(const struct checkpoint *c, const char *folder, struct 
     return rc;
 }
 
+/* Tensors without dimensions are counters, which PyTorch has as whole numbers. */
+static int put_values(struct st_writer *writer, const struct view *v, const float *values, int64_t count,
+                      struct dt_error *err)
+{
+    int64_t whole = v->dims == 0 ? (int64_t)values[0] : 0;
+    return v->dims == 0 ? st_writer_data(writer, &whole, sizeof whole, err)
+                        : st_writer_data(writer, values, (size_t)count * sizeof *values, err);
+}
+
 int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
 {
     const char *config = checkpoint_get_state(c)->model_config;
@@ -88,7 +97,8 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *
          *text = dt_format("%s\n", config);
     struct st_writer *writer = NULL;
     for (int i = 0; i < count; i++) {
-        entries[i] = (struct st_entry){views[i].name, DT_F32, views[i].dims, views[i].shape};
+        enum dt_dtype type = views[i].dims == 0 ? DT_I64 : DT_F32;
+        entries[i] = (struct st_entry){views[i].name, type, views[i].dims, views[i].shape};
     }
     char step[32], hash[33];
     (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
@@ -104,7 +114,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *
         for (int64_t at = 0; at < views[i].numel; at += CHUNK) {
             int64_t size = views[i].numel - at < CHUNK ? views[i].numel - at : CHUNK;
             if (checkpoint_read(c, "weight", views[i].name, views[i].numel, at, size, buffer, err) != 0 ||
-                st_writer_data(writer, buffer, (size_t)size * sizeof *buffer, err) != 0) {
+                put_values(writer, &views[i], buffer, size, err) != 0) {
                 st_writer_abort(writer);
                 goto out;
             }

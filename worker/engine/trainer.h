@@ -94,8 +94,9 @@ struct trainer_stepper {
     struct trainer_pending pending[2];
     double finished_s; /* when the last result was known */
     struct chain_walk walk;
-    struct batch shape; /* sizes, for a block that takes no fields of a batch */
-    struct trainer_at { /* where in a step the walk is */
+    struct batch shape;      /* sizes and weight, for a block that takes no fields of a batch */
+    struct pass_peers peers; /* where batch norms of all ranks have their statistics together */
+    struct trainer_at {      /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
     double *loss_sum;  /* one per micro-step */

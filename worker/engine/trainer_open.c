@@ -110,6 +110,7 @@ static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = job->data.sequence_length,
                               .own_memory = own_memory,
+                              .norm_ranks = job->training.sync_batch_norm ? t->size : 1,
                               .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
                               .recompute_every = job->recompute.every_n_layers,
                               .type = compute};

@@ -33,6 +33,7 @@ struct chain_walk {
     void *const *kept;
     void *again, *scratch; /* of chain_most bytes for PLACE_AGAIN and PLACE_CALL */
     void *buffers;
+    const struct pass_peers *peers; /* like in struct pass */
     const struct walk_hooks *hooks;
     void *context; /* for the hooks */
 };
