@@ -65,10 +65,10 @@ static struct hosts_view view(const struct hosts *h)
 {
     const struct coordinator *c = &((const struct alone *)h)->coordinator;
     return (struct hosts_view){.alone = true,
-                               .restarts_used = c->restarts_used,
-                               .restarts_after_failure = c->restarts_used,
-                               .no_progress = c->no_progress,
-                               .best_step = c->best_step};
+                               .restarts_used = c->history.restarts_used,
+                               .restarts_after_failure = c->history.restarts_used,
+                               .no_progress = c->history.no_progress,
+                               .best_step = c->history.best_step};
 }
 
 static void status(const struct hosts *h, struct dt_text *out)

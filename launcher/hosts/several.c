@@ -216,14 +216,14 @@ static struct hosts_view view(const struct hosts *h)
     const struct member *m = &((const struct several *)h)->member;
     const struct coordinator *c = m->leading.coordinator; /* null: another host leads, or no host */
     const char *address = m->options.self.address;
-    int used = c != NULL ? c->restarts_used : m->record.restarts_used;
+    const struct run_history *history = c != NULL ? &c->history : &m->record.history;
     return (struct hosts_view){.others = true,
                                .alone = c != NULL && c->node_count <= 1,
                                .spare = m->node.spare,
-                               .restarts_used = used,
-                               .restarts_after_failure = c != NULL ? used : used + 1,
-                               .no_progress = c != NULL ? c->no_progress : m->record.no_progress,
-                               .best_step = c != NULL ? c->best_step : m->record.best_step,
+                               .restarts_used = history->restarts_used,
+                               .restarts_after_failure = history->restarts_used + (c == NULL),
+                               .no_progress = history->no_progress,
+                               .best_step = history->best_step,
                                .address = address[0] != '\0' ? address : NULL};
 }
 

@@ -18,7 +18,7 @@ void coordinator_init(struct coordinator *c, const struct coordinator_options *o
     memset(c->place_of, 0, sizeof c->place_of);
     c->options = *options;
     c->waiting_since_s = c->complete_since_s = -1;
-    c->best_step = c->best_saved = -1;
+    c->history.best_step = c->history.best_saved = -1;
 }
 
 const struct coordinator_node *coordinator_find(const struct coordinator *c, int node)
@@ -135,9 +135,9 @@ static void on_join(struct coordinator *c, const struct event *e, double now_s, 
 
 static bool made_progress(struct coordinator *c, const struct event *e)
 {
-    bool further = e->step > c->best_step || e->saved_step > c->best_saved;
-    c->best_step = e->step > c->best_step ? e->step : c->best_step;
-    c->best_saved = e->saved_step > c->best_saved ? e->saved_step : c->best_saved;
+    bool further = e->step > c->history.best_step || e->saved_step > c->history.best_saved;
+    c->history.best_step = e->step > c->history.best_step ? e->step : c->history.best_step;
+    c->history.best_saved = e->saved_step > c->history.best_saved ? e->saved_step : c->history.best_saved;
     return further;
 }
 
@@ -145,10 +145,10 @@ static bool made_progress(struct coordinator *c, const struct event *e)
  * killed there, too. */
 static bool out_of_memory_again(struct coordinator *c, const struct event *e)
 {
-    bool again = e->out_of_memory && c->oom_seen && c->oom_step == e->at_step;
+    bool again = e->out_of_memory && c->history.oom_seen && c->history.oom_step == e->at_step;
     if (e->out_of_memory) {
-        c->oom_seen = true;
-        c->oom_step = e->at_step;
+        c->history.oom_seen = true;
+        c->history.oom_step = e->at_step;
     }
     return again;
 }
@@ -157,8 +157,8 @@ static bool out_of_memory_again(struct coordinator *c, const struct event *e)
  * restart. */
 static void refund_restart(struct coordinator *c)
 {
-    c->restarts_used -= c->doubt_counted;
-    c->no_progress = c->doubt_no_progress;
+    c->history.restarts_used -= c->doubt_counted;
+    c->history.no_progress = c->doubt_no_progress;
     c->doubtful = false;
 }
 
@@ -204,10 +204,10 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         return;
     }
     bool further = made_progress(c, e), again = out_of_memory_again(c, e);
-    c->doubt_no_progress = c->no_progress;
-    c->no_progress = c->round == 1 || further ? 0 : c->no_progress + 1;
-    bool permanent = c->options.watch_progress && (again || c->no_progress >= COORDINATOR_NO_PROGRESS),
-         ends = permanent || c->restarts_used >= c->options.restarts_max;
+    c->doubt_no_progress = c->history.no_progress;
+    c->history.no_progress = c->round == 1 || further ? 0 : c->history.no_progress + 1;
+    bool permanent = c->options.watch_progress && (again || c->history.no_progress >= COORDINATOR_NO_PROGRESS),
+         ends = permanent || c->history.restarts_used >= c->options.restarts_max;
     /* the host of the lost peers may be gone without our knowledge */
     c->doubtful = e->weak && count_of(c, NODE_IN) > 1;
     c->doubt_counted = !ends;
@@ -216,7 +216,7 @@ static void on_failed(struct coordinator *c, const struct event *e, struct actio
         finish(c, c->doubt_code, out);
         return;
     }
-    c->restarts_used += c->doubt_counted;
+    c->history.restarts_used += c->doubt_counted;
     for (int i = 0; i < c->node_count; i++) {
         c->nodes[i].doubted = c->nodes[i].member;
     }
@@ -398,7 +398,7 @@ static void start_round(struct coordinator *c, struct actions *out)
         in[i]->member = true;
         c->by_role[i] = i;
         add(out, ACTION_START, in[i]->node, 0)->place = (struct place){.round = c->round,
-                                                                       .restarts_used = c->restarts_used,
+                                                                       .restarts_used = c->history.restarts_used,
                                                                        .group_rank = i,
                                                                        .group_world_size = count,
                                                                        .rank = world_size,

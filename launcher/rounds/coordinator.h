@@ -125,11 +125,19 @@ struct coordinator_node {
     int preference;
     char role[COORDINATOR_ROLE_BYTES], host[COORDINATOR_HOST_BYTES];
 };
+/* What decides whether a failure costs a restart or ends the job. A new leader takes it over. */
+struct run_history {
+    int restarts_used;             /* rounds that ended because a worker failed */
+    int no_progress;               /* restarts in a row after which the run came no further */
+    int64_t best_step, best_saved; /* -1: none yet */
+    bool oom_seen;                 /* a worker was killed for lack of memory, most recently in step oom_step */
+    int64_t oom_step;
+};
 struct coordinator {
     struct coordinator_options options;
-    int round;         /* the newest round; 1 is the first; 0: none yet */
-    int restarts_used; /* rounds that ended because a worker failed */
-    bool running;      /* the newest round is not over */
+    int round;    /* the newest round; 1 is the first; 0: none yet */
+    bool running; /* the newest round is not over */
+    struct run_history history;
     bool stopping, finished;
     bool pausing;            /* all nodes of the round save, because some of them will leave */
     int code;                /* exit code of the job, when stopping or finished */
@@ -140,8 +148,6 @@ struct coordinator {
     double alone_from_s;
     /* set by the caller, who then sends EVENT_TICK: no round begins before; 0: no limit */
     double hold_until_s;
-    int64_t best_step, best_saved;
-    int no_progress;
 
     /* The last round ended because a worker lost its peers. Its end costs no restart if a lost
      * host, or two hosts that cannot reach each other, are found before the next round begins. */
@@ -151,8 +157,6 @@ struct coordinator {
     int doubt_code;        /* exit code of that failure */
     int doubt_no_progress; /* no_progress before that failure */
 
-    bool oom_seen; /* a worker was killed for lack of memory, most recently in step oom_step */
-    int64_t oom_step;
     int node_count, state_counts[NODE_STATE_COUNT];
     struct coordinator_node nodes[COORDINATOR_MAX_NODES];
     /* index of a node in `nodes`, plus 1; 0: the node is not here */

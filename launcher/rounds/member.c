@@ -17,7 +17,7 @@ void member_init(struct member *m, const struct member_options *options, const s
     memset(m, 0, sizeof *m);
     m->options = *options;
     m->hooks = *hooks;
-    m->record.best_step = m->record.best_saved = -1;
+    m->record.history.best_step = m->record.history.best_saved = -1;
     m->node.firm_order = options->self.order >= 0;
 }
 
@@ -69,7 +69,7 @@ void member_change_run(struct member *m, const uint64_t *nonce)
         m->kept.promised = back->promised;
         *back = m->kept.past[--m->kept.past_count];
     } else {
-        m->record = (struct record){.nonce = {nonce[0], nonce[1]}, .best_step = -1, .best_saved = -1};
+        m->record = (struct record){.nonce = {nonce[0], nonce[1]}, .history = {.best_step = -1, .best_saved = -1}};
         m->kept.promised = 0;
     }
     m->kept.campaigned = m->kept.promised;

@@ -300,15 +300,10 @@ static void prepare_round(struct member *m)
         r->leader_in = r->leader_in || m->leading.starts[i].node == MEMBER_OWN_NODE;
     }
     r->round = c->round;
-    r->restarts_used = c->restarts_used;
-    r->no_progress = c->no_progress;
-    r->best_step = c->best_step;
-    r->best_saved = c->best_saved;
-    r->oom_seen = c->oom_seen;
-    r->oom_step = c->oom_step;
+    r->history = c->history;
     for (int i = 0; i < m->leading.start_count; i++) {
         /* a restart may have been given back while the round waited */
-        m->leading.starts[i].place.restarts_used = c->restarts_used;
+        m->leading.starts[i].place.restarts_used = c->history.restarts_used;
     }
     note_sizes(m);
     member_tell_others(m, &was);

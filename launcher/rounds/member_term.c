@@ -25,12 +25,7 @@ static void restore_coordinator(struct member *m)
     const struct record *r = &m->record;
     coordinator_init(c, &m->options.rounds);
     c->round = r->round;
-    c->restarts_used = r->restarts_used;
-    c->no_progress = r->no_progress;
-    c->best_step = r->best_step;
-    c->best_saved = r->best_saved;
-    c->oom_seen = r->oom_seen;
-    c->oom_step = r->oom_step;
+    c->history = r->history;
 }
 
 static void free_leading(struct member *m)
@@ -116,8 +111,7 @@ void member_first_record(const struct member *m, struct record *out)
     *out = (struct record){.nonce = {m->options.nonce[0], m->options.nonce[1] + m->kept.run_count},
                            .term = 1,
                            .leader = m->options.self.id,
-                           .best_step = -1,
-                           .best_saved = -1,
+                           .history = {.best_step = -1, .best_saved = -1},
                            .committed = true,
                            .council_count = 1,
                            .council = {m->options.self}};

@@ -46,9 +46,9 @@ struct record {
     uint64_t nonce[2]; /* names this run: another run may have the same --rdzv_id */
     uint64_t term;     /* grows with each leader */
     uint64_t leader;   /* id of the leader */
-    int round, restarts_used, no_progress;
-    int64_t best_step, best_saved, next_order, oom_step;
-    bool oom_seen;
+    int round;
+    struct run_history history;
+    int64_t next_order;
     bool finished; /* the run is over, with exit code `code` */
     /* a quorum keeps this record. Until then elections also need a quorum of the previous
      * council. */

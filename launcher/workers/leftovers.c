@@ -318,8 +318,13 @@ double leftovers_step(struct leftovers *l, pid_t agent, double now_s)
 
 void leftovers_end(struct leftovers *l, pid_t agent)
 {
-    if (!l->done && look(agent, false) > 0) {
+    double end_s = dt_now_s() + again_s;
+    int count = l->done ? 0 : look(agent, false);
+    while (count > 0 && dt_now_s() < end_s) {
         dt_sleep_s(soon_s);
+        count = look(agent, false);
+    }
+    if (count > 0) {
         (void)look(agent, true);
     }
     l->done = true;

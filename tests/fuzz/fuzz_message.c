@@ -72,8 +72,9 @@ static void check_fields(const struct field *f, const void *value)
 /* What becomes the size of a table, whatever the rows say. */
 static void check_record(const struct record *r)
 {
-    must(r->round >= 0 && r->restarts_used >= 0 && r->no_progress >= 0 && r->code >= 0 && r->code <= 255);
-    must(r->best_step >= -1 && r->best_saved >= -1 && r->oom_step >= -1 && r->next_order >= 0);
+    must(r->round >= 0 && r->history.restarts_used >= 0 && r->history.no_progress >= 0 && r->code >= 0 &&
+         r->code <= 255);
+    must(r->history.best_step >= -1 && r->history.best_saved >= -1 && r->history.oom_step >= -1 && r->next_order >= 0);
     must(r->members >= 0 && r->members <= COORDINATOR_MAX_NODES);
     must(r->council_count >= 0 && r->council_count <= MESSAGE_COUNCIL && r->before_count >= 0 &&
          r->before_count <= MESSAGE_COUNCIL);

@@ -235,7 +235,7 @@ static void one_failure_counts_once(void **state)
     assert_int_equal(out.list[0].node, 1);
     send(EVENT_FAILED, 1, 1, 1); /* it lost its peer */
     assert_int_equal(out.count, 0);
-    assert_int_equal(c.restarts_used, 1);
+    assert_int_equal(c.history.restarts_used, 1);
     join(1, 2);
     join(0, 2);
     assert_int_equal(count_of(ACTION_START), 2);
@@ -243,7 +243,7 @@ static void one_failure_counts_once(void **state)
     /* late news of the first round */
     coordinator_step(&c, &(struct event){.kind = EVENT_FAILED, .node = 0, .round = 1}, 3, &out);
     assert_int_equal(out.count, 0);
-    assert_int_equal(c.restarts_used, 1);
+    assert_int_equal(c.history.restarts_used, 1);
 }
 
 static void failed(int node, bool weak, double now_s)
@@ -282,7 +282,7 @@ static void a_lost_host_costs_no_restart_when_its_peers_speak_first(void **state
                 }
                 assert_int_equal(count_of(ACTION_START), 1);
                 assert_int_equal(out.list[0].place.restarts_used, 0);
-                assert_int_equal(c.no_progress, 0);
+                assert_int_equal(c.history.no_progress, 0);
                 join(1, i); /* it comes back: a round with both */
                 assert_int_equal(count_of(ACTION_END), 1);
                 join(0, i);
@@ -330,7 +330,7 @@ static void lost_peers_count_when_no_host_is_lost(void **state)
         failed(1, false, 1);
         assert_int_equal(count_of(ACTION_FINISH), restarts_max == 0 ? 2 : 0);
         send(EVENT_LOST, 1, 0, 2);
-        assert_int_equal(c.restarts_used, restarts_max);
+        assert_int_equal(c.history.restarts_used, restarts_max);
     }
 }
 
@@ -353,7 +353,7 @@ static void hosts_that_cannot_reach_each_other_cost_no_restart(void **state)
             assert_false(coordinator_note_unreachable(&c, 1, 7));
             assert_true(coordinator_note_unreachable(&c, 1, 2));
             assert_false(coordinator_note_unreachable(&c, 1, 2)); /* once */
-            assert_true(c.restarts_used == 0 && c.no_progress == 0);
+            assert_true(c.history.restarts_used == 0 && c.history.no_progress == 0);
             send(EVENT_LOST, 2, 0, turn);
             join(0, turn);
             join(1, turn);
@@ -537,7 +537,7 @@ static void nodes_leave_until_the_minimum(void **state)
     assert_int_equal(out.count, 0); /* its workers may still run */
     send(EVENT_LOST, 1, 0, 3);
     assert_int_equal(count_of(ACTION_START), 2);
-    assert_int_equal(c.restarts_used, 0);
+    assert_int_equal(c.history.restarts_used, 0);
     send(EVENT_STOP, 0, 143, 4);
     assert_int_equal(count_of(ACTION_LEAVE), 1);
     send(EVENT_STOP, 2, 143, 4); /* the last one: nobody is left to go on */
@@ -618,7 +618,7 @@ static void all_save_before_one_leaves(void **state)
     assert_int_equal(out.count, 0); /* it may lead, and is about to end */
     send(EVENT_LOST, 1, 0, 4);
     assert_int_equal(count_of(ACTION_START), 3); /* with the newcomer */
-    assert_int_equal(c.restarts_used, 0);
+    assert_int_equal(c.history.restarts_used, 0);
 }
 
 static void a_pause_that_fails_or_becomes_a_stop(void **state)
@@ -697,7 +697,7 @@ static void elastic(void **state)
     join(0, 51);
     join(1, 52);
     assert_int_equal(count_of(ACTION_START), 3);
-    assert_int_equal(c.restarts_used, 0);
+    assert_int_equal(c.history.restarts_used, 0);
     join(3, 60); /* a spare waits */
     assert_int_equal(out.count, 0);
     send(EVENT_LOST, 1, 0, 70);
@@ -705,7 +705,7 @@ static void elastic(void **state)
     join(0, 71);
     join(2, 72); /* with the spare there are three */
     assert_int_equal(count_of(ACTION_START), 3);
-    assert_int_equal(c.restarts_used, 0);
+    assert_int_equal(c.history.restarts_used, 0);
     send(EVENT_LOST, 3, 0, 80);
     join(0, 81);
     assert_int_equal(out.count, 0);

@@ -466,9 +466,9 @@ static bool cluster_runs(unsigned who, int count, double end_s)
 static void expect_unused(uint64_t seed, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (cluster_agent(i).running && cluster_agent(i).member->record.restarts_used != 0) {
+        if (cluster_agent(i).running && cluster_agent(i).member->record.history.restarts_used != 0) {
             fail_msg("seed %llu: %d restarts used", (unsigned long long)seed,
-                     cluster_agent(i).member->record.restarts_used);
+                     cluster_agent(i).member->record.history.restarts_used);
         }
     }
 }
@@ -548,7 +548,7 @@ static void lost_peers_cost_a_restart_when_all_are_there(void **state)
             .seed = seed, .count = 3, .min = 2, .max = 3, .restarts = 2, .start_s = 0.1, .work_s = 5000});
         for (int used = 0; used < 3; used++) {
             assert_true(cluster_runs(7, 3, cluster_totals()->now_s + 20));
-            assert_int_equal(cluster_agent(1).member->record.restarts_used, used);
+            assert_int_equal(cluster_agent(1).member->record.history.restarts_used, used);
             cluster_lose_peers(1 + (int)(seed % 2));
             while (running_of(3) == 7 && !cluster_run_steps(1)) {
             }

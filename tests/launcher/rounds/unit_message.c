@@ -224,13 +224,13 @@ static void fields_arrive(void **state)
     assert_true(came.step == 12 && came.kind == e.kind && came.failure == e.failure);
     dt_text_clear(&bytes);
     fill(&in, MESSAGE_ACTION, true);
-    in.action.record.best_saved = -1;
+    in.action.record.history.best_saved = -1;
     message_encode(&in, &bytes);
     assert_int_equal(decode(&out, &bytes), 0);
     assert_memory_equal(&out.action.action.place, &in.action.action.place, sizeof in.action.action.place);
     assert_int_equal(out.action.record.council_count, MESSAGE_COUNCIL);
     assert_string_equal(out.action.record.council[6].address, in.action.record.council[6].address);
-    assert_true(out.action.record.best_saved == -1);
+    assert_true(out.action.record.history.best_saved == -1);
     dt_text_clear(&bytes);
 }
 
@@ -348,10 +348,10 @@ struct wrong {
     X(MESSAGE_PREPARE, "council -1", no_council, m->prepare.record.council_count = -1)                                 \
     X(MESSAGE_PREPARE, "next order -1", no_next_order, m->prepare.record.next_order = -1)                              \
     X(MESSAGE_PREPARE, "next order 9223372036854775807", far_next_order, m->prepare.record.next_order = INT64_MAX)     \
-    X(MESSAGE_PREPARE, "restarts used 2147483647", many_restarts, m->prepare.record.restarts_used = INT32_MAX)         \
-    X(MESSAGE_KEEP, "without progress 2147483647", no_progress, m->keep.record.no_progress = INT32_MAX)                \
-    X(MESSAGE_KEEP, "best step -2", no_best_step, m->keep.record.best_step = -2)                                       \
-    X(MESSAGE_VOTE, "best saved step", far_best_saved, m->vote.record.best_saved = MESSAGE_STEP_MAX + 1)               \
+    X(MESSAGE_PREPARE, "restarts used 2147483647", many_restarts, m->prepare.record.history.restarts_used = INT32_MAX) \
+    X(MESSAGE_KEEP, "without progress 2147483647", no_progress, m->keep.record.history.no_progress = INT32_MAX)        \
+    X(MESSAGE_KEEP, "best step -2", no_best_step, m->keep.record.history.best_step = -2)                               \
+    X(MESSAGE_VOTE, "best saved step", far_best_saved, m->vote.record.history.best_saved = MESSAGE_STEP_MAX + 1)       \
     X(MESSAGE_VOTE_ASK, "record: term", late_record, m->vote_ask.record.term = UINT64_MAX)                             \
     X(MESSAGE_VOTE_ASK, "record: round", far_record, m->vote_ask.record.round = INT32_MAX)                             \
     X(MESSAGE_VOTE_ASK, "record: members", record_members, m->vote_ask.record.members = INT32_MAX)                     \

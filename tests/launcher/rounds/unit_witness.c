@@ -42,8 +42,7 @@ static void keep(uint64_t promised, uint64_t term, int round)
                    .round = round,
                    .leader = A,
                    .members = 2,
-                   .best_step = -1,
-                   .best_saved = -1,
+                   .history = {.best_step = -1, .best_saved = -1},
                    .council_count = 3,
                    .council = {{.id = B, .port = 2, .host = "b"}, {.id = A, .port = 1, .host = "a"}, witness_info(W)}}};
 }
