@@ -369,7 +369,9 @@ static void run_between(struct strategy *s, const struct dt_collective *c)
     struct world *w = s->world;
     dt_event_record(s->demand, w->compute);
     dt_event_wait(s->demand, w->communication);
+    int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, w->communication, c->name, NULL);
     dt_comm_start(w->comm, c, w->communication);
+    timeline_end(s->timeline, span, w->communication);
     dt_event_record(s->landed, w->communication);
     dt_event_wait(s->landed, w->compute);
 }

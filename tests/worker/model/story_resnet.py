@@ -14,6 +14,7 @@ import support
 
 GOLDEN = os.path.join(support.ROOT, "tests/golden/resnet")
 STEPS, RANKS = 10, 2
+GPU_TRAIN = os.path.join(support.BUILD, "softgpu", "train")
 FORMATS = {"F32": "f", "I64": "q"}
 
 
@@ -80,8 +81,8 @@ def make_job(folder, case="basic", ranks=1, **sections):
     return path
 
 
-def train(job, out, ranks=1, *sets, check=True):
-    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
+def train(job, out, ranks=1, *sets, check=True, dtrun=None):
+    command = [dtrun or support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
     for s in sets:
         command += ["--set", s]
     return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
@@ -149,12 +150,27 @@ def test_bf16(tmp_path):
     assert [m["loss"] for m in metrics(tmp_path / "run") if "loss" in m] == pytest.approx(want[:3], rel=0.05)
 
 
-def test_broadcast_buffers(tmp_path):
-    """Rank 0's buffers go to all ranks before each step; nothing that is kept depends on it, as rank 0's are kept."""
-    job = make_job(tmp_path, ranks=2)
-    for choice in ("true", "false"):
-        train(job, tmp_path / choice, 2, f"training.broadcast_buffers={choice}", "training.max_steps=3")
-    assert weights_hash(tmp_path / "true") == weights_hash(tmp_path / "false")
+@pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
+@pytest.mark.parametrize("ranks, run, sync", [(1, "one_rank", "false"), (2, "sync_2_ranks", "true")])
+def test_on_a_gpu(tmp_path, ranks, run, sync):
+    """The software GPU: the same numbers, with CUDA graphs where no collective is within a layer."""
+    want = expected("bottleneck")["runs"][run]["fp64"]["loss"]
+    for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):  # `train` is the worker that lies beside dtrun
+        shutil.copy2(path, tmp_path / name)
+    job = make_job(tmp_path, "bottleneck", ranks, training={"device": "cuda", "share_gpu": True, "max_steps": 4})
+    train(job, tmp_path / "run", ranks, f"training.sync_batch_norm={sync}", "training.cuda_graphs=true", "training.collectives=peer",
+          dtrun=str(tmp_path / "dtrun"))
+    assert [m["loss"] for m in metrics(tmp_path / "run") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
+
+
+@pytest.mark.parametrize("choice, count", [("true", 2), ("false", 0)])
+def test_broadcast_buffers(tmp_path, choice, count):
+    """Rank 0's buffers go to all ranks before each step, once for its micro-steps."""
+    job = make_job(tmp_path, ranks=2, logging={"timeline_steps": [1, 2]}, data={"val": None})
+    train(job, tmp_path / "run", 2, f"training.broadcast_buffers={choice}", "training.max_steps=2", "training.gradient_accumulation_steps=2")
+    with open(tmp_path / "run/timeline-rank-1.json") as f:
+        events = json.load(f)["traceEvents"]
+    assert sum(e.get("name") == "buffers" for e in events) == count
 
 
 def test_from_the_exported_folder(tmp_path):
