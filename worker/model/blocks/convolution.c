@@ -181,6 +181,12 @@ static void multiply(const struct block *b, const struct pass *p, const struct c
     }
 }
 
+/* True if this rank joins the step of its peers without samples. */
+static bool without_samples(const struct pass *p)
+{
+    return p->peers != NULL && p->batch->weight == 0;
+}
+
 /* Moments of z over this rank's samples, or, by turns, of each rank's. Returns how many there are. */
 static int64_t take_moments(const struct block *b, const struct pass *p, const struct conv *c, int i, void **moments)
 {
@@ -195,7 +201,7 @@ static int64_t take_moments(const struct block *b, const struct pass *p, const s
     if (p->peers == NULL) {
         return 1;
     }
-    if (p->batch->weight == 0) { /* this rank joins the step without samples */
+    if (without_samples(p)) {
         p->kernels->fill(p->stream, &(struct dt_fill_args){.x = own, .count = record, .type = wide});
     }
     *moments = (char *)own + (size_t)record * dt_dtype_size(wide);
@@ -263,6 +269,11 @@ void conv_norm_backward(const struct block *b, const struct pass *p, const struc
                                                                   .grad_type = pass_grad_type(b, p)});
     if (p->peers != NULL) {
         p->peers->sum(p->peers, sums, 2 * c->out, dt_dtype_wide(b->spec->type));
+    }
+    if (without_samples(p)) { /* nothing of this batch was in the statistics */
+        p->kernels->fill(p->stream, &(struct dt_fill_args){
+                                        .x = to, .count = conv_outputs(c, p->batch->samples), .type = b->spec->type});
+        return;
     }
     p->kernels->batch_norm_backward(
         p->stream, &(struct dt_batch_norm_backward_args){.dx = to,
