@@ -328,6 +328,19 @@ const char *dt_config_source(const struct dt_config *c, const char *path)
     return where != NULL ? where : "default";
 }
 
+/* Appends ", which is not supported: WHY" for a choice of which the rule knows why it cannot be. */
+static bool explain(const struct dt_rule *rule, const cJSON *value, struct dt_text *out)
+{
+    struct dt_text why;
+    dt_text_init(&why);
+    bool known = rule->explain != NULL && cJSON_IsString(value) && rule->explain(value->valuestring, &why);
+    if (known) {
+        dt_text_printf(out, ", which is not supported: %s", dt_text_str(&why));
+    }
+    dt_text_clear(&why);
+    return known;
+}
+
 /* One field: from its entry when it is given and good, otherwise from its fallback. True when
  * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
@@ -348,10 +361,11 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
             dt_text_init(&t);
             dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
             dt_value_show(e->value, &t);
-            bool later = dt_value_is_later(field->rule, e->value);
-            dt_text_puts(&t, later ? ", which is not there yet" : "");
+            bool known = dt_value_is_later(field->rule, e->value);
+            dt_text_puts(&t, known ? ", which is not there yet" : "");
+            known = known || explain(field->rule, e->value, &t);
             if (field->rule->list != NULL) {
-                const char *nearest = later ? NULL : dt_value_nearest(field->rule, e->value, c->arena);
+                const char *nearest = known ? NULL : dt_value_nearest(field->rule, e->value, c->arena);
                 dt_text_printf(&t, "; %s%s%ssee %s", nearest != NULL ? "did you mean " : "",
                                nearest != NULL ? nearest : "", nearest != NULL ? "? All of them: " : "",
                                field->rule->list);

@@ -51,7 +51,10 @@ struct dt_rule {
     /* the command that lists the choices if they do not fit a line, "train --list-strategies"; or
      * null */
     const char *list;
-    /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value` */
+    /* Appends why a choice that is not among `choices` cannot be, and returns true; may be null. */
+    bool (*explain)(const char *word, struct dt_text *out);
+    /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value`. Of
+     * enums this is one of the choices, or their number. */
     bool null;
     int null_value;
 };

@@ -326,6 +326,15 @@ static void add_choice(const char *p, struct dt_text *out)
     }
 }
 
+static int choice_count(const struct dt_rule *rule)
+{
+    int count = 1;
+    for (const char *p = rule->choices; *p != 0; p++) {
+        count += *p == '|';
+    }
+    return count;
+}
+
 static bool is_null(const struct dt_rule *rule, const void *in)
 {
     switch (rule->type) {
@@ -340,9 +349,10 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return *(const char *const *)in == NULL;
     case DT_RULE_KINDS:
         return ((const struct dt_kinds *)in)->count == 0;
+    case DT_RULE_ENUM: /* null may stand for one of the choices, which is then written */
+        return rule->null && *(const int *)in >= choice_count(rule);
     case DT_RULE_BOOL:
     case DT_RULE_NUMBER:
-    case DT_RULE_ENUM:
     case DT_RULE_INTEGERS:
         break;
     }

@@ -3,6 +3,7 @@
  * and every one of them for list and verify. */
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/run/generate.h"
@@ -25,9 +26,13 @@ static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
                            "  hash PATH...        one hash over the logical weights (names, shapes, dtypes,\n"
                            "                      values): the same for every world size and strategy\n"
                            "  diff PATH PATH      the tensors whose weights differ, and by how much\n"
-                           "  export PATH FOLDER  the model as a Hugging Face folder: config.json,\n"
-                           "                      model.safetensors (fp32), and the files that came with\n"
-                           "                      model.load\n"
+                           "  export PATH FOLDER [--dtype TYPE] [--max_shard_size SIZE]\n"
+                           "                      the model as a Hugging Face folder: config.json,\n"
+                           "                      model.safetensors, and the files that came with\n"
+                           "                      model.load; TYPE of the weights: float32 (if not\n"
+                           "                      given), bf16 or fp16; SIZE of a file at most: 5GB (if\n"
+                           "                      not given), 200MB, ... or bytes; more weights go to\n"
+                           "                      several files with an index\n"
                            "  sample PATH [PROMPT [COUNT]]\n"
                            "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
                            "\n"
@@ -314,30 +319,109 @@ static int hash(const char *path, bool show_path)
     return result == 0 ? 0 : fail(&err, 1);
 }
 
-static int export_or_diff(bool export, const char *first, const char *second)
+/* A command that is unknown, or has other arguments than it takes. */
+static int refuse(const char *command)
+{
+    static const char *const names[] = {"list", "verify", "hash", "diff", "export", "sample"};
+    static const char *const takes[] = {"PATH",
+                                        "PATH...",
+                                        "PATH...",
+                                        "PATH PATH",
+                                        "PATH FOLDER [--dtype TYPE] [--max_shard_size SIZE]",
+                                        "PATH [PROMPT [COUNT]]"};
+    const char *near = dt_text_nearest(command, names, 6);
+    if (near != NULL && strcmp(near, command) != 0) {
+        dt_text_say(stderr, "dtckpt: %s: unknown command; did you mean %s?", command, near);
+        return 2;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], command) == 0) {
+            (void)fprintf(stderr, "dtckpt: %s: takes %s; see dtckpt --help\n", command, takes[i]);
+            return 2;
+        }
+    }
+    dt_text_say(stderr, "dtckpt: %s%s; see dtckpt --help", command, *command != 0 ? ": unknown command" : "no command");
+    return 2;
+}
+
+static int export(const char *path, const char *folder, const struct export_options *options)
 {
     struct dt_error err;
-    if (export && *second == '\0') {
+    if (*folder == '\0') {
         (void)dt_fail(&err, DT_INVALID, "export: the name of the folder is empty");
         return fail(&err, 2);
     }
-    struct checkpoint *a = open_at(first, &err), *b = NULL;
-    int code;
-    if (a == NULL) {
+    struct checkpoint *c = open_at(path, &err);
+    if (c == NULL) {
         return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     }
-    if (export) {
-        struct dt_text notes;
-        dt_text_init(&notes);
-        code = checkpoint_export(a, second, &notes, &err) == 0 ? 0 : fail(&err, 1);
-        if (code == 0 && notes.size > 0) {
-            (void)fprintf(stderr, "dtckpt: %s\n", notes.data);
+    struct dt_text notes;
+    dt_text_init(&notes);
+    int code = checkpoint_export(c, folder, options, &notes, &err) == 0 ? 0 : fail(&err, 1);
+    if (code == 0 && notes.size > 0) {
+        (void)fprintf(stderr, "dtckpt: %s\n", notes.data);
+    }
+    dt_text_clear(&notes);
+    checkpoint_close(c);
+    return code;
+}
+
+/* Reads one option of export with its value. */
+static int export_option(const char *name, const char *value, struct export_options *options, struct dt_error *err)
+{
+    static const char *const names[] = {"--dtype", "--max_shard_size"};
+    if (strcmp(name, names[0]) == 0) {
+        return export_parse_type(value, &options->type)
+                   ? 0
+                   : dt_fail(err, DT_INVALID, "export: --dtype: %s: must be float32, bf16 or fp16", value);
+    }
+    if (strcmp(name, names[1]) == 0) {
+        return dt_parse_bytes(value, &options->shard_bytes)
+                   ? 0
+                   : dt_fail(err, DT_INVALID,
+                             "export: --max_shard_size: %s: must be a size as 5GB or 200MB, or a number of bytes",
+                             value);
+    }
+    const char *near = dt_text_nearest(name, names, 2);
+    return dt_fail(err, DT_INVALID, "export: %s: unknown option; %s%s%s", name, near != NULL ? "did you mean " : "",
+                   near != NULL ? near : "there are --dtype and --max_shard_size", near != NULL ? "?" : "");
+}
+
+/* The arguments behind "export": two paths, and options before, between or behind them. */
+static int export_command(int argc, char **argv)
+{
+    struct export_options options = export_defaults;
+    struct dt_error err;
+    const char *paths[2];
+    int count = 0;
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        if (strncmp(argv[i], "--", 2) != 0) {
+            if (count == 2) {
+                return refuse("export");
+            }
+            paths[count++] = argv[i];
+            continue;
         }
-        dt_text_clear(&notes);
-    } else if ((b = open_at(second, &err)) == NULL) {
+        char *name = equals != NULL ? dt_format("%.*s", (int)(equals - argv[i]), argv[i]) : dt_strdup(argv[i]);
+        const char *value = equals != NULL ? equals + 1 : i + 1 < argc ? argv[++i] : "";
+        int rc = export_option(name, value, &options, &err);
+        free(name);
+        if (rc != 0) {
+            return fail(&err, 2);
+        }
+    }
+    return count == 2 ? export(paths[0], paths[1], &options) : refuse("export");
+}
+
+static int diff(const char *first, const char *second)
+{
+    struct dt_error err;
+    struct checkpoint *a = open_at(first, &err), *b = a != NULL ? open_at(second, &err) : NULL;
+    int code, differing = 0;
+    if (b == NULL) {
         code = fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
     } else {
-        int differing = 0;
         struct dt_text out;
         dt_text_init(&out);
         code = checkpoint_diff(a, b, &out, &differing, &err) == 0 ? differing > 0 : fail(&err, 1);
@@ -383,27 +467,6 @@ static int sample(const char *path, const char *prompt, const char *count)
     return result == 0 ? 0 : fail(&err, 1);
 }
 
-/* A command that is unknown, or has other arguments than it takes. */
-static int refuse(const char *command)
-{
-    static const char *const names[] = {"list", "verify", "hash", "diff", "export", "sample"};
-    static const char *const takes[] = {"PATH",      "PATH...",     "PATH...",
-                                        "PATH PATH", "PATH FOLDER", "PATH [PROMPT [COUNT]]"};
-    const char *near = dt_text_nearest(command, names, 6);
-    if (near != NULL && strcmp(near, command) != 0) {
-        dt_text_say(stderr, "dtckpt: %s: unknown command; did you mean %s?", command, near);
-        return 2;
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(names[i], command) == 0) {
-            (void)fprintf(stderr, "dtckpt: %s: takes %s; see dtckpt --help\n", command, takes[i]);
-            return 2;
-        }
-    }
-    dt_text_say(stderr, "dtckpt: %s%s; see dtckpt --help", command, *command != 0 ? ": unknown command" : "no command");
-    return 2;
-}
-
 static bool asks_help(const char *word)
 {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
@@ -429,8 +492,11 @@ static int run(int argc, char **argv)
         }
         return worst;
     }
-    if ((strcmp(command, "export") == 0 || strcmp(command, "diff") == 0) && argc == 4) {
-        return export_or_diff(command[0] == 'e', argv[2], argv[3]);
+    if (strcmp(command, "export") == 0) {
+        return export_command(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "diff") == 0 && argc == 4) {
+        return diff(argv[2], argv[3]);
     }
     if (strcmp(command, "sample") == 0 && argc >= 3 && argc <= 5) {
         return sample(argv[2], argc > 3 ? argv[3] : "\n", argc > 4 ? argv[4] : NULL);

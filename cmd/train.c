@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "worker/checkpoints/hf.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
@@ -453,7 +454,7 @@ static int run(const struct job *job)
 
 static int run_all(int argc, char **argv)
 {
-    struct options o = {.nproc = 0};
+    struct options o = {.job = {.look = hf_untie}, .nproc = 0};
     argv[0] = "train"; /* getopt's messages begin with it */
     int code = read_options(&o, argc, argv);
     if (code >= 0) {

@@ -321,6 +321,11 @@ struct dt_cost dt_cost_cross_entropy(const struct dt_cross_entropy_args *a)
     return moved(times(a->with_grad) * (double)a->row_count * (double)a->col_count * size_of(a->type));
 }
 
+struct dt_cost dt_cost_label_loss(const struct dt_label_loss_args *a)
+{
+    return moved((double)(a->row_count * a->col_count) * (times(a->with_grad) * size_of(a->type) + size_of(DT_F32)));
+}
+
 /* w and each state are read and written, the gradient is read, the low copy is written. */
 static struct dt_cost update_cost(const struct dt_update_args *a)
 {

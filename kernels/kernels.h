@@ -449,6 +449,26 @@ struct dt_batch_norm_backward_args {
     enum dt_dtype type;
 };
 
+/* The loss of logits z (rows, cols) that are to be the numbers y (rows, cols). A row's loss is the
+ * mean over its columns of
+ *
+ *   DT_LOSS_SQUARED  (z - y)^2, as torch.nn.MSELoss
+ *   DT_LOSS_BINARY   max(z, 0) - z y + log(1 + exp(-|z|)), as torch.nn.BCEWithLogitsLoss
+ *
+ * A row whose first label is NaN has no target: its loss and gradient are 0. With with_grad, logits
+ * become their gradient, times grad_scale. row_loss (rows) and *loss_sum are as in cross_entropy. */
+enum dt_loss { DT_LOSS_SQUARED, DT_LOSS_BINARY };
+struct dt_label_loss_args {
+    void *logits;
+    const float *labels;
+    double *row_loss, *loss_sum;
+    int64_t row_count, col_count;
+    double grad_scale;
+    enum dt_loss kind;
+    bool with_grad;
+    enum dt_dtype type;
+};
+
 /* An optimizer's step over slices of weights: one call, and on a GPU one launch, for all slices. g
  * = grad * (grad_scale * *clip), and `step` counts from 1. State in BF16 is updated in F32, then w
  * by that; then the state is rounded stochastically (kernels/stochastic.h), by bits that depend on

@@ -8,7 +8,7 @@ peers=0
 for option in "$@"; do
     case $option in
     --lint) packages="clang-format cppcheck mandoc"; what="check the source" ;;
-    --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch and MPICH beside dtrun" ;;
+    --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch, transformers and MPICH beside dtrun" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
     --etcd) packages="etcd-server"; what="test with a real etcd" ;;
     *) echo "setup.sh: unknown option $option; there are --peers, --lint, --slurm and --etcd" >&2; exit 2 ;;
@@ -53,12 +53,15 @@ fi
 if [ $peers -eq 1 ]; then
     home=${DTRUN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/dtrun/peers}
     python=$(command -v /usr/bin/python3 || command -v python3)
-    if [ ! -x "$home/bin/python" ] || ! "$home/bin/python" -c 'import torch' 2>/dev/null; then
-        echo "setup.sh: installing PyTorch from PyPI into $home (about 5 GB)"
-        rm -rf "$home"
-        "$python" -m venv "$home" && "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy || {
+    # PyTorch is imported, since it may be half there; of the others it is enough that they are found, which takes no seconds.
+    has_torch() { [ -x "$home/bin/python" ] && "$home/bin/python" -c 'import torch' 2>/dev/null; }
+    has_all() { has_torch && "$home/bin/python" -c 'import importlib.util as u; raise SystemExit(not (u.find_spec("transformers") and u.find_spec("safetensors")))'; }
+    if ! has_all; then
+        echo "setup.sh: installing PyTorch, transformers and safetensors from PyPI into $home (about 5 GB)"
+        has_torch || { rm -rf "$home"; "$python" -m venv "$home"; }
+        "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy 'transformers>=5' safetensors || {
             echo "setup.sh: pip failed; run it again, or go on without: the tests with PyTorch are skipped" >&2
-            rm -rf "$home"
+            has_torch || rm -rf "$home"
             exit 2
         }
     fi

@@ -30,7 +30,7 @@ build_and_test() { # sanitizers or nothing, names of tests...
     SAN=$san B=$b scripts/test.sh --full --done="build/full/$b-$source.done" "$@"
 }
 long_forms() { # of a few tests; under sanitizers the short ones find as much
-    DTRUN_ALL=1 DTRUN_KILLS=${DTRUN_KILLS:-1000} DTRUN_SCHEDULES=${DTRUN_SCHEDULES:-100000} DTRUN_CROWDS=${DTRUN_CROWDS:-20} \
+    DTRUN_ALL=1 DTRUN_KILLS=${DTRUN_KILLS:-1000} DTRUN_SCHEDULES=${DTRUN_SCHEDULES:-20000} DTRUN_CROWDS=${DTRUN_CROWDS:-20} \
         DTRUN_STORE_OPS=${DTRUN_STORE_OPS:-1000000} build_and_test "" "$@"
 }
 fuzz_all() { # every fuzz program, a number of seeded mutations, with the address and undefined sanitizers, two at a time

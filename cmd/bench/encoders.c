@@ -102,3 +102,18 @@ double bench_take_rows_backward(struct bench *b, bool go)
                                            .type = b->type};
     return CALL(take_rows_backward, b, go, &a);
 }
+
+double bench_label_loss(struct bench *b, bool go)
+{
+    struct dt_label_loss_args a = {.logits = bench_buffer(b, 0, b->loss_rows * b->vocabulary, b->type),
+                                   .labels = bench_buffer(b, 1, b->loss_rows * b->vocabulary, DT_F32),
+                                   .row_loss = bench_buffer(b, 2, b->loss_rows, DT_F64),
+                                   .loss_sum = bench_buffer(b, 3, 1, DT_F64),
+                                   .row_count = b->loss_rows,
+                                   .col_count = b->vocabulary,
+                                   .grad_scale = 1.0 / 1024,
+                                   .kind = DT_LOSS_BINARY,
+                                   .with_grad = true,
+                                   .type = b->type};
+    return CALL(label_loss, b, go, &a);
+}

@@ -15,5 +15,7 @@ double bench_masked_mean_backward(struct bench *b, bool go);
 /* Every second row. */
 double bench_take_rows(struct bench *b, bool go);
 double bench_take_rows_backward(struct bench *b, bool go);
+/* Several labels of each sample. */
+double bench_label_loss(struct bench *b, bool go);
 
 #endif

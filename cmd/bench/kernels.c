@@ -377,6 +377,7 @@ static const struct {
     {"batch_norm_backward", bench_batch_norm_backward, ELEMENTS},
     {"cross_entropy", cross_entropy, LOSS},
     {"cross_entropy_capped", cross_entropy_capped, LOSS},
+    {"label_loss", bench_label_loss, LOSS},
     {"adamw", adamw, PARAMETERS},
     {"adamw_many", adamw_many, PARAMETERS},
     {"adamw_bf16_moments", adamw_bf16_moments, PARAMETERS},

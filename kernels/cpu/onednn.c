@@ -25,13 +25,19 @@ static void use_one_thread(void)
     }
 }
 
+static int64_t at_least(int64_t x, int64_t least)
+{
+    return x > least ? x : least;
+}
+
 /* oneDNN loses a fifth of its speed if `a` is transposed and b is not. So transpose `a` into work
- * memory first. */
+ * memory first. A matrix of one row has any distance between its rows; oneDNN refuses one that is
+ * less than a row's length. */
 void dt_onednn_gemm(const struct dt_gemm *g)
 {
     use_one_thread();
     const float *a = g->a;
-    int64_t lda = g->a_row;
+    int64_t lda = at_least(g->a_row, g->k);
     if (g->a_col != 1) {
         float *straight = dt_cpu_work(DT_WORK_TRANSPOSE, (size_t)(g->m * g->k) * sizeof(float));
         dt_transpose(straight, g->k, a, g->a_col, g->k, g->m);
@@ -43,8 +49,11 @@ void dt_onednn_gemm(const struct dt_gemm *g)
     }
     bool transposed_b = g->b_col != 1;
     float beta = g->accumulate || g->bias != NULL ? 1.0F : 0.0F;
-    dnnl_sgemm('N', transposed_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, transposed_b ? g->b_col : g->b_row,
-               beta, g->c, g->ldc);
+    int64_t ldb = transposed_b ? at_least(g->b_col, g->k) : at_least(g->b_row, g->n);
+    if (dnnl_sgemm('N', transposed_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, ldb, beta, g->c, g->ldc) !=
+        dnnl_success) {
+        dt_gemm_plain(g);
+    }
 }
 
 bool dt_onednn_rows_change_bits(void)

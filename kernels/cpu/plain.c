@@ -1,6 +1,6 @@
-/* fill, cast, sum_slices, norm_finish and exact_sum for every type; parts of cross_entropy and
- * embedding_backward. Memory bounds their speed, so plain loops that the compiler vectorises are
- * enough. */
+/* fill, cast, sum_slices, norm_finish, exact_sum and label_loss for every type; parts of
+ * cross_entropy and embedding_backward. Memory bounds their speed, so plain loops that the compiler
+ * vectorises are enough; the losses of label_loss are few. */
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/cpu.h"
@@ -418,6 +418,60 @@ void dt_plain_sum_losses(const struct dt_cross_entropy_args *a)
     if (a->valid_count != NULL) {
         *a->valid_count += valid;
     }
+}
+
+/* ---- label_loss ---- */
+
+/* An element's loss. z becomes its derivative. */
+static double label_loss(enum dt_loss kind, double *z, double y)
+{
+    double x = *z, loss = 0;
+    switch (kind) {
+    case DT_LOSS_SQUARED:
+        *z = 2 * (x - y);
+        loss = (x - y) * (x - y);
+        break;
+    case DT_LOSS_BINARY:
+        *z = 1 / (1 + exp(-x)) - y;
+        loss = fmax(x, 0) - x * y + log1p(exp(-fabs(x)));
+        break;
+    }
+    return loss;
+}
+
+static int run_label_loss(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s;
+    (void)err;
+    const struct dt_label_loss_args *a = args;
+    for (int64_t row = 0; row < a->row_count; row++) {
+        const float *y = a->labels + row * a->col_count;
+        bool target = !isnan(y[0]);
+        double sum = 0;
+        for (int64_t j = 0; j < a->col_count; j += BLOCK) {
+            int64_t n = a->col_count - j < BLOCK ? a->col_count - j : BLOCK;
+            double z[BLOCK];
+            load_double(z, a->logits, row * a->col_count + j, n, a->type);
+            for (int64_t k = 0; k < n; k++) {
+                double loss = label_loss(a->kind, &z[k], (double)y[j + k]);
+                sum += target ? loss : 0;
+                z[k] = target ? z[k] * a->grad_scale / (double)a->col_count : 0;
+            }
+            if (a->with_grad) {
+                store_double(a->logits, z, row * a->col_count + j, n, a->type);
+            }
+        }
+        a->row_loss[row] = sum / (double)a->col_count;
+        if (a->loss_sum != NULL) {
+            *a->loss_sum += a->row_loss[row];
+        }
+    }
+    return 0;
+}
+
+void dt_plain_label_loss(struct dt_stream *s, const struct dt_label_loss_args *a)
+{
+    dt_stream_call(s, run_label_loss, a, sizeof *a);
 }
 
 /* ---- embedding_backward ---- */

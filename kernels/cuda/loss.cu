@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
 enum { SUMS_THREADS = 1024, SUMS_KEPT = 4096 };
 
 /* One block. Its warps add 32 rows each, then these sums are added in order. It also counts, and
- * finds the first invalid target. */
+ * finds the first invalid target. targets: null for losses that have none. */
 __global__ void __launch_bounds__(SUMS_THREADS)
     entropy_sums(const double *row_loss, const int32_t *targets, double *loss_sum, int64_t *valid_count, int64_t rows,
                  int64_t cols, struct dt_cuda_fault *fault)
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(SUMS_THREADS)
         int blocks = left < SUMS_KEPT ? (int)left : (int)SUMS_KEPT;
         for (int b = warp; b < blocks; b += SUMS_THREADS / 32) {
             int64_t row = base + (int64_t)b * 32 + lane;
-            int target = row < rows ? targets[row] : DT_IGNORE_INDEX;
+            int target = row >= rows ? DT_IGNORE_INDEX : targets != NULL ? targets[row] : 0;
             double loss = warp_sum(row < rows ? row_loss[row] : 0);
             count += target != DT_IGNORE_INDEX;
             if (target != DT_IGNORE_INDEX && (target < 0 || target >= cols)) {
@@ -285,6 +285,7 @@ __global__ void __launch_bounds__(SUMS_THREADS)
 }
 
 enum { NARROW_THREADS = 512, WIDE_THREADS = 768, WIDE_REGS = 5, STATIC_BYTES = 1024, COLS_MOST = 1 << 30 };
+enum { LABEL_THREADS = 256 };
 
 template <typename T, int W, bool SHAPED> void launch(const struct dt_cuda_launch *l, entropy<T> e)
 {
@@ -342,6 +343,59 @@ template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_c
               a->valid_count, a->row_count, a->col_count, l->fault);
 }
 
+template <typename T> struct labelled {
+    T *logits;
+    const float *labels;
+    double *row_loss;
+    int64_t rows, cols;
+    double grad_scale;
+    enum dt_loss kind;
+    bool with_grad;
+};
+
+/* A warp takes a row. */
+template <typename T> __global__ void __launch_bounds__(LABEL_THREADS) label_losses(labelled<T> m)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t warps = (int64_t)gridDim.x * (LABEL_THREADS / 32);
+    for (int64_t row = (int64_t)blockIdx.x * (LABEL_THREADS / 32) + warp; row < m.rows; row += warps) {
+        T *z = m.logits + row * m.cols;
+        const float *y = m.labels + row * m.cols;
+        bool target = !isnan(y[0]);
+        double sum = 0;
+        for (int64_t j = lane; j < m.cols; j += 32) {
+            double x = (double)widen(z[j]), label = (double)y[j], loss, slope;
+            if (m.kind == DT_LOSS_SQUARED) {
+                slope = 2 * (x - label);
+                loss = (x - label) * (x - label);
+            } else {
+                slope = 1 / (1 + exp(-x)) - label;
+                loss = fmax(x, 0.0) - x * label + log1p(exp(-fabs(x)));
+            }
+            sum += target ? loss : 0;
+            if (m.with_grad) {
+                z[j] = narrow<T>(target ? (float)(slope * m.grad_scale / (double)m.cols) : 0.0f);
+            }
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) {
+            m.row_loss[row] = sum / (double)m.cols;
+        }
+    }
+}
+
+template <typename T> void run_labels(const struct dt_cuda_launch *l, const struct dt_label_loss_args *a)
+{
+    labelled<T> m = {(T *)a->logits, a->labels,     a->row_loss, a->row_count,
+                     a->col_count,   a->grad_scale, a->kind,     a->with_grad};
+    DT_LAUNCH((label_losses<T>), walkers(l, (a->row_count + LABEL_THREADS / 32 - 1) / (LABEL_THREADS / 32), 8),
+              LABEL_THREADS, 0, (cudaStream_t)l->native, m);
+    const int32_t *no_targets = NULL;
+    int64_t *no_count = NULL;
+    DT_LAUNCH((entropy_sums), 1, SUMS_THREADS, 0, (cudaStream_t)l->native, a->row_loss, no_targets, a->loss_sum,
+              no_count, a->row_count, a->col_count, l->fault);
+}
+
 template <typename T, int W, int REGS, int THREADS> cudaError_t open_one(int shared_bytes)
 {
     cudaError_t rc = cudaFuncSetAttribute((const void *)entropy_rows<T, W, REGS, THREADS, false>,
@@ -388,4 +442,20 @@ extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross
         dt_stream_fail(s, DT_INTERNAL, "cross_entropy: type %s is not made", dt_dtype_name(a->type));
     }
     dt_cuda_end(s, "cross_entropy");
+}
+
+extern "C" void dt_cuda_label_loss(struct dt_stream *s, const struct dt_label_loss_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    if (a->type == DT_F32) {
+        run_labels<float>(&l, a);
+    } else if (a->type == DT_BF16) {
+        run_labels<bf16>(&l, a);
+    } else {
+        dt_stream_fail(s, DT_INTERNAL, "label_loss: type %s is not made", dt_dtype_name(a->type));
+    }
+    dt_cuda_end(s, "label_loss");
 }

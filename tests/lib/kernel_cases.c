@@ -438,15 +438,10 @@ void case_run_entropy(const struct case_run *r)
                                                               .type = r->type});
 }
 
-static void after_entropy(const struct case_run *r)
+/* Losses, their sum and the counts go to a buffer, to be compared. */
+static void after_losses(const struct case_run *r)
 {
-    int64_t rows = r->n[0], ld = r->n[1] + r->n[3];
-    for (int64_t i = 0; i < rows * ld; i++) { /* the gaps between rows may now hold anything */
-        if (i % ld >= r->n[1]) {
-            size_t size = dt_dtype_size(r->type);
-            memset(r->type == DT_F64 ? (char *)&case_buf[0].d[i] : (char *)case_buf[0].x + (size_t)i * size, 0, size);
-        }
-    }
+    int64_t rows = r->n[0];
     for (int64_t i = 0; i < rows + 3; i++) {
         double x = i < rows        ? case_side.losses[i]
                    : i == rows     ? case_side.loss_sum
@@ -458,6 +453,18 @@ static void after_entropy(const struct case_run *r)
             ((float *)case_buf[1].x)[i] = (float)x;
         }
     }
+}
+
+static void after_entropy(const struct case_run *r)
+{
+    int64_t rows = r->n[0], ld = r->n[1] + r->n[3];
+    for (int64_t i = 0; i < rows * ld; i++) { /* the gaps between rows may now hold anything */
+        if (i % ld >= r->n[1]) {
+            size_t size = dt_dtype_size(r->type);
+            memset(r->type == DT_F64 ? (char *)&case_buf[0].d[i] : (char *)case_buf[0].x + (size_t)i * size, 0, size);
+        }
+    }
+    after_losses(r);
 }
 
 /* m and v of AdamW */
@@ -677,7 +684,13 @@ const struct kernel_case kernel_cases[] = {
       {520, 9, 11, 3, 1, 0},
       {64, 48, 16, 2, 1, 0},
       {65, 600, 1030, 3, 1, 3},
-      {700, 400, 450, 0, 0, 0}}},
+      {700, 400, 450, 0, 0, 0},
+      {1, 40, 33, 1, 0, 0},
+      {1, 65, 9, 1, 1, 0},
+      {1, 1, 33, 3, 0, 0},
+      {50, 40, 1, 2, 0, 0},
+      {9, 65, 1, 3, 1, 0},
+      {50, 1, 33, 2, 0, 0}}},
     {"column_sum",
      case_make_column_sum,
      case_run_column_sum,
@@ -910,6 +923,18 @@ const struct kernel_case kernel_cases[] = {
       {1000, 17, 1, 4},
       {260, 33, 1, 1 | 8},
       {600, 40, 4, 1 | 32}}},
+    {"label_loss",
+     case_make_labels,
+     case_run_labels,
+     after_losses,
+     1e-5,
+     ULP,
+     {{1, 1, 1, DT_LOSS_SQUARED},
+      {9, 3, 1, DT_LOSS_SQUARED},
+      {40, 37, 1, DT_LOSS_BINARY},
+      {33, 1, 0, DT_LOSS_BINARY},
+      {4, 1030, 1, DT_LOSS_BINARY},
+      {70, 100, 0, DT_LOSS_SQUARED}}},
     {"optimizers",
      case_make_optimizer,
      case_run_optimizer,

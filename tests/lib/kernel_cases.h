@@ -35,6 +35,7 @@ struct case_side {
     int64_t valid, correct;
     int32_t ids[CASE_ROWS], positions[CASE_ROWS], kinds[CASE_ROWS];
     int64_t samples[CASE_ROWS];
+    float labels[CASE_ROWS];
 };
 extern struct case_side case_side;
 
@@ -146,5 +147,7 @@ void case_run_take(const struct case_run *r);
 void case_run_windows(const struct case_run *r);
 void case_run_pool(const struct case_run *r);
 void case_run_batch_norm(const struct case_run *r);
+void case_make_labels(const int64_t *n);
+void case_run_labels(const struct case_run *r);
 
 #endif

@@ -1,6 +1,7 @@
 /* Cases of dropout, of the embedding's other tables, of means over positions, and of single rows. */
 #include "tests/lib/kernel_cases.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -164,4 +165,34 @@ void case_run_take(const struct case_run *r)
                                                                         .col_count = n[2],
                                                                         .step = n[1],
                                                                         .type = r->type});
+}
+
+/* rows, columns, with gradient, kind; at most CASE_ROWS labels. Some rows have no target. */
+void case_make_labels(const int64_t *n)
+{
+    case_make(0, n[0] * n[1], 3, 0);
+    case_make_of(STAT, 1, n[0] + 3, 1, 0); /* losses, their sum, counts */
+    for (int64_t i = 0; i < n[0] * n[1]; i++) {
+        double y = 0.37 * (double)(i * 7 % 23) - 4;
+        case_side.labels[i] = (float)(n[3] == DT_LOSS_BINARY ? y > 0 : y);
+    }
+    for (int64_t row = 3; row < n[0]; row += 5) {
+        case_side.labels[row * n[1]] = NAN;
+    }
+}
+
+void case_run_labels(const struct case_run *r)
+{
+    const int64_t *n = r->n;
+    struct case_side *side = case_side_of(r);
+    r->k->label_loss(r->s, &(struct dt_label_loss_args){.logits = case_at(r, 0),
+                                                        .labels = side->labels,
+                                                        .row_loss = side->losses,
+                                                        .loss_sum = &side->loss_sum,
+                                                        .row_count = n[0],
+                                                        .col_count = n[1],
+                                                        .grad_scale = 0.25,
+                                                        .kind = (enum dt_loss)n[3],
+                                                        .with_grad = n[2] != 0,
+                                                        .type = r->type});
 }

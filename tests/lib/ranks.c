@@ -93,6 +93,7 @@ void ranks_job(struct job *job)
         (struct job_checkpointing){.keep_last_n = 3,
                                    .resume = "auto",
                                    .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
+    job->export = (struct job_export){.dtype = "float32", .max_shard_size = "5GB"};
     job->logging.log_every_n_steps = 1;
 }
 

@@ -70,6 +70,28 @@ def make_data(folder, seed=1, files=12):
     return out
 
 
+def read_tensors(path):
+    """(header, data) of a safetensors file."""
+    with open(path, "rb") as f:
+        size = struct.unpack("<Q", f.read(8))[0]
+        return json.loads(f.read(size)), f.read()
+
+
+def untie(source, target):
+    """A copy of an fp32 folder whose config.json says that the head is the embedding, with another head."""
+    shutil.copytree(source, target)
+    header, data = read_tensors(f"{source}/model.safetensors")
+    table = header["model.embed_tokens.weight"]
+    begin, end = table["data_offsets"]
+    assert table["dtype"] == "F32" and "lm_head.weight" not in header
+    values = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    header["lm_head.weight"] = {**table, "data_offsets": [len(data), len(data) + end - begin]}
+    text = json.dumps(header).encode()
+    with open(f"{target}/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data + struct.pack(f"<{len(values)}f", *(0.5 * v for v in reversed(values))))
+    return str(target)
+
+
 def make_job(folder, name="job.json", steps=60, **sections):
     """A job file of a tiny model over the data in `folder`; keyword arguments add to its
     sections."""

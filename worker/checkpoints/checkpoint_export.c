@@ -3,21 +3,29 @@
 #include "worker/checkpoints/checkpoint_export.h"
 
 #include "base/file.h"
+#include "kernels/kernels.h"
+#include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/origin.h"
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Metadata key of the hash of the weights, as dtckpt hash prints it. A course of training with
  * another seed has the same steps and other weights. */
 #define HASH_KEY "weights_hash"
 
-enum { CHUNK = 1 << 20 }; /* elements */
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+#define HALF_ROUNDS_TO_INFINITY 65520.0f /* between 65504, the largest, and 2^16 */
+
+enum { CHUNK = 1 << 20 /* elements */, INDEX_MAX = 64 << 20 };
 
 struct view {
     const char *name;
@@ -74,76 +82,360 @@ static int export_origin(const struct checkpoint *c, const char *folder, struct 
     return rc;
 }
 
-/* Tensors without dimensions are counters, which PyTorch has as whole numbers. */
-static int put_values(struct st_writer *writer, const struct view *v, const float *values, int64_t count,
-                      struct dt_error *err)
+/* ---- types and sizes ---- */
+
+const struct export_options export_defaults = {.type = DT_F32, .shard_bytes = 5000000000};
+
+bool export_parse_type(const char *word, enum dt_dtype *out)
 {
-    int64_t whole = v->dims == 0 ? (int64_t)values[0] : 0;
-    return v->dims == 0 ? st_writer_data(writer, &whole, sizeof whole, err)
-                        : st_writer_data(writer, values, (size_t)count * sizeof *values, err);
+    static const struct {
+        const char *name;
+        enum dt_dtype type;
+    } rows[] = {{"float32", DT_F32}, {"fp32", DT_F32},    {"bfloat16", DT_BF16},
+                {"bf16", DT_BF16},   {"float16", DT_F16}, {"fp16", DT_F16}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (strcmp(rows[i].name, word) == 0) {
+            *out = rows[i].type;
+            return true;
+        }
+    }
+    return false;
 }
 
-int checkpoint_export(struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
+/* The name of a type in config.json. */
+static const char *config_type(enum dt_dtype type)
+{
+    return type == DT_BF16 ? "\"bfloat16\"" : type == DT_F16 ? "\"float16\"" : "\"float32\"";
+}
+
+/* Fails if a weight is finite and would be infinite as DT_F16. */
+static int check_halves(struct checkpoint *c, const struct view *views, int count, float *buffer, struct dt_error *err)
+{
+    for (int i = 0; i < count; i++) {
+        for (int64_t at = 0; at < views[i].numel; at += CHUNK) {
+            int64_t size = views[i].numel - at < CHUNK ? views[i].numel - at : CHUNK;
+            if (checkpoint_read(c, "weight", views[i].name, views[i].numel, at, size, buffer, err) != 0) {
+                return -1;
+            }
+            for (int64_t k = 0; k < size; k++) {
+                if (isfinite(buffer[k]) && fabsf(buffer[k]) >= HALF_ROUNDS_TO_INFINITY) {
+                    return dt_fail(err, DT_INVALID,
+                                   "tensor %s: element %" PRId64 " is %.9g, and float16 ends at 65504; export it as "
+                                   "bfloat16 or float32",
+                                   views[i].name, at + k, (double)buffer[k]);
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- files ---- */
+
+/* The type of a tensor in the files. */
+static enum dt_dtype type_of(const struct view *v, const struct export_options *options)
+{
+    return hf_is_count(v->name) && v->numel == 1 ? DT_I64 : options->type;
+}
+
+struct files {
+    int count;    /* 1: model.safetensors alone */
+    int *of;      /* the file of each tensor */
+    char **names; /* in the folder */
+    int64_t bytes, parameters;
+};
+
+/* A new file for the tensors that have none yet. */
+static void close_file(struct files *f, int tensors)
+{
+    for (int i = 0; i < tensors; i++) {
+        f->of[i] = f->of[i] < 0 ? f->count : f->of[i];
+    }
+    f->count++;
+}
+
+/* As huggingface_hub splits: in the order of the tensors, and one that is larger than a file may be
+ * gets its own at once, while the file before it goes on behind it. */
+static void split(struct files *f, const struct view *views, int count, const struct export_options *options)
+{
+    int64_t open_bytes = 0;
+    int open = 0; /* tensors of the file that goes on */
+    f->of = dt_alloc(((size_t)count + 1) * sizeof *f->of);
+    memset(f->of, 0, (size_t)count * sizeof *f->of);
+    for (int i = 0; i < count; i++) {
+        int64_t bytes = views[i].numel * (int64_t)dt_dtype_size(type_of(&views[i], options));
+        f->bytes += bytes;
+        f->parameters += views[i].numel;
+        if (bytes > options->shard_bytes) {
+            f->of[i] = f->count++;
+            continue;
+        }
+        if (open_bytes + bytes > options->shard_bytes) {
+            close_file(f, i);
+            open_bytes = open = 0;
+        }
+        f->of[i] = -1;
+        open_bytes += bytes;
+        open++;
+    }
+    if (open > 0 || f->count == 0) {
+        close_file(f, count);
+    }
+    f->names = dt_alloc((size_t)f->count * sizeof *f->names);
+    for (int i = 0; i < f->count; i++) {
+        f->names[i] = f->count == 1 ? dt_strdup(SINGLE) : dt_format("model-%05d-of-%05d.safetensors", i + 1, f->count);
+    }
+}
+
+static void files_clear(struct files *f)
+{
+    for (int i = 0; i < f->count && f->names != NULL; i++) {
+        free(f->names[i]);
+    }
+    free(f->names);
+    free(f->of);
+}
+
+/* Removes what a write that was cut short has left of the files. */
+static void remove_cut(const char *folder, const struct files *f)
+{
+    const char **names = dt_alloc(((size_t)f->count + 3) * sizeof *names);
+    names[0] = "config.json";
+    names[1] = INDEX;
+    memcpy(names + 2, f->names, (size_t)f->count * sizeof *names);
+    names[f->count + 2] = NULL;
+    dt_file_remove_cut(folder, names);
+    free(names);
+}
+
+/* "model-00001-of-00002.safetensors" */
+static bool is_shard(const char *name)
+{
+    int part, parts, end = 0;
+    return sscanf(name, "model-%5d-of-%5d.safetensors%n", &part, &parts, &end) == 2 && end > 0 && name[end] == '\0';
+}
+
+/* Removes weights of an earlier export, which would contradict these. */
+static int remove_others(const char *folder, const struct files *f, struct dt_error *err)
+{
+    DIR *d = opendir(folder);
+    int rc = d != NULL ? 0 : dt_fail_errno(err, "%s", folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        bool other = is_shard(e->d_name) || strcmp(e->d_name, f->count > 1 ? SINGLE : INDEX) == 0;
+        for (int i = 0; other && i < f->count; i++) {
+            other = strcmp(e->d_name, f->names[i]) != 0;
+        }
+        if (rc == 0 && other && unlinkat(dirfd(d), e->d_name, 0) != 0) {
+            rc = dt_fail_errno(err, "%s/%s", folder, e->d_name);
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return rc;
+}
+
+/* A checkpoint on its way to a folder. */
+struct export
+{
+    struct checkpoint *c;
+    const char *folder;
+    const struct export_options *options;
+    struct view *views;
+    int count;
+    struct files files;
+    float *buffer; /* CHUNK */
+    void *narrow;  /* CHUNK of any type, for elements that are converted */
+    char step[32], hash[33];
+};
+
+/* Converts elements of the buffer; returns where they are. */
+static const void *convert(const struct export *e, const struct view *v, int64_t size)
+{
+    enum dt_dtype type = type_of(v, e->options);
+    if (type == DT_I64) {
+        for (int64_t i = 0; i < size; i++) {
+            ((int64_t *)e->narrow)[i] = (int64_t)e->buffer[i];
+        }
+    } else if (type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){e->narrow, e->buffer, size, type, DT_F32});
+    }
+    return type == DT_F32 ? (const void *)e->buffer : e->narrow;
+}
+
+static int write_tensor(struct export *e, const struct view *v, struct st_writer *writer, struct dt_error *err)
+{
+    for (int64_t at = 0; at < v->numel; at += CHUNK) {
+        int64_t size = v->numel - at < CHUNK ? v->numel - at : CHUNK;
+        if (checkpoint_read(e->c, "weight", v->name, v->numel, at, size, e->buffer, err) != 0) {
+            return -1;
+        }
+        size_t size_bytes = (size_t)size * dt_dtype_size(type_of(v, e->options));
+        if (st_writer_data(writer, convert(e, v, size), size_bytes, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Writes file number `file` with its tensors. */
+static int write_file(struct export *e, int file, struct dt_error *err)
+{
+    const char *metadata[] = {"format", "pt", "step", e->step, HASH_KEY, e->hash, NULL};
+    struct st_entry *entries = dt_alloc((size_t)e->count * sizeof *entries);
+    char *path = dt_format("%s/%s", e->folder, e->files.names[file]);
+    int here = 0;
+    for (int i = 0; i < e->count; i++) {
+        const struct view *v = &e->views[i];
+        if (e->files.of[i] == file) {
+            entries[here++] =
+                (struct st_entry){v->name, type_of(v, e->options), hf_is_count(v->name) ? 0 : v->dims, v->shape};
+        }
+    }
+    struct st_writer *writer = NULL;
+    int rc = st_writer_open(&writer, path, entries, here, metadata, err);
+    for (int i = 0; i < e->count && rc == 0; i++) {
+        rc = e->files.of[i] == file ? write_tensor(e, &e->views[i], writer, err) : 0;
+        if (rc != 0) {
+            st_writer_abort(writer);
+        }
+    }
+    rc = rc == 0 ? st_writer_close(writer, err) : rc;
+    free(path);
+    free(entries);
+    return rc;
+}
+
+static int write_index(const struct export *e, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_printf(&text,
+                   "{\n  \"metadata\": {\n    \"total_parameters\": %" PRId64 ",\n    \"total_size\": %" PRId64
+                   "\n  },\n  \"weight_map\": {",
+                   e->files.parameters, e->files.bytes);
+    for (int i = 0; i < e->count; i++) {
+        dt_text_puts(&text, i > 0 ? ",\n    " : "\n    ");
+        dt_text_json(&text, e->views[i].name, strlen(e->views[i].name));
+        dt_text_printf(&text, ": \"%s\"", e->files.names[e->files.of[i]]);
+    }
+    dt_text_puts(&text, "\n  }\n}\n");
+    char *path = dt_format("%s/" INDEX, e->folder);
+    int rc = dt_file_write(path, dt_text_str(&text), text.size, err);
+    free(path);
+    dt_text_clear(&text);
+    return rc;
+}
+
+/* config.json of the checkpoint, with the type of these weights. */
+static int write_config(const struct export *e, const char *config, struct dt_error *err)
+{
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    struct dt_text text, next;
+    dt_text_init(&text);
+    dt_text_printf(&text, "%s\n", config);
+    for (int i = 0; i < 2 && e->options->type != DT_F32; i++) {
+        dt_text_init(&next);
+        origin_member(dt_text_str(&text), text.size, keys[i], config_type(e->options->type), &next);
+        dt_text_clear(&text);
+        text = next;
+    }
+    char *path = dt_format("%s/config.json", e->folder);
+    int rc = dt_file_write(path, dt_text_str(&text), text.size, err);
+    free(path);
+    dt_text_clear(&text);
+    return rc;
+}
+
+int checkpoint_export(struct checkpoint *c, const char *folder, const struct export_options *options,
+                      struct dt_text *notes, struct dt_error *err)
 {
     const char *config = checkpoint_get_state(c)->model_config;
     if (strcmp(config, "null") == 0) {
         return dt_fail(err, DT_INVALID, "the checkpoint holds no model configuration");
     }
-    int count, result = -1;
-    struct view *views = tensors_of(c, &count);
-    struct st_entry *entries = dt_alloc((size_t)count * sizeof *entries);
-    float *buffer = dt_alloc(CHUNK * sizeof *buffer);
-    char *model = dt_format("%s/model.safetensors", folder), *config_path = dt_format("%s/config.json", folder),
-         *text = dt_format("%s\n", config);
-    struct st_writer *writer = NULL;
-    for (int i = 0; i < count; i++) {
-        enum dt_dtype type = views[i].dims == 0 ? DT_I64 : DT_F32;
-        entries[i] = (struct st_entry){views[i].name, type, views[i].dims, views[i].shape};
+    struct export e = {.c = c, .folder = folder, .options = options};
+    e.views = tensors_of(c, &e.count);
+    e.buffer = dt_alloc(CHUNK * sizeof *e.buffer);
+    e.narrow = dt_alloc(CHUNK * sizeof(int64_t));
+    (void)snprintf(e.step, sizeof e.step, "%" PRId64, checkpoint_get_state(c)->step);
+    split(&e.files, e.views, e.count, options);
+    int rc = options->type == DT_F16 ? check_halves(c, e.views, e.count, e.buffer, err) : 0;
+    if (rc == 0) {
+        remove_cut(folder, &e.files);
     }
-    char step[32], hash[33];
-    (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
-    const char *metadata[] = {"format", "pt", "step", step, HASH_KEY, hash, NULL};
-    static const char *const names[] = {"config.json", "model.safetensors", NULL};
-    dt_file_remove_cut(folder, names);
-    if (checkpoint_hash(c, hash, err) != 0 || dt_file_mkdirs(folder, err) != 0 ||
-        export_origin(c, folder, notes, err) != 0 || dt_file_write(config_path, text, strlen(text), err) != 0 ||
-        st_writer_open(&writer, model, entries, count, metadata, err) != 0) {
-        goto out;
+    rc = rc == 0 ? checkpoint_hash(c, e.hash, err) : rc;
+    rc = rc == 0 ? dt_file_mkdirs(folder, err) : rc;
+    rc = rc == 0 ? export_origin(c, folder, notes, err) : rc;
+    rc = rc == 0 ? write_config(&e, config, err) : rc;
+    for (int i = 0; i < e.files.count && rc == 0; i++) {
+        rc = write_file(&e, i, err);
     }
-    for (int i = 0; i < count; i++) {
-        for (int64_t at = 0; at < views[i].numel; at += CHUNK) {
-            int64_t size = views[i].numel - at < CHUNK ? views[i].numel - at : CHUNK;
-            if (checkpoint_read(c, "weight", views[i].name, views[i].numel, at, size, buffer, err) != 0 ||
-                put_values(writer, &views[i], buffer, size, err) != 0) {
-                st_writer_abort(writer);
-                goto out;
-            }
-        }
-    }
-    result = st_writer_close(writer, err);
-out:
-    free(text);
-    free(config_path);
-    free(model);
-    free(buffer);
-    free(entries);
-    free(views);
-    return result;
+    rc = rc == 0 && e.files.count > 1 ? write_index(&e, err) : rc;
+    rc = rc == 0 ? remove_others(folder, &e.files, err) : rc;
+    files_clear(&e.files);
+    free(e.narrow);
+    free(e.buffer);
+    free(e.views);
+    return rc;
 }
 
-bool checkpoint_is_exported(struct checkpoint *c, const char *folder)
+/* True if a file's weights are of this type. */
+static bool has_type(const struct st_file *f, enum dt_dtype type)
 {
-    char *model = dt_format("%s/model.safetensors", folder), step[32], hash[33];
+    int i = 0;
+    while (i < st_count(f) && hf_is_count(st_at(f, i)->name)) {
+        i++;
+    }
+    return i == st_count(f) || st_at(f, i)->type == type;
+}
+
+/* True if a file has the checkpoint's step and hash, and its tensors this type. Reads the checkpoint's
+ * weights. */
+static bool same_weights(struct checkpoint *c, const char *path, enum dt_dtype type)
+{
+    char step[32], hash[33];
     (void)snprintf(step, sizeof step, "%" PRId64, checkpoint_get_state(c)->step);
     struct st_file *f = NULL;
-    bool whole = st_open(&f, model, NULL) == 0;
+    bool whole = st_open(&f, path, NULL) == 0;
     const char *of_step = whole ? st_metadata(f, "step") : NULL, *of_hash = whole ? st_metadata(f, HASH_KEY) : NULL;
-    bool is = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && checkpoint_hash(c, hash, NULL) == 0 &&
-              strcmp(of_hash, hash) == 0;
+    bool same = of_step != NULL && strcmp(of_step, step) == 0 && of_hash != NULL && has_type(f, type) &&
+                checkpoint_hash(c, hash, NULL) == 0 && strcmp(of_hash, hash) == 0;
     st_close(f);
-    free(model);
+    return same;
+}
+
+/* The same of the files of an index: all must be there, and each knows the hash of all weights. */
+static bool same_index(struct checkpoint *c, const char *folder, const cJSON *index, enum dt_dtype type)
+{
+    const cJSON *file, *map = cJSON_GetObjectItemCaseSensitive(index, "weight_map");
+    bool same = cJSON_IsObject(map) && map->child != NULL;
+    cJSON_ArrayForEach(file, map)
+    {
+        char *path = dt_format("%s/%s", folder, cJSON_IsString(file) ? file->valuestring : "");
+        same = same && dt_file_exists(path) && (file != map->child || same_weights(c, path, type));
+        free(path);
+    }
+    return same;
+}
+
+bool checkpoint_is_exported(struct checkpoint *c, const char *folder, enum dt_dtype type)
+{
+    char *single = dt_format("%s/" SINGLE, folder), *index = dt_format("%s/" INDEX, folder);
+    cJSON *json = NULL;
+    bool is = false;
+    if (dt_file_exists(single)) {
+        is = same_weights(c, single, type);
+    } else if (hf_read_json(index, INDEX_MAX, &json, NULL, NULL) == 0) {
+        is = same_index(c, folder, json, type);
+    }
+    cJSON_Delete(json);
+    free(index);
+    free(single);
     return is;
 }
+
+/* ---- comparison ---- */
 
 /* "NAME: " */
 static void put_name(struct dt_text *out, const char *name)

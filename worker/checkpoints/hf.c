@@ -4,9 +4,11 @@
 #include "worker/checkpoints/hf.h"
 
 #include "base/file.h"
+#include "kernels/kernels.h"
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,7 @@ struct hf {
     int file_count;
     struct source *sources; /* one per tensor of the chain; a tensor of the head may have none */
     uint64_t seed;          /* of those */
+    struct dt_text unused;  /* names of tensors of other heads */
 };
 
 static int open_file(struct hf *h, const char *name, struct dt_error *err)
@@ -93,44 +96,122 @@ static void put_shape(struct dt_text *out, const int64_t *shape, int dims)
     dt_text_puts(out, "]");
 }
 
-/* Fails unless a file's tensor has the shape of ours and a type that we convert. */
-static int check_tensor(const struct st_file *f, const struct st_tensor *s, const struct tensor *t,
-                        struct dt_error *err)
+/* *same: both have the same values. */
+static int compare_values(const struct source *a, const struct source *b, bool *same, struct dt_error *err)
 {
-    if (t->dims == 0 && s->type == DT_I64 && s->numel == 1) {
-        return 0; /* a counter */
+    *same = a->tensor->numel == b->tensor->numel;
+    if (*same && a->tensor->type == b->tensor->type) {
+        *same = memcmp(a->tensor->data, b->tensor->data, a->tensor->size_bytes) == 0;
+        return 0;
     }
-    if (s->dims != t->dims || memcmp(s->shape, t->shape, (size_t)t->dims * sizeof *t->shape) != 0) {
-        struct dt_text text;
-        dt_text_init(&text);
-        put_shape(&text, s->shape, s->dims);
-        dt_text_puts(&text, ", but config.json says ");
-        put_shape(&text, t->shape, t->dims);
-        (void)dt_fail(err, DT_INVALID, "%s: tensor %s: shape %s", st_path(f), s->name, dt_text_str(&text));
-        dt_text_clear(&text);
-        return -1;
-    }
-    float none;
-    return st_read_f32(f, s, 0, 0, &none, err);
-}
-
-/* A tensor stored under two names (a tied head) must have the same values in both. */
-static int check_same(const struct source *a, const struct st_file *f, const struct st_tensor *t, struct dt_error *err)
-{
     float *x = dt_alloc(2 * PART * sizeof *x), *y = x + PART;
     int rc = 0;
-    for (int64_t at = 0, n; rc == 0 && at < t->numel; at += n) {
-        n = t->numel - at < PART ? t->numel - at : PART;
+    for (int64_t at = 0, n; rc == 0 && *same && at < a->tensor->numel; at += n) {
+        n = a->tensor->numel - at < PART ? a->tensor->numel - at : PART;
         rc = st_read_f32(a->file, a->tensor, at, n, x, err);
-        rc = rc == 0 ? st_read_f32(f, t, at, n, y, err) : rc;
-        if (rc == 0 && memcmp(x, y, (size_t)n * sizeof *x) != 0) {
-            rc = dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported", st_path(f),
-                         t->name, a->tensor->name);
-        }
+        rc = rc == 0 ? st_read_f32(b->file, b->tensor, at, n, y, err) : rc;
+        *same = rc == 0 && memcmp(x, y, (size_t)n * sizeof *x) == 0;
     }
     free(x);
     return rc;
 }
+
+/* A tensor stored under two names (a tied head) must have the same values in both. */
+static int check_same(const struct source *a, const struct source *b, struct dt_error *err)
+{
+    bool same;
+    int rc = compare_values(a, b, &same, err);
+    return rc != 0 || same ? rc
+                           : dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported",
+                                     st_path(b->file), b->tensor->name, a->tensor->name);
+}
+
+/* ---- what does not fit ---- */
+
+enum kind { MISSING, UNEXPECTED, MISSHAPEN, UNUSED, KINDS };
+enum { LISTED_BYTES = 1024, NAME_SHOWN = 120, MISMATCH_BYTES = 380, MISMATCH_LEAST = 160, UNUSED_BYTES = 300 };
+
+struct list { /* names, each with a newline behind it, as many as fit LISTED_BYTES */
+    struct dt_text names;
+    int count;
+};
+
+static void list_add(struct list *l, const char *name, const char *more)
+{
+    l->count++;
+    if (l->names.size < LISTED_BYTES) {
+        dt_text_printf(&l->names, "%.*s%s\n", NAME_SHOWN, name, more);
+    }
+}
+
+/* Appends names to about `most` bytes, and the number of the others. */
+static void put_list(struct dt_text *out, const struct list *l, size_t most)
+{
+    const char *at = dt_text_str(&l->names);
+    size_t begin = out->size;
+    int shown = 0;
+    for (size_t n; (n = strcspn(at, "\n")) > 0 && (shown == 0 || out->size - begin + n <= most); at += n + 1) {
+        dt_text_printf(out, "%s%.*s", shown++ > 0 ? ", " : "", (int)n, at);
+    }
+    if (l->count > shown) {
+        dt_text_printf(out, " and %d more", l->count - shown);
+    }
+}
+
+bool hf_is_count(const char *name)
+{
+    return dt_text_ends_with(name, ".num_batches_tracked");
+}
+
+/* Adds a tensor of a file to the misshapen ones, unless it has the shape of ours and a type that we
+ * convert. */
+static bool fits(const struct st_file *f, const struct st_tensor *s, const struct tensor *t, struct list *misshapen)
+{
+    bool same = s->dims == t->dims && memcmp(s->shape, t->shape, (size_t)t->dims * sizeof *t->shape) == 0;
+    bool count = hf_is_count(t->name) && s->numel == 1 && t->numel == 1;
+    float none;
+    if ((count && s->type == DT_I64) || ((same || count) && st_read_f32(f, s, 0, 0, &none, NULL) == 0)) {
+        return true;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, " ");
+    if (same) {
+        dt_text_printf(&text, "of type %s", s->dtype);
+    } else {
+        put_shape(&text, s->shape, s->dims);
+        dt_text_puts(&text, " instead of ");
+        put_shape(&text, t->shape, t->dims);
+    }
+    list_add(misshapen, s->name, dt_text_str(&text));
+    dt_text_clear(&text);
+    return false;
+}
+
+/* Fails with all that is missing, unexpected and misshapen. */
+static int check_lists(const struct hf *h, const struct list *lists, struct dt_error *err)
+{
+    static const char *const words[] = {"missing", "unexpected", "misshapen"};
+    int kinds = (lists[MISSING].count > 0) + (lists[UNEXPECTED].count > 0) + (lists[MISSHAPEN].count > 0);
+    if (kinds == 0) {
+        return 0;
+    }
+    size_t path = strlen(h->folder),
+           most = path < MISMATCH_BYTES - MISMATCH_LEAST ? MISMATCH_BYTES - path : MISMATCH_LEAST;
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int i = MISSING; i <= MISSHAPEN; i++) {
+        if (lists[i].count > 0) {
+            dt_text_printf(&text, "%s%d %s: ", text.size > 0 ? "; " : "", lists[i].count, words[i]);
+            put_list(&text, &lists[i], most / (size_t)kinds);
+        }
+    }
+    (void)dt_fail(err, DT_INVALID, "%s: tensors do not fit its config.json: %s", h->folder, dt_text_str(&text));
+    dt_text_clear(&text);
+    return -1;
+}
+
+/* ---- matching ---- */
 
 static int compare_tensors(const void *a, const void *b, void *chain)
 {
@@ -163,79 +244,163 @@ static int find(const struct chain *c, const int *sorted, const char *name)
     return -1;
 }
 
-/* Matches every tensor of the files with one of the chain. Fails if one is unknown or missing. */
-static int match(struct hf *h, const int *sorted, struct dt_error *err)
+/* Finds what the tensors of a file are in the chain. *head: the head, where the chain has none, since
+ * it is tied. */
+static int match_file(struct hf *h, const int *sorted, const struct st_file *f, struct list *lists, struct source *head,
+                      struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);
-    for (int i = 0; i < h->file_count; i++) {
-        const struct st_file *f = h->files[i];
-        for (int k = 0; k < st_count(f); k++) {
-            const struct st_tensor *t = st_at(f, k);
-            char name[NAME_MAX_BYTES];
-            if (!ops->canonical_name(t->name, name, sizeof name)) {
-                continue;
-            }
-            int at = find(h->chain, sorted, name);
-            if (at < 0 && ops->is_head != NULL && ops->is_head(name)) {
-                continue;
-            }
-            if (at < 0) {
-                return dt_fail(err, DT_INVALID,
-                               "%s: tensor %s: model %s as config.json describes it has no such tensor", st_path(f),
-                               t->name, ops->name);
-            }
-            if (check_tensor(f, t, &h->chain->tensors[at], err) != 0) {
-                return -1;
-            }
-            struct source *s = &h->sources[at];
-            if (s->tensor != NULL && check_same(s, f, t, err) != 0) {
-                return -1;
-            }
-            *s = (struct source){f, t};
+    for (int k = 0; k < st_count(f); k++) {
+        struct source found = {f, st_at(f, k)};
+        char name[NAME_MAX_BYTES];
+        if (!ops->canonical_name(found.tensor->name, name, sizeof name)) {
+            continue;
         }
-    }
-    int missing = 0, first = -1;
-    for (int i = h->chain->tensor_count - 1; i >= 0; i--) {
-        bool here = h->sources[i].tensor != NULL || (ops->is_head != NULL && ops->is_head(h->chain->tensors[i].name));
-        missing += !here;
-        first = here ? first : i;
-    }
-    if (missing > 0) {
-        return dt_fail(err, DT_INVALID, "%s: %d of %d tensors are missing, the first is %s", h->folder, missing,
-                       h->chain->tensor_count, h->chain->tensors[first].name);
+        int at = find(h->chain, sorted, name);
+        if (at >= 0 && fits(f, found.tensor, &h->chain->tensors[at], &lists[MISSHAPEN])) {
+            struct source *s = &h->sources[at];
+            if (s->tensor != NULL && check_same(s, &found, err) != 0) {
+                return -1;
+            }
+            *s = found;
+        } else if (at >= 0) {
+            h->sources[at] = found;
+        } else if (ops->tied.key != NULL && strcmp(name, ops->tied.head) == 0) {
+            *head = found;
+        } else {
+            bool other = ops->is_head != NULL && ops->is_head(name);
+            list_add(&lists[other ? UNUSED : UNEXPECTED], found.tensor->name, "");
+        }
     }
     return 0;
 }
 
-int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err)
+/* A tied head that is in the files, too, must be the embedding. */
+static int check_tied(const struct hf *h, const int *sorted, const struct source *head, struct dt_error *err)
+{
+    const struct model_ops *ops = model_find(h->chain->spec.name);
+    int at = head->tensor != NULL ? find(h->chain, sorted, ops->tied.table) : -1;
+    if (at < 0) {
+        return 0;
+    }
+    struct list misshapen = {.count = 0};
+    dt_text_init(&misshapen.names);
+    bool same = fits(head->file, head->tensor, &h->chain->tensors[at], &misshapen);
+    dt_text_clear(&misshapen.names);
+    return same
+               ? check_same(&h->sources[at], head, err)
+               : dt_fail(err, DT_INVALID, "%s: tensor %s has another shape than %s, and config.json says that it is it",
+                         st_path(head->file), head->tensor->name, ops->tied.table);
+}
+
+/* Matches every tensor of the files with one of the chain. Fails with all that do not fit. */
+static int match(struct hf *h, const int *sorted, struct dt_error *err)
+{
+    const struct model_ops *ops = model_find(h->chain->spec.name);
+    struct list lists[KINDS] = {{.count = 0}};
+    struct source head = {NULL, NULL};
+    int rc = 0;
+    for (int i = 0; i < KINDS; i++) {
+        dt_text_init(&lists[i].names);
+    }
+    for (int i = 0; i < h->file_count && rc == 0; i++) {
+        rc = match_file(h, sorted, h->files[i], lists, &head, err);
+    }
+    for (int i = 0; i < h->chain->tensor_count; i++) {
+        const char *name = h->chain->tensors[i].name;
+        if (h->sources[i].tensor == NULL && (ops->is_head == NULL || !ops->is_head(name))) {
+            list_add(&lists[MISSING], name, "");
+        }
+    }
+    rc = rc == 0 ? check_lists(h, lists, err) : rc;
+    rc = rc == 0 ? check_tied(h, sorted, &head, err) : rc;
+    put_list(&h->unused, &lists[UNUSED], UNUSED_BYTES);
+    for (int i = 0; i < KINDS; i++) {
+        dt_text_clear(&lists[i].names);
+    }
+    return rc;
+}
+
+/* Opens the files of a folder. */
+static int open_files(struct hf *h, struct dt_error *err)
+{
+    char *index = dt_format("%s/model.safetensors.index.json", h->folder),
+         *single = dt_format("%s/model.safetensors", h->folder);
+    int rc =
+        dt_file_exists(single) ? open_file(h, "model.safetensors", err)
+        : dt_file_exists(index)
+            ? open_index(h, index, err)
+            : dt_fail(err, DT_NOT_FOUND, "%s: neither model.safetensors nor model.safetensors.index.json", h->folder);
+    free(index);
+    free(single);
+    return rc;
+}
+
+/* A folder of which no file is open yet. */
+static struct hf *new_folder(const char *folder)
 {
     struct hf *h = dt_alloc(sizeof *h);
     h->folder = dt_strdup(folder);
+    dt_text_init(&h->unused);
+    return h;
+}
+
+int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err)
+{
+    struct hf *h = new_folder(folder);
     h->chain = chain;
     h->sources = dt_alloc((size_t)chain->tensor_count * sizeof *h->sources);
-    char *index = dt_format("%s/model.safetensors.index.json", folder),
-         *single = dt_format("%s/model.safetensors", folder);
-    int rc;
-    if (dt_file_exists(single)) {
-        rc = open_file(h, "model.safetensors", err);
-    } else if (dt_file_exists(index)) {
-        rc = open_index(h, index, err);
-    } else {
-        rc = dt_fail(err, DT_NOT_FOUND, "%s: neither model.safetensors nor model.safetensors.index.json", folder);
-    }
+    int rc = open_files(h, err);
     if (rc == 0) {
         int *sorted = sort_tensors(chain);
         rc = match(h, sorted, err);
         free(sorted);
     }
-    free(index);
-    free(single);
     if (rc != 0) {
         hf_close(h);
         return -1;
     }
     *out = h;
     return 0;
+}
+
+/* The tensor that has this name in our spelling. */
+static struct source find_named(const struct hf *h, const struct model_ops *ops, const char *wanted)
+{
+    for (int i = 0; i < h->file_count; i++) {
+        for (int k = 0; k < st_count(h->files[i]); k++) {
+            const struct st_tensor *t = st_at(h->files[i], k);
+            char name[NAME_MAX_BYTES];
+            if (ops->canonical_name(t->name, name, sizeof name) && strcmp(name, wanted) == 0) {
+                return (struct source){h->files[i], t};
+            }
+        }
+    }
+    return (struct source){NULL, NULL};
+}
+
+void hf_untie(const char *folder, const struct model_ops *ops, void *sizes)
+{
+    if (ops->tied.key == NULL || !model_flag(ops, sizes, ops->tied.key)) {
+        return;
+    }
+    struct hf *h = new_folder(folder);
+    bool same = true;
+    if (open_files(h, NULL) == 0) {
+        struct source head = find_named(h, ops, ops->tied.head), table = find_named(h, ops, ops->tied.table);
+        bool both = head.tensor != NULL && table.tensor != NULL && head.tensor->dims == table.tensor->dims &&
+                    memcmp(head.tensor->shape, table.tensor->shape, sizeof head.tensor->shape) == 0;
+        same = !both || compare_values(&head, &table, &same, NULL) != 0 || same;
+    }
+    hf_close(h);
+    if (!same) {
+        model_set_flag(ops, sizes, ops->tied.key, false);
+    }
+}
+
+const char *hf_unused(const struct hf *h)
+{
+    return dt_text_str(&h->unused);
 }
 
 void hf_begin_head(struct hf *h, uint64_t seed, struct dt_text *names)
@@ -258,20 +423,24 @@ void hf_close(struct hf *h)
     }
     free(h->files);
     free(h->sources);
+    dt_text_clear(&h->unused);
     free(h->folder);
     free(h);
 }
 
-/* Writes the value of a counter (check_tensor) to element `at` of out. */
-static void put_counter(const struct st_tensor *t, enum dt_dtype type, void *out, int64_t at)
+/* Reads a span of a tensor to its place in `out`, the range that the span was cut from. */
+static int read_span(const struct source *s, const struct span *part, enum dt_dtype type, void *out,
+                     struct dt_error *err)
 {
-    int64_t value;
-    memcpy(&value, t->data, sizeof value);
-    if (type == DT_F64) {
-        ((double *)out)[at] = (double)value;
-    } else {
-        ((float *)out)[at] = (float)value;
+    if (s->tensor->type == DT_I64) { /* a count */
+        int64_t value;
+        memcpy(&value, s->tensor->data, sizeof value);
+        dt_cpu_cast(&(struct dt_cast_args){(char *)out + (size_t)part->at * dt_dtype_size(type),
+                                           &(double){(double)value}, 1, type, DT_F64});
+        return 0;
     }
+    return type == DT_F64 ? st_read_f64(s->file, s->tensor, part->first, part->count, (double *)out + part->at, err)
+                          : st_read_f32(s->file, s->tensor, part->first, part->count, (float *)out + part->at, err);
 }
 
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
@@ -289,13 +458,7 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
             init_span(&part, h->seed, type, out); /* a head that the folder lacks */
             continue;
         }
-        if (s->tensor->type == DT_I64) {
-            put_counter(s->tensor, type, out, part.at);
-            continue;
-        }
-        int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, part.first, part.count, (double *)out + part.at, err)
-                                : st_read_f32(s->file, s->tensor, part.first, part.count, (float *)out + part.at, err);
-        if (rc != 0) {
+        if (read_span(s, &part, type, out, err) != 0) {
             return -1;
         }
     }

@@ -7,6 +7,7 @@
 
 #include <glob.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -266,7 +267,11 @@ static void clear_row(const struct data_source *s, const struct batch *b, int64_
             batch_fill_missing(b, k, row);
         }
         for (int64_t i = 0; k == s->targets && i < count; i++) {
-            ((int32_t *)b->at[k])[row * count + i] = -100;
+            if (s->layout.field[k].type == DT_F32) {
+                ((float *)b->at[k])[row * count + i] = NAN;
+            } else {
+                ((int32_t *)b->at[k])[row * count + i] = -100;
+            }
         }
     }
 }
@@ -295,7 +300,7 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
         }
         batch_derive(b, row);
     }
-    b->weight = s->targets >= 0 ? count_targets(s, b) : samples;
+    b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
 }
 
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,

@@ -1,5 +1,5 @@
 /* Data from safetensors files: one tensor per field of the layout. Integers are int64 or int32,
- * floats are fp32, fp64, bf16 or fp16; targets of -100 are none. The last dimensions of a tensor
+ * floats are fp32, fp64, bf16 or fp16; integer targets of -100 are none. The last dimensions of a tensor
  * are those of a sample, and the others number the samples, in file order. A shifted field is
  * shifted here: its value at position t is element t + 1, and the last position has none. Without a
  * tensor of its own in the file, a shifted field has the ids, and an optional one its default. */
@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,10 +132,27 @@ static int check_values(const struct st_tensor *x, const struct batch_field *f, 
     return 0;
 }
 
+/* Checks that every label is a finite number. */
+static int check_numbers(const struct batch_file *f, const struct st_tensor *x, int64_t length, const char *path,
+                         struct dt_error *err)
+{
+    for (int64_t i = 0; i < x->numel; i++) {
+        double v = 0;
+        if (st_read_f64(f->file, x, i, 1, &v, err) != 0) {
+            return -1;
+        }
+        if (!isfinite(v)) {
+            return dt_fail(err, DT_INVALID, "%s: %s: sample %" PRId64 " has %g; labels are finite numbers", path,
+                           x->name, i / length + 1, v);
+        }
+    }
+    return 0;
+}
+
 /* True if the row has a target. With shifted labels, a row's first label is no target. */
 static bool has_target(const struct data_source *s, const struct batch_file *f, int64_t row)
 {
-    if (s->targets < 0) {
+    if (s->targets < 0 || s->layout.field[s->targets].type != DT_I32) {
         return true;
     }
     int64_t length = batch_sample_elements(&s->layout, s->targets);
@@ -196,6 +214,12 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
     if (x == NULL && field->optional) {
         return 0;
     }
+    if (x != NULL && integers(x) != whole && field->targets) {
+        return dt_fail(err, DT_INVALID,
+                       whole ? "%s: %s are numbers, but the model gives classes; for numbers set model.problem_type"
+                             : "%s: %s are integers, but the model gives numbers; write them as F32",
+                       path, field->name);
+    }
     if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
         const char *types = whole ? "I64 or I32" : "F32, F64, BF16 or F16";
         return k == 0 && field->dims == 2 ? dt_fail(err, DT_INVALID, "%s: no %s (n, T) of %s", path, field->name, types)
@@ -210,6 +234,9 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
                        s->layout.field[0].name, f->rows);
     }
     f->rows = rows;
+    if (field->targets && !whole) {
+        return check_numbers(f, x, batch_sample_elements(&s->layout, k), st_path(f->file), err);
+    }
     return whole ? check_values(x, field, batch_sample_elements(&s->layout, k), st_path(f->file), &s->largest[k], err)
                  : st_read_f32(f->file, x, 0, 0, &none, err);
 }

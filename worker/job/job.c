@@ -4,6 +4,7 @@
 #include "worker/job/job.h"
 
 #include "base/config.h"
+#include "base/size.h"
 #include "worker/job/folder.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job_fields.h"
@@ -408,6 +409,11 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }
+    int64_t bytes;
+    if (good[JOB_EXPORT] && !dt_parse_bytes(job->export.max_shard_size, &bytes)) {
+        dt_config_problem(c, "export.max_shard_size", "is \"%.60s\"; give a size as 5GB or 200MB, or a number of bytes",
+                          job->export.max_shard_size);
+    }
     if (good[JOB_TRAINING] && good[JOB_FSDP]) {
         check_strategy(job, c);
     }
@@ -468,7 +474,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     }
     fill_folders(job, c);
     good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
-    good[JOB_MODEL] = job_model_load(job, c) == 0 && good[JOB_MODEL];
+    good[JOB_MODEL] = job_model_load(job, args, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
     if (sources != NULL) {
         print_sources(job, c, sources);

@@ -111,6 +111,11 @@ struct job {
         const char *csv_path;      /* null: in output_dir */
     } logging;
 
+    struct job_export {             /* of the folder model/ */
+        const char *dtype;          /* "float32", "bf16", ... */
+        const char *max_shard_size; /* "5GB" */
+    } export;
+
     struct job_precision {             /* what training.precision, mixed_precision and
                                         * training.optimizer_state_dtype say together */
         enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
@@ -133,6 +138,8 @@ struct job_arguments {
     int set_count;
     bool fresh;
     int world; /* ranks, for DeepSpeed's train_batch_size; 0: one */
+    /* changes the sizes of config.json where the weights of model.load say so (hf_untie); may be null */
+    void (*look)(const char *folder, const struct model_ops *ops, void *sizes);
 };
 
 /* Reads, fills in and checks a job. All problems are reported at once, one per line in

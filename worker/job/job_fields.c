@@ -4,6 +4,7 @@
 #include "worker/job/job_fields.h"
 
 #include "worker/model/model.h"
+#include "worker/model/refused.h"
 
 #include <stddef.h>
 
@@ -38,6 +39,7 @@ static const struct dt_rule format = {
     .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
+                                          .explain = refused_name,
                                           .later = "gpt",
                                           .null = true,
                                           .choices = &"" MODELS(MODEL_NAME)
@@ -66,6 +68,8 @@ static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                              "warmup_stable_decay|warmup_stable_decay_linear|warmuplr|warmuplr_linear|"
                                              "warmupdecaylr|warmupdecaylr_linear|warmupcosinelr|warmupcosinelr_linear",
                                          .later = "cosine_with_restarts|step|exponential|plateau|onecycle"};
+static const struct dt_rule export_dtype = {.type = DT_RULE_CHOICE,
+                                            .choices = "float32|bfloat16|float16|fp32|bf16|fp16"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
@@ -234,6 +238,14 @@ static const struct dt_field logging_fields[] = {
 };
 #undef AT
 
+#define AT(member) offsetof(struct job_export, member)
+static const struct dt_field export_fields[] = {
+    {"dtype", "\"float32\"", "type of the weights in model/", AT(dtype), &export_dtype},
+    {"max_shard_size", "\"5GB\"", "most of them in a file: 5GB, 200MB, ... or bytes", AT(max_shard_size), &string},
+    {0},
+};
+#undef AT
+
 const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TOP] = {"", "the job", top_fields, 0},
     [JOB_MODEL] = {"model", "what is trained", model_fields, offsetof(struct job, model)},
@@ -248,6 +260,7 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields,
                            offsetof(struct job, checkpointing)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
+    [JOB_EXPORT] = {"export", "the Hugging Face folder that a run leaves", export_fields, offsetof(struct job, export)},
     [JOB_SECTION_COUNT] = {0},
 };
 

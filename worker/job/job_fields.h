@@ -24,6 +24,7 @@ enum {
     JOB_RECOMPUTE,
     JOB_CHECKPOINTING,
     JOB_LOGGING,
+    JOB_EXPORT,
     JOB_SECTION_COUNT
 };
 /* by the enum; ends with a null name. The section `model` has the fields of its model besides,

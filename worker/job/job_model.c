@@ -70,7 +70,7 @@ static const struct model_ops *named_model(const struct job *job)
     return preset != NULL ? model_find(preset->family) : name != NULL ? model_find(name) : NULL;
 }
 
-static int load(struct job *job, struct dt_config *c)
+static int load(struct job *job, const struct job_arguments *args, struct dt_config *c)
 {
     const char *folder = folder_of(job, &job->arena), *file = dt_arena_printf(&job->arena, "%s/config.json", folder);
     const struct model_ops *ops = NULL, *named = named_model(job);
@@ -80,6 +80,9 @@ static int load(struct job *job, struct dt_config *c)
         dt_config_problem(c, "model.load", "%s", err.text);
         (void)read_sizes(job, c, named != NULL ? named : ops);
         return 1;
+    }
+    if (args->look != NULL) {
+        args->look(folder, ops, loaded.bytes);
     }
     int bad = read_sizes(job, c, ops);
     if (named != NULL && named != ops) {
@@ -121,10 +124,10 @@ static int take_preset(struct job *job, struct dt_config *c, const struct preset
     return bad;
 }
 
-int job_model_load(struct job *job, struct dt_config *c)
+int job_model_load(struct job *job, const struct job_arguments *args, struct dt_config *c)
 {
     if (job->model.load != NULL) {
-        return load(job, c);
+        return load(job, args, c);
     }
     const struct preset *preset = job->model.name != NULL ? preset_find(job->model.name) : NULL;
     if (preset != NULL) {

@@ -19,8 +19,9 @@ struct batch_field {
     /* labels of the next position: element t is element t + 1 of the data, and the last one is
      * ignored (-100) */
     bool shifted;
-    /* labels of the loss, DT_I32: -100 is no target, and the loss is a mean over all others. At most
-     * one field has them. */
+    /* labels of the loss. DT_I32: -100 is no target, and the loss is a mean over all others. DT_F32:
+     * numbers of a sample, and the loss is a mean over samples; NaN, which data may not have, stands
+     * for a sample without a target. At most one field has them. */
     bool targets;
     int64_t below;              /* integers are in [0, below); 0: any value */
     const char *below_key;      /* the model's key for this bound ("vocab_size"); null: it is fixed */

@@ -80,8 +80,7 @@ struct constant {
 struct tensor {       /* one logical parameter or buffer */
     const char *name; /* Hugging Face name, e.g. "transformer.h.0.ln_1.weight"; owned by the
                        * chain's arena */
-    int dims;         /* 0: one element; a buffer without dimensions is a counter, and a whole number in
-                       * Hugging Face files */
+    int dims;         /* 0: a single element, without dimensions */
     int64_t shape[TENSOR_DIMS_MAX], numel;
     struct tensor_rule rule;
     bool decay;     /* weight decay applies; set for tensors of 2 or more dimensions */

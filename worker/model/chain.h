@@ -169,6 +169,11 @@ struct model_ops {
     /* Converts a tensor name of a Hugging Face file to ours (aliases, missing prefixes). False:
      * ignore the tensor (a buffer). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
+    /* The key, a bool, that says that the head is the embedding, and the names of both; null: the model
+     * has no such key. */
+    struct {
+        const char *key, *head, *table;
+    } tied;
     /* True for names of tensors of any head that the family may have; may be null. Those of this model's
      * begin anew where the loaded folder lacks them; the others are ignored in its files. */
     bool (*is_head)(const char *name);
@@ -192,6 +197,9 @@ int model_read_config(const struct model_ops *ops, const struct cJSON *config, v
 void model_write_config(const struct model_ops *ops, const void *sizes, struct dt_text *out);
 /* The value of a key, which must be an integer. */
 int64_t model_integer(const struct model_ops *ops, const void *sizes, const char *key);
+/* The value of a key, which must be a bool; sets it. */
+bool model_flag(const struct model_ops *ops, const void *sizes, const char *key);
+void model_set_flag(const struct model_ops *ops, void *sizes, const char *key, bool value);
 /* True if a key means the same in both sizes, as written or once settled. `key` is in the field
  * table. */
 bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);

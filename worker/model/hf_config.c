@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/scan.h"
+#include "worker/model/refused.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -31,17 +32,6 @@ int hf_read_json(const char *path, size_t max_bytes, cJSON **out, struct dt_text
     return json != NULL ? 0 : -1;
 }
 
-static int unknown_model(const char *path, const cJSON *type, struct dt_error *err)
-{
-    struct dt_text names;
-    dt_text_init(&names);
-    model_list(&names);
-    (void)dt_fail(err, DT_INVALID, "%s: model_type: \"%s\" is not supported; there are: %s", path,
-                  cJSON_IsString(type) ? type->valuestring : "", dt_text_str(&names));
-    dt_text_clear(&names);
-    return -1;
-}
-
 int hf_config(const char *folder, const struct model_ops **ops, struct model_sizes *sizes, struct dt_text *as_written,
               struct dt_error *err)
 {
@@ -59,18 +49,11 @@ int hf_config(const char *folder, const struct model_ops **ops, struct model_siz
     if (rc == 0) {
         const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
         *ops = cJSON_IsString(type) ? model_find(type->valuestring) : NULL;
-        if (*ops == NULL) {
-            rc = unknown_model(path, type, err);
-        } else if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(
-                       json, "quantization_config"))) { /* an export would have that config
-                                                         * beside fp32 weights */
-            rc = dt_fail(
-                err, DT_INVALID,
-                "%s: quantization_config: quantized weights are not supported; give the model before it was quantized",
-                path);
-        } else if (model_read_config(*ops, json, sizes->bytes, err) != 0) {
-            rc = dt_wrap(err, "%s", path);
-        }
+        rc = *ops == NULL                                            ? refused_model(json, err)
+             : refused_config(json, err) != 0                        ? -1
+             : model_read_config(*ops, json, sizes->bytes, err) != 0 ? -1
+                                                                     : 0;
+        rc = rc != 0 ? dt_wrap(err, "%s", path) : 0;
     }
     if (as_written != NULL) {
         dt_text_add(as_written, dt_text_str(&text), text.size);

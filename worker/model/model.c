@@ -72,6 +72,22 @@ int64_t model_integer(const struct model_ops *ops, const void *sizes, const char
     return value;
 }
 
+bool model_flag(const struct model_ops *ops, const void *sizes, const char *key)
+{
+    const struct dt_field *f = find_field(ops, key);
+    bool value;
+    assert(f != NULL && f->rule->type == DT_RULE_BOOL);
+    memcpy(&value, (const char *)sizes + f->offset, sizeof value);
+    return value;
+}
+
+void model_set_flag(const struct model_ops *ops, void *sizes, const char *key, bool value)
+{
+    const struct dt_field *f = find_field(ops, key);
+    assert(f != NULL && f->rule->type == DT_RULE_BOOL);
+    memcpy((char *)sizes + f->offset, &value, sizeof value);
+}
+
 /* True if the key's member is the same in both structs. */
 static bool same_member(const struct dt_field *f, const struct model_sizes *x, const struct model_sizes *y)
 {
@@ -139,11 +155,13 @@ static int read_fields(const struct model_ops *ops, const cJSON *config, void *s
         if (value == NULL || dt_value_parse(f->rule, value, NULL, (char *)sizes + f->offset)) {
             continue;
         }
-        struct dt_text expected;
-        dt_text_init(&expected);
-        dt_value_expected(f->rule, &expected);
-        (void)dt_fail(err, DT_INVALID, "%s: must be %s", f->key, dt_text_str(&expected));
-        dt_text_clear(&expected);
+        struct dt_text text;
+        dt_text_init(&text);
+        dt_value_show(value, &text);
+        dt_text_puts(&text, "; must be ");
+        dt_value_expected(f->rule, &text);
+        (void)dt_fail(err, DT_INVALID, "%s: is %s", f->key, dt_text_str(&text));
+        dt_text_clear(&text);
         return -1;
     }
     return 0;

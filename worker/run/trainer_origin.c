@@ -34,6 +34,15 @@ static void put_head(const struct trainer *t, const struct model_sizes *loaded, 
     }
 }
 
+/* True if the folder's config.json says that the head is the embedding, and its weights say another
+ * (hf_untie). */
+static bool untied(const struct trainer *t, const struct model_sizes *loaded)
+{
+    const struct model_ops *model = t->job->model.ops;
+    return model->tied.key != NULL && model_flag(model, loaded->bytes, model->tied.key) &&
+           !model_flag(model, t->job->model.sizes.bytes, model->tied.key);
+}
+
 /* config.json from the folder that the run begins with; null: it begins without. */
 static int describe_model(struct trainer *t, const char *load, struct dt_error *err)
 {
@@ -48,6 +57,14 @@ static int describe_model(struct trainer *t, const char *load, struct dt_error *
     } else if ((rc = hf_config(load, &loaded, &sizes, &came, err)) == 0) {
         origin_config(came.data, came.size, model_class(model, t->chain.spec.sizes), &out);
         put_head(t, &sizes, &out);
+        if (untied(t, &sizes)) {
+            put_member(&out, model->tied.key, "false");
+            observers_say(
+                &t->observers,
+                "train: model.load: %s: %s differs from %s, though config.json says %s true: the run keeps both, "
+                "and its own config.json says false",
+                load, model->tied.head, model->tied.table, model->tied.key);
+        }
     }
     if (rc == 0) {
         trainer_set_config(t, dt_text_str(&out));
@@ -111,12 +128,31 @@ static bool same_folder(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* The config.json that is kept says what the weights say, which are not there when the source is gone. */
+static int keep_untied(const struct trainer *t, const char *own, struct dt_error *err)
+{
+    const struct model_ops *model;
+    struct model_sizes sizes;
+    struct dt_text text;
+    dt_text_init(&text);
+    char *path = dt_format("%s/config.json", own);
+    int rc = dt_file_exists(path) ? hf_config(own, &model, &sizes, &text, err) : 0;
+    if (rc == 0 && text.size > 0 && untied(t, &sizes)) {
+        put_member(&text, model->tied.key, "false");
+        rc = dt_file_write(path, dt_text_str(&text), text.size, err);
+    }
+    dt_text_clear(&text);
+    free(path);
+    return rc;
+}
+
 /* The folder of checkpoints gets the origin that lies in `from`, or none (null). */
 static int keep(struct trainer *t, const char *from, const char *own, struct dt_error *err)
 {
     struct dt_text left_out;
     dt_text_init(&left_out);
     int rc = from != NULL ? origin_keep(from, own, &left_out, err) : dt_file_remove_tree(own, err);
+    rc = rc == 0 && from != NULL ? keep_untied(t, own, err) : rc;
     if (rc == 0 && left_out.size > 0) {
         observers_say(&t->observers, "train: %s: not kept for the exported folder: %s", from, dt_text_str(&left_out));
     }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/checkpoints/course.h"
 
@@ -90,6 +91,9 @@ void trainer_check_disk(struct trainer *t)
 
 int trainer_export(struct trainer *t, struct dt_error *err)
 {
+    struct export_options options = export_defaults; /* the job's words have been checked */
+    (void)export_parse_type(t->job->export.dtype, &options.type);
+    (void)dt_parse_bytes(t->job->export.max_shard_size, &options.shard_bytes);
     char *folder = dt_format("%s/model", t->job->output_dir);
     struct checkpoint *c = NULL;
     struct dt_text notes;
@@ -97,10 +101,10 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     int rc = checkpoint_open(&c, t->saver.saved_path, err);
     if (rc == 0) {
         checkpoint_progress(c, trainer_pulse, t->world->page);
-        if (t->run.finished_before && checkpoint_is_exported(c, folder)) {
+        if (t->run.finished_before && checkpoint_is_exported(c, folder, options.type)) {
             goto out;
         }
-        rc = checkpoint_export(c, folder, &notes, err);
+        rc = checkpoint_export(c, folder, &options, &notes, err);
     }
     if (rc == 0 && notes.size > 0) {
         observers_say(&t->observers, "train: %s", dt_text_str(&notes));

@@ -109,7 +109,8 @@ static int fill_buffers(struct trainer *t, struct pinned_window *window, const s
     return 0;
 }
 
-/* Gives first values to the tensors of the head that the folder lacks, and names them in a line. */
+/* Gives first values to the tensors of the head that the folder lacks, and names them in a line, and
+ * those of other heads that are not used. */
 static void begin_head(struct trainer *t, struct hf *hf)
 {
     struct dt_text names;
@@ -118,6 +119,10 @@ static void begin_head(struct trainer *t, struct hf *hf)
     if (names.size > 0 && t->rank == 0) {
         observers_say(&t->observers, "train: model.load: %s: does not have %s; they begin anew", t->job->model.load,
                       dt_text_str(&names));
+    }
+    if (*hf_unused(hf) != '\0' && t->rank == 0) {
+        observers_say(&t->observers, "train: model.load: %s: not used, since they are of another head: %s",
+                      t->job->model.load, hf_unused(hf));
     }
     dt_text_clear(&names);
 }

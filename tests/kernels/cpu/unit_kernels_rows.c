@@ -154,6 +154,69 @@ static void test_losses(void **unused)
     }
 }
 
+static void run_label_losses(const struct case_run *r)
+{
+    r->k->label_loss(r->s, &(struct dt_label_loss_args){.logits = case_buf[0].d,
+                                                        .labels = case_side.labels,
+                                                        .row_loss = losses,
+                                                        .row_count = r->n[0],
+                                                        .col_count = r->n[1],
+                                                        .kind = (enum dt_loss)r->n[3],
+                                                        .type = DT_F64});
+}
+
+static void test_label_losses(void **unused)
+{
+    (void)unused;
+    double quarter[6] = {0.25, 0.25, 0.25, 0.25, 0.25, 0.25};
+    for (int64_t kind = DT_LOSS_SQUARED; kind <= DT_LOSS_BINARY; kind++) {
+        const int64_t n[CASE_SHAPE] = {6, 5, 1, kind};
+        struct twin t;
+        twin_open(&t, n);
+        case_make_labels(n);
+        case_reset_double(&case_modes[0]);
+        case_run_labels(&t.r);
+        double *grad = copy_of(case_buf[0].d, 30);
+        for (int64_t j = 0; j < 5; j++) {
+            assert_true(grad[3 * 5 + j] == 0); /* the row without a target */
+        }
+        case_reset_double(&case_modes[0]);
+        check_gradient(&t.r, run_label_losses, case_buf[0].d, 30, grad, losses, quarter, 6);
+        free(grad);
+        twin_close(&t);
+    }
+}
+
+/* mse_loss and binary_cross_entropy_with_logits of PyTorch 2.15 in double. */
+static void test_label_losses_of_pytorch(void **unused)
+{
+    (void)unused;
+    const float labels[2][3] = {{1.5F, -1, 0.75F}, {1, 0, 1}};
+    const double loss[2] = {2.75, 0.21301545563695415};
+    const double grad[2][3] = {{-0.6666666666666666, -0.6666666666666666, 1.6666666666666665},
+                               {-0.1258468895993818, 0.03973430734070585, -0.012442295781376456}};
+    for (int kind = 0; kind < 2; kind++) {
+        struct twin t;
+        twin_open(&t, NULL);
+        double z[3] = {0.5, -2, 3.25}, row = 0, sum = 1;
+        t.r.k->label_loss(t.r.s, &(struct dt_label_loss_args){.logits = z,
+                                                              .labels = labels[kind],
+                                                              .row_loss = &row,
+                                                              .loss_sum = &sum,
+                                                              .row_count = 1,
+                                                              .col_count = 3,
+                                                              .grad_scale = 1,
+                                                              .kind = (enum dt_loss)kind,
+                                                              .with_grad = true,
+                                                              .type = DT_F64});
+        assert_true(fabs(row - loss[kind]) < 1e-15 && sum == 1 + row);
+        for (int j = 0; j < 3; j++) {
+            assert_true(fabs(z[j] - grad[kind][j]) < 1e-15);
+        }
+        twin_close(&t);
+    }
+}
+
 static void test_means(void **unused)
 {
     (void)unused;
@@ -309,9 +372,16 @@ static void test_mask_of_a_rank(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dropout),        cmocka_unit_test(test_tables),         cmocka_unit_test(test_losses),
-        cmocka_unit_test(test_means),          cmocka_unit_test(test_taken_rows),     cmocka_unit_test(test_mask_stays),
-        cmocka_unit_test(test_mask_is_random), cmocka_unit_test(test_mask_of_a_rank),
+        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_label_losses),
+        cmocka_unit_test(test_label_losses_of_pytorch),
+        cmocka_unit_test(test_means),
+        cmocka_unit_test(test_taken_rows),
+        cmocka_unit_test(test_mask_stays),
+        cmocka_unit_test(test_mask_is_random),
+        cmocka_unit_test(test_mask_of_a_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

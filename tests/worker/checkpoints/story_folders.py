@@ -1,4 +1,4 @@
-# covers: worker/checkpoints cmd/dtckpt.c
+# covers: worker/checkpoints cmd/dtckpt.c worker/run/trainer_origin.c
 """A Hugging Face folder in and out: what came in beside the weights is there again, wherever and whenever the export is made."""
 
 import ctypes.util
@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 import training
-from support import BIN, DEADLINE_S, clean_env
+from support import BIN, DEADLINE_S, ROOT, clean_env
 
 TRAIN = os.path.join(BIN, "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="train is not built")
@@ -233,3 +233,66 @@ def test_a_folder_of_links(tmp_path, weights, no_dimensions):
     said = run(load_job(weights, tmp_path, snapshot), tmp_path / "out")
     assert f"train: {snapshot}: not kept for the exported folder: README.md, pytorch_model.bin, vocab.json (a link that leads elsewhere)\n" in said, said
     check(tmp_path / "out" / "model", files={n: t for n, t in FILES.items() if "/" not in n})
+
+
+def test_options_of_an_export(tmp_path, weights, no_dimensions):
+    """Another type, several files: a folder to load. What is wrong is said before anything is written."""
+    run_of, out = weights[0] / "out", tmp_path / "x"
+    code, _, err = training.dtckpt("export", "--dtype", "bf16", run_of, "--max_shard_size=2KB", out)
+    assert (code, err) == (0, "")
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    names = set(index["weight_map"].values())
+    assert len(names) > 2 and index["metadata"]["total_size"] == 2 * index["metadata"]["total_parameters"]
+    assert set(os.listdir(out)) == names | {"config.json", "model.safetensors.index.json"}
+    assert '"bfloat16"' in (out / "config.json").read_text()
+    for name in names:
+        header = training.read_tensors(out / name)[0]
+        assert {k: v["dtype"] for k, v in header.items() if k != "__metadata__"} == {k: "BF16" for k, v in index["weight_map"].items() if v == name}
+    run(load_job(weights, tmp_path, out), tmp_path / "again", "training.max_steps=1")
+    check_config = json.loads((tmp_path / "again" / "model" / "config.json").read_text())
+    assert check_config["dtype"] == check_config["torch_dtype"] == "float32"
+    for options, said in ((["--dtype", "int8"], "export: --dtype: int8: must be float32, bf16 or fp16"),
+                          (["--max_shard_size=5G"], "export: --max_shard_size: 5G: must be a size as 5GB or 200MB, or a number of bytes"),
+                          (["--max_shard_size"], "export: --max_shard_size: : must be a size"), (["--dtyp=bf16"], "export: --dtyp: unknown option; did you mean --dtype?"),
+                          (["--weights"], "export: --weights: unknown option; there are --dtype and --max_shard_size"),
+                          (["x"], "export: takes PATH FOLDER [--dtype TYPE] [--max_shard_size SIZE]")):
+        code, _, err = training.dtckpt("export", run_of, tmp_path / "no", *options)
+        assert code == 2 and said in err, err
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_job_says_how(tmp_path, weights, no_dimensions):
+    """The run's own folder in the type and size of `export`; a finished run writes it again where they ask for another type."""
+    job = training.make_job(weights[0], name=f"{tmp_path.name}.json", model=MODEL, training=SETS, export={"dtype": "bf16", "max_shard_size": "2KB"})
+    out = tmp_path / "out"
+    run(job, out)
+    index = json.loads((out / "model" / "model.safetensors.index.json").read_text())
+    first = training.read_tensors(out / "model" / min(index["weight_map"].values()))[0]
+    assert {v["dtype"] for k, v in first.items() if k != "__metadata__"} == {"BF16"}
+    before = os.stat(out / "model" / "model.safetensors.index.json").st_mtime_ns
+    run(job, out)
+    assert os.stat(out / "model" / "model.safetensors.index.json").st_mtime_ns == before
+    run(job, out, "export.dtype=float32", "export.max_shard_size=5GB")
+    assert sorted(os.listdir(out / "model")) == ["config.json", "model.safetensors"]
+
+
+def test_a_head_that_is_not_the_embedding(tmp_path):
+    """All ranks decide alike by the weights; the run goes on when the source is gone, and its folder says what it is."""
+    golden = os.path.join(ROOT, "tests/golden/models/llama3_tied")
+    came = training.untie(f"{golden}/hf", tmp_path / "came")
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": {"load": came}, "data": {"train": f"{golden}/batches.safetensors", "sequence_length": 32},
+                               "training": {"batch_size_per_gpu": 1, "max_steps": 2, "threads": 1}, "logging": {"log_every_n_steps": 1}}))
+    hashes = set()
+    for strategy in ("ddp", "full_shard"):
+        result = training.train(str(job), str(tmp_path / strategy), strategy=strategy)
+        assert result.code == 0 and result.err.count("lm_head.weight differs from model.embed_tokens.weight") == 1, result
+        hashes.add(training.hash_of(tmp_path / strategy))
+    assert len(hashes) == 1
+    shutil.rmtree(came)
+    out = tmp_path / "ddp"
+    result = training.train(str(job), str(out), ranks=1, sets=["training.max_steps=4"])
+    assert result.code == 0 and "differs from" not in result.err, result
+    assert json.loads((out / "model" / "config.json").read_text())["tie_word_embeddings"] is False
+    assert "lm_head.weight" in training.read_tensors(out / "model" / "model.safetensors")[0]
+    run(job, tmp_path / "again", f"model.load={out}/model")

@@ -1,9 +1,10 @@
-/* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c */
+/* covers: worker/checkpoints/checkpoint.c worker/checkpoints/checkpoint_export.c base/size.c */
 /* covers: worker/checkpoints/manifest.c worker/data/safetensors.c */
 /* Checkpoints: any ranks write, anyone reads; damage of any kind is found and never hides the
  * one before. */
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
 #include "worker/checkpoints/manifest.h"
@@ -226,20 +227,20 @@ static void any_ranks_write_anyone_reads(void **unused)
     assert_int_equal(differing, 1);
     assert_string_equal(out.data, "layer.weight: 1 of 300007 elements differ, most at 300006: 1\n");
     dt_text_clear(&out);
-    assert_false(checkpoint_is_exported(b, folder));
+    assert_false(checkpoint_is_exported(b, folder, DT_F32));
     struct dt_text notes;
     dt_text_init(&notes);
-    assert_int_equal(checkpoint_export(b, folder, &notes, &err), 0);
+    assert_int_equal(checkpoint_export(b, folder, &export_defaults, &notes, &err), 0);
     assert_int_equal(notes.size, 0);
     dt_text_clear(&notes);
-    assert_true(checkpoint_is_exported(b, folder));
-    assert_false(checkpoint_is_exported(a, folder));
+    assert_true(checkpoint_is_exported(b, folder, DT_F32));
+    assert_false(checkpoint_is_exported(a, folder, DT_F32));
     large[LARGE - 1] += 1; /* the same step of another course */
     assert_int_equal(save(301, 1, 0, 3, &err), 0);
     large[LARGE - 1] -= 1;
     struct checkpoint *other;
     assert_int_equal(checkpoint_open(&other, second, &err), 0);
-    assert_false(checkpoint_is_exported(other, folder));
+    assert_false(checkpoint_is_exported(other, folder, DT_F32));
     checkpoint_close(other);
     char *model = dt_format("%s/model.safetensors", folder);
     struct st_file *f;
@@ -276,7 +277,7 @@ static void what_came_in_comes_out(void **unused)
     dt_text_init(&notes);
     dt_text_init(&text);
     assert_int_equal(checkpoint_open(&c, path, &err), 0);
-    assert_int_equal(checkpoint_export(c, out, &notes, &err), 0);
+    assert_int_equal(checkpoint_export(c, out, &export_defaults, &notes, &err), 0);
     assert_non_null(strstr(
         notes.data,
         "/origin: is not there: tokenizer and other files of in/gpt2 are not in the exported folder; copy them"));
@@ -286,7 +287,7 @@ static void what_came_in_comes_out(void **unused)
     free(file);
     file = dt_format("%s/config.json", origin);
     assert_int_equal(dt_file_write(file, "{}", 2, &err), 0);
-    assert_int_equal(checkpoint_export(c, out, &notes, &err), 0);
+    assert_int_equal(checkpoint_export(c, out, &export_defaults, &notes, &err), 0);
     assert_int_equal(notes.size, 0);
     free(file);
     file = dt_format("%s/config.json", out);
@@ -303,6 +304,160 @@ static void what_came_in_comes_out(void **unused)
     free(origin);
     free(out);
     free(path);
+}
+
+static bool there(const char *in, const char *name)
+{
+    char *path = dt_format("%s/%s", in, name);
+    bool is = dt_file_exists(path);
+    free(path);
+    return is;
+}
+
+static void check_text(const char *in, const char *name, const char *text)
+{
+    char *path = dt_format("%s/%s", in, name);
+    struct dt_text have;
+    dt_text_init(&have);
+    assert_int_equal(dt_file_read_own(path, 4096, &have, NULL), 0);
+    assert_string_equal(dt_text_str(&have), text);
+    dt_text_clear(&have);
+    free(path);
+}
+
+/* Exports checkpoint c with this type and size of files. */
+static int export_as(struct checkpoint *c, const char *out, enum dt_dtype type, int64_t bytes, struct dt_error *err)
+{
+    struct dt_text notes;
+    dt_text_init(&notes);
+    int rc = checkpoint_export(c, out, &(struct export_options){type, bytes}, &notes, err);
+    dt_text_clear(&notes);
+    return rc;
+}
+
+/* Several files with their index, another type; nothing of an earlier export stays, and a type that has
+ * no room for a weight is refused before anything is written. */
+static void export_in_files_and_types(void **unused)
+{
+    (void)unused;
+    struct dt_error err;
+    struct checkpoint *c, *other;
+    fresh_dir();
+    model_config = "{\"model_type\": \"gpt2\", \"dtype\": \"float32\", \"torch_dtype\": \"float32\"}";
+    assert_int_equal(save(7, 2, 0, 3, &err), 0);
+    large[0] += 1;
+    assert_int_equal(save(8, 2, 0, 3, &err), 0);
+    large[0] -= 1;
+    model_config = NULL;
+    char *path = dt_format("%s/step-00000007/", dir), *next = dt_format("%s/step-00000008/", dir),
+         *out = dt_format("%s/out", dir), *bias_path = dt_format("%s/model-00002-of-00002.safetensors", out);
+    assert_int_equal(checkpoint_open(&c, path, &err), 0);
+    assert_int_equal(checkpoint_open(&other, next, &err), 0);
+    assert_int_equal(export_as(c, out, DT_F16, 1 << 30, &err), -1);
+    assert_int_equal(err.status, DT_INVALID);
+    assert_non_null(strstr(err.text, "tensor layer.weight: element 131040 is 65520, and float16 ends at 65504"));
+    assert_false(dt_file_exists(out));
+
+    assert_int_equal(export_as(c, out, DT_F32, 1 << 30, &err), 0);
+    assert_true(there(out, "model.safetensors") && !there(out, "model.safetensors.index.json"));
+    /* the weight is larger than a file may be, and comes first, as huggingface_hub has it */
+    assert_int_equal(export_as(c, out, DT_BF16, SMALL * 2, &err), 0);
+    assert_true(checkpoint_is_exported(c, out, DT_BF16));
+    assert_false(checkpoint_is_exported(other, out, DT_BF16) || checkpoint_is_exported(c, out, DT_F32));
+    assert_false(there(out, "model.safetensors"));
+    check_text(out, "config.json",
+               "{\"model_type\": \"gpt2\", \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}\n");
+    char *index = dt_format("{\n  \"metadata\": {\n    \"total_parameters\": %d,\n    "
+                            "\"total_size\": %d\n  },\n  \"weight_map\": {\n    "
+                            "\"layer.bias\": \"model-00002-of-00002.safetensors\",\n    "
+                            "\"layer.weight\": \"model-00001-of-00002.safetensors\"\n  }\n}\n",
+                            LARGE + SMALL, 2 * (LARGE + SMALL));
+    check_text(out, "model.safetensors.index.json", index);
+    struct st_file *f;
+    assert_int_equal(st_open(&f, bias_path, &err), 0);
+    assert_int_equal(st_count(f), 1);
+    assert_string_equal(st_at(f, 0)->dtype, "BF16");
+    float read[SMALL];
+    assert_int_equal(st_read_f32(f, st_at(f, 0), 0, SMALL, read, &err), 0);
+    assert_memory_equal(read, small, sizeof small);
+    st_close(f);
+    assert_int_equal(unlink(bias_path), 0);
+    assert_false(checkpoint_is_exported(c, out, DT_BF16));
+
+    assert_int_equal(export_as(c, out, DT_F32, 4 * (LARGE + SMALL) - 1, &err), 0); /* a byte too many for one */
+    assert_true(there(out, "model-00002-of-00002.safetensors"));
+    assert_int_equal(export_as(c, out, DT_F32, 4 * (LARGE + SMALL), &err), 0);
+    assert_true(there(out, "model.safetensors") && checkpoint_is_exported(c, out, DT_F32));
+    assert_false(there(out, "model.safetensors.index.json") || there(out, "model-00001-of-00002.safetensors") ||
+                 there(out, "model-00002-of-00002.safetensors"));
+    check_text(out, "config.json",
+               "{\"model_type\": \"gpt2\", \"dtype\": \"float32\", \"torch_dtype\": \"float32\"}\n");
+    checkpoint_close(other);
+    checkpoint_close(c);
+
+    for (int i = 0; i < LARGE; i++) { /* the largest is exact */
+        large[i] = i < 65504 ? (float)i : 65504;
+    }
+    large[1] = INFINITY;
+    large[2] = 65519;
+    assert_int_equal(save(9, 2, 0, 3, &err), 0);
+    free(path);
+    path = dt_format("%s/step-00000009/", dir);
+    assert_int_equal(checkpoint_open(&c, path, &err), 0);
+    assert_int_equal(export_as(c, out, DT_F16, 1 << 30, &err), 0);
+    char *model = dt_format("%s/model.safetensors", out);
+    assert_int_equal(st_open(&f, model, &err), 0);
+    assert_int_equal(st_read_f32(f, st_find(f, "layer.weight"), 1, 2, read, &err), 0);
+    assert_true(isinf(read[0]) && read[1] == 65504);
+    assert_int_equal(st_read_f32(f, st_find(f, "layer.weight"), LARGE - 1, 1, read, &err), 0);
+    assert_true(read[0] == 65504);
+    st_close(f);
+    checkpoint_close(c);
+    free(model);
+    free(index);
+    free(bias_path);
+    free(out);
+    free(next);
+    free(path);
+}
+
+static void types_and_sizes_of_an_export(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *word;
+        int64_t bytes; /* 0: none */
+    } sizes[] = {{"5GB", 5000000000},
+                 {"200MB", 200000000},
+                 {"1.5kb", 1500},
+                 {"12 KB", 12000},
+                 {"1TB", 1000000000000},
+                 {"4096", 4096},
+                 {"", 0},
+                 {"GB", 0},
+                 {"5GiB", 0},
+                 {"-5GB", 0},
+                 {"0", 0},
+                 {"0.1", 0},
+                 {"1e3", 1000},
+                 {"nanGB", 0},
+                 {"99999999TB", 0},
+                 {"5G", 0},
+                 {"5 GB ", 0}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        int64_t bytes = 0;
+        bool good = dt_parse_bytes(sizes[i].word, &bytes);
+        if (good != (sizes[i].bytes > 0) || bytes != sizes[i].bytes) {
+            fail_msg("%s: %lld", sizes[i].word, (long long)bytes);
+        }
+    }
+    enum dt_dtype type;
+    assert_true(export_parse_type("bf16", &type) && type == DT_BF16);
+    assert_true(export_parse_type("bfloat16", &type) && type == DT_BF16);
+    assert_true(export_parse_type("fp16", &type) && type == DT_F16);
+    assert_true(export_parse_type("float16", &type) && type == DT_F16);
+    assert_true(export_parse_type("float32", &type) && type == DT_F32);
+    assert_false(export_parse_type("int8", &type) || export_parse_type("", &type));
 }
 
 static void old_ones_and_leftovers_are_removed(void **unused)
@@ -1148,6 +1303,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_ranks_write_anyone_reads),
         cmocka_unit_test(what_came_in_comes_out),
+        cmocka_unit_test(export_in_files_and_types),
+        cmocka_unit_test(types_and_sizes_of_an_export),
         cmocka_unit_test(names_of_data_are_cut),
         cmocka_unit_test(a_place_out_of_range),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),

@@ -152,10 +152,17 @@ static void test_folders(void **state)
         {"buffers", {.extra = "h.0.attn.masked_bias"}, NULL},
         {"missing",
          {.without = "transformer.h.0.mlp.c_fc.bias"},
-         "1 of 16 tensors are missing, the first is transformer.h.0.mlp.c_fc.bias"},
-        {"reshaped", {.reshaped = "transformer.h.0.mlp.c_fc.weight"}, "shape [16, 4], but config.json says [4, 16]"},
-        {"unknown", {.extra = "transformer.h.1.ln_1.weight"}, "no such tensor"},
-        {"integers", {.type = DT_I32}, "type I32"},
+         "tensors do not fit its config.json: 1 missing: transformer.h.0.mlp.c_fc.bias"},
+        {"reshaped",
+         {.reshaped = "transformer.h.0.mlp.c_fc.weight"},
+         "config.json: 1 misshapen: transformer.h.0.mlp.c_fc.weight [16, 4] instead of [4, 16]"},
+        {"unknown", {.extra = "transformer.h.1.ln_1.weight"}, "1 unexpected: transformer.h.1.ln_1.weight"},
+        {"all",
+         {.extra = "more", .without = "transformer.wpe.weight", .reshaped = "transformer.h.0.mlp.c_fc.weight"},
+         "1 missing: transformer.wpe.weight; 1 unexpected: more; 1 misshapen: transformer.h.0.mlp.c_fc.weight [16, 4] "
+         "instead of [4, 16]"},
+        {"integers", {.type = DT_I32}, "16 misshapen: transformer.wte.weight of type I32, "},
+        {"few", {.first = 0, .end = 1}, "15 missing: transformer.wpe.weight, "},
     };
     struct chain c;
     struct dt_error err = {.status = DT_OK};
@@ -173,6 +180,137 @@ static void test_folders(void **state)
         free(dir);
     }
     chain_close(&c);
+}
+
+/* A model with a key for its head: equal heads are one, others are two, and the sizes say so before the
+ * chain is built. */
+static void test_tied(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *head;
+        enum dt_dtype type; /* of the head */
+        float difference;   /* of its last value */
+        int64_t rows;
+        bool tied;
+        const char *cause; /* of a tied chain; null: loads */
+    } rows[] = {
+        {"none", NULL, DT_F32, 0, 3, true, NULL},
+        {"equal", "lm_head.weight", DT_F32, 0, 3, true, NULL},
+        {"equal-half", "lm_head.weight", DT_BF16, 0, 3, true, NULL},
+        {"differs", "lm_head.weight", DT_F32, 1, 3, false,
+         "tensor lm_head.weight differs from model.embed_tokens.weight"},
+        {"differs-half", "lm_head.weight", DT_BF16, 1, 3, false, "differs from model.embed_tokens.weight"},
+        {"other-shape", "lm_head.weight", DT_F32, 0, 2, true, "lm_head.weight has another shape"},
+    };
+    const struct model_ops *ops = model_find("llama");
+    struct model_sizes tied;
+    struct chain c;
+    struct dt_error err = {.status = DT_OK};
+    cJSON *config = cJSON_Parse("{\"vocab_size\":3,\"hidden_size\":4,\"num_attention_heads\":2,\"num_hidden_layers\":1,"
+                                "\"intermediate_size\":4,\"tie_word_embeddings\":true}");
+    assert_int_equal(model_read_config(ops, config, tied.bytes, &err), 0);
+    cJSON_Delete(config);
+    struct model_spec spec = {
+        .name = "llama", .sizes = tied.bytes, .batch_size = 1, .sequence_length = 2, .type = DT_F32};
+    assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *dir = dt_format("%s/tied-%s", folder, rows[i].name), *path = dt_format("%s/model.safetensors", dir);
+        struct st_entry entries[32];
+        struct st_writer *w;
+        float zeros[64] = {0}, table[12], head[12];
+        uint16_t half[12];
+        int count = 0;
+        assert_int_equal(dt_file_mkdirs(dir, NULL), 0);
+        for (; count < c.tensor_count; count++) {
+            const struct tensor *t = &c.tensors[count];
+            entries[count] = (struct st_entry){.name = t->name, .type = DT_F32, .dims = t->dims, .shape = t->shape};
+        }
+        const int64_t shape[] = {rows[i].rows, 4};
+        entries[count] = (struct st_entry){.name = rows[i].head, .type = rows[i].type, .dims = 2, .shape = shape};
+        for (int k = 0; k < 12; k++) {
+            table[k] = (float)k;
+            head[k] = (float)k + (k == 11 ? rows[i].difference : 0);
+            uint32_t bits;
+            memcpy(&bits, &head[k], sizeof bits);
+            half[k] = (uint16_t)(bits >> 16);
+        }
+        assert_int_equal(st_writer_open(&w, path, entries, count + (rows[i].head != NULL), NULL, &err), 0);
+        for (int k = 0; k < count; k++) {
+            bool is_table = strcmp(entries[k].name, "model.embed_tokens.weight") == 0;
+            size_t bytes = (size_t)c.tensors[k].numel * sizeof(float);
+            assert_true(bytes <= sizeof zeros);
+            assert_int_equal(st_writer_data(w, is_table ? table : zeros, bytes, &err), 0);
+        }
+        if (rows[i].head != NULL) {
+            size_t bytes = (size_t)(rows[i].rows * 4) * dt_dtype_size(rows[i].type);
+            assert_int_equal(st_writer_data(w, rows[i].type == DT_BF16 ? (const void *)half : head, bytes, &err), 0);
+        }
+        assert_int_equal(st_writer_close(w, &err), 0);
+        struct hf *h = NULL;
+        int rc = hf_open(&h, dir, &c, &err);
+        if (rc != (rows[i].cause != NULL ? -1 : 0) || (rc != 0 && strstr(err.text, rows[i].cause) == NULL)) {
+            fail_msg("%s: rc %d: %s", rows[i].name, rc, err.text);
+        }
+        hf_close(h);
+        struct model_sizes sizes = tied;
+        hf_untie(dir, ops, sizes.bytes);
+        assert_true(model_flag(ops, sizes.bytes, "tie_word_embeddings") == rows[i].tied);
+        if (!rows[i].tied) {
+            struct chain apart;
+            spec.sizes = sizes.bytes;
+            assert_int_equal(chain_open(&apart, &spec, 1, &err), 0);
+            assert_int_equal(hf_open(&h, dir, &apart, &err), 0);
+            hf_close(h);
+            chain_close(&apart);
+            spec.sizes = tied.bytes;
+        }
+        free(path);
+        free(dir);
+    }
+    hf_untie("/nowhere", ops, tied.bytes);
+    assert_true(model_flag(ops, tied.bytes, "tie_word_embeddings"));
+    /* two matrices, of which the file has one */
+    struct chain apart;
+    model_set_flag(ops, tied.bytes, "tie_word_embeddings", false);
+    assert_int_equal(chain_open(&apart, &spec, 1, &err), 0);
+    char *dir = dt_format("%s/tied-none", folder);
+    struct hf *h;
+    assert_int_equal(hf_open(&h, dir, &apart, &err), -1);
+    assert_non_null(strstr(err.text, "tensors do not fit its config.json: 1 missing: lm_head.weight"));
+    free(dir);
+    chain_close(&apart);
+    chain_close(&c);
+}
+
+/* A long list of names does not push the others out of the error, which says how many there are. */
+static void test_bounded(void **state)
+{
+    (void)state;
+    struct gpt2 many = *(const struct gpt2 *)tiny.sizes;
+    struct model_spec spec = tiny;
+    struct chain few, c;
+    struct dt_error err = {.status = DT_OK};
+    many.n_layer = 50;
+    many.vocab_size = 6;
+    spec.sizes = &many;
+    assert_int_equal(chain_open(&few, &tiny, 1, &err), 0);
+    assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+    char *dir = sub("bounded");
+    write_file(dir, "model.safetensors", &few, (struct edit){.extra = "transformer.other"});
+    struct hf *h;
+    assert_int_equal(hf_open(&h, dir, &c, &err), -1);
+    const char *const parts[] = {"588 missing: transformer.h.1.ln_1.weight, ",
+                                 " more; 1 unexpected: transformer.other; ",
+                                 "1 misshapen: transformer.wte.weight [5, 4] instead of [6, 4]"};
+    for (int i = 0; i < 3; i++) {
+        if (strstr(err.text, parts[i]) == NULL) {
+            fail_msg("no \"%s\" in: %s", parts[i], err.text);
+        }
+    }
+    free(dir);
+    chain_close(&c);
+    chain_close(&few);
 }
 
 static void test_shards(void **state)
@@ -217,7 +355,7 @@ static void test_config(void **state)
         {tiny_config, NULL},
         {"", "empty; expected a JSON value"},
         {"[]", "not a JSON object"},
-        {"{\"model_type\":\"t5\"}", "\"t5\" is not supported; there are: gpt2"},
+        {"{\"model_type\":\"t5\"}", "\"t5\" is not supported: it has an encoder and a decoder"},
         {"{}", "model_type"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer"},
         {"{\"model_type\":\"gpt2\",\"n_embd\":1.5}", "n_embd"},
@@ -551,6 +689,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_bounded),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_config_of_many_values),

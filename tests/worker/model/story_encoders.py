@@ -94,8 +94,8 @@ def test_tokens(tmp_path, task, kind):
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
 
 
-def without(source, target, *starts):
-    """A copy of a safetensors file without the tensors whose names begin so."""
+def without(source, target, *starts, labels=None):
+    """A copy of a safetensors file without the tensors whose names begin so. labels: a shape, and numbers to be added as F32."""
     with open(source, "rb") as f:
         raw = f.read()
     size = struct.unpack("<Q", raw[:8])[0]
@@ -105,9 +105,21 @@ def without(source, target, *starts):
             begin, end = x["data_offsets"]
             header[name] = {**x, "data_offsets": [len(data), len(data) + end - begin]}
             data += raw[8 + size + begin:8 + size + end]
+    if labels is not None:
+        raw = struct.pack(f"<{len(labels[1])}f", *labels[1])
+        header["labels"] = {"dtype": "F32", "shape": labels[0], "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
     text = json.dumps(header).encode()
     with open(target, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_other_heads_are_said(tmp_path):
+    """Published folders hold heads of other tasks, which are not used; buffers need no word."""
+    legacy = f"{GOLDEN}/bert/hf_legacy"
+    r = train(make_job(tmp_path, {"load": legacy}, f"{GOLDEN}/bert/batches.safetensors", 1, 1, 3, 20), tmp_path / "run")
+    said = [line for line in (r.stderr + r.stdout).splitlines() if "not used, since they are of another head" in line]
+    assert len(said) == 1 and "cls.predictions" in said[0] and "position_ids" not in said[0], said
 
 
 def test_a_new_head(tmp_path):
@@ -140,4 +152,47 @@ def test_a_new_head(tmp_path):
     without(f"{GOLDEN}/roberta/hf/model.safetensors", base / "model.safetensors", "roberta.encoder.layer.1.")
     r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.task=sequence_classification", "model.num_labels=3",
               check=False)
-    assert "tensors are missing, the first is roberta.encoder.layer.1." in r.stderr + r.stdout
+    assert "tensors do not fit its config.json: 16 missing: roberta.encoder.layer.1." in r.stderr + r.stdout
+
+
+LABELS = {"regression": lambda row, c: ((row * 7 + c * 5) % 23) / 8 - 1, "multi_label_classification": lambda row, c: float((row * 7 + c * 5) % 3 == 0)}
+
+
+@pytest.mark.parametrize("problem", LABELS)
+def test_numbers_as_labels_as_transformers(tmp_path, problem):
+    """Losses and norms; the labels that make_labels.py has. The folder that a run leaves says what its head gives."""
+    with open(f"{GOLDEN}/bert/labels.json") as f:
+        expected = json.load(f)[problem]
+    data = str(tmp_path / "data.safetensors")
+    without(f"{GOLDEN}/bert/batches.safetensors", data, "labels", labels=([20, 4, 3, 3], [LABELS[problem](row, c) for row in range(240) for c in range(3)]))
+    job = make_job(tmp_path, {"load": f"{GOLDEN}/bert/hf", "problem_type": problem}, data, len(expected["loss"]), 4, 3, 20)
+    train(job, tmp_path / "run")
+    assert metrics(tmp_path / "run", "loss") == pytest.approx(expected["loss"], rel=1e-5)
+    assert metrics(tmp_path / "run", "grad_norm") == pytest.approx(expected["grad_norm"], rel=1e-4)
+    with open(tmp_path / "run/model/config.json") as f:
+        config = json.load(f)
+    assert config["problem_type"] == problem and len(config["id2label"]) == 3
+    job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 4, 3, 20)
+    train(job, tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
+    r = train(make_job(tmp_path, {"load": f"{GOLDEN}/bert/hf"}, data, 1, 1, 3, 20), tmp_path / "no", check=False)
+    assert "labels are numbers, but the model gives classes; for numbers set model.problem_type" in r.stderr + r.stdout
+
+
+def test_one_number(tmp_path):
+    """num_labels 1 is regression without more words. Each strategy gives the same bits on three ranks, whose evaluation is that of one."""
+    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 160, "num_labels": 1, "max_position_embeddings": 24}
+    data, val = str(tmp_path / "data.safetensors"), []
+    without(f"{GOLDEN}/distilbert/batches.safetensors", data, "labels", labels=([80], [LABELS["regression"](row, 0) for row in range(80)]))
+    hashes = set()
+    for ranks, strategy in ((3, "ddp"), (3, "full_shard"), (3, "zero2"), (1, "ddp")):
+        out = tmp_path / f"{strategy}-{ranks}"
+        train(make_job(tmp_path, model, data, 3, 3 // ranks, 2, 16), out, ranks, f"training.strategy={strategy}")
+        hashes.update({weights_hash(out)} if ranks == 3 else ())
+        val.append(metrics(out, "val_loss")[-1])
+    assert len(hashes) == 1 and val == pytest.approx([val[0]] * 4, rel=1e-6), (hashes, val)
+    without(f"{GOLDEN}/distilbert/batches.safetensors", data, "labels", labels=([80], [0.5] * 71 + [float("nan")] * 9))
+    r = train(make_job(tmp_path, model, data, 3, 1, 2, 16), tmp_path / "no", check=False)
+    assert "labels: sample 72 has nan; labels are finite numbers" in r.stderr + r.stdout
+    r = train(make_job(tmp_path, model, f"{GOLDEN}/distilbert/batches.safetensors", 3, 1, 2, 16), tmp_path / "no", check=False)
+    assert "labels are integers, but the model gives numbers; write them as F32" in r.stderr + r.stdout

@@ -17,7 +17,7 @@ BUFFERS = ["layers.0.num_batches_tracked", "layers.0.running_mean"]
 
 
 def tensors(path):
-    """{name: values} of a safetensors file of fp32."""
+    """{name: values} of a safetensors file of fp32, and of counts."""
     with open(path, "rb") as f:
         raw = f.read()
     size = struct.unpack("<Q", raw[:8])[0]
@@ -25,7 +25,9 @@ def tensors(path):
     for name, x in json.loads(raw[8:8 + size]).items():
         if name != "__metadata__":
             begin, end = x["data_offsets"]
-            out[name] = struct.unpack(f"<{(end - begin) // 4}f", raw[8 + size + begin:8 + size + end])
+            count = x["dtype"] == "I64"
+            assert count == (name in BUFFERS[:1] and path != f"{GOLDEN}/hf/model.safetensors") and (x["shape"] == []) == count
+            out[name] = struct.unpack(f"<{(end - begin) // (8 if count else 4)}{'q' if count else 'f'}", raw[8 + size + begin:8 + size + end])
     return out
 
 
@@ -135,6 +137,18 @@ def test_goes_on_with_other_ranks(tmp_path):
     # two batches a step, but one where the epoch has no more for three ranks
     assert saved["layers.0.num_batches_tracked"] == (10.0,) and ended["layers.0.num_batches_tracked"] == (11.0,)
     assert ended["layers.0.running_mean"] != saved["layers.0.running_mean"]
+
+
+def test_a_count_leaves_as_pytorch_keeps_it(tmp_path):
+    """An int64 without dimensions, whatever the type of the weights; a run that begins with the folder counts on."""
+    train(make_job(tmp_path), tmp_path / "run", 1, "training.max_steps=2")
+    half = str(tmp_path / "half")
+    subprocess.run([support.program("dtckpt"), "export", str(tmp_path / "run"), half, "--dtype=bf16"], check=True, timeout=60)
+    with open(f"{half}/model.safetensors", "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    assert {name: x["dtype"] for name, x in header.items() if name != "__metadata__" and x["dtype"] != "BF16"} == {BUFFERS[0]: "I64"}
+    train(make_job(tmp_path, model={"load": half}), tmp_path / "again", 1, "training.max_steps=1")
+    assert tensors(tmp_path / "again/model/model.safetensors")[BUFFERS[0]] == (6,)
 
 
 def test_a_batch_without_targets_moves_no_buffer(tmp_path):

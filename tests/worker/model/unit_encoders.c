@@ -233,8 +233,16 @@ static void test_refused(void **state)
     check_refused("{\"model_type\":\"bert\",\"is_decoder\":true}", "is_decoder: only false");
     check_refused("{\"model_type\":\"bert\",\"position_embedding_type\":\"relative_key\"}",
                   "position_embedding_type: \"relative_key\"");
-    check_refused("{\"model_type\":\"bert\",\"id2label\":{\"0\":\"score\"}}", "num_labels 1 means a number");
-    check_refused("{\"model_type\":\"bert\",\"problem_type\":\"regression\"}", "problem_type: \"regression\"");
+    check_refused(
+        "{\"model_type\":\"bert\",\"id2label\":{\"0\":\"x\"},\"problem_type\":\"single_label_classification\"}",
+        "num_labels 1: with one class");
+    check_refused(
+        "{\"model_type\":\"bert\",\"id2label\":{\"0\":\"x\"},\"architectures\":[\"BertForTokenClassification\"]}",
+        "num_labels 1: with one class");
+    check_refused(
+        "{\"model_type\":\"bert\",\"problem_type\":\"regression\",\"architectures\":[\"BertForTokenClassification\"]}",
+        "problem_type: each token has one class");
+    check_refused("{\"model_type\":\"bert\",\"problem_type\":\"ranking\"}", "problem_type");
     check_refused("{\"model_type\":\"bert\",\"num_attention_heads\":7}", "cannot be split among num_attention_heads 7");
     check_refused("{\"model_type\":\"distilbert\",\"sinusoidal_pos_embds\":true}", "sinusoidal_pos_embds");
     check_refused("{\"model_type\":\"distilbert\",\"n_heads\":7}", "dim 768 cannot be split among n_heads 7");

@@ -1,5 +1,6 @@
 /* The last block of a classifier: logits = norm(x) W^T + b, then cross entropy, for each sample or
- * for each of its positions. In training, backward does all of it.
+ * for each of its positions; or, of a sample, the loss of several numbers. In training, backward
+ * does all of it.
  *
  * Letters: Q rows of x, B or B * T. */
 #include "worker/model/blocks/blocks.h"
@@ -67,17 +68,30 @@ static const void *loss(const struct block *b, const struct pass *p, const struc
         x = to.y;
     }
     linear_forward(b, p, &t->map, pass_memory(b, p, LOGITS), 0, x);
-    p->kernels->cross_entropy(
-        p->stream, &(struct dt_cross_entropy_args){.logits = pass_memory(b, p, LOGITS),
-                                                   .targets = p->batch->at[batch_find(p->batch->layout, "labels")],
-                                                   .row_loss = pass_memory(b, p, ROW_LOSS),
-                                                   .loss_sum = p->loss_sum,
-                                                   .row_count = rows_of(b, p),
-                                                   .col_count = m->classes,
-                                                   .ld = m->classes,
-                                                   .grad_scale = p->loss_scale,
-                                                   .with_grad = with_grad,
-                                                   .type = b->spec->type});
+    const void *labels = p->batch->at[batch_find(p->batch->layout, "labels")];
+    if (m->numbers) {
+        p->kernels->label_loss(p->stream, &(struct dt_label_loss_args){.logits = pass_memory(b, p, LOGITS),
+                                                                       .labels = labels,
+                                                                       .row_loss = pass_memory(b, p, ROW_LOSS),
+                                                                       .loss_sum = p->loss_sum,
+                                                                       .row_count = rows_of(b, p),
+                                                                       .col_count = m->classes,
+                                                                       .grad_scale = p->loss_scale,
+                                                                       .kind = m->loss,
+                                                                       .with_grad = with_grad,
+                                                                       .type = b->spec->type});
+        return x;
+    }
+    p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = pass_memory(b, p, LOGITS),
+                                                                         .targets = labels,
+                                                                         .row_loss = pass_memory(b, p, ROW_LOSS),
+                                                                         .loss_sum = p->loss_sum,
+                                                                         .row_count = rows_of(b, p),
+                                                                         .col_count = m->classes,
+                                                                         .ld = m->classes,
+                                                                         .grad_scale = p->loss_scale,
+                                                                         .with_grad = with_grad,
+                                                                         .type = b->spec->type});
     return x;
 }
 

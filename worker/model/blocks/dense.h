@@ -20,13 +20,16 @@ struct class_head {
     const char *name;
     int64_t channels, classes;
     bool per_position; /* each token has a class, otherwise each sample */
+    /* labels are numbers (B, classes) instead of classes; their loss */
+    bool numbers;
+    enum dt_loss loss;
     struct tensor_rule rule;
 };
 
 /* the first block: subtracts the mean of the pixels, then a map and a ReLU */
 extern const struct block_ops block_pixels;
 extern const struct block_ops block_dense;      /* a map and a ReLU */
-extern const struct block_ops block_class_head; /* the last block: a norm, a map and cross entropy */
+extern const struct block_ops block_class_head; /* the last block: a norm, a map and the loss */
 
 enum { DENSE_W, DENSE_B };
 

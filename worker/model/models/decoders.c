@@ -306,15 +306,6 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-static int check_config(const cJSON *config, struct dt_error *err)
-{
-    const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "use_bidirectional_attention");
-    if (cJSON_IsTrue(both)) {
-        return dt_fail(err, DT_INVALID, "use_bidirectional_attention: only false is supported");
-    }
-    return 0;
-}
-
 /* Copies a member of the rope section, if it has it, to the flat key. */
 static void lift(cJSON *config, const cJSON *section, const char *member, const char *key)
 {
@@ -491,6 +482,10 @@ static void put_config(const struct decoder_family *f, const void *sizes,
 
 /* ---- the families ---- */
 
+#define TIED                                                                                                           \
+    {                                                                                                                  \
+        "tie_word_embeddings", "lm_head.weight", "model.embed_tokens.weight"                                           \
+    }
 #define FAMILY(model, class, ...)                                                                                      \
     static const struct decoder_family model##_family = {__VA_ARGS__};                                                 \
     static int model##_check(const void *sizes, const char **key, struct dt_error *err)                                \
@@ -523,7 +518,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
                                             .build = model##_build,                                                    \
                                             .flops = decoder_flops,                                                    \
                                             .canonical_name = canonical_name,                                          \
-                                            .check_config = check_config,                                              \
+                                            .tied = TIED,                                                              \
                                             .flatten_config = flatten_config,                                          \
                                             .put_config = model##_put};
 

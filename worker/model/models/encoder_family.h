@@ -26,6 +26,8 @@ struct encoder_family {
 
 /* True if layer i sees only a window. */
 bool encoder_slides(const struct encoder *m, int64_t i);
+/* The head's answer, never PROBLEM_BY_LABELS. */
+enum encoder_problem encoder_problem(const struct encoder *m);
 /* Positions of a sequence that the model has room for. */
 int64_t encoder_longest(const struct encoder_family *f, const struct encoder *m);
 /* Gives the chain its batch, units and blocks. The root unit holds embeddings and head, and each layer

@@ -36,6 +36,11 @@ static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mea
 static const struct dt_rule task = {.type = DT_RULE_ENUM,
                                     .choices = "sequence_classification|token_classification|masked_lm"};
 
+static const struct dt_rule problem = {.type = DT_RULE_ENUM,
+                                       .choices = "single_label_classification|regression|multi_label_classification",
+                                       .null = true,
+                                       .null_value = PROBLEM_BY_LABELS};
+
 #define AT(member) offsetof(struct encoder, member)
 #define KEPT " not applied yet, only kept for config.json"
 #define SIZES(vocab, size, hidden, inner_key, inner, layer_key, layer_count, head_key, head_count, positions, act)     \
@@ -49,6 +54,10 @@ static const struct dt_rule task = {.type = DT_RULE_ENUM,
         {act, "\"gelu\"", "activation of the feed-forward layer", AT(hidden_act), &activation},                        \
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
         {"num_labels", "2", "number of classes", AT(num_labels), &labels},                                             \
+        {"problem_type", "null",                                                                                       \
+         "what a sequence gets: a class, num_labels numbers, or several classes; null: "                               \
+         "a number if num_labels is 1, otherwise a class",                                                             \
+         AT(problem_type), &problem},                                                                                  \
     {                                                                                                                  \
         "task", "\"sequence_classification\"", "what gets a class: each sequence or token; masked_lm: labels are ids", \
             AT(task), &task                                                                                            \
@@ -113,7 +122,8 @@ static const char *const distilbert_kept[] = {"dropout", "attention_dropout", "s
 static const char *const modernbert_kept[] = {"embedding_dropout", "attention_dropout", "mlp_dropout",
                                               "classifier_dropout", NULL};
 static const char *const spelled[] = {
-    "num_labels", "task", "layer_types", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", NULL};
+    "num_labels",        "problem_type",     "task", "layer_types", "global_attn_every_n_layers",
+    "global_rope_theta", "local_rope_theta", NULL};
 static const struct model_key distilbert_keys[] = {
     {"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}, {0}};
 #define roberta_kept bert_kept
@@ -169,11 +179,15 @@ static int check(const struct encoder_family *f, const void *sizes, const char *
                        ", so there is none for a token",
                        m->max_position_embeddings, m->pad_token_id);
     }
-    *key = "num_labels";
-    if (m->num_labels == 1) {
+    *key = "problem_type";
+    if (m->task != ENCODER_SEQUENCES && (m->problem_type == PROBLEM_NUMBERS || m->problem_type == PROBLEM_CLASSES)) {
         return dt_fail(err, DT_INVALID,
-                       "num_labels 1 means a number instead of a class, which is not there yet; "
-                       "give 2 or more");
+                       "problem_type: each token has one class; numbers, or several classes, are for "
+                       "task \"sequence_classification\"");
+    }
+    *key = "num_labels";
+    if (m->num_labels == 1 && m->task != ENCODER_MASKED && encoder_problem(m) == PROBLEM_CLASS) {
+        return dt_fail(err, DT_INVALID, "num_labels 1: with one class there is nothing to learn; give 2 or more");
     }
     return f->modern ? check_layers(m, key, err) : 0;
 }
@@ -239,8 +253,7 @@ static int check_config(const cJSON *config, struct dt_error *err)
 {
     return refuse_true(config, "is_decoder", err) != 0 || refuse_true(config, "add_cross_attention", err) != 0 ||
                    refuse_true(config, "sinusoidal_pos_embds", err) != 0 ||
-                   refuse_other(config, "position_embedding_type", "absolute", err) != 0 ||
-                   refuse_other(config, "problem_type", "single_label_classification", err) != 0
+                   refuse_other(config, "position_embedding_type", "absolute", err) != 0
                ? -1
                : 0;
 }
@@ -272,9 +285,15 @@ static int flatten_config(cJSON *config, struct dt_error *err)
                : flatten_rope(config, "sliding_attention", "local_rope_theta", err);
 }
 
+static const char *const problem_texts[] = {[PROBLEM_CLASS] = "\"single_label_classification\"",
+                                            [PROBLEM_NUMBERS] = "\"regression\"",
+                                            [PROBLEM_CLASSES] = "\"multi_label_classification\"",
+                                            [PROBLEM_BY_LABELS] = "null"};
+
 static void put_labels(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
     family_put_labels(((const struct encoder *)sizes)->num_labels, put, to);
+    put(to, "problem_type", problem_texts[((const struct encoder *)sizes)->problem_type]);
 }
 
 static void put_layers(const struct encoder *m, void (*put)(void *to, const char *key, const char *json), void *to)
@@ -316,7 +335,7 @@ static bool in_head(const struct encoder_family *f, const char *name)
     return begins_with_one(name, f->heads) || strstr(name, ".pooler.") != NULL;
 }
 
-static const char *const head_keys[] = {"num_labels", "task", NULL};
+static const char *const head_keys[] = {"num_labels", "problem_type", "task", NULL};
 
 /* ---- the families ---- */
 

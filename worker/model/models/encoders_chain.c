@@ -14,6 +14,17 @@ bool encoder_slides(const struct encoder *m, int64_t i)
     return m->layer_types.count > 0 ? m->layer_types.of[i] == 1 : i % m->global_attn_every_n_layers != 0;
 }
 
+enum encoder_problem encoder_problem(const struct encoder *m)
+{
+    if (m->task != ENCODER_SEQUENCES) {
+        return PROBLEM_CLASS;
+    }
+    if (m->problem_type == PROBLEM_BY_LABELS) {
+        return m->num_labels == 1 ? PROBLEM_NUMBERS : PROBLEM_CLASS;
+    }
+    return (enum encoder_problem)m->problem_type;
+}
+
 int64_t encoder_longest(const struct encoder_family *f, const struct encoder *m)
 {
     return m->max_position_embeddings - (f->position_ids ? m->pad_token_id + 1 : 0);
@@ -66,15 +77,21 @@ static void add_fields(const struct encoder_family *f, struct chain *c)
     if (f->position_ids) {
         batch_add_positions(&c->batch, m->pad_token_id);
     }
-    c->batch.field[c->batch.count++] = (struct batch_field){.name = "labels",
-                                                            .type = DT_I32,
-                                                            .dims = tokens ? 2 : 1,
-                                                            .most = {samples, tokens ? positions : 0},
-                                                            .targets = true,
-                                                            .value = masked ? "id" : "class",
-                                                            .values = masked ? "ids" : "classes",
-                                                            .below = masked ? m->vocab_size : m->num_labels,
-                                                            .below_key = masked ? "vocab_size" : "num_labels"};
+    const struct batch_field classes = {.name = "labels",
+                                        .type = DT_I32,
+                                        .dims = tokens ? 2 : 1,
+                                        .most = {samples, tokens ? positions : 0},
+                                        .targets = true,
+                                        .value = masked ? "id" : "class",
+                                        .values = masked ? "ids" : "classes",
+                                        .below = masked ? m->vocab_size : m->num_labels,
+                                        .below_key = masked ? "vocab_size" : "num_labels"},
+                             numbers = {.name = "labels",
+                                        .type = DT_F32,
+                                        .dims = m->num_labels > 1 ? 2 : 1,
+                                        .most = {samples, m->num_labels > 1 ? m->num_labels : 0},
+                                        .targets = true};
+    c->batch.field[c->batch.count++] = encoder_problem(m) == PROBLEM_CLASS ? classes : numbers;
 }
 
 static int add_embeddings(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
@@ -152,6 +169,8 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
         .channels = m->hidden_size,
         .classes = m->num_labels,
         .per_position = tokens,
+        .numbers = encoder_problem(m) != PROBLEM_CLASS,
+        .loss = encoder_problem(m) == PROBLEM_CLASSES ? DT_LOSS_BINARY : DT_LOSS_SQUARED,
         .rule = normal(f, m, f->modern ? 1 / sqrt((double)m->hidden_size) : m->initializer_range)};
     /* token classifiers of all but ModernBERT read the last layer itself */
     if ((f->modern || !tokens) && chain_add(c, &block_pooler, root, -1, &pooler, sizeof pooler, err) != 0) {

@@ -1,0 +1,77 @@
+"""Transformers reads Hugging Face folders, for the story that compares it with train and dtckpt.
+
+Reads JSON objects from stdin, one a line, and answers each with a line:
+  {"folder": PATH, "data": PATH, "rows": N, "dtype": "float32"}
+    -> {"loss": mean over the first N rows of `data`, "loading": what from_pretrained found amiss, "said": warnings}
+  {"split": FOLDER, "max_shard_size": SIZE} -> {"files": huggingface_hub's name of the file of each tensor}
+"""
+
+import json
+import logging
+import sys
+import warnings
+
+import huggingface_hub
+import torch
+import transformers
+from safetensors import safe_open
+
+SAID = []
+
+
+class Keep(logging.Handler):
+    def emit(self, record):
+        SAID.append(record.getMessage())
+
+
+def first_rows(path, count):
+    """The first rows of each tensor, whose last dimensions are those of a sample."""
+    with safe_open(path, "pt") as f:
+        ids = f.get_tensor("input_ids")
+        length, batch_dims = ids.shape[-1], ids.dim() - 1
+        fields = {}
+        for name in ("input_ids", "labels", "attention_mask", "token_type_ids"):
+            if name in f.keys():
+                x = f.get_tensor(name)
+                fields[name] = x.reshape(-1, length)[:count] if x.dim() > batch_dims else x.reshape(-1)[:count]
+    return fields
+
+
+def look(folder, data, rows, dtype):
+    SAID.clear()
+    with open(f"{folder}/config.json") as f:
+        of_class = json.load(f)["architectures"][0]
+    auto = transformers.AutoModelForCausalLM if "ForSequenceClassification" not in of_class else transformers.AutoModelForSequenceClassification
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, loading = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True, attn_implementation="eager")
+        model.eval()
+        said = SAID + [str(w.message) for w in caught]
+        with torch.no_grad():
+            loss = model(**first_rows(data, rows)).loss.item()
+    assert type(model).__name__ == of_class
+    return {"loss": loss, "loading": {k: sorted(map(str, v)) for k, v in loading.items() if v}, "said": said}
+
+
+def split(folder, max_shard_size):
+    tensors = {}
+    with open(f"{folder}/model.safetensors.index.json") as f:
+        files = sorted(set(json.load(f)["weight_map"].values()))
+    for name in files:
+        with safe_open(f"{folder}/{name}", "pt") as f:
+            tensors.update({k: f.get_tensor(k) for k in f.keys()})
+    plan = huggingface_hub.split_torch_state_dict_into_shards({k: tensors[k] for k in sorted(tensors)}, max_shard_size=max_shard_size)
+    return {"files": plan.tensor_to_filename, "metadata": plan.metadata}
+
+
+def main():
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_warning()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("transformers").addHandler(Keep())
+    for line in sys.stdin:
+        what = json.loads(line)
+        print(json.dumps(split(what["split"], what["max_shard_size"]) if "split" in what else look(**what)), flush=True)
+
+
+main()
