@@ -79,7 +79,7 @@ ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bi
 def test_kernels():
     found = cases(bench("kernels", "--rows=256", "--cols=96", "--vocab=500", "--parameters=10000", "--repeats=2"))
     shape = {name: "10000" for name in ("adamw", "adamw_many", "adamw_bf16_moments", "adam", "sgd", "lion", "adagrad", "norm_sum")}
-    shape |= {"cross_entropy": "32x500", "cross_entropy_capped": "32x500", "norm_finish": "32", "exact_sum": "32"}
+    shape |= {"cross_entropy": "32x500", "cross_entropy_capped": "32x500", "label_loss": "32x500", "norm_finish": "32", "exact_sum": "32"}
     names = {f"{dtype} {name} {shape.get(name, '256x96')}" for dtype in ("fp32", "bf16") for name in KERNELS + ARITHMETIC}
     assert {case.split(" ", 1)[1] for case in found} == names  # before: the CPU's instruction set
     assert all(case["floor"] > 0 and case["unit"] == "us" for case in found.values())
