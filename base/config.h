@@ -22,11 +22,17 @@ enum dt_rule_type {
     DT_RULE_CHOICE,
     /* int or enum: the index in `choices`; choices named true and false are JSON's literals */
     DT_RULE_ENUM,
-    DT_RULE_PAIR, /* int64_t[2] */
+    DT_RULE_PAIR,     /* int64_t[2] */
+    DT_RULE_INTEGERS, /* struct dt_integers: a list of 1 to DT_INTEGERS_MAX whole numbers */
     /* const char *: a list of names, or a string "a,b"; stored as "a,b", null if empty */
     DT_RULE_NAMES,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
     DT_RULE_KINDS
+};
+
+enum { DT_INTEGERS_MAX = 8 };
+struct dt_integers {
+    int64_t count, of[DT_INTEGERS_MAX];
 };
 
 enum { DT_KINDS_MAX = 252 };

@@ -92,6 +92,7 @@ static bool parse_null(const struct dt_rule *rule, void *out)
         ((struct dt_kinds *)out)->count = 0;
         return true;
     case DT_RULE_BOOL:
+    case DT_RULE_INTEGERS:
         break;
     }
     return false;
@@ -150,6 +151,19 @@ static bool parse_kinds(const struct dt_rule *rule, const cJSON *value, struct d
     return true;
 }
 
+static bool parse_integers(const struct dt_rule *rule, const cJSON *value, struct dt_integers *out)
+{
+    struct dt_integers list = {.count = 0};
+    bool good = cJSON_IsArray(value) && cJSON_GetArraySize(value) >= 1 && cJSON_GetArraySize(value) <= DT_INTEGERS_MAX;
+    for (const cJSON *v = good ? value->child : NULL; good && v != NULL; v = v->next) {
+        good = integer_of(rule, v, &list.of[list.count++]);
+    }
+    if (good) {
+        *out = list;
+    }
+    return good;
+}
+
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
 {
     if (cJSON_IsNull(value)) {
@@ -197,6 +211,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_names(value, arena, out);
     case DT_RULE_KINDS:
         return parse_kinds(rule, value, out);
+    case DT_RULE_INTEGERS:
+        return parse_integers(rule, value, out);
     case DT_RULE_PAIR: {
         int64_t pair[2];
         if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2 || !integer_of(rule, value->child, &pair[0]) ||
@@ -276,6 +292,10 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
             dt_text_printf(out, *p == '|' ? " and " : "%c", *p);
         }
         break;
+    case DT_RULE_INTEGERS:
+        dt_text_printf(out, "a list of 1 to %d whole numbers", DT_INTEGERS_MAX);
+        add_range(rule, out);
+        break;
     case DT_RULE_PAIR:
         dt_text_puts(out, "a list of two whole numbers");
         add_range(rule, out);
@@ -334,6 +354,7 @@ static bool is_null(const struct dt_rule *rule, const void *in)
     case DT_RULE_ENUM:
         return rule->null && (*(const int *)in < 0 || *(const int *)in >= choice_count(rule));
     case DT_RULE_BOOL:
+    case DT_RULE_INTEGERS:
         break;
     }
     return false;
@@ -385,12 +406,22 @@ size_t dt_config_size(const struct dt_rule *rule)
         return 2 * sizeof(int64_t);
     case DT_RULE_KINDS:
         return sizeof(struct dt_kinds);
+    case DT_RULE_INTEGERS:
+        return sizeof(struct dt_integers);
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
         break;
     }
     return sizeof(char *);
+}
+
+static void format_integers(const struct dt_integers *list, struct dt_text *out)
+{
+    for (int64_t i = 0; i < list->count; i++) {
+        dt_text_printf(out, "%s%" PRId64, i > 0 ? ", " : "[", list->of[i]);
+    }
+    dt_text_puts(out, list->count > 0 ? "]" : "[]");
 }
 
 void dt_config_format(const struct dt_field *field, const void *in, struct dt_text *out)
@@ -423,6 +454,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         break;
     case DT_RULE_ENUM:
         add_choice(choice_at(rule, *(const int *)in), out);
+        break;
+    case DT_RULE_INTEGERS:
+        format_integers(in, out);
         break;
     case DT_RULE_KINDS:
         format_kinds(rule, in, out);
@@ -472,6 +506,12 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     case DT_RULE_NAMES:
         dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);
+        break;
+    case DT_RULE_INTEGERS:
+        dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
+                       DT_INTEGERS_MAX);
+        schema_range(rule, out);
+        dt_text_puts(out, "}");
         break;
     case DT_RULE_PAIR:
         dt_text_printf(

@@ -250,6 +250,72 @@ struct dt_cost dt_cost_take_rows_backward(const struct dt_take_rows_backward_arg
     return moved((double)((a->row_count + a->source_count) * a->col_count) * size_of(a->type));
 }
 
+/* Elements of the images, and of what a window each gives. */
+static double pixels(const struct dt_windows *w)
+{
+    return (double)w->batch * (double)w->height * (double)w->width * (double)w->channels;
+}
+
+static double outputs(const struct dt_windows *w)
+{
+    return (double)w->batch * (double)w->out_height * (double)w->out_width * (double)w->channels;
+}
+
+struct dt_cost dt_cost_unfold(const struct dt_unfold_args *a)
+{
+    double window = (double)(a->windows.size * a->windows.size);
+    return moved(outputs(&a->windows) * window * size_of(a->type) + pixels(&a->windows) * size_of(a->x_type));
+}
+
+struct dt_cost dt_cost_fold(const struct dt_fold_args *a)
+{
+    double window = (double)(a->windows.size * a->windows.size);
+    return moved((outputs(&a->windows) * window + pixels(&a->windows) * times(a->accumulate)) * size_of(a->type));
+}
+
+struct dt_cost dt_cost_max_pool(const struct dt_max_pool_args *a)
+{
+    return moved((pixels(&a->windows) + outputs(&a->windows)) * size_of(a->type) + outputs(&a->windows));
+}
+
+struct dt_cost dt_cost_max_pool_backward(const struct dt_max_pool_backward_args *a)
+{
+    return moved((pixels(&a->windows) + outputs(&a->windows)) * size_of(a->type) + outputs(&a->windows));
+}
+
+struct dt_cost dt_cost_batch_moments(const struct dt_batch_moments_args *a)
+{
+    double cols = (double)a->col_count;
+    return moved((double)a->row_count * cols * size_of(a->type) + (2 * cols + 1) * wide_size(a->type));
+}
+
+struct dt_cost dt_cost_batch_merge(const struct dt_batch_merge_args *a)
+{
+    double cols = (double)a->col_count, parts = a->moments != NULL ? (double)a->parts : 0;
+    double running = a->running_mean == NULL ? 0 : a->moments == NULL ? 2 * cols : 4 * cols + 2;
+    return moved(((parts + 1) * (2 * cols + 1) + running) * wide_size(a->type));
+}
+
+struct dt_cost dt_cost_batch_norm(const struct dt_batch_norm_args *a)
+{
+    double cols = (double)a->col_count, tensors = 2.0 + (a->residual != NULL);
+    return moved((tensors * (double)a->row_count * cols + 2 * cols) * size_of(a->type) + 2 * cols * wide_size(a->type));
+}
+
+struct dt_cost dt_cost_batch_norm_sums(const struct dt_batch_norm_sums_args *a)
+{
+    double cols = (double)a->col_count, tensors = a->y != NULL ? 4.0 : 2.0;
+    double grads = times(a->accumulate) * ((a->dgamma != NULL) + (a->dbeta != NULL));
+    return moved(tensors * (double)a->row_count * cols * size_of(a->type) + 4 * cols * wide_size(a->type) +
+                 grads * cols * own_size(a->type, a->grad_type));
+}
+
+struct dt_cost dt_cost_batch_norm_backward(const struct dt_batch_norm_backward_args *a)
+{
+    double cols = (double)a->col_count;
+    return moved((3 * (double)a->row_count * cols + cols) * size_of(a->type) + 4 * cols * wide_size(a->type));
+}
+
 struct dt_cost dt_cost_cross_entropy(const struct dt_cross_entropy_args *a)
 {
     return moved(times(a->with_grad) * (double)a->row_count * (double)a->col_count * size_of(a->type));

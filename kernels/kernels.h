@@ -357,6 +357,98 @@ struct dt_cross_entropy_args {
     enum dt_dtype type;
 };
 
+/* Windows that slide over images (B, H, W, C), whose channels come last. Window (oy, ox) of an image
+ * covers size x size pixels; its first one is (oy stride - padding, ox stride - padding). */
+struct dt_windows {
+    int64_t batch, height, width, channels, out_height, out_width, size, stride, padding;
+};
+/* out (B * out_height * out_width, C * size * size): row r holds the pixels of window r, 0 outside of
+ * the image; first all of channel 0, row by row, as a convolution's weights (out, C, size, size) have
+ * them. So a convolution is a product of out with its weights. planar: x is (B, C, H, W) of x_type,
+ * F32 or type. */
+struct dt_unfold_args {
+    void *out;
+    const void *x;
+    struct dt_windows windows;
+    bool planar;
+    enum dt_dtype type, x_type;
+};
+/* The backward of unfold: each pixel of dx (B, H, W, C) is the sum of its copies in dout, row by row
+ * of the window; added to with accumulate. */
+struct dt_fold_args {
+    void *dx;
+    const void *dout;
+    struct dt_windows windows;
+    bool accumulate;
+    enum dt_dtype type;
+};
+/* y (B, out_height, out_width, C) = the largest value of each window; at: its number in the window,
+ * the first one of equal values. Each window has a pixel of the image. */
+struct dt_max_pool_args {
+    void *y;
+    uint8_t *at;
+    const void *x;
+    struct dt_windows windows;
+    enum dt_dtype type;
+};
+struct dt_max_pool_backward_args {
+    void *dx;
+    const void *dy;
+    const uint8_t *at;
+    struct dt_windows windows;
+    enum dt_dtype type;
+};
+
+/* Batch norm of x (rows, C) in steps, so that statistics and gradients of several ranks can meet in
+ * between. Moments, statistics, running values and sums have dt_dtype_wide(type).
+ *
+ * batch_moments: moments (2 C + 1) = mean of each column, its sum of squared deviations, and the number
+ * of rows. */
+struct dt_batch_moments_args {
+    void *moments;
+    const void *x;
+    int64_t row_count, col_count;
+    enum dt_dtype type;
+};
+/* statistics (2 C + 1) = mean of each column, 1 / sqrt(variance + eps), and the number of rows, of
+ * `parts` moments that follow each other; they are merged in order. If running_mean (C) is given,
+ * running = (1 - momentum) running + momentum batch, where running_var takes the unbiased variance, and
+ * *tracked += 1; without rows nothing changes. moments null: the statistics are the running ones. */
+struct dt_batch_merge_args {
+    void *statistics, *running_mean, *running_var, *tracked;
+    const void *moments;
+    int64_t parts, col_count;
+    double eps, momentum;
+    enum dt_dtype type;
+};
+/* y = (x - mean) * rstd * gamma + beta [+ residual]; with relu, 0 where that is negative. y may be x or
+ * residual. */
+struct dt_batch_norm_args {
+    void *y;
+    const void *x, *statistics, *gamma, *beta, *residual;
+    int64_t row_count, col_count;
+    bool relu;
+    enum dt_dtype type;
+};
+/* The first step of backward. dz = dy, or 0 where y, the output of a ReLU, is not positive; dz may be
+ * dy; y null: dz is dy and is not written. sums (2 C): of dz, and of dz * (x - mean), over the rows.
+ * dgamma (C) = [dgamma +] the second sum * rstd, dbeta (C) = [dbeta +] the first one; may be null. */
+struct dt_batch_norm_sums_args {
+    void *dz, *sums, *dgamma, *dbeta;
+    const void *dy, *y, *x, *statistics;
+    int64_t row_count, col_count;
+    bool accumulate;
+    enum dt_dtype type, grad_type; /* grad_type: of dgamma, dbeta */
+};
+/* The second step: with sums a and b over the rows of all ranks, whose number n is in `statistics`,
+ * dx = gamma * rstd * (dz - a / n - (x - mean) * rstd^2 * b / n). dx may be dz. */
+struct dt_batch_norm_backward_args {
+    void *dx;
+    const void *dz, *x, *statistics, *sums, *gamma;
+    int64_t row_count, col_count;
+    enum dt_dtype type;
+};
+
 /* The loss of logits z (rows, cols) that are to be the numbers y (rows, cols). A row's loss is the
  * mean over its columns of
  *

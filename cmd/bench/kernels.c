@@ -10,6 +10,7 @@
 #include "cmd/bench/buffers.h"
 #include "cmd/bench/decoders.h"
 #include "cmd/bench/encoders.h"
+#include "cmd/bench/images.h"
 #include "cmd/bench/products.h"
 #include "cmd/bench/rates.h"
 #include "kernels/cost.h"
@@ -365,6 +366,15 @@ static const struct {
     {"masked_mean_backward", bench_masked_mean_backward, ELEMENTS},
     {"take_rows", bench_take_rows, ELEMENTS},
     {"take_rows_backward", bench_take_rows_backward, ELEMENTS},
+    {"unfold", bench_unfold, ELEMENTS},
+    {"fold", bench_fold, ELEMENTS},
+    {"max_pool", bench_max_pool, ELEMENTS},
+    {"max_pool_backward", bench_max_pool_backward, ELEMENTS},
+    {"batch_moments", bench_batch_moments, ELEMENTS},
+    {"batch_merge", bench_batch_merge, ELEMENTS},
+    {"batch_norm", bench_batch_norm, ELEMENTS},
+    {"batch_norm_sums", bench_batch_norm_sums, ELEMENTS},
+    {"batch_norm_backward", bench_batch_norm_backward, ELEMENTS},
     {"cross_entropy", cross_entropy, LOSS},
     {"cross_entropy_capped", cross_entropy_capped, LOSS},
     {"label_loss", bench_label_loss, LOSS},

@@ -5,6 +5,7 @@
 #include "kernels/cpu/plain.h"
 #include "kernels/dropout.h"
 #include "kernels/exact.h"
+#include "kernels/moments.h"
 #include "kernels/stochastic.h"
 
 #include <math.h>

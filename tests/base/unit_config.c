@@ -13,6 +13,7 @@
 struct box {
     bool flag;
     int64_t count, maybe, pair[2];
+    struct dt_integers list;
     double rate;
     const char *word, *kind;
     int mode, wish;
@@ -21,6 +22,7 @@ struct box {
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 1, .max = 1e10};
 static const struct dt_rule maybe = {.type = DT_RULE_INTEGER, .max = 9, .null = true, .null_value = -1};
+static const struct dt_rule list = {.type = DT_RULE_INTEGERS, .min = 1, .max = 9};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = 9, .null = true};
 static const struct dt_rule rate = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1, .open_max = true};
 static const struct dt_rule word = {.type = DT_RULE_STRING, .null = true};
@@ -38,6 +40,7 @@ static const struct dt_field fields[] = {
     {"kind", "\"small\"", "size", offsetof(struct box, kind), &kind},
     {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
     {"wish", "\"auto\"", "or not", offsetof(struct box, wish), &wish},
+    {"list", "[1, 2]", "some", offsetof(struct box, list), &list},
     {0},
 };
 static const struct dt_config_hint hints[] = {
@@ -92,6 +95,7 @@ static void test_values(void **state)
     assert_int_equal(b.count, 1000000000);
     assert_int_equal(b.maybe, 3);
     assert_int_equal(b.pair[1], 3);
+    assert_true(b.list.count == 2 && b.list.of[1] == 2);
     assert_true(b.rate == 0.25);
     assert_string_equal(b.word, "w");
     assert_string_equal(b.kind, "large");
@@ -128,6 +132,12 @@ static void test_wrong_values(void **state)
            "f:1:30: box.kind: is \"huge\", which is not there yet; give one of: small, large\n");
     expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL,
            "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
+    expect("{\"box\": {\"count\": 1, \"list\": [1, 10]}}", NULL,
+           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
+    expect("{\"box\": {\"count\": 1, \"list\": [1, 1, 1, 1, 1, 1, 1, 1, 1]}}", NULL,
+           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
+    expect("{\"box\": {\"count\": 1, \"list\": []}}", NULL,
+           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
     expect("{\"box\": 3}", NULL,
            "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
     expect("{}", NULL, "f: box.count: missing; add it (how many)\n");
@@ -234,15 +244,22 @@ static void test_literals(void **state)
 static void test_format(void **state)
 {
     (void)state;
-    struct box box = {
-        .flag = true, .count = 5, .maybe = -1, .pair = {1, 2}, .rate = 0.1, .kind = "small", .mode = 1, .wish = 2};
+    struct box box = {.flag = true,
+                      .count = 5,
+                      .maybe = -1,
+                      .pair = {1, 2},
+                      .rate = 0.1,
+                      .kind = "small",
+                      .mode = 1,
+                      .wish = 2,
+                      .list = {2, {3, 4}}};
     struct dt_text t;
     dt_text_init(&t);
     for (const struct dt_field *f = fields; f->key != NULL; f++) {
         dt_config_format(f, &box, &t);
         dt_text_puts(&t, " ");
     }
-    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" false ");
+    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" false [3, 4] ");
     dt_text_reset(&t);
     box.rate = 0.1 + 1e-16 * 3;
     dt_config_format(&fields[4], &box, &t);

@@ -5,6 +5,9 @@
 #include "tests/lib/model_run.h"
 
 static uint64_t random_state;
+/* The phase whose function is differentiated: PASS_FORWARD where blocks take statistics of the batch. */
+static enum pass_phase check_phase = PASS_EVAL;
+static double check_step = 1e-5; /* smaller where the function bends more */
 
 /* Uniform in [-1, 1). */
 static inline double noise(void)
@@ -81,8 +84,8 @@ static inline struct pass bench_pass(const struct bench *b, enum pass_phase phas
  * dropout, which evaluation does not have, it is what training computes. */
 static inline double objective(struct bench *b)
 {
-    bool drops = batch_numbers(b->run->batch.layout) >= 0;
-    struct pass p = bench_pass(b, drops ? PASS_FORWARD : PASS_EVAL);
+    bool drops = batch_numbers(b->run->batch.layout) >= 0, last = b->block->index + 1 == b->run->chain.block_count;
+    struct pass p = bench_pass(b, drops ? PASS_FORWARD : last ? PASS_EVAL : check_phase);
     p.y = p.y != NULL ? b->y : NULL;
     *b->run->loss_sum = 0;
     b->block->ops->forward(b->block, &p);
@@ -92,7 +95,7 @@ static inline double objective(struct bench *b)
     }
     double sum = 0;
     for (int64_t e = 0; e < b->y_count; e++) {
-        double y = run_get(b->run, b->y, e) + (b->block->out.pair ? run_get(b->run, b->y_branch, e) : 0);
+        double y = run_get(b->run, p.y, e) + (b->block->out.pair ? run_get(b->run, b->y_branch, e) : 0);
         sum += y * run_get(b->run, b->dy, e);
     }
     return sum;
@@ -101,7 +104,7 @@ static inline double objective(struct bench *b)
 /* Central difference with respect to one element against what backward says. */
 static inline void check_element(struct bench *b, double *x, double got, const char *what, int64_t e)
 {
-    const double step = 1e-5, at = *x;
+    const double step = check_step, at = *x;
     *x = at + step;
     double up = objective(b);
     *x = at - step;

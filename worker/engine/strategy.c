@@ -256,7 +256,9 @@ void strategy_plan(struct strategy *s, struct plan *p)
 
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
 {
-    const unsigned sums = 1u << DT_ALL_REDUCE, buffers = s->chain->buffer_count > 0 ? 1u << DT_BROADCAST : 0,
+    const unsigned sums = 1u << DT_ALL_REDUCE,
+                   buffers = (s->chain->buffer_count > 0 ? 1u << DT_BROADCAST : 0) |
+                             (s->chain->spec.norm_ranks > 1 ? 1u << DT_ALL_GATHER : 0),
                    slices = 1u << DT_REDUCE_SCATTER | 1u << DT_ALL_GATHER;
     bool sliced = s->optimizer == PART_SLICE, one = w->shard == w->comm;
     size_t all = (size_t)s->total * sizeof(float), bytes = all < CONNECT_BYTES ? all : CONNECT_BYTES;
@@ -360,23 +362,57 @@ bool strategy_trains(const struct strategy *s, int unit)
     return s->chain->units[unit].role == ROLE_TRAINED;
 }
 
-void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
+/* A collective of the world that takes what the compute stream has computed, and for which that stream
+ * waits. It goes through the communication stream, so collectives have one order on all ranks. */
+static void run_between(struct strategy *s, const struct dt_collective *c)
 {
     struct world *w = s->world;
+    dt_event_record(s->demand, w->compute);
+    dt_event_wait(s->demand, w->communication);
+    int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, w->communication, c->name, NULL);
+    dt_comm_start(w->comm, c, w->communication);
+    timeline_end(s->timeline, span, w->communication);
+    dt_event_record(s->landed, w->communication);
+    dt_event_wait(s->landed, w->compute);
+}
+
+void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
+{
     if (s->alone || count == 0) {
         return;
     }
-    dt_event_record(s->demand, w->compute);
-    dt_event_wait(s->demand, w->communication);
-    dt_comm_start(w->comm,
-                  &(struct dt_collective){.kind = DT_BROADCAST,
-                                          .name = "buffers",
-                                          .in = buffers,
-                                          .out = buffers,
-                                          .count = count,
-                                          .type = s->precision.buffers},
-                  w->communication);
-    strategy_land(s);
+    run_between(s, &(struct dt_collective){.kind = DT_BROADCAST,
+                                           .name = "buffers",
+                                           .in = buffers,
+                                           .out = buffers,
+                                           .count = count,
+                                           .type = s->precision.buffers});
+}
+
+static void gather_from_peers(const struct pass_peers *p, const void *in, void *out, int64_t count, enum dt_dtype type)
+{
+    run_between(p->context, &(struct dt_collective){.kind = DT_ALL_GATHER,
+                                                    .name = "moments of batch norms",
+                                                    .in = in,
+                                                    .out = out,
+                                                    .count = count,
+                                                    .type = type});
+}
+
+static void sum_with_peers(const struct pass_peers *p, void *x, int64_t count, enum dt_dtype type)
+{
+    run_between(p->context, &(struct dt_collective){.kind = DT_ALL_REDUCE,
+                                                    .op = DT_SUM,
+                                                    .name = "gradients of batch norms",
+                                                    .in = x,
+                                                    .out = x,
+                                                    .count = count,
+                                                    .type = type});
+}
+
+struct pass_peers strategy_peers(struct strategy *s)
+{
+    return (struct pass_peers){.count = s->size, .context = s, .gather = gather_from_peers, .sum = sum_with_peers};
 }
 
 bool strategy_counts(const struct strategy *s)

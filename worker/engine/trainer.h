@@ -96,8 +96,10 @@ struct trainer_stepper {
     struct trainer_pending pending[2];
     double finished_s; /* when the last result was known */
     struct chain_walk walk;
-    struct batch shape; /* for a block that takes no fields of a batch: sizes, and the samples' numbers */
-    struct trainer_at { /* where in a step the walk is */
+    /* sizes, weight and the samples' numbers, for a block that takes no fields of a batch */
+    struct batch shape;
+    struct pass_peers peers; /* where batch norms of all ranks have their statistics together */
+    struct trainer_at {      /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
     double *loss_sum; /* one per micro-step */

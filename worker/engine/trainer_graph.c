@@ -38,6 +38,7 @@ struct call {
     const void *weights[BLOCK_UNITS_MAX], *grads[BLOCK_UNITS_MAX], *memory[PLACE_COUNT], *fields[BATCH_FIELDS_MAX];
     const void *buffers, *x, *x_branch, *y, *y_branch, *dy, *dx, *loss_sum;
     int64_t samples, length, busy_sms;
+    bool blank; /* a batch without targets moves no running statistics */
     double loss_scale;
 };
 
@@ -129,6 +130,7 @@ static struct call call_of(const struct pass *p)
     c.samples = p->batch->samples;
     c.length = p->batch->length;
     c.busy_sms = p->busy_sms;
+    c.blank = p->batch->weight == 0;
     c.loss_scale = p->loss_scale;
     return c;
 }
@@ -171,7 +173,7 @@ static bool capture(struct trainer *t, const struct block *b, const struct pass 
 void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p)
 {
     struct trainer_graphs *g = t->stepper.graphs;
-    if (g == NULL || g->refused || b->layer < 0) {
+    if (g == NULL || g->refused || b->layer < 0 || p->peers != NULL) { /* collectives stay outside of graphs */
         chain_call(b, p);
         return;
     }

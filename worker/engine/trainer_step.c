@@ -275,6 +275,10 @@ void trainer_step_open(struct trainer *t)
                                           .buffers = plan_at(&t->memory.plan, t->memory.buffers),
                                           .hooks = &hooks,
                                           .context = t};
+    if (c->spec.norm_ranks > 1) {
+        t->stepper.peers = strategy_peers(&t->strategy);
+        t->stepper.walk.peers = &t->stepper.peers;
+    }
     for (int i = 0; i < 2; i++) {
         t->stepper.walk.y[i] = plan_at(&t->memory.plan, t->memory.y[i]);
         t->stepper.walk.y_branch[i] = plan_at(&t->memory.plan, t->memory.branch[i]);
@@ -325,6 +329,10 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
         const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->stepper.loss_sum[j]};
         t->stepper.at = (struct trainer_at){j, f->count};
         trainer_batch_number(t, f, j);
+        t->stepper.shape.weight = batch->weight;
+        if (t->job->training.broadcast_buffers && (j == 0 || s->reduce_every)) {
+            strategy_send_buffers(s, t->stepper.walk.buffers, t->chain.buffer_count);
+        }
         mark(t, DT_PHASE_FORWARD, j);
         chain_forward(&t->stepper.walk, PASS_FORWARD, batch, &loss);
         mark(t, DT_PHASE_BACKWARD, j);

@@ -60,11 +60,12 @@ struct job {
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         enum loss_normalization loss_normalization;
         bool deterministic;
-        const char *device;                          /* "auto", "cpu", "cuda", "gpu" */
-        bool share_gpu;                              /* several ranks may compute on one GPU */
-        const char *collectives;                     /* "auto", "nccl", "peer": between GPUs */
-        int64_t collective_sms;                      /* nccl: multiprocessors that a collective
+        const char *device;      /* "auto", "cpu", "cuda", "gpu" */
+        bool share_gpu;          /* several ranks may compute on one GPU */
+        const char *collectives; /* "auto", "nccl", "peer": between GPUs */
+        int64_t collective_sms;  /* nccl: multiprocessors that a collective
                                                       * may take; 0: as NCCL chooses */
+        bool broadcast_buffers, sync_batch_norm;
         enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */

@@ -36,6 +36,7 @@ static const struct job_key {
     {"training.max_grad_norm", JOB_KEY_NUMBER},
     {"training.loss_normalization", JOB_KEY_NUMBER},
     {"training.partial_accumulation", JOB_KEY_NUMBER},
+    {"training.sync_batch_norm", JOB_KEY_NUMBER},
     {"training.max_steps", JOB_KEY_LENGTH},
     {"training.num_epochs", JOB_KEY_LENGTH},
 };

@@ -49,7 +49,7 @@ static const struct dt_rule format = {
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
                                           .explain = refused_name,
-                                          .later = "gpt|resnet",
+                                          .later = "gpt",
                                           .null = true,
                                           .choices = &"" MODELS(MODEL_NAME)
 #define PRESET(name, family, config) "|" name
@@ -162,6 +162,10 @@ static const struct dt_field training_fields[] = {
      "multiprocessors that a collective by nccl may take, products beside it are planned for the others; 0: as NCCL "
      "chooses, products for all",
      AT(collective_sms), &multiprocessors},
+    {"broadcast_buffers", "true", "each step begins with rank 0's running statistics on all ranks",
+     AT(broadcast_buffers), &boolean},
+    {"sync_batch_norm", "false", "batch norms take their statistics over the samples of all ranks", AT(sync_batch_norm),
+     &boolean},
     {"cuda_graphs", "\"auto\"",
      "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
      AT(cuda_graphs), &graphs},
@@ -317,7 +321,7 @@ const struct dt_config_hint job_hints[] = {
     {"ddp.static_graph", LATER},
     {"ddp.gradient_as_bucket_view", LATER},
     {"ddp.first_bucket_mb", LATER},
-    {"ddp.broadcast_buffers", LATER},
+    {"ddp.broadcast_buffers", "here it is training.broadcast_buffers"},
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},
     {"training.report_to", LATER},

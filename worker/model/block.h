@@ -80,7 +80,7 @@ struct constant {
 struct tensor {       /* one logical parameter or buffer */
     const char *name; /* Hugging Face name, e.g. "transformer.h.0.ln_1.weight"; owned by the
                        * chain's arena */
-    int dims;
+    int dims;         /* 0: a single element, without dimensions */
     int64_t shape[TENSOR_DIMS_MAX], numel;
     struct tensor_rule rule;
     bool decay;     /* weight decay applies; set for tensors of 2 or more dimensions */
@@ -128,9 +128,23 @@ struct model_spec { /* a model for one job */
     enum recompute recompute;
     int64_t recompute_every; /* 0: same as 1 */
     uint64_t seed;           /* of dropout */
+    /* ranks over whose samples batch norms take their statistics together (struct pass_peers); 0: same
+     * as 1 */
+    int norm_ranks;
     /* of weights and activations: DT_F32 or DT_BF16 (DT_F64 on the twin device); statistics have
      * dt_dtype_wide(type) */
     enum dt_dtype type;
+};
+
+/* The ranks over whose samples batch norms take their statistics together. Both functions enqueue on the
+ * compute stream; all ranks call them in the same order. Types: F32 and F64. */
+struct pass_peers {
+    int count;
+    void *context;
+    /* out: `count` elements of each rank, in the order of the ranks */
+    void (*gather)(const struct pass_peers *p, const void *in, void *out, int64_t count, enum dt_dtype type);
+    /* x = the sum of all ranks' x */
+    void (*sum)(const struct pass_peers *p, void *x, int64_t count, enum dt_dtype type);
 };
 
 enum pass_phase { PASS_FORWARD, PASS_RECOMPUTE, PASS_BACKWARD, PASS_EVAL };
@@ -159,7 +173,8 @@ struct pass { /* everything for one call of one block */
     const void *dy;
     /* gradient of the input (for a pair, of its sum); null for the first block */
     void *dx;
-    void *memory[PLACE_COUNT]; /* see pass_memory */
+    void *memory[PLACE_COUNT];      /* see pass_memory */
+    const struct pass_peers *peers; /* null: this rank alone */
     /* like in struct dt_matmul_args; PASS_RECOMPUTE has the same value as its PASS_FORWARD, or
      * their bits would differ */
     int busy_sms;

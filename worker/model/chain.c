@@ -142,7 +142,7 @@ int block_tensor_in(struct block *b, int unit, const char *name, const int64_t *
                     const struct tensor_rule *rule)
 {
     struct chain *c = b->chain;
-    assert(b->tensor_count < BLOCK_TENSORS_MAX && dims >= 1 && dims <= TENSOR_DIMS_MAX);
+    assert(b->tensor_count < BLOCK_TENSORS_MAX && dims >= 0 && dims <= TENSOR_DIMS_MAX);
     int at = find_tensor(c, name);
     const struct tensor *t = at >= 0 ? &c->tensors[at] : new_tensor(c, unit, name, shape, dims, rule);
     if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {

@@ -23,6 +23,7 @@ static struct pass new_pass(const struct chain_walk *w, const struct block *b, e
                          .kernels = w->kernels,
                          .batch = batch,
                          .buffers = w->buffers,
+                         .peers = w->peers,
                          .grad_type = w->grad_type,
                          .memory = {[PLACE_KEPT] = w->kept[b->index],
                                     [PLACE_AGAIN] = w->again,

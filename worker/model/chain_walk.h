@@ -34,6 +34,7 @@ struct chain_walk {
     void *again, *scratch; /* of chain_most bytes for PLACE_AGAIN and PLACE_CALL */
     void *const *caches;   /* one per block, of bytes[PLACE_CACHE]; null: the spec has no cache_length */
     void *buffers;
+    const struct pass_peers *peers; /* like in struct pass */
     const struct walk_hooks *hooks;
     void *context; /* for the hooks */
 };

@@ -21,6 +21,7 @@
     X(roberta)                                                                                                         \
     X(distilbert)                                                                                                      \
     X(modernbert)                                                                                                      \
+    X(resnet)                                                                                                          \
     X(mlp)
 
 /* For lists of names with "|" between two. */

@@ -121,6 +121,11 @@ static const struct {
     {"dropout", 1, {{12, 4, 1024, 100}, {3, 1, 40007, 500}, {16, 16, 4099, 300}, {8000, 1, 2, 400}}},
     {"masked_mean", 3, {{3, 300, 264, 1}, {2, 700, 8, 1}, {40, 9, 8, 1}, {2, 150, 520, 0}}},
     {"take_rows", 1, {{3, 20, 4104, 1}, {2000, 4, 8, 0}}},
+    {"unfold, fold", 1, {{2, 20, 18, 8, 321, 2}, {1, 33, 20, 3, 723, 1}}},
+    {"max_pool", 1, {{2, 30, 22, 16, 321, 0}}},
+    {"batch_norm",
+     3,
+     {{2100, 40, 1, 1}, {300, 264, 2, 1 | 4 | 16}, {3000, 8, 3, 1 | 2}, {70, 1032, 1, 0}, {600, 33, 1, 1 | 8}}},
     {"cross_entropy with scale and cap",
      1,
      {{3, 50304, 1, 0, 50, 0},
@@ -381,10 +386,20 @@ static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t
 static void test_bits_of_the_cpu(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {
-        "add, scale", "embedding",   "embedding with all tables",    "dropout",   "take_rows",
-        "optimizers", "adamw_many",  "adamw_many with BF16 moments", "adam_many", "sgd_many",
-        "lion_many",  "adagrad_many"};
+    static const char *const names[] = {"add, scale",
+                                        "embedding",
+                                        "embedding with all tables",
+                                        "dropout",
+                                        "take_rows",
+                                        "unfold, fold",
+                                        "max_pool",
+                                        "optimizers",
+                                        "adamw_many",
+                                        "adamw_many with BF16 moments",
+                                        "adam_many",
+                                        "sgd_many",
+                                        "lion_many",
+                                        "adagrad_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();

@@ -144,8 +144,8 @@ static void test_bad_keys(void **state)
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");
-    refused("{\"model\": {\"name\": \"resnet\"}, \"data\": {\"train\": \"x\"}}", NULL,
-            "job.json:1:20: model.name: is \"resnet\", which is not there yet; see train --list-models\n");
+    refused("{\"model\": {\"name\": \"gpt\"}, \"data\": {\"train\": \"x\"}}", NULL,
+            "job.json:1:20: model.name: is \"gpt\", which is not there yet; see train --list-models\n");
     refused("{\"model\": {\"name\": \"mixtral-8x7b\"}, \"data\": {\"train\": \"x\"}}", NULL,
             "job.json:1:20: model.name: is \"mixtral-8x7b\", which is not supported: it has a mixture of experts; the "
             "nearest model that works is mistral; see train --list-models\n");

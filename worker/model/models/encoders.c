@@ -274,11 +274,8 @@ static int flatten_rope(cJSON *config, const char *kind, const char *key, struct
 /* Classes are counted by their names; the class of the model says what gets them. */
 static int flatten_config(cJSON *config, struct dt_error *err)
 {
-    const cJSON *names = cJSON_GetObjectItemCaseSensitive(config, "id2label"),
-                *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
-    if (cJSON_IsObject(names)) {
-        family_set(config, "num_labels", cJSON_CreateNumber(cJSON_GetArraySize(names)));
-    }
+    const cJSON *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    family_count_labels(config);
     const char *name = cJSON_IsString(class) ? class->valuestring : "";
     family_set(config, "task",
                cJSON_CreateString(dt_text_ends_with(name, "ForTokenClassification") ? "token_classification"
@@ -296,21 +293,8 @@ static const char *const problem_texts[] = {[PROBLEM_CLASS] = "\"single_label_cl
 
 static void put_labels(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
-    const struct encoder *m = sizes;
-    struct dt_text names, numbers;
-    dt_text_init(&names);
-    dt_text_init(&numbers);
-    for (int64_t i = 0; i < m->num_labels; i++) {
-        dt_text_printf(&names, "%s\n    \"%" PRId64 "\": \"LABEL_%" PRId64 "\"", i > 0 ? "," : "{", i, i);
-        dt_text_printf(&numbers, "%s\n    \"LABEL_%" PRId64 "\": %" PRId64, i > 0 ? "," : "{", i, i);
-    }
-    dt_text_puts(&names, "\n  }");
-    dt_text_puts(&numbers, "\n  }");
-    put(to, "id2label", dt_text_str(&names));
-    put(to, "label2id", dt_text_str(&numbers));
-    put(to, "problem_type", problem_texts[m->problem_type]);
-    dt_text_clear(&names);
-    dt_text_clear(&numbers);
+    family_put_labels(((const struct encoder *)sizes)->num_labels, put, to);
+    put(to, "problem_type", problem_texts[((const struct encoder *)sizes)->problem_type]);
 }
 
 static void put_layers(const struct encoder *m, void (*put)(void *to, const char *key, const char *json), void *to)

@@ -25,5 +25,9 @@ struct cJSON;
 enum dt_activation family_activation(int choice);
 /* Gives an object a member, in place of what it had. The object owns the value. */
 void family_set(struct cJSON *config, const char *key, struct cJSON *value);
+/* Gives config.json the member num_labels, the number of names in id2label, where it has these. */
+void family_count_labels(struct cJSON *config);
+/* Writes id2label and label2id with the names LABEL_0, LABEL_1, ... */
+void family_put_labels(int64_t count, void (*put)(void *to, const char *key, const char *json), void *to);
 
 #endif

@@ -1,0 +1,347 @@
+/* See the header. */
+#include "worker/model/blocks/convolution.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Bytes of unfolded images at a time: what a cache holds, and enough rows for a GPU. */
+#define CONV_BYTES ((int64_t)8 << 20)
+#define CONV_BYTES_DEVICE ((int64_t)128 << 20)
+
+enum { WEIGHT, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, TRACKED, TENSORS };
+enum { Z, STATISTICS, MEMORIES };
+
+/* ---- sizes ---- */
+
+static int64_t windows_along(const struct conv *c, int64_t length)
+{
+    return (length + 2 * (c->size / 2) - c->size) / c->stride + 1;
+}
+
+int64_t conv_height(const struct conv *c)
+{
+    return windows_along(c, c->height);
+}
+
+int64_t conv_width(const struct conv *c)
+{
+    return windows_along(c, c->width);
+}
+
+int64_t conv_outputs(const struct conv *c, int64_t samples)
+{
+    return samples * conv_height(c) * conv_width(c) * c->out;
+}
+
+static int64_t rows_of(const struct conv *c, int64_t samples)
+{
+    return samples * conv_height(c) * conv_width(c);
+}
+
+/* Values below a window. */
+static int64_t columns_of(const struct conv *c)
+{
+    return c->in * c->size * c->size;
+}
+
+double conv_flops(const struct conv *c)
+{
+    return 6.0 * (double)conv_outputs(c, 1) * (double)columns_of(c);
+}
+
+/* The input is its own unfolded form. */
+static bool is_plain(const struct conv *c)
+{
+    return c->size == 1 && c->stride == 1 && !c->planar;
+}
+
+/* Samples that are unfolded at a time. */
+static int64_t samples_at_once(const struct block *b, const struct conv *c)
+{
+    int64_t bytes = rows_of(c, 1) * columns_of(c) * (int64_t)dt_dtype_size(b->spec->type);
+    int64_t count = (b->spec->own_memory ? CONV_BYTES_DEVICE : CONV_BYTES) / bytes;
+    count = count > 1 ? count : 1;
+    return is_plain(c) || count > b->spec->batch_size ? b->spec->batch_size : count;
+}
+
+static struct dt_windows windows_of(const struct conv *c, int64_t samples)
+{
+    return (struct dt_windows){.batch = samples,
+                               .height = c->height,
+                               .width = c->width,
+                               .channels = c->in,
+                               .out_height = conv_height(c),
+                               .out_width = conv_width(c),
+                               .size = c->size,
+                               .stride = c->stride,
+                               .padding = c->size / 2};
+}
+
+struct flow image_flow(const struct block *b, int64_t height, int64_t width, int64_t channels)
+{
+    return (struct flow){.dims = 4, .shape = {b->spec->batch_size, height, width, channels}, .type = b->spec->type};
+}
+
+/* ---- declaring ---- */
+
+static void declare_tensor(struct block *b, const struct conv *c, const char *end, const int64_t *shape, int dims,
+                           const struct tensor_rule *rule)
+{
+    char name[CONV_NAME_MAX + 64];
+    (void)snprintf(name, sizeof name, "%s.%s", c->name, end);
+    (void)block_tensor(b, name, shape, dims, rule);
+}
+
+void conv_declare(struct block *b, const struct conv *c)
+{
+    const int64_t weights[] = {c->out, c->in, c->size, c->size};
+    const struct tensor_rule one = {.init = INIT_ONE}, zero = {.init = INIT_ZERO};
+    const struct tensor_rule variance = {.role = ROLE_BUFFER, .init = INIT_ONE}, buffer = {.role = ROLE_BUFFER};
+    const struct tensor_rule normal = {.init = INIT_NORMAL,
+                                       .init_std = sqrt(2.0 / (double)(c->out * c->size * c->size))};
+    declare_tensor(b, c, "convolution.weight", weights, 4, &normal);
+    declare_tensor(b, c, "normalization.weight", &c->out, 1, &one);
+    declare_tensor(b, c, "normalization.bias", &c->out, 1, &zero);
+    declare_tensor(b, c, "normalization.running_mean", &c->out, 1, &buffer);
+    declare_tensor(b, c, "normalization.running_var", &c->out, 1, &variance);
+    declare_tensor(b, c, "normalization.num_batches_tracked", NULL, 0, &buffer);
+    block_memory(b, "convolution", LIFE_BACKWARD, RECOMPUTE_NEVER, conv_outputs(c, b->spec->batch_size), b->spec->type);
+    block_memory(b, "statistics", LIFE_BACKWARD, RECOMPUTE_NEVER, 2 * c->out + 1, dt_dtype_wide(b->spec->type));
+}
+
+static int64_t more(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+struct conv_calls conv_declare_calls(struct block *b, const struct conv *convs, int count)
+{
+    enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
+    int64_t columns = 0, out = 0, weights = 0;
+    for (int i = 0; i < count; i++) {
+        const struct conv *c = &convs[i];
+        int64_t samples = samples_at_once(b, c);
+        columns = more(columns, is_plain(c) ? 0 : rows_of(c, samples) * columns_of(c));
+        out = more(out, c->out);
+        weights = more(weights, type == DT_BF16 && samples < b->spec->batch_size ? c->out * columns_of(c) : 0);
+    }
+    int64_t records = b->spec->norm_ranks > 1 ? b->spec->norm_ranks + 1 : 1;
+    struct conv_calls m;
+    m.columns = block_memory(b, "unfolded images", LIFE_CALL, 0, columns, type);
+    m.moments = block_memory(b, "moments", LIFE_CALL, 0, records * (2 * out + 1), wide);
+    m.sums = block_memory(b, "sums", LIFE_CALL, 0, 2 * out, wide);
+    m.weight_sums = block_memory(b, "sums of weights", LIFE_CALL, 0, weights, DT_F32);
+    return m;
+}
+
+/* ---- forward ---- */
+
+/* Element `at` of a tensor of the model's type. */
+static void *element(const struct block *b, const void *x, int64_t at)
+{
+    return (char *)(uintptr_t)x + (size_t)at * dt_dtype_size(b->spec->type);
+}
+
+/* Unfolds `count` images of x from the first one on. */
+static const void *unfold(const struct block *b, const struct pass *p, const struct conv *c, const struct conv_calls *m,
+                          const void *x, int64_t first, int64_t count)
+{
+    int64_t at = first * c->height * c->width * c->in;
+    if (is_plain(c)) {
+        return element(b, x, at);
+    }
+    void *out = pass_memory(b, p, m->columns);
+    p->kernels->unfold(p->stream, &(struct dt_unfold_args){.out = out,
+                                                           .x = c->planar ? (const float *)x + at : element(b, x, at),
+                                                           .windows = windows_of(c, count),
+                                                           .planar = c->planar,
+                                                           .type = b->spec->type,
+                                                           .x_type = c->planar ? DT_F32 : b->spec->type});
+    return out;
+}
+
+static void multiply(const struct block *b, const struct pass *p, const struct conv *c, int i,
+                     const struct conv_calls *m, const void *x)
+{
+    enum dt_dtype type = b->spec->type;
+    int64_t most = samples_at_once(b, c), samples = p->batch->samples;
+    for (int64_t first = 0, n; first < samples; first += n) {
+        n = samples - first < most ? samples - first : most;
+        void *z = element(b, pass_memory(b, p, MEMORIES * i + Z), conv_outputs(c, first));
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = z,
+                                                               .a = unfold(b, p, c, m, x, first, n),
+                                                               .b = pass_weight(b, p, TENSORS * i + WEIGHT),
+                                                               .m = rows_of(c, n),
+                                                               .n = c->out,
+                                                               .k = columns_of(c),
+                                                               .b_transposed = true,
+                                                               .type = type,
+                                                               .c_type = type,
+                                                               .busy_sms = p->busy_sms});
+    }
+}
+
+/* True if this rank joins the step of its peers without samples. */
+static bool without_samples(const struct pass *p)
+{
+    return p->peers != NULL && p->batch->weight == 0;
+}
+
+/* Moments of z over this rank's samples, or, by turns, of each rank's. Returns how many there are. */
+static int64_t take_moments(const struct block *b, const struct pass *p, const struct conv *c, int i, void **moments)
+{
+    enum dt_dtype wide = dt_dtype_wide(b->spec->type);
+    int64_t record = 2 * c->out + 1;
+    void *own = *moments;
+    p->kernels->batch_moments(p->stream, &(struct dt_batch_moments_args){.moments = own,
+                                                                         .x = pass_memory(b, p, MEMORIES * i + Z),
+                                                                         .row_count = rows_of(c, p->batch->samples),
+                                                                         .col_count = c->out,
+                                                                         .type = b->spec->type});
+    if (p->peers == NULL) {
+        return 1;
+    }
+    if (without_samples(p)) {
+        p->kernels->fill(p->stream, &(struct dt_fill_args){.x = own, .count = record, .type = wide});
+    }
+    *moments = (char *)own + (size_t)record * dt_dtype_size(wide);
+    p->peers->gather(p->peers, own, *moments, record, wide);
+    return p->peers->count;
+}
+
+static void take_statistics(const struct block *b, const struct pass *p, const struct conv *c, int i,
+                            const struct conv_calls *m)
+{
+    bool eval = p->phase == PASS_EVAL, moves = eval || p->batch->weight > 0 || p->peers != NULL;
+    void *moments = eval ? NULL : pass_memory(b, p, m->moments);
+    int64_t parts = eval ? 0 : take_moments(b, p, c, i, &moments);
+    p->kernels->batch_merge(p->stream, &(struct dt_batch_merge_args){
+                                           .statistics = pass_memory(b, p, MEMORIES * i + STATISTICS),
+                                           .running_mean = moves ? pass_buffer(b, p, TENSORS * i + RUNNING_MEAN) : NULL,
+                                           .running_var = moves ? pass_buffer(b, p, TENSORS * i + RUNNING_VAR) : NULL,
+                                           .tracked = moves ? pass_buffer(b, p, TENSORS * i + TRACKED) : NULL,
+                                           .moments = moments,
+                                           .parts = parts,
+                                           .col_count = c->out,
+                                           .eps = c->eps,
+                                           .momentum = c->momentum,
+                                           .type = b->spec->type});
+}
+
+void conv_forward(const struct block *b, const struct pass *p, const struct conv *c, int i, const struct conv_calls *m,
+                  void *y, const void *x, const void *residual, bool relu)
+{
+    multiply(b, p, c, i, m, x);
+    take_statistics(b, p, c, i, m);
+    p->kernels->batch_norm(p->stream,
+                           &(struct dt_batch_norm_args){.y = y,
+                                                        .x = pass_memory(b, p, MEMORIES * i + Z),
+                                                        .statistics = pass_memory(b, p, MEMORIES * i + STATISTICS),
+                                                        .gamma = pass_weight(b, p, TENSORS * i + GAMMA),
+                                                        .beta = pass_weight(b, p, TENSORS * i + BETA),
+                                                        .residual = residual,
+                                                        .row_count = rows_of(c, p->batch->samples),
+                                                        .col_count = c->out,
+                                                        .relu = relu,
+                                                        .type = b->spec->type});
+}
+
+/* ---- backward ---- */
+
+void conv_norm_backward(const struct block *b, const struct pass *p, const struct conv *c, int i,
+                        const struct conv_calls *m, void *to, void *dz, const void *dy, const void *y)
+{
+    const void *z = pass_memory(b, p, MEMORIES * i + Z), *statistics = pass_memory(b, p, MEMORIES * i + STATISTICS);
+    void *sums = pass_memory(b, p, m->sums);
+    p->kernels->batch_norm_sums(p->stream,
+                                &(struct dt_batch_norm_sums_args){.dz = dz,
+                                                                  .sums = sums,
+                                                                  .dgamma = pass_grad(b, p, TENSORS * i + GAMMA),
+                                                                  .dbeta = pass_grad(b, p, TENSORS * i + BETA),
+                                                                  .dy = dy,
+                                                                  .y = y,
+                                                                  .x = z,
+                                                                  .statistics = statistics,
+                                                                  .row_count = rows_of(c, p->batch->samples),
+                                                                  .col_count = c->out,
+                                                                  .accumulate = pass_adds(b, p, TENSORS * i + GAMMA),
+                                                                  .type = b->spec->type,
+                                                                  .grad_type = pass_grad_type(b, p)});
+    if (p->peers != NULL) {
+        p->peers->sum(p->peers, sums, 2 * c->out, dt_dtype_wide(b->spec->type));
+    }
+    if (without_samples(p)) { /* nothing of this batch was in the statistics */
+        p->kernels->fill(p->stream, &(struct dt_fill_args){
+                                        .x = to, .count = conv_outputs(c, p->batch->samples), .type = b->spec->type});
+        return;
+    }
+    p->kernels->batch_norm_backward(
+        p->stream, &(struct dt_batch_norm_backward_args){.dx = to,
+                                                         .dz = y != NULL ? dz : dy,
+                                                         .x = z,
+                                                         .statistics = statistics,
+                                                         .sums = sums,
+                                                         .gamma = pass_weight(b, p, TENSORS * i + GAMMA),
+                                                         .row_count = rows_of(c, p->batch->samples),
+                                                         .col_count = c->out,
+                                                         .type = b->spec->type});
+}
+
+/* Gradients in BF16 would be rounded for each piece of the batch: then the sum of the pieces is F32. */
+void conv_weight_backward(const struct block *b, const struct pass *p, const struct conv *c, int i,
+                          const struct conv_calls *m, const void *dy, const void *x)
+{
+    int64_t most = samples_at_once(b, c), samples = p->batch->samples, count = c->out * columns_of(c);
+    void *grad = pass_grad(b, p, TENSORS * i + WEIGHT);
+    enum dt_dtype type = pass_grad_type(b, p);
+    bool adds = pass_adds(b, p, TENSORS * i + WEIGHT), apart = type == DT_BF16 && samples > most && !adds;
+    if (grad == NULL) {
+        return;
+    }
+    for (int64_t first = 0, n; first < samples; first += n) {
+        n = samples - first < most ? samples - first : most;
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = apart ? pass_memory(b, p, m->weight_sums) : grad,
+                                                               .a = element(b, dy, conv_outputs(c, first)),
+                                                               .b = unfold(b, p, c, m, x, first, n),
+                                                               .m = c->out,
+                                                               .n = columns_of(c),
+                                                               .k = rows_of(c, n),
+                                                               .a_transposed = true,
+                                                               .accumulate = adds || first > 0,
+                                                               .type = b->spec->type,
+                                                               .c_type = apart ? DT_F32 : type,
+                                                               .busy_sms = p->busy_sms});
+    }
+    if (apart) {
+        p->kernels->cast(p->stream,
+                         &(struct dt_cast_args){grad, pass_memory(b, p, m->weight_sums), count, type, DT_F32});
+    }
+}
+
+void conv_input_backward(const struct block *b, const struct pass *p, const struct conv *c, int i,
+                         const struct conv_calls *m, void *dx, const void *dy, bool adds)
+{
+    enum dt_dtype type = b->spec->type;
+    int64_t most = samples_at_once(b, c), samples = p->batch->samples;
+    for (int64_t first = 0, n; first < samples; first += n) {
+        n = samples - first < most ? samples - first : most;
+        void *to = element(b, dx, first * c->height * c->width * c->in);
+        void *columns = is_plain(c) ? to : pass_memory(b, p, m->columns);
+        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = columns,
+                                                               .a = element(b, dy, conv_outputs(c, first)),
+                                                               .b = pass_weight(b, p, TENSORS * i + WEIGHT),
+                                                               .m = rows_of(c, n),
+                                                               .n = columns_of(c),
+                                                               .k = c->out,
+                                                               .accumulate = is_plain(c) && adds,
+                                                               .type = type,
+                                                               .c_type = type,
+                                                               .busy_sms = p->busy_sms});
+        if (!is_plain(c)) {
+            p->kernels->fold(
+                p->stream,
+                &(struct dt_fold_args){
+                    .dx = to, .dout = columns, .windows = windows_of(c, n), .accumulate = adds, .type = type});
+        }
+    }
+}
