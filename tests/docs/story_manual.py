@@ -78,7 +78,7 @@ def test_help_of_a_command(words):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["export", "x"], "export: takes PATH FOLDER; see dtckpt --help"), (["diff"], "diff: takes PATH PATH; see dtckpt --help"),
+    (["export", "x"], "export: takes PATH FOLDER [--dtype TYPE] [--max_shard_size SIZE]; see dtckpt --help"), (["diff"], "diff: takes PATH PATH; see dtckpt --help"),
     (["lst", "x"], "lst: unknown command; did you mean list?"), (["nothing"], "nothing: unknown command; see dtckpt --help"),
     ([], "no command; see dtckpt --help")])
 def test_a_wrong_command_of_dtckpt(words, said):
