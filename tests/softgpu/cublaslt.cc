@@ -31,7 +31,7 @@ namespace
 /* Three algorithms, each with its own order of sums. SOFTGPU_LT_FAST=1|2|3 makes the two others
  * slow. SOFTGPU_LT_EPILOGUE=fast makes all products slow whose epilogue is at most a bias,
  * SOFTGPU_LT_EPILOGUE=slow those with a larger epilogue. */
-#ifdef SOFTGPU_TSAN /* under this sanitizer everything is slow */
+#if defined(SOFTGPU_TSAN) || defined(__SANITIZE_ADDRESS__) /* under sanitizers everything is slow */
 enum { PROPOSALS = 3, SLOW_US = 50000, SLOW_EPILOGUE_US = 100000 };
 #else
 enum { PROPOSALS = 3, SLOW_US = 3000, SLOW_EPILOGUE_US = 6000 };

@@ -35,7 +35,7 @@ enum {
     KNOBS = 2,
     MAGIC = 0x646e6e
 };
-#ifdef SOFTGPU_TSAN /* under this sanitizer everything is slow */
+#if defined(SOFTGPU_TSAN) || defined(__SANITIZE_ADDRESS__) /* under sanitizers everything is slow */
 enum { SLOW_US = 50000 };
 #else
 enum { SLOW_US = 5000 };
