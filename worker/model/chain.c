@@ -145,7 +145,7 @@ int block_tensor_in(struct block *b, int unit, const char *name, const int64_t *
     assert(b->tensor_count < BLOCK_TENSORS_MAX && dims >= 0 && dims <= TENSOR_DIMS_MAX);
     int at = find_tensor(c, name);
     const struct tensor *t = at >= 0 ? &c->tensors[at] : new_tensor(c, unit, name, shape, dims, rule);
-    if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
+    if (t->dims != dims || (dims > 0 && memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0)) {
         mistake(c, "tied tensor %s has two shapes", name);
     } else if (t->rule.role != rule->role) {
         mistake(c, "tied tensor %s has two roles", name);
