@@ -48,8 +48,8 @@ template <typename T, int KIND> DT_FN float activation_value(float x)
     if (KIND == DT_ACT_GELU) {
         return x * gelu_sigmoid<T>(x);
     }
-    if (KIND == DT_ACT_RELU) {
-        return x > 0 ? x : 0;
+    if (KIND == DT_ACT_RELU) { /* NaN stays NaN */
+        return x < 0 ? 0 : x;
     }
     if (KIND == DT_ACT_GELU_ERF) {
         float bell;

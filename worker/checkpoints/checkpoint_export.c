@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -235,6 +236,16 @@ static int remove_others(const char *folder, const struct files *f, struct dt_er
     return rc;
 }
 
+/* Without its index a folder of several files is no model: nobody takes old and new files together for
+ * one while they are written, or after a kill. */
+static int remove_index(const char *folder, struct dt_error *err)
+{
+    char *path = dt_format("%s/" INDEX, folder);
+    int rc = unlink(path) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s", path);
+    free(path);
+    return rc;
+}
+
 /* A checkpoint on its way to a folder. */
 struct export
 {
@@ -368,6 +379,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     rc = rc == 0 ? dt_file_mkdirs(folder, err) : rc;
     rc = rc == 0 ? export_origin(c, folder, notes, err) : rc;
     rc = rc == 0 ? write_config(&e, config, err) : rc;
+    rc = rc == 0 ? remove_index(folder, err) : rc;
     for (int i = 0; i < e.files.count && rc == 0; i++) {
         rc = write_file(&e, i, err);
     }

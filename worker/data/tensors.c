@@ -141,8 +141,8 @@ static int check_numbers(const struct batch_file *f, const struct st_tensor *x, 
         if (st_read_f64(f->file, x, i, 1, &v, err) != 0) {
             return -1;
         }
-        if (!isfinite(v)) {
-            return dt_fail(err, DT_INVALID, "%s: %s: sample %" PRId64 " has %g; labels are finite numbers", path,
+        if (!isfinite((float)v)) {
+            return dt_fail(err, DT_INVALID, "%s: %s: sample %" PRId64 " has %g; labels are finite F32 numbers", path,
                            x->name, i / length + 1, v);
         }
     }

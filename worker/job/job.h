@@ -193,6 +193,9 @@ struct job_changes {
  * differs and may not, both values of the first, and the ways on. */
 int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
                 struct dt_error *err);
+/* DT_INVALID if a key on which the tensors depend has another value in the saved job: weights alone are
+ * taken from its checkpoint. */
+int job_compare_model(const char *saved, const char *now, struct dt_error *err);
 /* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that
  * may be meant, or null. In the arena. */
 const char *job_accept_key(const char *name, struct dt_arena *arena);

@@ -232,10 +232,11 @@ static int refuse(const struct job_changes *refused, const struct job_changes *t
     return -1;
 }
 
-int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
-                struct dt_error *err)
+/* Compares all keys, or those of tensors alone: *out has what may differ, *refused the rest. */
+static int compare(const char *saved, const char *now, bool tensors_alone, const char *accept, const char *other_data,
+                   struct job_changes *out, struct job_changes *refused, struct dt_error *err)
 {
-    struct job_changes refused = {.count = 0};
+    *refused = (struct job_changes){.count = 0};
     cJSON *b = NULL, *a = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, err);
     b = a != NULL ? dt_scan_parse(now, strlen(now), "this job", NULL, err) : NULL;
     *out = (struct job_changes){.count = 0};
@@ -251,9 +252,10 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     int count = list_keys(ops, row != NULL ? row : optimizer_at(0), &arena, all, JOB_KEYS_MAX);
     for (int i = 0; b != NULL && i < count; i++) {
         struct job_change change;
-        if (differs(ops, &all[i], a, b, other_data, &change)) {
+        bool asked = !tensors_alone || all[i].kind == JOB_KEY_TENSORS;
+        if (asked && differs(ops, &all[i], a, b, other_data, &change)) {
             bool taken = change.kind == JOB_KEY_LENGTH || (!never(change.kind) && accepts(accept, change.key));
-            struct job_changes *to = taken ? out : &refused;
+            struct job_changes *to = taken ? out : refused;
             to->list[to->count++] = change;
         }
     }
@@ -261,7 +263,31 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
     bool compared = b != NULL;
     dt_arena_clear(&arena);
     cJSON_Delete(b);
-    return !compared ? -1 : refused.count > 0 ? refuse(&refused, out, accept, other_data, err) : 0;
+    return compared ? 0 : -1;
+}
+
+int job_compare(const char *saved, const char *now, const char *accept, const char *other_data, struct job_changes *out,
+                struct dt_error *err)
+{
+    struct job_changes refused;
+    if (compare(saved, now, false, accept, other_data, out, &refused, err) != 0) {
+        return -1;
+    }
+    return refused.count > 0 ? refuse(&refused, out, accept, other_data, err) : 0;
+}
+
+int job_compare_model(const char *saved, const char *now, struct dt_error *err)
+{
+    struct job_changes taken, refused;
+    if (compare(saved, now, true, NULL, NULL, &taken, &refused, err) != 0) {
+        return -1;
+    }
+    const struct job_change *first = &refused.list[0];
+    return refused.count == 0
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "%s: was %s when it was trained, and this job says %s; make the job say so, too", first->key,
+                         first->was, first->is);
 }
 
 void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)

@@ -448,5 +448,7 @@ int generate_settings(const struct model_source *source, const struct job_genera
                           .min_p = first_of(job->min_p, config.min_p, 0)};
     out->max_new_tokens = (int64_t)first_of((double)job->max_new_tokens, (double)config.max_new_tokens, 256);
     const cJSON *eos = own != NULL && !cJSON_IsNull(own) ? own : models;
-    return eos == NULL || cJSON_IsNull(eos) ? 0 : read_stops(eos, out, err);
+    return eos == NULL || cJSON_IsNull(eos) || read_stops(eos, out, err) == 0
+               ? 0
+               : dt_wrap(err, "%s: %s", source->path, eos == own ? "generation_config.json" : "config.json");
 }

@@ -139,7 +139,8 @@ int64_t sampling_keep(const struct sampling *s, float *logits, int64_t count, co
     if (s->repetition_penalty != 1) {
         penalize((float)s->repetition_penalty, logits, count, seen, seen_count, keys);
     }
-    if (!s->do_sample || s->temperature == 0) {
+    /* so low a temperature leaves the likeliest id alone, and quotients by it may overflow */
+    if (!s->do_sample || s->temperature < 1e-6) {
         return keep_best(logits, count, keys);
     }
     for (int64_t i = 0; i < count && s->temperature != 1; i++) {

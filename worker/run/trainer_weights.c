@@ -284,8 +284,11 @@ int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *e
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    int rc = read_all(t, c, true, err);
-    t->run.step = checkpoint_get_state(c)->step;
+    const struct checkpoint_state *state = checkpoint_get_state(c);
+    bool known = state->job != NULL && t->job->text != NULL;
+    int rc = known ? job_compare_model(state->job, t->job->text, err) : 0;
+    rc = rc == 0 ? read_all(t, c, true, err) : rc;
+    t->run.step = state->step;
     checkpoint_close(c);
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
 }

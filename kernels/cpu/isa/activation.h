@@ -57,8 +57,8 @@ INLINE vec activation_value(enum dt_activation kind, vec x)
     switch (kind) {
     case DT_ACT_GELU:
         return x * gelu_sigmoid(x);
-    case DT_ACT_RELU:
-        return vec_pick(x > 0, x, vec_all(0));
+    case DT_ACT_RELU: /* NaN stays NaN */
+        return vec_pick(x < 0, vec_all(0), x);
     case DT_ACT_TANH:
         break;
     case DT_ACT_GELU_ERF:

@@ -195,6 +195,6 @@ def test_one_number(tmp_path):
     assert len(hashes) == 1 and val == pytest.approx([val[0]] * 4, rel=1e-6), (hashes, val)
     without(f"{GOLDEN}/distilbert/batches.safetensors", data, "labels", labels=([80], [0.5] * 71 + [float("nan")] * 9))
     r = train(make_job(tmp_path, model, data, 3, 1, 2, 16), tmp_path / "no", check=False)
-    assert "labels: sample 72 has nan; labels are finite numbers" in r.stderr + r.stdout
+    assert "labels: sample 72 has nan; labels are finite F32 numbers" in r.stderr + r.stdout
     r = train(make_job(tmp_path, model, f"{GOLDEN}/distilbert/batches.safetensors", 3, 1, 2, 16), tmp_path / "no", check=False)
     assert "labels are integers, but the model gives numbers; write them as F32" in r.stderr + r.stdout

@@ -181,13 +181,8 @@ static void multiply(const struct block *b, const struct pass *p, const struct c
     }
 }
 
-/* True if this rank joins the step of its peers without samples. */
-static bool without_samples(const struct pass *p)
-{
-    return p->peers != NULL && p->batch->weight == 0;
-}
-
-/* Moments of z over this rank's samples, or, by turns, of each rank's. Returns how many there are. */
+/* Moments of z over this rank's samples, or, by turns, of each rank's. Returns how many there are. A
+ * sample counts whether or not it has a target. */
 static int64_t take_moments(const struct block *b, const struct pass *p, const struct conv *c, int i, void **moments)
 {
     enum dt_dtype wide = dt_dtype_wide(b->spec->type);
@@ -200,9 +195,6 @@ static int64_t take_moments(const struct block *b, const struct pass *p, const s
                                                                          .type = b->spec->type});
     if (p->peers == NULL) {
         return 1;
-    }
-    if (without_samples(p)) {
-        p->kernels->fill(p->stream, &(struct dt_fill_args){.x = own, .count = record, .type = wide});
     }
     *moments = (char *)own + (size_t)record * dt_dtype_size(wide);
     p->peers->gather(p->peers, own, *moments, record, wide);
@@ -269,11 +261,6 @@ void conv_norm_backward(const struct block *b, const struct pass *p, const struc
                                                                   .grad_type = pass_grad_type(b, p)});
     if (p->peers != NULL) {
         p->peers->sum(p->peers, sums, 2 * c->out, dt_dtype_wide(b->spec->type));
-    }
-    if (without_samples(p)) { /* nothing of this batch was in the statistics */
-        p->kernels->fill(p->stream, &(struct dt_fill_args){
-                                        .x = to, .count = conv_outputs(c, p->batch->samples), .type = b->spec->type});
-        return;
     }
     p->kernels->batch_norm_backward(
         p->stream, &(struct dt_batch_norm_backward_args){.dx = to,

@@ -21,6 +21,7 @@ struct encoder_family {
     enum dt_activation pooled;        /* the activation between dense and head */
     bool modern;                      /* ModernBERT's layer and head */
     bool position_ids;                /* positions follow from the ids */
+    double norm_epsilon;              /* added to the variance in norms; 0: by the model's key */
     bool drops_output;                /* dropout behind attention's map */
     bool drops_pooled;                /* dropout before the head's first map, as before its second */
     bool head_dropout;                /* classifiers of tokens have the layers' dropout, not their own */

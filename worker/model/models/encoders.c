@@ -391,6 +391,7 @@ static const struct encoder_family distilbert_family = {
     .sequence_head = "classifier",
     .token_head = "classifier",
     .pooled = DT_ACT_RELU,
+    .norm_epsilon = 1e-12,
     .head_dropout = true,
     .heads_key = "n_heads",
     .size_key = "dim",

@@ -30,6 +30,12 @@ int64_t encoder_longest(const struct encoder_family *f, const struct encoder *m)
     return m->max_position_embeddings - (f->position_ids ? m->pad_token_id + 1 : 0);
 }
 
+/* DistilBERT's is no key. */
+static double epsilon_of(const struct encoder_family *f, const struct encoder *m)
+{
+    return f->norm_epsilon > 0 ? f->norm_epsilon : m->norm_epsilon;
+}
+
 static struct tensor_rule normal(const struct encoder_family *f, const struct encoder *m, double std)
 {
     return (struct tensor_rule){
@@ -58,7 +64,7 @@ static struct encoder_layer layer_of(const struct encoder_family *f, const struc
         .attention_bias = !f->modern || m->attention_bias,
         .mlp_bias = !f->modern || m->mlp_bias,
         .activation = family_activation(m->hidden_act),
-        .norm_epsilon = m->norm_epsilon,
+        .norm_epsilon = epsilon_of(f, m),
         .attention_dropout = m->attention_dropout,
         .output_dropout = f->modern         ? m->attention_dropout
                           : f->drops_output ? m->hidden_dropout
@@ -113,7 +119,7 @@ static int add_embeddings(const struct encoder_family *f, struct chain *c, int r
                                 .types = names[2],
                                 .norm = names[3],
                                 .norm_bias = !f->modern || m->norm_bias,
-                                .norm_epsilon = m->norm_epsilon,
+                                .norm_epsilon = epsilon_of(f, m),
                                 .vocabulary = m->vocab_size,
                                 .channels = m->hidden_size,
                                 .position_count = m->max_position_embeddings,
@@ -146,7 +152,7 @@ static int add_masked_head(const struct encoder_family *f, struct chain *c, int 
                                  .bias = !f->modern || m->decoder_bias ? f->masked.bias : NULL,
                                  .vocabulary = m->vocab_size,
                                  .channels = m->hidden_size,
-                                 .norm_epsilon = m->norm_epsilon,
+                                 .norm_epsilon = epsilon_of(f, m),
                                  .init_std = m->initializer_range};
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
@@ -165,7 +171,7 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
     const struct pooler pooler = {.norm = f->modern ? "model.final_norm" : NULL,
                                   .norm_bias = m->norm_bias,
                                   .dense_bias = !f->modern || m->classifier_bias,
-                                  .norm_epsilon = m->norm_epsilon,
+                                  .norm_epsilon = epsilon_of(f, m),
                                   .pooling = tokens || masked             ? POOL_NONE
                                              : m->classifier_pooling == 1 ? POOL_MEAN
                                                                           : POOL_FIRST,
@@ -179,7 +185,7 @@ static int add_head(const struct encoder_family *f, struct chain *c, int root, s
     const struct class_head head = {
         .norm = f->modern ? "head.norm" : NULL,
         .norm_bias = m->norm_bias,
-        .norm_epsilon = m->norm_epsilon,
+        .norm_epsilon = epsilon_of(f, m),
         .name = tokens ? f->token_head : f->sequence_head,
         .channels = m->hidden_size,
         .classes = m->num_labels,
