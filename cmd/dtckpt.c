@@ -351,6 +351,13 @@ static int export(const char *path, const char *folder, const struct export_opti
         (void)dt_fail(&err, DT_INVALID, "export: the name of the folder is empty");
         return fail(&err, 2);
     }
+    char *other = checkpoint_export_foreign(folder);
+    if (other != NULL) {
+        (void)dt_fail(&err, DT_INVALID, "export: %s: holds %s, which no export wrote; give another folder", folder,
+                      other);
+        free(other);
+        return fail(&err, 2);
+    }
     struct checkpoint *c = open_at(path, &err);
     if (c == NULL) {
         return fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);

@@ -304,9 +304,10 @@ static int read_options(struct options *o, int argc, char **argv)
                 seed_draws(o);
             }
             if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
-                fprintf(stderr,
-                        "train: %s: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json\n",
-                        o->nproc > 0 ? "--nproc" : "--json");
+                fprintf(stderr, "train: %s\n",
+                        o->nproc > 0
+                            ? "--nproc: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json"
+                            : "--json: only with --plan or --generate");
                 return DT_EXIT_USAGE;
             }
             if (!o->job.path && o->generate.path == NULL) {

@@ -392,6 +392,38 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     return rc;
 }
 
+static bool is_foreign(const char *folder, const char *name)
+{
+    static const char *const of_runs[] = {"checkpoints", "manifest.json", "job.json"};
+    for (size_t i = 0; i < sizeof of_runs / sizeof *of_runs; i++) {
+        if (strcmp(name, of_runs[i]) == 0) {
+            return true;
+        }
+    }
+    if (!dt_text_ends_with(name, ".safetensors")) {
+        return dt_text_ends_with(name, ".bin") || dt_text_ends_with(name, ".pth") || dt_text_ends_with(name, ".gguf");
+    }
+    char *path = dt_format("%s/%s", folder, name);
+    struct st_file *f = NULL;
+    bool ours = st_open(&f, path, NULL) == 0 && st_metadata(f, HASH_KEY) != NULL;
+    st_close(f);
+    free(path);
+    return !ours;
+}
+
+char *checkpoint_export_foreign(const char *folder)
+{
+    DIR *d = opendir(folder);
+    char *found = NULL;
+    for (struct dirent *e; d != NULL && found == NULL && (e = readdir(d)) != NULL;) {
+        found = is_foreign(folder, e->d_name) ? dt_strdup(e->d_name) : NULL;
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return found;
+}
+
 /* True if a file's weights are of this type. */
 static bool has_type(const struct st_file *f, enum dt_dtype type)
 {

@@ -22,6 +22,9 @@ bool export_parse_type(const char *word, enum dt_dtype *out);
  * nothing. */
 int checkpoint_export(struct checkpoint *c, const char *folder, const struct export_options *options,
                       struct dt_text *notes, struct dt_error *err);
+/* The name of a file in FOLDER that an export would replace or leave beside its own, though none wrote it:
+ * weights of another program, or parts of a run. In allocated memory; null: there is none. */
+char *checkpoint_export_foreign(const char *folder);
 /* True if FOLDER holds a complete export of this checkpoint in that type, by its step and weights. Reads
  * the weights. False also if the folder cannot be read. */
 bool checkpoint_is_exported(struct checkpoint *c, const char *folder, enum dt_dtype type);

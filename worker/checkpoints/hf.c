@@ -27,6 +27,7 @@ struct hf {
     int file_count;
     struct source *sources; /* one per tensor of the chain; a tensor of the head may have none */
     uint64_t seed;          /* of those */
+    bool new_head;          /* the job has another head than the folder's config.json */
     struct dt_text unused;  /* names of tensors of other heads */
 };
 
@@ -257,14 +258,15 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
             continue;
         }
         int at = find(h->chain, sorted, name);
-        if (at >= 0 && fits(f, found.tensor, &h->chain->tensors[at], &lists[MISSHAPEN])) {
+        bool anew = h->new_head && ops->is_head(name); /* unless it fits, it begins anew */
+        if (at >= 0 && fits(f, found.tensor, &h->chain->tensors[at], &lists[anew ? UNUSED : MISSHAPEN])) {
             struct source *s = &h->sources[at];
             if (s->tensor != NULL && check_same(s, &found, err) != 0) {
                 return -1;
             }
             *s = found;
         } else if (at >= 0) {
-            h->sources[at] = found;
+            h->sources[at] = anew ? (struct source){NULL, NULL} : found;
         } else if (ops->tied.key != NULL && strcmp(name, ops->tied.head) == 0) {
             *head = found;
         } else {
@@ -345,10 +347,26 @@ static struct hf *new_folder(const char *folder)
     return h;
 }
 
+/* True if the chain's head has other sizes than config.json says. */
+static bool has_new_head(const char *folder, const struct chain *chain)
+{
+    const struct model_ops *ops = model_find(chain->spec.name), *theirs;
+    struct model_sizes sizes;
+    bool same = true;
+    if (ops->is_head == NULL || hf_config(folder, &theirs, &sizes, NULL, NULL) != 0 || theirs != ops) {
+        return false;
+    }
+    for (const char *const *key = ops->head_keys; key != NULL && *key != NULL; key++) {
+        same = same && model_same(ops, *key, chain->spec.sizes, sizes.bytes);
+    }
+    return !same;
+}
+
 int hf_open(struct hf **out, const char *folder, const struct chain *chain, struct dt_error *err)
 {
     struct hf *h = new_folder(folder);
     h->chain = chain;
+    h->new_head = has_new_head(folder, chain);
     h->sources = dt_alloc((size_t)chain->tensor_count * sizeof *h->sources);
     int rc = open_files(h, err);
     if (rc == 0) {

@@ -132,9 +132,9 @@ static int check_values(const struct st_tensor *x, const struct batch_field *f, 
     return 0;
 }
 
-/* Checks that every label is a finite number. */
-static int check_numbers(const struct batch_file *f, const struct st_tensor *x, int64_t length, const char *path,
-                         struct dt_error *err)
+/* Checks that every label is a finite number, or a share if the field has shares. */
+static int check_numbers(const struct batch_file *f, const struct st_tensor *x, const struct batch_field *field,
+                         int64_t length, const char *path, struct dt_error *err)
 {
     for (int64_t i = 0; i < x->numel; i++) {
         double v = 0;
@@ -143,6 +143,11 @@ static int check_numbers(const struct batch_file *f, const struct st_tensor *x, 
         }
         if (!isfinite((float)v)) {
             return dt_fail(err, DT_INVALID, "%s: %s: sample %" PRId64 " has %g; labels are finite F32 numbers", path,
+                           x->name, i / length + 1, v);
+        }
+        if (field->shares && (v < 0 || v > 1)) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: %s: sample %" PRId64 " has %g; labels of several classes are from 0 to 1", path,
                            x->name, i / length + 1, v);
         }
     }
@@ -235,7 +240,7 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
     }
     f->rows = rows;
     if (field->targets && !whole) {
-        return check_numbers(f, x, batch_sample_elements(&s->layout, k), st_path(f->file), err);
+        return check_numbers(f, x, field, batch_sample_elements(&s->layout, k), st_path(f->file), err);
     }
     return whole ? check_values(x, field, batch_sample_elements(&s->layout, k), st_path(f->file), &s->largest[k], err)
                  : st_read_f32(f->file, x, 0, 0, &none, err);

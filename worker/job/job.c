@@ -4,12 +4,14 @@
 #include "worker/job/job.h"
 
 #include "base/config.h"
+#include "base/file.h"
 #include "base/size.h"
 #include "worker/job/folder.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job_fields.h"
 #include "worker/job/job_model.h"
 
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -499,10 +501,26 @@ void job_close(struct job *job)
     *job = (struct job){0};
 }
 
+/* True for a file that has the section `generation` and no other key. */
+static bool has_generation_alone(const char *path)
+{
+    enum { LARGEST = 1 << 20 };
+    struct dt_text text;
+    dt_text_init(&text);
+    cJSON *json =
+        dt_file_read(path, LARGEST, &text, NULL) == 0 ? cJSON_ParseWithLength(dt_text_str(&text), text.size) : NULL;
+    bool alone = json != NULL && json->child != NULL && json->child->next == NULL &&
+                 strcmp(json->child->string, job_sections[JOB_GENERATION].name) == 0;
+    cJSON_Delete(json);
+    dt_text_clear(&text);
+    return alone;
+}
+
 int job_read_generation(struct job_generation *out, const struct job_arguments *args, struct dt_text *problems,
                         struct dt_error *err)
 {
-    if (args->path != NULL) {
+    bool alone = args->path != NULL && has_generation_alone(args->path);
+    if (args->path != NULL && !alone) {
         struct job job;
         int rc = job_open(&job, args, problems, err);
         *out = job.generation;
@@ -512,7 +530,8 @@ int job_read_generation(struct job_generation *out, const struct job_arguments *
     struct dt_arena arena;
     struct dt_config *c = NULL;
     dt_arena_init(&arena);
-    int rc = dt_config_open_text(&c, "train --generate", "{}", 2, &arena, err);
+    int rc = alone ? dt_config_open(&c, args->path, &arena, err)
+                   : dt_config_open_text(&c, "train --generate", "{}", 2, &arena, err);
     for (int i = 0; rc == 0 && i < args->set_count; i++) {
         rc = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
     }

@@ -23,6 +23,7 @@ struct batch_field {
      * numbers of a sample, and the loss is a mean over samples; NaN, which data may not have, stands
      * for a sample without a target. At most one field has them. */
     bool targets;
+    bool shares;                /* of DT_F32 targets: they are from 0 to 1 */
     int64_t below;              /* integers are in [0, below); 0: any value */
     const char *below_key;      /* the model's key for this bound ("vocab_size"); null: it is fixed */
     const char *value, *values; /* what one integer is, and several: "id", "ids" */

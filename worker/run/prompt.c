@@ -63,7 +63,11 @@ static int add_line(struct generate_row *r, const char *line, size_t size, struc
                            (int)(end - at < 32 ? end - at : 32), at);
         }
         add_id(r, (int32_t)id);
-        at = behind + strspn(behind, BETWEEN);
+        size_t between = strspn(behind, BETWEEN);
+        at = behind + between;
+        if (memchr(behind, ',', between) != memrchr(behind, ',', between)) {
+            return dt_fail(err, DT_INVALID, "an id is missing behind %ld, between two commas", id);
+        }
     }
     return 0;
 }

@@ -273,6 +273,18 @@ def test_options_of_an_export(tmp_path, weights, no_dimensions):
     assert not (tmp_path / "no").exists()
 
 
+def test_what_no_export_wrote_stays(tmp_path, weights, no_dimensions):
+    """A folder with weights of another program, or of a run, is no place for an export; one of an earlier export is."""
+    for name in ("model.safetensors", "pytorch_model.bin", "manifest.json"):
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        (folder / name).write_text("not ours")
+        code, _, err = training.dtckpt("export", weights[0] / "out", folder)
+        assert code == 2 and f"holds {name}, which no export wrote; give another folder" in err and os.listdir(folder) == [name], err
+    for _ in range(2):
+        assert training.dtckpt("export", weights[0] / "out", tmp_path / "new")[0] == 0
+
+
 def test_the_job_says_how(tmp_path, weights, no_dimensions):
     """The run's own folder in the type and size of `export`; a finished run writes it again where they ask for another type."""
     job = training.make_job(weights[0], name=f"{tmp_path.name}.json", model=MODEL, training=SETS, export={"dtype": "bf16", "max_shard_size": "2KB"})

@@ -148,6 +148,10 @@ def test_a_new_head(tmp_path):
     job = make_job(tmp_path, {"load": str(tmp_path / "ddp/model")}, data, 1, 1, 2, 16)
     train(job, tmp_path / "again", 1, "training.learning_rate=0")
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "ddp", "val_loss"), rel=1e-6)
+    # a head of another size begins anew, too; the part that fits is taken
+    r = train(job, tmp_path / "three", 1, "model.task=sequence_classification", "model.num_labels=3")
+    said = r.stderr + r.stdout
+    assert "does not have classifier.out_proj.weight, classifier.out_proj.bias" in said and "out_proj.bias [5] instead of [3]" in said, said
     # other keys than those of the head stay the folder's
     r = train(job, tmp_path / "no", 1, f"model.load={base}", "model.hidden_size=32", check=False)
     assert "model.hidden_size: is 32, but" in r.stderr + r.stdout
@@ -179,6 +183,19 @@ def test_numbers_as_labels_as_transformers(tmp_path, problem):
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
     r = train(make_job(tmp_path, {"load": f"{GOLDEN}/bert/hf"}, data, 1, 1, 3, 20), tmp_path / "no", check=False)
     assert "labels are numbers, but the model gives classes; for numbers set model.problem_type" in r.stderr + r.stdout
+    without(data, str(tmp_path / "two.safetensors"), "labels", labels=([20, 4, 3, 3], [0.5] * 719 + [2]))
+    job = make_job(tmp_path, {"load": f"{GOLDEN}/bert/hf", "problem_type": problem}, str(tmp_path / "two.safetensors"), 1, 1, 3, 20)
+    r = train(job, tmp_path / "two", check=False)
+    assert r.returncode == (0 if problem == "regression" else 2), r
+    assert problem == "regression" or "labels: sample 240 has 2; labels of several classes are from 0 to 1" in r.stderr + r.stdout, r
+
+
+def test_rows_without_variance(tmp_path):
+    """DistilBERT's norms have an epsilon that is no key: constant embeddings train on, as in Transformers."""
+    model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 160, "num_labels": 3, "max_position_embeddings": 24,
+             "initializer_range": 0}
+    train(make_job(tmp_path, model, f"{GOLDEN}/distilbert/batches.safetensors", 2, 1, 2, 16), tmp_path / "run")
+    assert metrics(tmp_path / "run", "loss")[0] == pytest.approx(1.0986123, rel=1e-5)
 
 
 def test_one_number(tmp_path):

@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 
 import pytest
@@ -40,6 +41,17 @@ def test_greedy_as_transformers(tmp_path):
     several = rows("--generate", TINY, "--prompt_ids", f"@{lines}", *greedy, "--batch_size", 2)
     assert [r["ids"] for r in several][::2] == [one["out"]] * 2 and several[1]["prompt_ids"] == [5, 6, 7]
     assert train("--generate", TINY, "--prompt_ids", ids, *greedy) == ",".join(map(str, one["out"])) + "\n"
+
+
+def test_a_job_of_its_section_alone(tmp_path):
+    """A file with nothing but the section `generation` is enough."""
+    job = tmp_path / "job.json"
+    job.write_text('{"generation": {"max_new_tokens": 3, "do_sample": false}}')
+    [row] = rows("--generate", TINY, "--prompt_ids", "5,6,7", job)
+    assert len(row["ids"]) == 3 or row["end"] == "stop", row
+    job.write_text('{"generation": {"max_new_token": 3}}')
+    assert "generation.max_new_token: unknown key; did you mean max_new_tokens" in train("--generate", TINY, "--prompt_ids", "5", job, code=2)
+    assert "an id is missing behind 5, between two commas" in train("--generate", TINY, "--prompt_ids", "5,,3", code=2)
 
 
 def test_draws(tmp_path):
@@ -94,6 +106,12 @@ def test_a_run_speaks(run):
     assert train(*ask, folder) == text + "\n" and text.startswith("The ")
     r = subprocess.run([support.program("dtckpt"), "sample", str(folder), "The ", "100"], capture_output=True, text=True, timeout=60)
     assert r.returncode == 0 and r.stdout.startswith("The ") and len(r.stdout) == 105  # longer than its positions
+
+
+def test_the_model_of_a_checkpoint_is_the_jobs(run):
+    """Sizes that change no tensor's shape would give other numbers without a word."""
+    said = train("--evaluate", run[0] / "run", run[1], "--set", "model.n_head=1", code=100)
+    assert re.search(r"model\.n_head: was \d+ when it was trained, and this job says 1; make the job say so, too", said), said
 
 
 def test_evaluate_tokens(run):

@@ -102,7 +102,8 @@ static void add_fields(const struct encoder_family *f, struct chain *c)
                                         .type = DT_F32,
                                         .dims = m->num_labels > 1 ? 2 : 1,
                                         .most = {samples, m->num_labels > 1 ? m->num_labels : 0},
-                                        .targets = true};
+                                        .targets = true,
+                                        .shares = encoder_problem(m) == PROBLEM_CLASSES};
     c->batch.field[c->batch.count++] = encoder_problem(m) == PROBLEM_CLASS ? classes : numbers;
 }
 
