@@ -415,7 +415,11 @@ static void what_the_kernel_tells_of_a_process(void **state)
     assert_true(dt_proc_look(child, &look));
     assert_int_equal(look.state, 'T');
     assert_int_equal(look.parent, getpid());
+#ifdef __SANITIZE_THREAD__
+    assert_int_equal(look.thread_count, 2); /* this sanitizer has a thread of its own */
+#else
     assert_int_equal(look.thread_count, 1);
+#endif
     assert_string_equal(dt_proc_name(child, name), "a) R");
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);
