@@ -125,7 +125,8 @@ struct coordinator_node {
     int preference;
     char role[COORDINATOR_ROLE_BYTES], host[COORDINATOR_HOST_BYTES];
 };
-/* What decides whether a failure costs a restart or ends the job. A new leader takes it over. */
+/* The numbers that decide whether a failure costs a restart or ends the job. A new leader takes them
+ * over. */
 struct run_history {
     int restarts_used;             /* rounds that ended because a worker failed */
     int no_progress;               /* restarts in a row after which the run came no further */

@@ -1,4 +1,4 @@
-/* What an evaluation counts of a model that names classes: integers, which add up exactly over batches
+/* Counts of an evaluation of a model that names classes: integers, which add up exactly over batches
  * and ranks, and the numbers that follow from them. */
 #ifndef DT_WORKER_ENGINE_CLASS_COUNTS_H
 #define DT_WORKER_ENGINE_CLASS_COUNTS_H

@@ -192,8 +192,8 @@ bool strategy_trains(const struct strategy *s, int unit);
 /* Rank 0's buffers (running statistics, `count` elements of precision.buffers) become
  * everybody's, in the order of the compute stream. */
 void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count);
-/* What batch norms of all ranks together ask of the others (training.sync_batch_norm): collectives of
- * the world, in the order of the compute stream. Valid as long as s. */
+/* The collectives by which batch norms take statistics over all ranks (training.sync_batch_norm): those
+ * of the world, in the order of the compute stream. Valid as long as s. */
 struct pass_peers strategy_peers(struct strategy *s);
 /* True on the ranks whose shares count (all but the further replicas of hybrid rows). */
 bool strategy_counts(const struct strategy *s);

@@ -160,7 +160,7 @@ static bool has_key(const cJSON *config, const char *key)
     return false;
 }
 
-/* What the rows know of a kind of layers; null: nothing. */
+/* The description of a kind of layers; null: no row has this kind. */
 static const char *layer_what(const cJSON *kind)
 {
     for (int i = 0; i < LAYERS && cJSON_IsString(kind); i++) {

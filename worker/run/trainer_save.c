@@ -196,8 +196,8 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
     return rc;
 }
 
-/* What stands in the way of a save, or was moved away under it, may be as it was at the next
- * one. */
+/* A file that stands in the way of a save, or a folder that was moved away under it, may be as it was
+ * at the next save: the error becomes one of I/O, which may pass. */
 static void soften(struct dt_error *why)
 {
     why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;

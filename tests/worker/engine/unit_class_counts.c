@@ -68,7 +68,7 @@ static void test_golden(void **state)
     dt_text_clear(&text);
 }
 
-/* Of equals the lowest class is named, and stands before the others among the five. */
+/* The lowest of equally likely classes is named, and stands before the others among the five. */
 static void test_ties_and_types(void **state)
 {
     (void)state;

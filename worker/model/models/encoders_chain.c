@@ -158,7 +158,7 @@ static int add_masked_head(const struct encoder_family *f, struct chain *c, int 
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 
-/* Of what the classifier reads. */
+/* The rate of dropout before the classifier. */
 static double class_dropout(const struct encoder_family *f, const struct encoder *m)
 {
     bool own = m->classifier_dropout >= 0 && !(f->head_dropout && m->task == ENCODER_TOKENS);
