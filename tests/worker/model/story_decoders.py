@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import support
+from models import metrics, train, weights_hash
 
 SIZES = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 3}
@@ -51,30 +52,13 @@ def make_job(folder, shards, name, **sections):
     return path
 
 
-def train(job, out, ranks, *sets):
-    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
-    for s in sets:
-        command += ["--set", s]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=support.ROOT)
-    assert done.returncode == 0, done.stderr
-
-
-def weights_hash(out):
-    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
-
-
-def losses(out):
-    with open(os.path.join(str(out), "metrics.jsonl")) as f:
-        return [m["loss"] for m in map(json.loads, f) if "loss" in m]
-
-
 @pytest.mark.parametrize("name", FAMILIES)
 def test_same_bits_under_each_strategy(tmp_path, shards, name):
     job = make_job(tmp_path, shards, name)
     train(job, tmp_path / "ddp", 2, "training.strategy=ddp")
     train(job, tmp_path / "sliced", 2, "training.strategy=full_shard", "activation_checkpointing.enabled=true")
     assert weights_hash(tmp_path / "ddp") == weights_hash(tmp_path / "sliced")
-    assert losses(tmp_path / "ddp") == losses(tmp_path / "sliced") and losses(tmp_path / "ddp")[2] < losses(tmp_path / "ddp")[0]
+    assert metrics(tmp_path / "ddp", "loss") == metrics(tmp_path / "sliced", "loss") and metrics(tmp_path / "ddp", "loss")[2] < metrics(tmp_path / "ddp", "loss")[0]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "olmo2"])
@@ -85,7 +69,7 @@ def test_half_precision(tmp_path, shards, name):
     for strategy in ["ddp", "zero3"]:
         train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", "training.precision=bf16-mixed")
     assert weights_hash(tmp_path / "ddp") == weights_hash(tmp_path / "zero3")
-    assert losses(tmp_path / "ddp") == pytest.approx(losses(tmp_path / "wide"), rel=1e-2)
+    assert metrics(tmp_path / "ddp", "loss") == pytest.approx(metrics(tmp_path / "wide", "loss"), rel=1e-2)
 
 
 @pytest.mark.parametrize("name", ["smollm3", "gemma2"])
@@ -95,12 +79,12 @@ def test_the_folder_loads_again(tmp_path, shards, name):
     train(job, tmp_path / "whole", 1)
     train(job, tmp_path / "cut", 2, "training.max_steps=2", "training.batch_size_per_gpu=1")
     train(job, tmp_path / "cut", 1)
-    assert losses(tmp_path / "cut")[:2] == pytest.approx(losses(tmp_path / "whole")[:2], rel=1e-5)
+    assert metrics(tmp_path / "cut", "loss")[:2] == pytest.approx(metrics(tmp_path / "whole", "loss")[:2], rel=1e-5)
     with open(tmp_path / "again.json", "w") as f:
         json.dump({"model": {"load": str(tmp_path / "whole/model")}, "data": {"train": shards, "sequence_length": 32},
                    "training": {"batch_size_per_gpu": 2, "max_steps": 1, "learning_rate": 0.0}}, f)
     train(str(tmp_path / "again.json"), tmp_path / "again", 1)
-    assert losses(tmp_path / "again")[0] < losses(tmp_path / "whole")[0]
+    assert metrics(tmp_path / "again", "loss")[0] < metrics(tmp_path / "whole", "loss")[0]
     with open(tmp_path / "whole/model/config.json") as f:
         assert json.load(f)["model_type"] == name
 

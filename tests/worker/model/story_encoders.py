@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import support
+from models import metrics, train, weights_hash
 
 GOLDEN = os.path.join(support.ROOT, "tests/golden/models")
 
@@ -26,22 +27,6 @@ def make_job(folder, model, data, steps, micro_steps, batch, length):
     with open(path, "w") as f:
         json.dump(job, f)
     return path
-
-
-def train(job, out, ranks=1, *sets, check=True):
-    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
-    for s in sets:
-        command += ["--set", s]
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
-
-
-def metrics(out, key):
-    with open(os.path.join(str(out), "metrics.jsonl")) as f:
-        return [m[key] for m in map(json.loads, f) if key in m]
-
-
-def weights_hash(out):
-    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 @pytest.mark.parametrize("name, steps, batch, length", [("bert", 20, 3, 20), ("roberta", 10, 2, 16), ("modernbert", 10, 2, 16)])

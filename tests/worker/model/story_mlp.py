@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 import support
+from models import metrics, train, weights_hash
 
 GOLDEN = os.path.join(support.ROOT, "tests/golden/models/mlp")
 BUFFERS = ["layers.0.num_batches_tracked", "layers.0.running_mean"]
@@ -46,22 +47,6 @@ def make_job(folder, steps=12, **sections):
     with open(path, "w") as f:
         json.dump(job, f)
     return path
-
-
-def train(job, out, ranks=1, *sets, check=True):
-    command = [support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
-    for s in sets:
-        command += ["--set", s]
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
-
-
-def metrics(out):
-    with open(os.path.join(str(out), "metrics.jsonl")) as f:
-        return [json.loads(line) for line in f]
-
-
-def weights_hash(out):
-    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 def test_as_pytorch(tmp_path):

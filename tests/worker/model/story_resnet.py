@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 
 import pytest
 
 import support
+from models import metrics, train, weights_hash
 
 GOLDEN = os.path.join(support.ROOT, "tests/golden/resnet")
 STEPS, RANKS = 10, 2
@@ -79,22 +79,6 @@ def make_job(folder, case="basic", ranks=1, **sections):
     with open(path, "w") as f:
         json.dump(job, f)
     return path
-
-
-def train(job, out, ranks=1, *sets, check=True, dtrun=None):
-    command = [dtrun or support.program("dtrun"), f"--nproc_per_node={ranks}", "train", job, "--output_dir", str(out)]
-    for s in sets:
-        command += ["--set", s]
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, cwd=support.ROOT)
-
-
-def metrics(out):
-    with open(os.path.join(str(out), "metrics.jsonl")) as f:
-        return [json.loads(line) for line in f]
-
-
-def weights_hash(out):
-    return subprocess.run([support.program("dtckpt"), "hash", str(out)], check=True, capture_output=True, text=True).stdout.split()[0]
 
 
 @pytest.mark.parametrize("case, run, ranks, sync, strategy", [
