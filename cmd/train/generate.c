@@ -20,7 +20,9 @@ bool train_check_generate(const struct train_generate *g, const char *beside)
         const char *option = g->count == 0 ? "--batch_size" : g->prompts[0].is_text ? "--prompt" : "--prompt_ids";
         (void)fprintf(stderr, "train: %s: only with --generate; see train --help\n", option);
     } else if (g->path != NULL && beside != NULL) {
-        (void)fprintf(stderr, "train: --generate: not beside %s\n", beside);
+        (void)fprintf(stderr,
+                      "train: --generate: not beside %s, nor under dtrun, which asks for a plan first; it runs alone\n",
+                      beside);
     } else if (g->path != NULL && g->count == 0) {
         (void)fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
     } else {
