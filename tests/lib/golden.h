@@ -1,15 +1,32 @@
-/* What golden files hold besides weights. */
+/* Reads golden files: JSON, and integers of safetensors files. */
 #ifndef DT_TESTS_LIB_GOLDEN_H
 #define DT_TESTS_LIB_GOLDEN_H
 
+#include "base/file.h"
 #include "worker/data/safetensors.h"
 
+#include <cjson/cJSON.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+
+/* A JSON file. The caller deletes it. */
+static inline cJSON *golden_json(const char *path)
+{
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    if (dt_file_read(path, 1 << 20, &text, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+    dt_text_clear(&text);
+    assert_non_null(json);
+    return json;
+}
 
 /* A tensor of 64-bit integers with at least `count` elements. It is valid while the file is
  * open. */

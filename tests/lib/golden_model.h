@@ -34,17 +34,9 @@ static inline void golden_close(double got, double expected, double tolerance, c
 
 static inline cJSON *golden_expected(const struct golden *g)
 {
-    struct dt_text text;
-    struct dt_error err;
-    dt_text_init(&text);
     char *path = dt_format("%s/expected.json", g->folder);
-    if (dt_file_read(path, 1 << 20, &text, &err) != 0) {
-        fail_msg("%s", err.text);
-    }
+    cJSON *json = golden_json(path);
     free(path);
-    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
-    dt_text_clear(&text);
-    assert_non_null(json);
     return json;
 }
 

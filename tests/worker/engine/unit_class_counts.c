@@ -1,6 +1,8 @@
 /* covers: worker/engine/class_counts.c */
 /* Accuracy and F1 as scikit-learn computed them once (tests/golden/finetune/evaluation.json); equal
  * logits, the five likeliest, and types. */
+#include "tests/lib/golden.h"
+
 #include "base/file.h"
 #include "kernels/cpu/half.h"
 #include "worker/engine/class_counts.h"
@@ -51,11 +53,7 @@ static void check_case(const cJSON *json)
 static void test_golden(void **state)
 {
     (void)state;
-    struct dt_text text;
-    struct dt_error err;
-    dt_text_init(&text);
-    assert_int_equal(dt_file_read("tests/golden/finetune/evaluation.json", 1 << 20, &text, &err), 0);
-    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+    cJSON *json = golden_json("tests/golden/finetune/evaluation.json");
     const cJSON *one;
     int count = 0;
     cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(json, "classification"))
@@ -65,7 +63,6 @@ static void test_golden(void **state)
     }
     assert_int_equal(count, 3);
     cJSON_Delete(json);
-    dt_text_clear(&text);
 }
 
 /* The lowest of equally likely classes is named, and stands before the others among the five. */

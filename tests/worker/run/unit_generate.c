@@ -1,6 +1,8 @@
 /* covers: worker/run/generate.c worker/run/model_source.c worker/model/blocks/packed.c */
 /* Generation against Transformers, and against itself: the same ids with and without a cache, in a batch
  * and alone, for gpt2 and all families of decoders. */
+#include "tests/lib/golden.h"
+
 #include "base/file.h"
 #include "worker/run/prompt.h"
 
@@ -49,11 +51,8 @@ static void test_transformers(void **state)
 {
     (void)state;
     struct model_source s = open_source(TINY);
-    struct dt_text text;
     struct dt_error err;
-    dt_text_init(&text);
-    assert_int_equal(dt_file_read("tests/golden/finetune/evaluation.json", 1 << 20, &text, &err), 0);
-    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
+    cJSON *json = golden_json("tests/golden/finetune/evaluation.json");
     const cJSON *one;
     int count = 0;
     cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(json, "greedy"))
@@ -90,7 +89,6 @@ static void test_transformers(void **state)
     }
     assert_int_equal(count, 2);
     cJSON_Delete(json);
-    dt_text_clear(&text);
     model_source_close(&s);
 }
 

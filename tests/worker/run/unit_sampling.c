@@ -1,7 +1,8 @@
 /* covers: worker/run/sampling.c */
 /* The choice of an id: what each setting keeps, with which likelihood, and which id a number draws, as
  * computed once beside Transformers (tests/golden/finetune/evaluation.json). */
-#include "base/file.h"
+#include "tests/lib/golden.h"
+
 #include "worker/run/sampling.h"
 
 #include <cjson/cJSON.h>
@@ -15,18 +16,6 @@
 #include <cmocka.h>
 
 enum { IDS_MOST = 32 };
-
-static cJSON *read_golden(void)
-{
-    struct dt_text text;
-    struct dt_error err;
-    dt_text_init(&text);
-    assert_int_equal(dt_file_read("tests/golden/finetune/evaluation.json", 1 << 20, &text, &err), 0);
-    cJSON *json = cJSON_ParseWithLength(dt_text_str(&text), text.size);
-    dt_text_clear(&text);
-    assert_non_null(json);
-    return json;
-}
 
 static double number(const cJSON *object, const char *key, double fallback)
 {
@@ -92,7 +81,7 @@ static void check_case(const cJSON *json)
 static void test_golden(void **state)
 {
     (void)state;
-    cJSON *json = read_golden();
+    cJSON *json = golden_json("tests/golden/finetune/evaluation.json");
     const cJSON *one;
     int count = 0;
     cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(json, "samplers"))
