@@ -9,25 +9,6 @@ enum { CHANNELS_MOST = COLUMNS_MOST / 4 };
 
 /* ---- moments ---- */
 
-/* The sum of x. */
-template <typename T> struct values {
-    enum { SUMS = 1 };
-    const T *x;
-    int64_t cols;
-    template <int W> struct held {
-        pack<T, W> x;
-    };
-
-    template <int W> DT_METHOD void load(held<W> &h, int64_t row, int64_t col) const
-    {
-        h.x.load(x + row * cols + col);
-    }
-    template <int W> DT_METHOD void get(float (&to)[1][W], const held<W> &h, int64_t) const
-    {
-        h.x.get(to[0]);
-    }
-};
-
 /* The sums of x - mean and of its square. */
 template <typename T> struct deviations {
     enum { SUMS = 2 };
@@ -87,9 +68,9 @@ void moments_by(const struct dt_cuda_launch *l, const struct dt_batch_moments_ar
 {
     int64_t rows = a->row_count, cols = a->col_count;
     float *rests = (float *)((char *)l->work + DT_CUDA_WORK_BYTES) - cols;
-    values<T> plain = {(const T *)a->x, cols};
+    column_values<T> plain = {(const T *)a->x, cols};
     deviations<T> centred = {(const T *)a->x, moments, cols};
-    sum_columns<values<T>, W>(l, plain, moments, NULL, rows, cols, false, DT_F32);
+    sum_columns<column_values<T>, W>(l, plain, moments, NULL, rows, cols, false, DT_F32);
     DT_LAUNCH((divide_sums), grid_of(l, cols), 256, 0, (cudaStream_t)l->native, moments, cols, (float)rows);
     sum_columns<deviations<T>, W>(l, centred, rests, moments + cols, rows, cols, false, DT_F32);
     DT_LAUNCH((correct_means), grid_of(l, cols), 256, 0, (cudaStream_t)l->native, moments, rests, cols, (float)rows);
@@ -337,33 +318,21 @@ void batch_norm_backward(const struct dt_cuda_launch *l, const struct dt_batch_n
     }
 }
 
+bool too_wide(struct dt_stream *s, const char *name, int64_t cols)
+{
+    if (cols > CHANNELS_MOST) {
+        dt_stream_fail(s, DT_INVALID, "%s: %lld columns: a device takes %d", name, (long long)cols, (int)CHANNELS_MOST);
+    }
+    return cols > CHANNELS_MOST;
+}
+
 } // namespace
 
-/* The row of a kernel. */
-#define ROW(name)                                                                                                      \
-    extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
-    {                                                                                                                  \
-        struct dt_cuda_launch l;                                                                                       \
-        if (a->row_count <= 0 || a->col_count <= 0 || !dt_cuda_begin(s, &l)) {                                         \
-            return;                                                                                                    \
-        }                                                                                                              \
-        if (a->col_count > CHANNELS_MOST) {                                                                            \
-            dt_stream_fail(s, DT_INVALID, #name ": %lld columns: a device takes %d", (long long)a->col_count,          \
-                           (int)CHANNELS_MOST);                                                                        \
-        } else if (a->type == DT_F32) {                                                                                \
-            name<float>(&l, a);                                                                                        \
-        } else if (a->type == DT_BF16) {                                                                               \
-            name<bf16>(&l, a);                                                                                         \
-        } else {                                                                                                       \
-            dt_stream_fail(s, DT_INTERNAL, #name ": type %s is not made", dt_dtype_name(a->type));                     \
-        }                                                                                                              \
-        dt_cuda_end(s, #name);                                                                                         \
-    }
-
-ROW(batch_moments)
-ROW(batch_norm)
-ROW(batch_norm_sums)
-ROW(batch_norm_backward)
+DT_CUDA_ROW(batch_moments, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_moments", a->col_count))
+DT_CUDA_ROW(batch_norm, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm", a->col_count))
+DT_CUDA_ROW(batch_norm_sums, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm_sums", a->col_count))
+DT_CUDA_ROW(batch_norm_backward,
+            a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm_backward", a->col_count))
 
 extern "C" void dt_cuda_batch_merge(struct dt_stream *s, const struct dt_batch_merge_args *a)
 {

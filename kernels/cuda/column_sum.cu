@@ -4,33 +4,15 @@
 namespace
 {
 
-template <typename T> struct matrix {
-    enum { SUMS = 1 };
-    const T *x;
-    int64_t cols;
-    template <int W> struct held {
-        pack<T, W> x;
-    };
-
-    template <int W> DT_METHOD void load(held<W> &h, int64_t row, int64_t col) const
-    {
-        h.x.load(x + row * cols + col);
-    }
-    template <int W> DT_METHOD void get(float (&to)[1][W], const held<W> &h, int64_t) const
-    {
-        h.x.get(to[0]);
-    }
-};
-
 template <typename T>
 void column_sum(const struct dt_cuda_launch *l, const struct dt_column_sum_args *a, enum dt_dtype out_type)
 {
     const int W = 16 / (int)sizeof(T);
-    matrix<T> from = {(const T *)a->x, a->col_count};
+    column_values<T> from = {(const T *)a->x, a->col_count};
     if (aligned16(a->x) && a->col_count % W == 0) {
-        sum_columns<matrix<T>, W>(l, from, a->out, NULL, a->row_count, a->col_count, a->accumulate, out_type);
+        sum_columns<column_values<T>, W>(l, from, a->out, NULL, a->row_count, a->col_count, a->accumulate, out_type);
     } else {
-        sum_columns<matrix<T>, 1>(l, from, a->out, NULL, a->row_count, a->col_count, a->accumulate, out_type);
+        sum_columns<column_values<T>, 1>(l, from, a->out, NULL, a->row_count, a->col_count, a->accumulate, out_type);
     }
 }
 

@@ -12,6 +12,25 @@
 enum { COLUMNS_MOST = 1 << 22 }; /* then one row of two partial sums fits the work memory */
 enum { COLUMN_WARPS = 8, COLUMN_UNROLL = 4, COLUMN_BLOCKS = 528 /* four blocks for each multiprocessor of an H100 */ };
 
+/* The source whose sums are those of x (rows, cols). */
+template <typename T> struct column_values {
+    enum { SUMS = 1 };
+    const T *x;
+    int64_t cols;
+    template <int W> struct held {
+        pack<T, W> x;
+    };
+
+    template <int W> DT_METHOD void load(held<W> &h, int64_t row, int64_t col) const
+    {
+        h.x.load(x + row * cols + col);
+    }
+    template <int W> DT_METHOD void get(float (&to)[1][W], const held<W> &h, int64_t) const
+    {
+        h.x.get(to[0]);
+    }
+};
+
 /* Block (i, p): columns from i * 32 * W on, rows of part p. partial: (parts, SUMS, cols). */
 template <typename S, int W>
 __global__ void __launch_bounds__(256)

@@ -143,25 +143,7 @@ template <typename T> void max_pool_backward(const struct dt_cuda_launch *l, con
 
 } // namespace
 
-/* The row of a kernel. */
-#define ROW(name)                                                                                                      \
-    extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
-    {                                                                                                                  \
-        struct dt_cuda_launch l;                                                                                       \
-        if (pixels_of(a->windows) <= 0 || outputs_of(a->windows) <= 0 || !dt_cuda_begin(s, &l)) {                      \
-            return;                                                                                                    \
-        }                                                                                                              \
-        if (a->type == DT_F32) {                                                                                       \
-            name<float>(&l, a);                                                                                        \
-        } else if (a->type == DT_BF16) {                                                                               \
-            name<bf16>(&l, a);                                                                                         \
-        } else {                                                                                                       \
-            dt_stream_fail(s, DT_INTERNAL, #name ": type %s is not made", dt_dtype_name(a->type));                     \
-        }                                                                                                              \
-        dt_cuda_end(s, #name);                                                                                         \
-    }
-
-ROW(unfold)
-ROW(fold)
-ROW(max_pool)
-ROW(max_pool_backward)
+DT_CUDA_ROW(unfold, pixels_of(a->windows) <= 0 || outputs_of(a->windows) <= 0)
+DT_CUDA_ROW(fold, pixels_of(a->windows) <= 0 || outputs_of(a->windows) <= 0)
+DT_CUDA_ROW(max_pool, pixels_of(a->windows) <= 0 || outputs_of(a->windows) <= 0)
+DT_CUDA_ROW(max_pool_backward, pixels_of(a->windows) <= 0 || outputs_of(a->windows) <= 0)

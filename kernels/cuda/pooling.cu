@@ -232,24 +232,7 @@ void take_rows_backward(const struct dt_cuda_launch *l, const struct dt_take_row
 } // namespace
 
 /* The row of a kernel, where `empty` says that there is nothing to do. */
-#define ROW(name, empty)                                                                                               \
-    extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
-    {                                                                                                                  \
-        struct dt_cuda_launch l;                                                                                       \
-        if ((empty) || a->col_count <= 0 || !dt_cuda_begin(s, &l)) {                                                   \
-            return;                                                                                                    \
-        }                                                                                                              \
-        if (a->type == DT_F32) {                                                                                       \
-            name<float>(&l, a);                                                                                        \
-        } else if (a->type == DT_BF16) {                                                                               \
-            name<bf16>(&l, a);                                                                                         \
-        } else {                                                                                                       \
-            dt_stream_fail(s, DT_INTERNAL, #name ": type %s is not made", dt_dtype_name(a->type));                     \
-        }                                                                                                              \
-        dt_cuda_end(s, #name);                                                                                         \
-    }
-
-ROW(masked_mean, a->batch <= 0)
-ROW(masked_mean_backward, a->batch <= 0 || a->positions <= 0)
-ROW(take_rows, a->row_count <= 0)
-ROW(take_rows_backward, a->source_count <= 0)
+DT_CUDA_ROW(masked_mean, a->batch <= 0 || a->col_count <= 0)
+DT_CUDA_ROW(masked_mean_backward, a->batch <= 0 || a->positions <= 0 || a->col_count <= 0)
+DT_CUDA_ROW(take_rows, a->row_count <= 0 || a->col_count <= 0)
+DT_CUDA_ROW(take_rows_backward, a->source_count <= 0 || a->col_count <= 0)

@@ -346,4 +346,22 @@ static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t 
     }
 }
 
+/* The row of a kernel: calls name<T>(launch, a), T as the type says. empty: nothing is to be done. */
+#define DT_CUDA_ROW(name, empty)                                                                                       \
+    extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
+    {                                                                                                                  \
+        struct dt_cuda_launch l;                                                                                       \
+        if ((empty) || !dt_cuda_begin(s, &l)) {                                                                        \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (a->type == DT_F32) {                                                                                       \
+            name<float>(&l, a);                                                                                        \
+        } else if (a->type == DT_BF16) {                                                                               \
+            name<bf16>(&l, a);                                                                                         \
+        } else {                                                                                                       \
+            dt_stream_fail(s, DT_INTERNAL, #name ": type %s is not made", dt_dtype_name(a->type));                     \
+        }                                                                                                              \
+        dt_cuda_end(s, #name);                                                                                         \
+    }
+
 #endif
