@@ -437,7 +437,8 @@ static void lying(struct rank *r)
         CHECK(dt_comm_poll(c, &err) != 0 &&
               strstr(err.text, "rank 1 says that its buffers lie where no arena is") != NULL);
     } else {
-        while (atomic_load(&shm_slot(s, 0)->number) != number) {
+        /* the step, not the number, is written in order after what rank 0 publishes */
+        while (atomic_load(&shm_slot(s, 0)->step) != s->step + 1) {
             dt_sleep_s(0.001);
         }
         struct shm_what *mine = &shm_slot(s, 1)->what[number & 1];
