@@ -181,21 +181,29 @@ static void after_step(struct rank *self, const struct report *r)
     }
 }
 
-/* Copies `count` elements to host memory, which the caller frees. */
+/* Copies `count` elements to host memory, which the caller frees. A part of no home is of the buffers. */
 static char *host_copy(struct trainer *t, struct home_part part, int64_t count, enum dt_dtype type)
 {
     struct pinned_window window;
     struct dt_error err;
     size_t size_bytes = (size_t)count * dt_dtype_size(type);
     char *out = dt_alloc(size_bytes + 1);
-    const void *at = home_bring(part, size_bytes, HOME_READ, t->world->compute);
+    const void *at =
+        part.home == NULL ? t->stepper.walk.buffers : home_bring(part, size_bytes, HOME_READ, t->world->compute);
     if (pinned_window_open(&window, t->world->device, t->world->compute, &err) != 0 ||
         pinned_window_get(&window, out, at, size_bytes, &err) != 0) {
         memset(out, 0xff, size_bytes);
     }
     pinned_window_close(&window);
-    home_back(part, size_bytes, t->world->compute);
+    if (part.home != NULL) {
+        home_back(part, size_bytes, t->world->compute);
+    }
     return out;
+}
+
+static void widen(double *out, const char *values, int64_t at, enum dt_dtype type)
+{
+    dt_cpu_cast(&(struct dt_cast_args){out, values + (size_t)at * dt_dtype_size(type), 1, DT_F64, type});
 }
 
 static void at_end(struct rank *self, struct trainer *t)
@@ -204,14 +212,16 @@ static void at_end(struct rank *self, struct trainer *t)
     struct strategy *s = &t->strategy;
     pthread_mutex_lock(&self->shared->lock);
     if (!out->weights) {
-        out->weight_count = t->chain.parameter_count;
+        out->weight_count = 0; /* with frozen weights and buffers */
+        for (int i = 0; i < t->chain.tensor_count; i++) {
+            out->weight_count += t->chain.tensors[i].numel;
+        }
         out->weights = dt_alloc((size_t)out->weight_count * sizeof *out->weights);
         out->exact = dt_alloc((size_t)out->weight_count * sizeof *out->exact);
         out->moments = dt_alloc(DT_STATES_MAX * (size_t)out->weight_count * sizeof *out->moments);
         memset(out->weights, 0xff, (size_t)out->weight_count * sizeof *out->weights);
     }
     struct optimizer *o = &t->optimizer;
-    size_t state_size = dt_dtype_size(s->precision.states);
     int64_t before = 0;
     out->tensor_count = t->chain.tensor_count < 64 ? t->chain.tensor_count : 64;
     for (int i = 0; i < t->chain.tensor_count; i++) {
@@ -221,11 +231,22 @@ static void at_end(struct rank *self, struct trainer *t)
             out->tensors[i].first = before;
             out->tensors[i].numel = x->numel;
         }
-        int64_t first, count, owned, owned_count;
-        strategy_share(s, x->unit, &first, &count);
-        strategy_owned(s, x->unit, &owned, &owned_count);
-        char *w = host_copy(t, optimizer_weights(o, x->unit, 0), owned_count, s->precision.masters);
-        int states = optimizer_group_of(o, x)->states;
+        bool buffer = x->unit < 0, trained = !buffer && strategy_trains(s, x->unit);
+        if (buffer && self->rank != 0) {
+            before += x->numel;
+            continue;
+        }
+        int64_t first = 0, count = t->chain.buffer_count, owned = 0, owned_count = count;
+        struct home_part part = {NULL, 0};
+        enum dt_dtype type = s->precision.buffers;
+        if (!buffer) {
+            strategy_share(s, x->unit, &first, &count);
+            strategy_owned(s, x->unit, &owned, &owned_count);
+            part = optimizer_weights(o, x->unit, 0);
+            type = trained ? s->precision.masters : s->precision.compute;
+        }
+        char *w = host_copy(t, part, owned_count, type);
+        int states = trained ? optimizer_group_of(o, x)->states : 0;
         char *state[DT_STATES_MAX] = {NULL};
         for (int k = 0; k < states; k++) {
             state[k] = host_copy(t, optimizer_state(o, k, x->unit, 0), owned_count, s->precision.states);
@@ -233,13 +254,12 @@ static void at_end(struct rank *self, struct trainer *t)
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
             if (at >= first && at < first + count) {
-                out->exact[before + e] = s->precision.compute == DT_F64 ? ((const double *)(const void *)w)[at - owned]
-                                                                        : ((const float *)(const void *)w)[at - owned];
+                widen(&out->exact[before + e], w, at - owned, type);
                 out->weights[before + e] = (float)out->exact[before + e];
                 for (int k = 0; k < states; k++) {
-                    dt_cpu_cast(&(struct dt_cast_args){&out->moments[DT_STATES_MAX * (before + e) + k],
-                                                       state[k] + (size_t)(at - owned) * state_size, 1, DT_F32,
-                                                       s->precision.states});
+                    double value;
+                    widen(&value, state[k], at - owned, s->precision.states);
+                    out->moments[DT_STATES_MAX * (before + e) + k] = (float)value;
                 }
             }
         }

@@ -186,15 +186,17 @@ static void note_blank(struct data_source *s, struct batch_file *f)
     }
 }
 
-/* A model that reads no mask takes only one of all 1. */
+/* A model that reads tokens and no mask takes only a mask of all 1. */
 static int check_mask(const struct data_source *s, const struct batch_file *f, const char *path, struct dt_error *err)
 {
     const struct st_tensor *mask =
-        batch_find(&s->layout, "attention_mask") < 0 ? st_find(f->file, "attention_mask") : NULL;
+        batch_find(&s->layout, "input_ids") >= 0 && batch_find(&s->layout, "attention_mask") < 0
+            ? st_find(f->file, "attention_mask")
+            : NULL;
     for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
         if (!integers(mask) || value(mask, i) != 1) {
             return dt_fail(err, DT_INVALID,
-                           "%s: attention_mask: masked tokens are not there yet; pad with labels of -100 and drop it",
+                           "%s: attention_mask: the model sees every token; give masked tokens labels of -100 and drop the mask",
                            path);
         }
     }
