@@ -202,13 +202,15 @@ else:
 def test_few_files_are_opened_before_the_first_worker(tmp_path):
     """On a big machine each of them may be on a file system that thousands of launchers ask at once."""
     log = tmp_path / "trace"
-    result = run(["-f", "-qq", "-e", "trace=open,openat,execve", "-o", log, DTRUN, "--nproc_per_node=2", "/bin/true"], executable=shutil.which("strace"))
+    result = run(["-f", "-qq", "-e", "trace=open,openat,execve,clone,clone3,?fork,?vfork", "-o", log, DTRUN, "--nproc_per_node=2", "/bin/true"], executable=shutil.which("strace"))
     if "ptrace" in result.err:
         pytest.skip("strace cannot trace here")
     assert result.code == 0, result
     lines = log.read_text().splitlines()
     first = next(i for i, x in enumerate(lines) if 'execve("/bin/true"' in x)
-    opened = [x for x in lines[:first] if re.search(r" open(at)?\(", x)]
+    worker = lines[first].split()[0]
+    made = next(i for i, x in enumerate(lines) if x.startswith(worker + " ") or re.search(rf"(clone3?|fork)\b.*= {worker}$", x))
+    opened = [x for x in lines[:made] + [y for y in lines[made:first] if y.startswith(worker + " ")] if re.search(r" open(at)?\(", x)]
     assert 0 < len(opened) < 20, "\n".join(opened)
 
 
