@@ -22,7 +22,7 @@ With --done=FILE each test that passed is written there, and one that stands the
 With --retry a test that failed beside others runs once more, alone; if it passes then, it counts as passed and is named at the end.
 INT or TERM ends the tests that run, with all that they started, and the rest is left out; the last line says what was known by then.
 """
-import contextlib, glob, os, re, signal, subprocess, sys, tempfile, threading, time, uuid
+import contextlib, glob, os, re, shutil, signal, subprocess, sys, tempfile, threading, time, uuid
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.environ.get("B") or "build"
@@ -32,6 +32,7 @@ MARK = "RUN_TESTS_MARK"  # in the environment of all that a test starts, whateve
 END_S = 10  # for a test to clear up after itself
 WAITING = 4  # tests that mostly sleep, side by side; half as many while others run
 SOURCES = ("base", "cmd", "collectives", "kernels", "launcher", "worker")
+SCRATCH = tempfile.mkdtemp(prefix="dt-")  # of this run alone, and short: a socket's path has 107 bytes
 stopped = []  # signals that ended this run
 running = {}  # test: process
 
@@ -70,6 +71,7 @@ class Test:
         self.san = re.search(r"\brun: san\b", head) is not None
         self.cut = re.search(r"^(?: \*|/\*|#).*\brun:$", head, re.M) is not None  # a mark that a formatter broke over two lines says nothing
         limit = re.search(r"\brun: timeout (\d+)", head)
+        self.scratch = os.path.join(SCRATCH, name.split("_", 1)[1][:12] + "-" + uuid.uuid4().hex[:4])
         self.limit = (int(limit.group(1)) if limit else 120) * (5 if patient or self.computes else 1)
         self.passed = self.failed = self.skipped = 0
         self.reasons = []
@@ -91,7 +93,8 @@ class Test:
         env[MARK] = uuid.uuid4().hex
         late = False
         with tempfile.TemporaryFile() as out:
-            p = subprocess.Popen(self.command, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            command = self.command + ([f"--basetemp={self.scratch}"] if self.kind == "story" else [])
+            p = subprocess.Popen(command, cwd=self.cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                  start_new_session=True)
             running[self] = p
             if stopped:  # meanwhile: the handler did not see it
@@ -122,6 +125,8 @@ class Test:
         elif not (self.passed or self.failed or self.skipped):
             self.failed += 1
             self.output += f"\n{self.name}: ran no test\n"
+        if self.failed == 0:
+            shutil.rmtree(self.scratch, ignore_errors=True)
         return self.failed == 0
 
     def wait(self, p, limit_s):
@@ -320,6 +325,8 @@ def main():
     for t in left_out:
         why = t.nosan.group(1).strip() if SAN and t.nosan else "only in builds with sanitizers" if t.san else "only in make test-full"
         print(f"left out: {t.name}: {why}")
+    if os.listdir(SCRATCH):
+        print(f"files of what failed: {SCRATCH}")
     if second:
         print("passed at the second try: " + ", ".join(second))
     passed, failed, skipped = (sum(getattr(t, k) for t in tests) for k in ("passed", "failed", "skipped"))
@@ -328,4 +335,8 @@ def main():
     sys.exit(128 + stopped[0] if stopped else 1 if failed or not passed else 0)
 
 
-sys.exit(main())
+try:
+    sys.exit(main())
+finally:
+    with contextlib.suppress(OSError):
+        os.rmdir(SCRATCH)  # empty unless something failed
