@@ -1,4 +1,4 @@
-/* Trains a GPT-2 on random tokens in this process, as one rank, and takes turns: a few steps as
+/* Trains a GPT-2, or the job of a file, on random samples in this process, as one rank, and takes turns: a few steps as
  * they are; one step whose kernels a meter looks at (kernels/meter.h); a copy; a square product.
  * The floor of a call is the time in which the copy moves the bytes that its arguments say must
  * move, or the product does the operations, whichever is longer; that of a kernel is the sum
@@ -8,6 +8,7 @@
 
 #include "base/bench.h"
 #include "base/file.h"
+#include "cmd/bench/jobs.h"
 #include "cmd/bench/rates.h"
 #include "kernels/meter.h"
 #include "worker/data/shards.h"
@@ -23,6 +24,7 @@ enum { REPEATS_MOST = 101, STEPS_MOST = 500, EPOCH_STEPS = 8, WARMUP = 2 };
 struct shape {
     long layers, channels, batch, positions, vocabulary, micro_steps;
     const char *size, *level;
+    const char *file; /* job, which says all but the level; null: a GPT-2 of that size */
 };
 
 struct line { /* what is printed of a kernel, and of the step */
@@ -75,7 +77,7 @@ static int write_shard(const struct shape *s, const char *folder, struct dt_erro
     return rc;
 }
 
-static int open_job(struct floor *f, const char *folder, enum dt_dtype type, struct dt_error *err)
+static int open_gpt2(struct floor *f, const char *folder, enum dt_dtype type, struct dt_error *err)
 {
     const struct shape *s = &f->shape;
     char *path = dt_format("%s/job.json", folder);
@@ -92,7 +94,7 @@ static int open_job(struct floor *f, const char *folder, enum dt_dtype type, str
                            bench_dtype_name(type), s->batch, s->micro_steps, s->level);
     struct dt_text problems;
     dt_text_init(&problems);
-    int rc = dt_file_write(path, text, strlen(text), err);
+    int rc = write_shard(s, folder, err) != 0 ? -1 : dt_file_write(path, text, strlen(text), err);
     if (rc == 0 && job_open(&f->job, &(struct job_arguments){.path = path}, &problems, err) != 0) {
         rc = dt_fail(err, DT_INVALID, "%s", dt_text_str(&problems));
     }
@@ -102,12 +104,36 @@ static int open_job(struct floor *f, const char *folder, enum dt_dtype type, str
     return rc;
 }
 
+static int open_job(struct floor *f, const char *folder, enum dt_dtype type, struct dt_error *err)
+{
+    struct shape *s = &f->shape;
+    if (s->file == NULL) {
+        return open_gpt2(f, folder, type, err);
+    }
+    char *precision = dt_format("training.precision=%s", bench_dtype_name(type)),
+         *level = dt_format("activation_checkpointing.level=%s", s->level);
+    const char *const settings[] = {precision,
+                                    level,
+                                    "activation_checkpointing.enabled=true",
+                                    "training.strategy=single_device",
+                                    "training.max_steps=1000000",
+                                    "training.cuda_graphs=false",
+                                    NULL};
+    int rc = bench_job_open(&f->job, s->file, settings, folder, EPOCH_STEPS, 1, err);
+    s->batch = f->job.training.batch_size_per_gpu;
+    s->positions = f->job.data.sequence_length;
+    s->micro_steps = f->job.training.gradient_accumulation_steps;
+    free(level);
+    free(precision);
+    return rc;
+}
+
 /* Once the data are mapped, nobody needs the folder any more. */
 static int open_trainer(struct floor *f, const char *folder, enum dt_dtype type, int threads, struct dt_error *err)
 {
     struct world *w = &f->world;
     struct trainer *t = &f->trainer;
-    if (write_shard(&f->shape, folder, err) != 0 || open_job(f, folder, type, err) != 0 ||
+    if (open_job(f, folder, type, err) != 0 ||
         world_open(w, &(struct world_options){.device = f->device, .threads = threads}, err) != 0) {
         return -1;
     }
@@ -248,8 +274,9 @@ static void print_line(struct floor *f, struct line *x, const char *what)
         (void)snprintf(micro_steps, sizeof micro_steps, ", %ld micro-steps", s->micro_steps);
     }
     (void)dt_device_place(f->b.d->ops->name, f->b.d->options.index, &place);
-    char *name = dt_format("%s %s %s, %s %ldx%ld%s, level %s", f->b.k->name, bench_dtype_name(f->b.type), what, s->size,
-                           s->batch, s->positions, micro_steps, s->level);
+    char *name =
+        dt_format("%s %s %s, %s %ldx%ld%s, level %s", f->b.k->name, bench_dtype_name(f->b.type), what,
+                  s->file != NULL ? f->job.model.name : s->size, s->batch, s->positions, micro_steps, s->level);
     struct dt_bench_case line = {.bench = "floor",
                                  .name = name,
                                  .unit = "us",
@@ -316,6 +343,7 @@ int bench_floor(int argc, char **argv)
     const char *dtype = dt_bench_option(argc, argv, "dtype", "");
     wanted.device = dt_bench_option(argc, argv, "device", "cpu");
     bool gpu = strcmp(wanted.device, "cuda") == 0;
+    s->file = dt_bench_option(argc, argv, "job", NULL);
     s->size = dt_bench_option(argc, argv, "size", gpu ? "L12C768" : "L6C384");
     s->level = dt_bench_option(argc, argv, "level", "cheap");
     s->batch = dt_bench_number(argc, argv, "batch", gpu ? 64 : 4);

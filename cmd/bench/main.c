@@ -26,7 +26,8 @@ static const struct {
      bench_collectives},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"floor", "each kernel of a training step, and the step, against what the machine allows",
-     "--device=NAME --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 --micro-steps=1..1024 "
+     "--device=NAME --job=FILE --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 "
+     "--micro-steps=1..1024 "
      "--level=none|cheap|mlp|block "
      "--dtype=fp32|bf16 --steps=1..500 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_floor},
@@ -42,7 +43,8 @@ static const struct {
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer",
      bench_start},
     {"step", "training steps of train",
-     "--ranks=1..64 --strategy=LIST --size=L6C384 --dtype=fp32|bf16 --steps=4..500 --repeats=1..21 --script=PATH "
+     "--ranks=1..64 --threads=1..1024 --strategy=LIST --model=NAME --size=L6C384 --dtype=fp32|bf16 --steps=4..500 "
+     "--repeats=1..21 --script=PATH "
      "--peer",
      bench_step},
     {"store", "requests, connections, wake-ups",

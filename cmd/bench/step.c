@@ -1,12 +1,13 @@
-/* Writes a shard of random tokens and a job to a temporary folder, runs dtrun on it and reads
- * the run's metrics.jsonl: what is measured is what a user gets. Ours and the peer's runs
- * alternate, the median of all runs counts. */
+/* Writes random samples and a job to a temporary folder, runs dtrun on it and reads the run's
+ * metrics.jsonl: what is measured is what a user gets. Ours and the peer's runs alternate, the
+ * median of all runs counts. The peer is PyTorch as it is or compiled, whichever is faster. */
 #include "cmd/bench/step.h"
 
 #include "base/bench.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cmd/bench/jobs.h"
 #include "cmd/bench/start.h"
 
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,26 +45,40 @@ static int write_shard(const char *path, struct dt_error *err)
     return result;
 }
 
-static int write_job(const char *folder, const struct shape *s, long steps, struct dt_error *err)
+/* `model`: null is a GPT-2 of shape s. `most_ranks` ranks read as many samples as there are. */
+static int write_job(const char *folder, const struct shape *s, const struct bench_job *model, long steps,
+                     long most_ranks, struct dt_error *err)
 {
-    char *path = dt_format("%s/job.json", folder);
-    char *job =
-        dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,"
-                  "\"vocab_size\":%d},\n"
-                  "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
-                  "\"training\":{\"batch_size_per_gpu\":%ld,\"max_steps\":%ld,\"learning_rate\":1e-3,\"max_grad_norm\":"
-                  "1.0,\"threads\":1},\n"
-                  "\"logging\":{\"log_every_n_steps\":1}}\n",
-                  s->layers, s->heads, s->channels, s->positions, VOCABULARY, folder, s->positions, s->batch, steps);
-    int result = dt_file_write(path, job, strlen(job), err);
-    free(job);
+    char *path = dt_format("%s/job.json", folder), *shard = dt_format("%s/train-00000.bin", folder), *text;
+    if (model != NULL) {
+        text = dt_format("{%s}\n", model->sections);
+    } else {
+        text =
+            dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,"
+                      "\"vocab_size\":%d},\n"
+                      "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
+                      "\"training\":{\"batch_size_per_gpu\":%ld,\"learning_rate\":1e-3,\"max_grad_norm\":1.0}}\n",
+                      s->layers, s->heads, s->channels, s->positions, VOCABULARY, folder, s->positions, s->batch);
+    }
+    int rc = dt_file_write(path, text, strlen(text), err);
+    if (rc == 0 && model == NULL) {
+        rc = write_shard(shard, err);
+    } else if (rc == 0) {
+        struct job job = {0};
+        rc = bench_job_open(&job, path, (const char *const[]){NULL}, folder, steps, most_ranks, err);
+        job_close(&job);
+    }
+    free(text);
+    free(shard);
     free(path);
-    return result;
+    return rc;
 }
 
-/* Runs a command; its standard output goes to `out`, the rest nowhere. */
-static bool run(char *const *argv, const char *out)
+/* Runs a command; its standard output goes to `out`, the rest nowhere. most_mib: the peak memory of
+ * its largest process. */
+static bool run(char *const *argv, const char *out, double *most_mib)
 {
+    struct rusage used = {.ru_maxrss = 0};
     posix_spawn_file_actions_t actions;
     pid_t pid = -1;
     int status = -1;
@@ -72,7 +88,9 @@ static bool run(char *const *argv, const char *out)
     (void)posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
     bool started = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ) == 0;
     (void)posix_spawn_file_actions_destroy(&actions);
-    return started && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool ended = started && wait4(pid, &status, 0, &used) == pid;
+    *most_mib = (double)used.ru_maxrss / 1024;
+    return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 /* Median of the values of a key in a JSON-lines file, the first `skip` left out; negative when
@@ -99,87 +117,136 @@ static double median_of(const char *path, const char *key, int skip)
 
 /* One case: what is run, by whom it is measured. */
 struct variant {
-    const char *strategy, *dtype; /* fp32, bf16 */
-    long ranks;
+    const struct bench_job *model; /* null: GPT-2 */
+    const char *strategy, *dtype;  /* fp32, bf16 */
+    long ranks, threads, steps;
+    const char *folder, *dtrun, *size, *script; /* script: null without a peer */
 };
 
-static double run_ours(const char *folder, const char *dtrun, const struct variant *v)
+struct figures { /* of one run; 0: not measured, negative: it failed */
+    double rate, mib;
+};
+
+static struct figures run_ours(const struct variant *v)
 {
-    char *nproc = dt_format("--nproc_per_node=%ld", v->ranks), *job = dt_format("%s/job.json", folder),
-         *out = dt_format("%s/run", folder);
-    char *set = dt_format("training.strategy=%s", v->strategy), *metrics = dt_format("%s/metrics.jsonl", out);
-    char *precision = dt_format("training.precision=%s", v->dtype);
-    char *argv[] = {(char *)dtrun, nproc,           (char *)"train", job, (char *)"--output_dir", out, (char *)"--set",
-                    set,           (char *)"--set", precision,       NULL};
+    char *nproc = dt_format("--nproc_per_node=%ld", v->ranks), *job = dt_format("%s/job.json", v->folder),
+         *out = dt_format("%s/run", v->folder), *metrics = dt_format("%s/metrics.jsonl", out);
+    char *const sets[] = {dt_format("training.strategy=%s", v->strategy),
+                          dt_format("training.precision=%s", v->dtype),
+                          dt_format("training.threads=%ld", v->threads),
+                          dt_format("training.max_steps=%ld", v->steps),
+                          dt_format("logging.log_every_n_steps=1"),
+                          dt_format("data.train=%s/train%s", v->folder, v->model ? ".safetensors" : "-*.bin")};
+    char *argv[8 + 2 * sizeof sets / sizeof sets[0]] = {(char *)v->dtrun,       nproc, (char *)"train", job,
+                                                        (char *)"--output_dir", out};
+    int n = 6;
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        argv[n++] = (char *)"--set";
+        argv[n++] = sets[i];
+    }
     (void)dt_file_remove_tree(out, NULL);
-    double value = run(argv, "/dev/null") ? median_of(metrics, "tokens_per_s", WARMUP) : -1;
+    struct figures f = {-1, 0};
+    if (run(argv, "/dev/null", &f.mib)) {
+        f.rate = median_of(metrics, v->model != NULL ? v->model->rate : "tokens_per_s", WARMUP);
+        f.mib *= (double)v->ranks;
+    }
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        free(sets[i]);
+    }
     free(metrics);
-    free(precision);
-    free(set);
     free(out);
     free(job);
     free(nproc);
-    return value;
+    return f;
 }
 
 /* tests/peers/step.py, with torchrun for more than one rank. Its names of strategies: none, ddp,
  * fsdp2. */
-static double run_peer(const char *folder, const char *script, const char *size, const struct variant *v)
+static struct figures run_peer(const struct variant *v, bool compiled)
 {
     const char *theirs = v->ranks == 1                            ? "none"
                          : strcmp(v->strategy, "full_shard") == 0 ? "fsdp2"
                          : strcmp(v->strategy, "ddp") == 0        ? "ddp"
                                                                   : NULL;
-    char *program = theirs != NULL ? dt_bench_peer_program(v->ranks == 1 ? "python" : "torchrun") : NULL;
+    struct figures f = {0, 0};
+    char *program =
+        theirs != NULL && v->script != NULL ? dt_bench_peer_program(v->ranks == 1 ? "python" : "torchrun") : NULL;
     if (program == NULL) {
-        return 0;
+        return f;
     }
-    char *out = dt_format("%s/peer.json", folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks),
-         *name = dt_format("%sv%d", size, VOCABULARY);
-    char *argv[20];
+    char *out = dt_format("%s/peer.json", v->folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks),
+         *name = v->model != NULL ? dt_strdup(v->model->peer_size) : dt_format("%sv%d", v->size, VOCABULARY),
+         *threads = dt_format("%ld", v->threads);
+    char *argv[24];
     int n = 0;
     argv[n++] = program;
     if (v->ranks > 1) {
         argv[n++] = (char *)"--standalone";
         argv[n++] = nproc;
     }
-    char *const rest[] = {(char *)script, (char *)"--model",    (char *)"gpt2",   (char *)"--size",
-                          name,           (char *)"--dtype",    (char *)v->dtype, (char *)"--threads",
-                          (char *)"1",    (char *)"--strategy", (char *)theirs,   NULL};
+    char *const rest[] = {(char *)v->script,
+                          (char *)"--model",
+                          (char *)(v->model != NULL ? v->model->peer : "gpt2"),
+                          (char *)"--size",
+                          name,
+                          (char *)"--dtype",
+                          (char *)v->dtype,
+                          (char *)"--threads",
+                          threads,
+                          (char *)"--strategy",
+                          (char *)theirs,
+                          (char *)"--compile",
+                          (char *)(compiled ? "1" : "0"),
+                          NULL};
     memcpy(argv + n, rest, sizeof rest);
-    double value = run(argv, out) ? median_of(out, "tok_s", 0) : -1;
+    double largest_mib;
+    f.rate = run(argv, out, &largest_mib) ? median_of(out, "tok_s", 0) : -1;
+    f.mib = f.rate > 0 ? median_of(out, "rss_mb_sum", 0) : 0;
+    free(threads);
     free(name);
     free(nproc);
     free(out);
     free(program);
-    return value;
+    return f;
 }
 
-static int run_case(const char *folder, const char *dtrun, const char *script, const char *size,
-                    const struct variant *v, long repeats)
+static int run_case(const struct variant *v, long repeats)
 {
-    double ours[MAX_RUNS], peers[MAX_RUNS];
-    size_t peer_count = 0;
+    enum { OURS, EAGER, COMPILED, WAYS };
+    double rate[WAYS][MAX_RUNS], mib[WAYS][MAX_RUNS];
+    size_t count[WAYS] = {0};
     for (long r = 0; r < repeats; r++) {
-        ours[r] = run_ours(folder, dtrun, v);
-        if (ours[r] <= 0) {
-            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n",
-                          v->strategy, v->ranks, dtrun, v->ranks);
-            return 1;
-        }
-        double peer = script != NULL ? run_peer(folder, script, size, v) : 0;
-        if (peer > 0) {
-            peers[peer_count++] = peer;
+        for (int way = OURS; way < WAYS; way++) {
+            struct figures f = way == OURS ? run_ours(v) : run_peer(v, way == COMPILED);
+            if (way == OURS && f.rate <= 0) {
+                (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n",
+                              v->strategy, v->ranks, v->dtrun, v->ranks);
+                return 1;
+            }
+            if (f.rate > 0) {
+                rate[way][count[way]] = f.rate;
+                mib[way][count[way]++] = f.mib;
+            }
         }
     }
-    char *name = dt_format("gpt2 %s %s, %s, %ld rank%s, 1 thread each", size, v->dtype, v->strategy, v->ranks,
-                           v->ranks == 1 ? "" : "s");
+    double eager = dt_bench_median(rate[EAGER], count[EAGER]),
+           compiled = dt_bench_median(rate[COMPILED], count[COMPILED]);
+    int peer = compiled > eager ? COMPILED : EAGER;
+    char *name = dt_format("%s %s %s, %s, %ld rank%s, %ld thread%s each", v->model != NULL ? v->model->name : "gpt2",
+                           v->model != NULL ? v->model->peer_size : v->size, v->dtype, v->strategy, v->ranks,
+                           v->ranks == 1 ? "" : "s", v->threads, v->threads == 1 ? "" : "s"),
+         *memory = dt_format("%s: peak memory of all ranks", name);
     struct dt_bench_case c = {.bench = "step",
                               .name = name,
-                              .unit = "tokens/s",
-                              .peer = peer_count > 0 ? dt_bench_median(peers, peer_count) : 0,
-                              .peer_name = "PyTorch"};
-    dt_bench_print(&c, ours, (size_t)repeats);
+                              .unit = v->model != NULL ? v->model->unit : "tokens/s",
+                              .peer = peer == COMPILED ? compiled : eager,
+                              .peer_name = peer == COMPILED ? "PyTorch, compiled" : "PyTorch"};
+    dt_bench_print(&c, rate[OURS], (size_t)repeats);
+    c.name = memory;
+    c.unit = "MiB";
+    c.peer = dt_bench_median(mib[peer], count[peer]);
+    dt_bench_print(&c, mib[OURS], (size_t)repeats);
+    free(memory);
     free(name);
     return 0;
 }
@@ -191,7 +258,9 @@ int bench_step(int argc, char **argv)
     const char *dtype = dt_bench_option(argc, argv, "dtype", NULL),
                *script = dt_bench_option(argc, argv, "script", "tests/peers/step.py");
     long ranks = dt_bench_number(argc, argv, "ranks", 0), steps = dt_bench_number(argc, argv, "steps", 15),
-         repeats = dt_bench_number(argc, argv, "repeats", 3);
+         repeats = dt_bench_number(argc, argv, "repeats", 3), threads = dt_bench_number(argc, argv, "threads", 1);
+    const char *model_name = dt_bench_option(argc, argv, "model", "gpt2");
+    const struct bench_job *model = bench_job_find(model_name);
     struct shape s = {.positions = 256, .batch = 4};
     if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 ||
         s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
@@ -201,6 +270,10 @@ int bench_step(int argc, char **argv)
                       "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --dtype fp32|bf16  "
                       "--steps %d..%d  --repeats 1..%d\n",
                       WARMUP + 1, MAX_STEPS, MAX_RUNS);
+        return 2;
+    }
+    if (model == NULL && strcmp(model_name, "gpt2") != 0) {
+        (void)fprintf(stderr, "bench step: --model: %s: there are %s\n", model_name, bench_job_names());
         return 2;
     }
     s.heads = s.channels / 64;
@@ -215,8 +288,8 @@ int bench_step(int argc, char **argv)
         return 1;
     }
     struct dt_error err;
-    char *shard = dt_format("%s/train-00000.bin", folder), *dtrun = bench_find_dtrun();
-    int code = write_shard(shard, &err) == 0 && write_job(folder, &s, steps, &err) == 0 ? 0 : 1;
+    char *dtrun = bench_find_dtrun();
+    int code = write_job(folder, &s, model, steps, ranks > 0 ? ranks : 2, &err) == 0 ? 0 : 1;
     if (code != 0) {
         (void)fprintf(stderr, "bench step: %s\n", err.text);
     }
@@ -228,16 +301,22 @@ int bench_step(int argc, char **argv)
         for (char *word; code == 0 && (word = strsep(&rest, ",")) != NULL;) {
             const char *const both[] = {"fp32", "bf16"};
             for (int i = 0; i < 2 && code == 0; i++) {
-                struct variant v = {.strategy = word, .dtype = both[i], .ranks = n};
-                code = dtype == NULL || strcmp(dtype, both[i]) == 0
-                           ? run_case(folder, dtrun, peer ? script : NULL, size, &v, repeats)
-                           : 0;
+                struct variant v = {.model = model,
+                                    .strategy = word,
+                                    .dtype = both[i],
+                                    .ranks = n,
+                                    .threads = threads,
+                                    .steps = steps,
+                                    .folder = folder,
+                                    .dtrun = dtrun,
+                                    .size = size,
+                                    .script = peer ? script : NULL};
+                code = dtype == NULL || strcmp(dtype, both[i]) == 0 ? run_case(&v, repeats) : 0;
             }
         }
         free(copy);
     }
     (void)dt_file_remove_tree(folder, NULL);
     free(dtrun);
-    free(shard);
     return code;
 }

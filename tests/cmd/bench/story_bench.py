@@ -69,8 +69,18 @@ def test_start_says_what_is_missing():
 
 def test_step():
     found = cases(bench("step", "--size", "L1C64", "--ranks", "2", "--strategy", "ddp,full_shard", "--steps", "6", "--repeats", "1"))
-    assert set(found) == {f"gpt2 L1C64 {dtype}, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard") for dtype in ("fp32", "bf16")}
-    assert all(case["value"] > 0 and case["unit"] == "tokens/s" for case in found.values())
+    rates = {f"gpt2 L1C64 {dtype}, {row}, 2 ranks, 1 thread each" for row in ("ddp", "full_shard") for dtype in ("fp32", "bf16")}
+    assert set(found) == rates | {f"{rate}: peak memory of all ranks" for rate in rates}
+    assert all(case["value"] > 0 and case["unit"] == ("tokens/s" if name in rates else "MiB") for name, case in found.items())
+
+
+def test_step_of_another_model():
+    """What the model reads is made up from its own description."""
+    found = cases(bench("step", "--model=bert", "--ranks=1", "--dtype=bf16", "--steps=4", "--repeats=1"))
+    (rate, memory) = found.values()
+    assert rate["case"] == "bert L4C256 bf16, single_device, 1 rank, 1 thread each" and rate["value"] > 0 and memory["value"] > 100
+    done = bench("step", "--model=t5")
+    assert (done.returncode, done.stderr) == (2, "bench step: --model: t5: there are gpt2, llama, bert, resnet, smollm2\n")
 
 
 KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backward activation activation_backward "
@@ -155,6 +165,22 @@ def test_floor():
         assert lines["attention"]["calls"] == 3 and lines["adamw_many"]["calls"] == 1
         assert lines["matmul"]["flops"] == 6 * (12 * 64 * 64 + 200 * 64) * 2 * 64 * 3 and lines["attention"]["flops"] == 3 * 2 * 2 * 64 * 64 * 64
     assert found["fp32"]["cross_entropy"]["bytes"] == 2 * found["bf16"]["cross_entropy"]["bytes"]
+
+
+def test_floor_of_a_job(tmp_path):
+    """Any job: its samples are random, and its strategy, precision and graphs are the bench's."""
+    job = {"model": {"name": "resnet", "stem": "small", "image_size": 8, "embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1],
+                     "layer_type": "basic", "num_labels": 3},
+           "data": {"train": "nowhere/*.bin", "val": "nowhere.bin"}, "training": {"batch_size_per_gpu": 4, "strategy": "full_shard"}}
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+    words = ["--job", str(path), "--dtype=fp32", "--repeats=1", "--steps=1", "--copy=1", "--square=64"]
+    lines = {case["case"].split(", ")[0].split(" ", 2)[2]: case for case in cases(bench("floor", *words)).values()}
+    assert lines["step"]["case"].endswith(" step, resnet 4x1, level cheap") and lines["batch_norm"]["calls"] == 5 and lines["cross_entropy"]["calls"] == 1
+    job["model"]["depth"] = [1]
+    path.write_text(json.dumps(job))
+    done = bench("floor", *words)
+    assert done.returncode == 2 and "model.depth: unknown key; did you mean depths?" in done.stderr
 
 
 @pytest.mark.skipif(not os.path.exists(SOFT), reason="built without the CUDA toolkit's headers")
