@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 
+import dropin
 import pytest
 import training
 
@@ -92,6 +93,22 @@ def test_it_trains_as_the_folder(tmp_path):
     assert import_(tmp_path / "model.bin", tmp_path / "hf").returncode == 0
     expected = losses(tmp_path, f"{GOLDEN}/hf", tmp_path / "theirs")
     assert len(expected) == 3 and losses(tmp_path, tmp_path / "hf", tmp_path / "ours") == expected
+    (tmp_path / "half.bin").write_bytes(as_llmc("BF16"))
+    assert import_(tmp_path / "half.bin", tmp_path / "half").returncode == 0
+    assert losses(tmp_path, tmp_path / "half", tmp_path / "narrow") == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.skipif(not dropin.has_torch(), reason=f"no PyTorch at {dropin.PEER_PYTHON}: scripts/setup.sh --peers")
+def test_transformers_loads_it(tmp_path):
+    """Without a warning, with the loss of the folder that the file was made from."""
+    (tmp_path / "model.bin").write_bytes(as_llmc("F32"))
+    assert import_(tmp_path / "model.bin", tmp_path / "hf").returncode == 0
+    questions = [{"folder": str(folder), "data": f"{GOLDEN}/batches.safetensors", "rows": 2, "dtype": "float32"} for folder in (tmp_path / "hf", f"{GOLDEN}/hf")]
+    done = subprocess.run([dropin.PEER_PYTHON, os.path.join(support.ROOT, "tests/peers/folders.py")], input="".join(json.dumps(q) + "\n" for q in questions),
+                          capture_output=True, text=True, timeout=240, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    ours, theirs = map(json.loads, done.stdout.splitlines())
+    assert (ours["loading"], ours["said"]) == ({}, []) and ours["loss"] == theirs["loss"]
 
 
 def test_refused(tmp_path):

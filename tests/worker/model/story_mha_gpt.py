@@ -6,6 +6,7 @@ leaves, with the same loss and the same continuations."""
 import json
 import math
 import os
+import shutil
 import struct
 import subprocess
 
@@ -19,14 +20,8 @@ from models import metrics, train, weights_hash
 SIZES = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32}
 REFERENCE = {"causal": False, "shift_labels": False}
 PEER = os.path.join(support.ROOT, "tests/peers/mha_gpt.py")
+GPU_TRAIN = os.path.join(support.BUILD, "softgpu", "train")
 FOLDER = os.path.join(support.ROOT, "tests/golden/models/mha-gpt/hf")
-
-
-def has_torch():
-    if not os.access(dropin.PEER_PYTHON, os.X_OK):
-        return False
-    find = "import importlib.util as u; raise SystemExit(not all(u.find_spec(n) for n in ('torch', 'safetensors')))"
-    return subprocess.run([dropin.PEER_PYTHON, "-c", find], capture_output=True).returncode == 0
 
 
 def ask(*questions):
@@ -152,7 +147,20 @@ def test_who_writes(tmp_path):
         assert done.returncode != 0 and f"the model is a mha-gpt with {key} false, which writes no text" in done.stderr + done.stdout
 
 
-@pytest.mark.skipif(not has_torch(), reason=f"no torch at {dropin.PEER_PYTHON}: scripts/setup.sh --peers")
+@pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
+@pytest.mark.parametrize("switches", [{}, REFERENCE], ids=["plain", "reference"])
+def test_on_a_gpu(tmp_path, shards, switches):
+    """The software GPU: the losses of the CPU, in fp32 and near them in bf16."""
+    for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):  # `train` is the worker that lies beside dtrun
+        shutil.copy2(path, tmp_path / name)
+    job, gpu = make_job(tmp_path, shards, **switches), ["training.device=cuda", "training.share_gpu=true", "training.collectives=peer"]
+    train(job, tmp_path / "cpu", 2)
+    for precision, near in (("fp32", 2e-5), ("bf16-mixed", 1e-2)):
+        train(job, tmp_path / precision, 2, *gpu, f"training.precision={precision}", "training.strategy=full_shard", dtrun=str(tmp_path / "dtrun"))
+        assert metrics(tmp_path / precision, "loss") == pytest.approx(metrics(tmp_path / "cpu", "loss"), rel=near)
+
+
+@pytest.mark.skipif(not dropin.has_torch(), reason=f"no PyTorch at {dropin.PEER_PYTHON}: scripts/setup.sh --peers")
 def test_pytorch_loads_the_folder(tmp_path, shards):
     """With the same loss and greedy continuations; a new model begins with the deviations that PyTorch's has."""
     ids, questions = [[(i * 29 + b * 5) % 256 for i in range(12)] for b in range(2)], []
