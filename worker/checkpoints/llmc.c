@@ -1,5 +1,6 @@
-/* The file is mapped, and its tensors are written one after the other. Maps are transposed a few rows at
- * a time: Hugging Face's GPT-2 stores them (in, out). */
+/* The file is mapped, and its tensors are written in its order, so that pages can be given back behind
+ * the one that is written. Maps are transposed a few rows at a time: Hugging Face's GPT-2 stores them
+ * (in, out). */
 #include "worker/checkpoints/llmc.h"
 
 #include "base/file.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5 };
-enum { ROWS = 64 }; /* of a transposed map that are made at a time */
+enum { ROWS = 64, CHUNK_BYTES = 1 << 20 }; /* of a transposed map, of another tensor: written at a time */
 
 /* ---- the header ---- */
 
@@ -174,12 +175,15 @@ struct import {
     struct piece *pieces;
     int count;
     void *block; /* ROWS rows of a transposed map */
+    char *map;
+    size_t given_back; /* bytes at the beginning of the map; whole pages */
 };
 
 /* Lists the tensors, each of a layer apart, in the order of the file. Padding is left out. */
-static void list_pieces(struct import *m, const char *data)
+static void list_pieces(struct import *m)
 {
     const struct llmc_header *h = &m->header;
+    const char *data = m->map + LLMC_HEADER_BYTES;
     int64_t size = (int64_t)dt_dtype_size(h->type);
     m->pieces = dt_alloc((size_t)(PARTS * h->layers) * sizeof *m->pieces);
     parts_of(h, m->parts);
@@ -210,13 +214,34 @@ static void transpose(char *to, const char *x, const struct part *p, int64_t fir
     }
 }
 
-static int write_piece(const struct import *m, const struct piece *x, struct st_writer *w, struct dt_error *err)
+/* Gives back the pages before `end`, which are not read again. */
+static void give_back(struct import *m, const char *end)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), done = (size_t)(end - m->map) / page * page;
+    if (done > m->given_back) {
+        (void)madvise(m->map + m->given_back, done - m->given_back, MADV_DONTNEED);
+        m->given_back = done;
+    }
+}
+
+static int write_plain(struct import *m, const struct piece *x, struct st_writer *w, struct dt_error *err)
+{
+    size_t left = (size_t)(x->shape[0] * (x->part->columns > 0 ? x->part->columns : 1)) * dt_dtype_size(m->header.type);
+    const char *from = x->data;
+    for (size_t n; left > 0; left -= n, from += n) {
+        n = left < CHUNK_BYTES ? left : CHUNK_BYTES;
+        if (st_writer_data(w, from, n, err) != 0) {
+            return -1;
+        }
+        give_back(m, from + n);
+    }
+    return 0;
+}
+
+static int write_transposed(struct import *m, const struct piece *x, struct st_writer *w, struct dt_error *err)
 {
     const struct part *p = x->part;
     size_t size = dt_dtype_size(m->header.type);
-    if (!p->transposed) {
-        return st_writer_data(w, x->data, (size_t)(x->shape[0] * (p->columns > 0 ? p->columns : 1)) * size, err);
-    }
     for (int64_t first = 0; first < p->columns; first += ROWS) {
         int64_t count = p->columns - first < ROWS ? p->columns - first : ROWS;
         transpose(m->block, x->data, p, first, count, size);
@@ -224,10 +249,11 @@ static int write_piece(const struct import *m, const struct piece *x, struct st_
             return -1;
         }
     }
+    give_back(m, x->data + (size_t)piece_elements(p) * size);
     return 0;
 }
 
-static int write_weights(const struct import *m, const char *path, struct dt_error *err)
+static int write_weights(struct import *m, const char *path, struct dt_error *err)
 {
     struct st_entry *entries = dt_alloc((size_t)m->count * sizeof *entries);
     struct st_writer *w = NULL;
@@ -238,7 +264,8 @@ static int write_weights(const struct import *m, const char *path, struct dt_err
     int rc = st_writer_open(&w, path, entries, m->count, NULL, err);
     free(entries);
     for (int i = 0; i < m->count && rc == 0; i++) {
-        rc = write_piece(m, &m->pieces[i], w, err);
+        const struct piece *x = &m->pieces[i];
+        rc = x->part->transposed ? write_transposed(m, x, w, err) : write_plain(m, x, w, err);
         if (rc != 0) {
             st_writer_abort(w);
         }
@@ -307,10 +334,10 @@ int llmc_import(const char *path, const char *folder, struct dt_error *err)
     if (map_file(path, &map, &size, err) != 0) {
         return -1;
     }
-    struct import m = {.count = 0};
+    struct import m = {.map = map};
     int rc = llmc_read_header(map, size, (int64_t)size, &m.header, err);
     if (rc == 0) {
-        list_pieces(&m, (const char *)map + LLMC_HEADER_BYTES);
+        list_pieces(&m);
         rc = import(&m, folder, err);
     } else {
         rc = dt_wrap(err, "%s", path);

@@ -23,7 +23,7 @@ struct llmc_header {
  * another file, has sizes that no model can have, or is shorter or longer than its header says. */
 int llmc_read_header(const void *bytes, size_t size, int64_t file_bytes, struct llmc_header *out, struct dt_error *err);
 /* Writes FOLDER/model.safetensors and then FOLDER/config.json, as Hugging Face's library has them, with
- * weights of the file's type; replaces files of these names. Needs memory for some rows of a tensor. */
+ * weights of the file's type; replaces files of these names. Needs memory for one map of a layer. */
 int llmc_import(const char *path, const char *folder, struct dt_error *err);
 
 #endif

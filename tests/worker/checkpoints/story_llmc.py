@@ -1,6 +1,8 @@
 # covers: worker/checkpoints/llmc.c cmd/dtckpt.c
 """dtckpt import: a model of llm.c, written here as llm.c writes it, becomes a folder with the weights of the Hugging Face folder that
-it was made from, bit for bit, and trains with the same loss; files that are no such model are refused."""
+it was made from, bit for bit, and trains with the same loss; files that are no such model are refused.
+
+run: timeout 300"""
 
 import array
 import json
