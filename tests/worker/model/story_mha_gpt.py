@@ -3,6 +3,7 @@
 from checkpoints and folders; and a program of PyTorch's modules (tests/peers/mha_gpt.py; scripts/setup.sh --peers) loads what a run
 leaves, with the same loss and the same continuations."""
 
+import glob
 import json
 import math
 import os
@@ -131,6 +132,16 @@ def test_labels_of_their_own(tmp_path):
         train(make_job(tmp_path, data, **REFERENCE), tmp_path / name, 1, "training.max_steps=1", "data.sequence_length=16", "data.shuffle=false")
         losses[name] = metrics(tmp_path / name, "loss")[0]
     assert losses["none"] == losses["ids"] != losses["others"]
+
+
+def test_labels_of_token_shards(tmp_path, shards):
+    """Unshifted, a token is its own label: the loss of the shard's first rows as a file of tensors."""
+    with open(sorted(glob.glob(shards))[0], "rb") as f:
+        stream = struct.unpack("<64H", f.read()[1024:1024 + 128])
+    rows = write_rows(tmp_path / "rows.safetensors", input_ids=[stream[:32], stream[32:]])
+    for name, data in (("shards", shards), ("rows", rows)):
+        train(make_job(tmp_path, data, **REFERENCE), tmp_path / name, 1, "training.max_steps=1", "data.shuffle=false")
+    assert metrics(tmp_path / "shards", "loss") == metrics(tmp_path / "rows", "loss")
 
 
 def test_who_writes(tmp_path):
