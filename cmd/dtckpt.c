@@ -1,4 +1,4 @@
-/* dtckpt: looks at checkpoints. Every command takes a checkpoint (.../step-00000300), a
+/* dtckpt: looks at checkpoints. Every command but import takes a checkpoint (.../step-00000300), a
  * checkpoints folder or a run's folder; the last two mean the newest complete checkpoint there,
  * and every one of them for list and verify. */
 #include "base/arena.h"
@@ -6,6 +6,7 @@
 #include "base/size.h"
 #include "worker/checkpoints/checkpoint.h"
 #include "worker/checkpoints/checkpoint_export.h"
+#include "worker/checkpoints/llmc.h"
 #include "worker/run/prompt.h"
 
 #include <dirent.h>
@@ -33,6 +34,8 @@ static const char help[] = "usage: dtckpt COMMAND PATH [...]\n"
                            "                      given), bf16 or fp16; SIZE of a file at most: 5GB (if\n"
                            "                      not given), 200MB, ... or bytes; more weights go to\n"
                            "                      several files with an index\n"
+                           "  import FILE FOLDER  a model_*.bin of llm.c as a Hugging Face folder, which\n"
+                           "                      model.load takes; FOLDER is new or empty\n"
                            "  sample PATH [PROMPT [COUNT]]\n"
                            "                      text that the model writes after PROMPT (COUNT bytes, 300)\n"
                            "\n"
@@ -322,14 +325,15 @@ static int hash(const char *path, bool show_path)
 /* A command that is unknown, or has other arguments than it takes. */
 static int refuse(const char *command)
 {
-    static const char *const names[] = {"list", "verify", "hash", "diff", "export", "sample"};
+    static const char *const names[] = {"list", "verify", "hash", "diff", "export", "import", "sample"};
     static const char *const takes[] = {"PATH",
                                         "PATH...",
                                         "PATH...",
                                         "PATH PATH",
                                         "PATH FOLDER [--dtype TYPE] [--max_shard_size SIZE]",
+                                        "FILE FOLDER",
                                         "PATH [PROMPT [COUNT]]"};
-    const char *near = dt_text_nearest(command, names, 6);
+    const char *near = dt_text_nearest(command, names, sizeof names / sizeof *names);
     if (near != NULL && strcmp(near, command) != 0) {
         dt_text_say(stderr, "dtckpt: %s: unknown command; did you mean %s?", command, near);
         return 2;
@@ -421,6 +425,36 @@ static int export_command(int argc, char **argv)
     return count == 2 ? export(paths[0], paths[1], &options) : refuse("export");
 }
 
+/* Fails if the folder holds anything: it may be somebody's model. */
+static int check_empty(const char *folder, struct dt_error *err)
+{
+    DIR *d = opendir(folder);
+    int rc = 0;
+    for (struct dirent *e; rc == 0 && d != NULL && (e = readdir(d)) != NULL;) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) {
+            rc =
+                dt_fail(err, DT_INVALID, "import: %s: holds %s; give a new folder, or an empty one", folder, e->d_name);
+        }
+    }
+    if (d != NULL) {
+        (void)closedir(d);
+    }
+    return rc;
+}
+
+static int import(const char *path, const char *folder)
+{
+    struct dt_error err;
+    if (*folder == '\0') {
+        (void)dt_fail(&err, DT_INVALID, "import: the name of the folder is empty");
+        return fail(&err, 2);
+    }
+    if (check_empty(folder, &err) != 0) {
+        return fail(&err, 2);
+    }
+    return llmc_import(path, folder, &err) == 0 ? 0 : fail(&err, err.status == DT_NOT_FOUND ? 2 : 1);
+}
+
 static int diff(const char *first, const char *second)
 {
     struct dt_error err;
@@ -509,6 +543,9 @@ static int run(int argc, char **argv)
     }
     if (strcmp(command, "export") == 0) {
         return export_command(argc - 2, argv + 2);
+    }
+    if (strcmp(command, "import") == 0 && argc == 4) {
+        return import(argv[2], argv[3]);
     }
     if (strcmp(command, "diff") == 0 && argc == 4) {
         return diff(argv[2], argv[3]);

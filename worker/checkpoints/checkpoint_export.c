@@ -338,20 +338,19 @@ static int write_index(const struct export *e, struct dt_error *err)
     return rc;
 }
 
-/* config.json of the checkpoint, with the type of these weights. */
-static int write_config(const struct export *e, const char *config, struct dt_error *err)
+int export_write_config(const char *folder, const char *config, enum dt_dtype type, struct dt_error *err)
 {
     static const char *const keys[] = {"dtype", "torch_dtype"};
     struct dt_text text, next;
     dt_text_init(&text);
     dt_text_printf(&text, "%s\n", config);
-    for (int i = 0; i < 2 && e->options->type != DT_F32; i++) {
+    for (int i = 0; i < 2 && type != DT_F32; i++) {
         dt_text_init(&next);
-        origin_member(dt_text_str(&text), text.size, keys[i], config_type(e->options->type), &next);
+        origin_member(dt_text_str(&text), text.size, keys[i], config_type(type), &next);
         dt_text_clear(&text);
         text = next;
     }
-    char *path = dt_format("%s/config.json", e->folder);
+    char *path = dt_format("%s/config.json", folder);
     int rc = dt_file_write(path, dt_text_str(&text), text.size, err);
     free(path);
     dt_text_clear(&text);
@@ -378,7 +377,7 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     rc = rc == 0 ? checkpoint_hash(c, e.hash, err) : rc;
     rc = rc == 0 ? dt_file_mkdirs(folder, err) : rc;
     rc = rc == 0 ? export_origin(c, folder, notes, err) : rc;
-    rc = rc == 0 ? write_config(&e, config, err) : rc;
+    rc = rc == 0 ? export_write_config(folder, config, options->type, err) : rc;
     rc = rc == 0 ? remove_index(folder, err) : rc;
     for (int i = 0; i < e.files.count && rc == 0; i++) {
         rc = write_file(&e, i, err);

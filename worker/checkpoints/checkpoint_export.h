@@ -12,6 +12,8 @@ extern const struct export_options export_defaults; /* DT_F32, 5 GB */
 /* The type of a name ("float32", "bfloat16", "float16" as in config.json, or "fp32", "bf16", "fp16"). False:
  * there is none of that name. */
 bool export_parse_type(const char *word, enum dt_dtype *out);
+/* Writes FOLDER/config.json with `config`, the JSON text of an object, for weights of that type. */
+int export_write_config(const char *folder, const char *config, enum dt_dtype type, struct dt_error *err);
 /* Writes FOLDER/config.json and FOLDER/model.safetensors (Hugging Face names) with the checkpoint's
  * weights, and the files that came with the model (origin.h). If the weights are more than
  * shard_bytes, they are in model-00001-of-0000N.safetensors and so on, split as huggingface_hub does,

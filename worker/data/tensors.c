@@ -2,7 +2,7 @@
  * floats are fp32, fp64, bf16 or fp16; integer targets of -100 are none. The last dimensions of a tensor
  * are those of a sample, and the others number the samples, in file order. A shifted field is
  * shifted here: its value at position t is element t + 1, and the last position has none. Without a
- * tensor of its own in the file, a shifted field has the ids, and an optional one its default. */
+ * tensor of its own in the file, a field `from_ids` has the ids, and an optional one its default. */
 #include "base/text.h"
 #include "worker/data/rows.h"
 #include "worker/data/safetensors.h"
@@ -21,7 +21,7 @@
 
 struct batch_file {
     struct st_file *file;
-    /* the tensor of each field; of a shifted field without one, that of the ids; null: the field is
+    /* the tensor of each field; of a field from_ids without one, that of the ids; null: the field is
      * optional or derived */
     const struct st_tensor *of[BATCH_FIELDS_MAX];
     int64_t first, rows;
@@ -214,7 +214,7 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
     bool whole = field->type == DT_I32;
     float none;
     int ids = batch_find(&s->layout, "input_ids");
-    if (x == NULL && field->shifted && ids >= 0 && ids < k) {
+    if (x == NULL && field->from_ids && ids >= 0 && ids < k) {
         f->of[k] = f->of[ids];
         return 0;
     }

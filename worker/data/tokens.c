@@ -123,7 +123,7 @@ static int check_layout(const struct data_source *s, const char *glob, struct dt
 {
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *f = &s->layout.field[k];
-        if (strcmp(f->name, "input_ids") != 0 && !f->shifted && of_stream(f)) {
+        if (strcmp(f->name, "input_ids") != 0 && !f->from_ids && of_stream(f)) {
             return dt_fail(err, DT_INVALID,
                            "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
         }

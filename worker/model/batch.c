@@ -15,7 +15,7 @@ struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabu
                               .values = "ids"},
                        labels = ids;
     labels.name = "labels";
-    labels.shifted = labels.targets = true;
+    labels.shifted = labels.from_ids = labels.targets = true;
     return (struct batch_layout){2, {ids, labels}};
 }
 

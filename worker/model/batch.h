@@ -19,6 +19,7 @@ struct batch_field {
     /* labels of the next position: element t is element t + 1 of the data, and the last one is
      * ignored (-100) */
     bool shifted;
+    bool from_ids; /* where the data do not have them, they are the ids */
     /* labels of the loss. DT_I32: -100 is no target, and the loss is a mean over all others. DT_F32:
      * numbers of a sample, and the loss is a mean over samples; NaN, which data may not have, stands
      * for a sample without a target. At most one field has them. */

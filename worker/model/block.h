@@ -50,7 +50,7 @@ enum {
  * job.h has the names. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_CHEAP, RECOMPUTE_MLP, RECOMPUTE_BLOCK };
 
-enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL };
+enum init_kind { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM };
 
 /* The role of a tensor in training. A buffer (a running statistic) is whole on every rank, is saved
  * in checkpoints, and has no gradient. */
@@ -59,7 +59,8 @@ enum role { ROLE_TRAINED, ROLE_FROZEN, ROLE_BUFFER };
 struct tensor_rule { /* initial values and role of a tensor */
     enum role role;
     enum init_kind init;
-    double init_std;
+    double init_std;   /* INIT_NORMAL */
+    double init_bound; /* INIT_UNIFORM: values lie between -init_bound and init_bound */
     /* INIT_NORMAL: values lie within this many deviations; 0: no limit */
     double init_cut;
     /* INIT_NORMAL of 2 dimensions: this row begins as zeros */

@@ -23,16 +23,28 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 
 enum { TRY_SHIFT = 24 }; /* of the number of a try in the counter's second word */
 
-/* Four standard normal values: counter `block` of the stream (seed, name hash). Values that lie too
- * far out are drawn again, with another `try`. */
-static void normals(uint64_t seed, uint64_t hash, uint64_t block, uint32_t try, double out[4])
+/* Four words: counter `block` of the stream (seed, name hash). */
+static void words(uint64_t seed, uint64_t hash, uint64_t block, uint32_t try, uint32_t bits[4])
 {
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)}, bits[4];
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32) ^ try << TRY_SHIFT, (uint32_t)hash,
                            (uint32_t)(hash >> 32)};
     philox(counter, key, bits);
+}
+
+static double share(uint32_t word)
+{
+    return ((double)word + 0.5) * 0x1p-32;
+}
+
+/* Four standard normal values of that stream. Values that lie too far out are drawn again, with another
+ * `try`. */
+static void normals(uint64_t seed, uint64_t hash, uint64_t block, uint32_t try, double out[4])
+{
+    uint32_t bits[4];
+    words(seed, hash, block, try, bits);
     for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2.0 * log(((double)bits[i] + 0.5) * 0x1p-32));
+        double radius = sqrt(-2.0 * log(share(bits[i])));
         double angle = 6.283185307179586476925 * ((double)bits[i + 1] * 0x1p-32);
         out[i] = radius * cos(angle);
         out[i + 1] = radius * sin(angle);
@@ -50,16 +62,19 @@ static double normal_within(uint64_t seed, uint64_t hash, int64_t e, double firs
     return cut > 0 && fabs(x) > cut ? 0 : x;
 }
 
-void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out)
+/* Four values between -1 and 1 of that stream, neither of which occurs. */
+static void uniforms(uint64_t seed, uint64_t hash, uint64_t block, double out[4])
 {
-    assert(first >= 0 && count >= 0 && count <= t->numel - first);
-    if (t->rule.init != INIT_NORMAL) {
-        for (int64_t i = 0; i < count; i++) {
-            out[i] = t->rule.init == INIT_ONE ? 1.0 : 0.0;
-        }
-        return;
+    uint32_t bits[4];
+    words(seed, hash, block, 0, bits);
+    for (int i = 0; i < 4; i++) {
+        out[i] = 2 * share(bits[i]) - 1;
     }
-    uint64_t hash = XXH64(t->name, strlen(t->name), 0);
+}
+
+static void normal_values(const struct tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count,
+                          double *out)
+{
     double four[4];
     for (int64_t i = 0; i < count; i++) {
         int64_t e = first + i;
@@ -69,6 +84,39 @@ void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t c
         bool zero = t->rule.has_zero_row && e / t->shape[1] == t->rule.zero_row;
         double x = zero ? 0.0 : normal_within(seed, hash, e, four[e % 4], t->rule.init_cut);
         out[i] = t->rule.init_std * x;
+    }
+}
+
+static void uniform_values(const struct tensor *t, uint64_t seed, uint64_t hash, int64_t first, int64_t count,
+                           double *out)
+{
+    double four[4];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t e = first + i;
+        if (i == 0 || e % 4 == 0) {
+            uniforms(seed, hash, (uint64_t)e / 4, four);
+        }
+        out[i] = t->rule.init_bound * four[e % 4];
+    }
+}
+
+void init_values(const struct tensor *t, uint64_t seed, int64_t first, int64_t count, double *out)
+{
+    assert(first >= 0 && count >= 0 && count <= t->numel - first);
+    uint64_t hash = XXH64(t->name, strlen(t->name), 0);
+    switch (t->rule.init) {
+    case INIT_NORMAL:
+        normal_values(t, seed, hash, first, count, out);
+        break;
+    case INIT_UNIFORM:
+        uniform_values(t, seed, hash, first, count, out);
+        break;
+    case INIT_ZERO:
+    case INIT_ONE:
+        for (int64_t i = 0; i < count; i++) {
+            out[i] = t->rule.init == INIT_ONE ? 1.0 : 0.0;
+        }
+        break;
     }
 }
 

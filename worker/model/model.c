@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL_ROW(name) &model_##name,
+#define MODEL_ROW(model, name) &model_##model,
 static const struct model_ops *const models[] = {MODELS(MODEL_ROW)};
 enum { MODEL_COUNT = sizeof models / sizeof models[0], LINES_MAX = 64 };
 

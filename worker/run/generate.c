@@ -45,11 +45,19 @@ struct speaker {
 
 /* ---- what is asked for ---- */
 
-/* True if the model's targets are the next tokens. */
-static bool writes(const struct chain *c)
+/* Refuses a model whose targets are no tokens, or not the next ones, or whose blocks, opened with a
+ * cache, have none, because a token sees those behind it. */
+static int check_writes(const struct model_ops *model, const struct chain *c, struct dt_error *err)
 {
     int targets = batch_targets(&c->batch);
-    return targets >= 0 && c->batch.field[targets].shifted;
+    if (model->positions == NULL || targets < 0 || !c->batch.field[targets].from_ids) {
+        return dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
+    }
+    bool shifted = c->batch.field[targets].shifted;
+    return shifted && chain_most(c, PLACE_CACHE) > 0
+               ? 0
+               : dt_fail(err, DT_INVALID, "the model is a %s with %s false, which writes no text", model->name,
+                         shifted ? "causal" : "shift_labels");
 }
 
 static int64_t vocabulary_of(const struct chain *c)
@@ -70,12 +78,10 @@ static struct model_spec spec_of(const struct model_source *source, int64_t batc
 int generate_limits(const struct model_source *source, int64_t *vocabulary, int64_t *positions, struct dt_error *err)
 {
     const struct model_ops *model = source->model;
-    const struct model_spec spec = spec_of(source, 1, 1);
+    struct model_spec spec = spec_of(source, 1, 1);
     struct chain c = {0};
-    int rc = chain_open(&c, &spec, 1, err);
-    if (rc == 0 && (model->positions == NULL || !writes(&c))) {
-        rc = dt_fail(err, DT_INVALID, "the model is a %s, which writes no text", model->name);
-    }
+    spec.cache_length = 1;
+    int rc = chain_open(&c, &spec, 1, err) == 0 ? check_writes(model, &c, err) : -1;
     if (rc == 0) {
         *vocabulary = vocabulary_of(&c);
         *positions = model_integer(model, source->sizes.bytes, model->positions);

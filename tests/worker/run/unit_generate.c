@@ -151,8 +151,8 @@ static void check_ways(const struct model_source *s, struct generate_options o)
     prompts_clear(&plain);
 }
 
-static const char *const families[] = {"gpt2",   "llama",       "llama3_tied", "qwen2", "qwen3", "mistral",
-                                       "gemma2", "gemma3_text", "smollm3",     "phi3",  "olmo2", "granite"};
+static const char *const families[] = {"gpt2",        "llama",   "llama3_tied", "qwen2", "qwen3",   "mistral", "gemma2",
+                                       "gemma3_text", "smollm3", "phi3",        "olmo2", "granite", "mha-gpt"};
 
 static void test_families(void **state)
 {

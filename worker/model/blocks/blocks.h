@@ -39,7 +39,7 @@ struct lm_head {
     double norm_epsilon, weight_offset; /* an RMSNorm multiplies by offset + weight */
     double branch_scale;                /* of the pair's branch before the sum; 0: 1 */
     double logit_scale, logit_cap;      /* 0: 1, and no cap */
-    double init_std;
+    struct tensor_rule rule;            /* of the table, if no other block has it */
 };
 
 extern const struct block_ops block_embed;     /* token and position embedding */

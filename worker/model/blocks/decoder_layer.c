@@ -98,7 +98,7 @@ static void name_attention(struct naming *n, const struct decoder_layer *m, stru
 {
     static const char *const apart[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     static const char *const fused[] = {"self_attn.qkv_proj"}, *const out[] = {"self_attn.o_proj"};
-    const struct tensor_rule rule = {.init = INIT_NORMAL, .init_std = m->init_std};
+    const struct linear_rule rule = {.weight = {.init = INIT_NORMAL, .init_std = m->init_std}};
     int64_t q = m->heads * m->head_size, kv = m->kv_heads * m->head_size, all = q + 2 * kv;
     t->qkv = m->fused ? linear_name(n, fused, &all, 1, m->channels, m->qkv_bias, &rule)
                       : linear_name(n, apart, (int64_t[]){q, kv, kv}, 3, m->channels, m->qkv_bias, &rule);
@@ -114,7 +114,7 @@ static void name_mlp(struct naming *n, const struct decoder_layer *m, struct ten
 {
     static const char *const apart[] = {"mlp.gate_proj", "mlp.up_proj"}, *const fused[] = {"mlp.gate_up_proj"},
                              *const out[] = {"mlp.down_proj"};
-    const struct tensor_rule rule = {.init = INIT_NORMAL, .init_std = m->init_std};
+    const struct linear_rule rule = {.weight = {.init = INIT_NORMAL, .init_std = m->init_std}};
     int64_t both = 2 * m->inner;
     t->gate_up = m->fused ? linear_name(n, fused, &both, 1, m->channels, m->mlp_bias, &rule)
                           : linear_name(n, apart, (int64_t[]){m->inner, m->inner}, 2, m->channels, m->mlp_bias, &rule);

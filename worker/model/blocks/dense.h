@@ -2,7 +2,7 @@
 #ifndef DT_WORKER_MODEL_BLOCKS_DENSE_H
 #define DT_WORKER_MODEL_BLOCKS_DENSE_H
 
-#include "worker/model/chain.h"
+#include "worker/model/blocks/linear.h"
 
 struct dense_args {
     const char *name; /* name of its tensors, NAME.weight and NAME.bias; a literal */
@@ -24,7 +24,7 @@ struct class_head {
     /* labels are numbers (B, classes) instead of classes; their loss */
     bool numbers;
     enum dt_loss loss;
-    struct tensor_rule rule;
+    struct linear_rule rule;
 };
 
 /* the first block: subtracts the mean of the pixels, then a map and a ReLU */

@@ -1,9 +1,10 @@
 /* The blocks of encoders: one layer with switches, which carries BERT and the families near it, and
- * what stands between the last layer and the loss. */
+ * the decoder mha-gpt; and what stands between the last layer and the loss. */
 #ifndef DT_WORKER_MODEL_BLOCKS_ENCODER_H
 #define DT_WORKER_MODEL_BLOCKS_ENCODER_H
 
 #include "worker/model/blocks/blocks.h"
+#include "worker/model/blocks/linear.h"
 #include "worker/model/blocks/rope.h"
 
 /* Names of a layer's tensors behind its prefix, without .weight and .bias. */
@@ -27,11 +28,12 @@ struct encoder_layer {                 /* the data of block_encoder_layer (b->ar
     /* dropout of attention's probabilities; of the output of its map; of a gated MLP's g; of the output
      * of the MLP */
     double attention_dropout, output_dropout, inner_dropout, down_dropout;
+    bool causal;           /* a token sees none behind it, and generation keeps keys and values */
     int64_t window;        /* a token sees those fewer positions away; 0: all */
     bool turns;            /* queries and keys turn by position */
     const char *rope_name; /* of the table; layers with one name have one table */
     struct rope rope;
-    struct tensor_rule in_rule, out_rule; /* of maps: out_rule where the output is added to the stream */
+    struct linear_rule qkv_rule, output_rule, up_rule, down_rule;
 };
 
 /* Data of block_pooler: a norm, a choice of rows, a map with an activation. */
@@ -44,7 +46,7 @@ struct pooler {
     const char *dense;
     enum dt_activation activation;
     int64_t channels;
-    struct tensor_rule rule;
+    struct linear_rule rule;
 };
 
 extern const struct block_ops block_encoder_layer;

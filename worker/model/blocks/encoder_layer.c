@@ -1,5 +1,5 @@
-/* One encoder layer of BERT's kind: each token sees the others. Weights of linear maps are stored
- * (out, in), as in the Hugging Face file.
+/* One encoder layer of BERT's kind: each token sees the others, or with `causal` those before it.
+ * Weights of linear maps are stored (out, in), as in the Hugging Face file.
  *
  *                                                     values      none    cheap   mlp     block
  * norms behind the residual sums:
@@ -66,7 +66,8 @@ enum {
     CALL_HEADS,  /* (R, C): the gradient of attention's output */
     CALL_REST,   /* what attention's backward uses for speed */
     CALL_END,    /* marks the end of CALL_REST */
-    CALL_SUMS    /* sums of columns for biases */
+    CALL_SUMS,   /* sums of columns for biases */
+    CACHE        /* generation: keys and values of earlier positions */
 };
 
 struct tensors {
@@ -86,13 +87,13 @@ static struct tensors walk_tensors(const struct block *b, struct block *declared
     }
     bool apart = names->qkv[1] != NULL;
     t.qkv = linear_name(&n, names->qkv, apart ? (int64_t[]){c, c, c} : (int64_t[]){3 * c}, apart ? 3 : 1, c,
-                        m->attention_bias, &m->in_rule);
-    t.output = linear_name(&n, &names->output, &c, 1, c, m->attention_bias, &m->out_rule);
+                        m->attention_bias, &m->qkv_rule);
+    t.output = linear_name(&n, &names->output, &c, 1, c, m->attention_bias, &m->output_rule);
     if (!m->plain_input) {
         t.first = layernorm_name(&n, names->attention_norm, c, m->norm_bias, m->norm_epsilon);
     }
-    t.up = linear_name(&n, &names->up, &up, 1, c, m->mlp_bias, &m->in_rule);
-    t.down = linear_name(&n, &names->down, &c, 1, m->inner, m->mlp_bias, &m->out_rule);
+    t.up = linear_name(&n, &names->up, &up, 1, c, m->mlp_bias, &m->up_rule);
+    t.down = linear_name(&n, &names->down, &c, 1, m->inner, m->mlp_bias, &m->down_rule);
     t.second = layernorm_name(&n, names->mlp_norm, c, m->norm_bias, m->norm_epsilon);
     return t;
 }
@@ -127,6 +128,13 @@ static void declare_memory(struct block *b)
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "end", LIFE_CALL, 0, 1, wide);
     block_memory(b, "sums", LIFE_CALL, 0, biased ? sums : 0, wide);
+    packed_declare_cache(b, m->causal ? m->heads : 0, c / m->heads);
+}
+
+/* -1: no token is masked. */
+static int segments_field(const struct block *b)
+{
+    return batch_find(&b->chain->batch, "segments");
 }
 
 static int declare(struct block *b, struct dt_error *err)
@@ -137,7 +145,9 @@ static int declare(struct block *b, struct dt_error *err)
     bool sums_input = m->norms_first && !m->plain_input;
     (void)walk_tensors(b, b);
     declare_memory(b);
-    (void)block_field(b, "segments");
+    if (segments_field(b) >= 0) {
+        (void)block_field(b, "segments");
+    }
     for (int i = 0; i < 4; i++) {
         drop_declare(b, rates[i]);
     }
@@ -188,10 +198,13 @@ static struct packed attention_of(const struct block *b, const struct pass *p)
     struct packed a = {.shape = packed_shape(b, p, m->heads, m->heads, m->channels / m->heads),
                        .qkv = pass_memory(b, p, QKV),
                        .out = pass_memory(b, p, ATT),
-                       .lse = pass_memory(b, p, LSE)};
+                       .lse = pass_memory(b, p, LSE),
+                       .cache = pass_memory(b, p, CACHE)};
+    int segments = segments_field(b);
+    a.shape.causal = m->causal;
     a.shape.window = m->window;
     drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
-    a.shape.segments = p->batch->at[batch_find(p->batch->layout, "segments")];
+    a.shape.segments = segments >= 0 ? p->batch->at[segments] : NULL;
     return a;
 }
 

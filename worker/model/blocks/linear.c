@@ -1,19 +1,26 @@
 /* See the header. */
 #include "worker/model/blocks/linear.h"
 
+#include "base/text.h"
 #include "worker/model/blocks/blocks.h"
 
+/* What stands behind a map's name in that of its weight or bias. */
+static const char *end_of(const char *name, const char *end)
+{
+    return dt_text_ends_with(name, "_") ? end + 1 : end;
+}
+
 struct linear linear_name(struct naming *n, const char *const *names, const int64_t *out, int count, int64_t in,
-                          bool biased, const struct tensor_rule *rule)
+                          bool biased, const struct linear_rule *rule)
 {
     struct linear l = {.count = count, .in = in};
     for (int i = 0; i < count; i++) {
         l.out[i] = out[i];
-        l.weight[i] = name_tensor(n, names[i], ".weight", (int64_t[]){out[i], in}, 2, rule);
+        l.weight[i] = name_tensor(n, names[i], end_of(names[i], ".weight"), (int64_t[]){out[i], in}, 2, &rule->weight);
         l.bias[i] = LINEAR_NONE;
     }
     for (int i = 0; i < count && biased; i++) {
-        l.bias[i] = name_tensor(n, names[i], ".bias", &out[i], 1, &(struct tensor_rule){.init = INIT_ZERO});
+        l.bias[i] = name_tensor(n, names[i], end_of(names[i], ".bias"), &out[i], 1, &rule->bias);
     }
     return l;
 }

@@ -18,10 +18,14 @@ struct linear {
     bool of_samples;               /* rows are samples, so R = B */
 };
 
-/* The maps NAMES[i].weight (out[i], in), one behind the other, then NAMES[i].bias if biased. rule: of
- * the weights. */
+struct linear_rule { /* of a map's tensors; a bias begins as zeros if nothing else is said */
+    struct tensor_rule weight, bias;
+};
+
+/* The maps NAMES[i].weight (out[i], in), one behind the other, then NAMES[i].bias if biased. A name that
+ * ends with "_" has no point behind it. */
 struct linear linear_name(struct naming *n, const char *const *names, const int64_t *out, int count, int64_t in,
-                          bool biased, const struct tensor_rule *rule);
+                          bool biased, const struct linear_rule *rule);
 
 /* y (R, sum of out) = the maps of x (R, in). ldy: elements between rows of y; 0: tight. */
 void linear_forward(const struct block *b, const struct pass *p, const struct linear *l, void *y, int64_t ldy,

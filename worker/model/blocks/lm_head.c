@@ -71,13 +71,12 @@ static int declare(struct block *b, struct dt_error *err)
     const struct lm_head *m = b->args;
     enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
     int64_t rows = most_rows(b), chunk = chunk_rows(b, rows);
-    const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO},
-                             table = {.init = INIT_NORMAL, .init_std = m->init_std};
+    const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO};
     block_tensor(b, m->norm_weight, &m->channels, 1, &one);
     if (m->norm_bias != NULL) {
         block_tensor(b, m->norm_bias, &m->channels, 1, &zero);
     }
-    block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &table);
+    block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &m->rule);
     if (m->bias != NULL) {
         block_tensor(b, m->bias, &m->vocabulary, 1, &zero);
     }

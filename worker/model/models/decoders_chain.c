@@ -129,7 +129,7 @@ int decoder_build(const struct decoder_family *f, struct chain *c, struct dt_err
                                  .branch_scale = or_1(m->residual_multiplier),
                                  .logit_scale = 1 / or_1(m->logits_scaling),
                                  .logit_cap = m->final_logit_softcapping,
-                                 .init_std = m->initializer_range};
+                                 .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
     int root = chain_unit(c, "root", ROLE_TRAINED);
     if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {

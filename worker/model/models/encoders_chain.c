@@ -36,10 +36,10 @@ static double epsilon_of(const struct encoder_family *f, const struct encoder *m
     return f->norm_epsilon > 0 ? f->norm_epsilon : m->norm_epsilon;
 }
 
-static struct tensor_rule normal(const struct encoder_family *f, const struct encoder *m, double std)
+static struct linear_rule normal(const struct encoder_family *f, const struct encoder *m, double std)
 {
-    return (struct tensor_rule){
-        .init = INIT_NORMAL, .init_std = std, .init_cut = f->modern ? m->initializer_cutoff_factor : 0};
+    return (struct linear_rule){
+        .weight = {.init = INIT_NORMAL, .init_std = std, .init_cut = f->modern ? m->initializer_cutoff_factor : 0}};
 }
 
 /* The deviation of maps whose output is added to the residual stream, and of the map in the head. */
@@ -75,8 +75,10 @@ static struct encoder_layer layer_of(const struct encoder_family *f, const struc
         .turns = f->modern,
         .rope_name = sliding ? "rope_local" : "rope",
         .rope = {.width = head, .denominator = head, .theta = sliding ? m->local_rope_theta : m->global_rope_theta},
-        .in_rule = normal(f, m, m->initializer_range),
-        .out_rule = normal(f, m, out_deviation(f, m))};
+        .qkv_rule = normal(f, m, m->initializer_range),
+        .output_rule = normal(f, m, out_deviation(f, m)),
+        .up_rule = normal(f, m, m->initializer_range),
+        .down_rule = normal(f, m, out_deviation(f, m))};
 }
 
 static void add_fields(const struct encoder_family *f, struct chain *c)
@@ -130,7 +132,7 @@ static int add_embeddings(const struct encoder_family *f, struct chain *c, int r
                                 .random_padding = f->modern,
                                 .dropout = f->modern ? m->embedding_dropout : m->hidden_dropout,
                                 .init_std = m->initializer_range,
-                                .init_cut = normal(f, m, 0).init_cut};
+                                .init_cut = normal(f, m, 0).weight.init_cut};
     return chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err);
 }
 
@@ -154,7 +156,7 @@ static int add_masked_head(const struct encoder_family *f, struct chain *c, int 
                                  .vocabulary = m->vocab_size,
                                  .channels = m->hidden_size,
                                  .norm_epsilon = epsilon_of(f, m),
-                                 .init_std = m->initializer_range};
+                                 .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 

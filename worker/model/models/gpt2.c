@@ -95,7 +95,7 @@ static int build(struct chain *c, struct dt_error *err)
                                  .vocabulary = m->vocab_size,
                                  .channels = m->n_embd,
                                  .norm_epsilon = m->layer_norm_epsilon,
-                                 .init_std = m->initializer_range};
+                                 .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
     int root = chain_unit(c, "root", ROLE_TRAINED);
     if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {

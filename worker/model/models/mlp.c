@@ -69,7 +69,7 @@ static int build(struct chain *c, struct dt_error *err)
     const struct class_head head = {.name = "classifier",
                                     .channels = m->last_hidden_size,
                                     .classes = m->num_labels,
-                                    .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
+                                    .rule.weight = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     const struct block_ops *const ops[] = {&block_pixels, &block_dense};
     for (int i = 0; i < 2; i++) {
         struct dense_args args = layers[i];

@@ -168,10 +168,11 @@ static struct resnet_layer layer_of(const struct resnet *m, struct image *x, int
 static int add_head(struct chain *c, const struct resnet *m, const struct image *x, struct dt_error *err)
 {
     const struct resnet_pool pool = {x->height, x->width, x->channels};
-    const struct class_head head = {.name = "classifier.1",
-                                    .channels = x->channels,
-                                    .classes = m->num_labels,
-                                    .rule = {.init = INIT_NORMAL, .init_std = sqrt(1.0 / (3.0 * (double)x->channels))}};
+    const struct class_head head = {
+        .name = "classifier.1",
+        .channels = x->channels,
+        .classes = m->num_labels,
+        .rule.weight = {.init = INIT_NORMAL, .init_std = sqrt(1.0 / (3.0 * (double)x->channels))}};
     int unit = chain_unit(c, "classifier", ROLE_TRAINED);
     return chain_add(c, &block_resnet_pool, unit, -1, &pool, sizeof pool, err) != 0
                ? -1
