@@ -73,8 +73,9 @@ struct dt_cost dt_cost_matmul(const struct dt_matmul_args *a)
     if (a->bias != NULL) {
         bytes += n * type;
     }
-    if (gelu_backward || a->epilogue == DT_EPILOGUE_BIAS_BACKWARD) {
-        bytes += n * own_size(a->type, a->grad_type) * times(a->accumulate);
+    bool of_a = a->epilogue == DT_EPILOGUE_BIAS_BACKWARD_A;
+    if (gelu_backward || of_a || a->epilogue == DT_EPILOGUE_BIAS_BACKWARD) {
+        bytes += (of_a ? m : n) * own_size(a->type, a->grad_type) * times(a->accumulate);
     }
     return (struct dt_cost){.bytes = bytes, .flops = 2.0 * m * n * k};
 }

@@ -75,15 +75,22 @@ struct dt_sum_slices_args {
  *
  * An epilogue belongs to a product. Row `matmul` has none; dt_matmul_epilogue does all of them.
  * With y the product as above, c and b tight:
- *   GELU           aux (m, n) = y, c = gelu(y); bias is given. With aux_only c is not read
- *                  afterwards; it may still be overwritten
- *   GELU_BACKWARD  c = y gelu'(aux), never added to; bias_gradient (n) = the sum over the rows of c
- *   BIAS_BACKWARD  c = y; bias_gradient (n) = the sum over the rows of b, which is not transposed
+ *   GELU             aux (m, n) = y, c = gelu(y); bias is given. With aux_only c is not read
+ *                    afterwards; it may still be overwritten
+ *   GELU_BACKWARD    c = y gelu'(aux), never added to; bias_gradient (n) = the sum over the rows of c
+ *   BIAS_BACKWARD    c = y; bias_gradient (n) = the sum over the rows of b, which is not transposed
+ *   BIAS_BACKWARD_A  c = y; bias_gradient (m) = the sum over the rows of a, which is transposed and tight
  * With accumulate, bias_gradient is added to.
  *
  * busy_sms: number of a GPU's multiprocessors that other work (collectives) may take meanwhile.
  * The product is planned for the rest. This changes how sums are cut, so bits depend on it. */
-enum dt_epilogue { DT_EPILOGUE_NONE, DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD };
+enum dt_epilogue {
+    DT_EPILOGUE_NONE,
+    DT_EPILOGUE_GELU,
+    DT_EPILOGUE_GELU_BACKWARD,
+    DT_EPILOGUE_BIAS_BACKWARD,
+    DT_EPILOGUE_BIAS_BACKWARD_A
+};
 struct dt_matmul_args {
     void *c;
     const void *a, *b, *bias;

@@ -23,12 +23,14 @@ static void gelu_backward(const struct dt_kernels *k, struct dt_stream *s, const
                                                                     .grad_type = a->grad_type});
 }
 
-static void bias_backward(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a)
+/* dy: operand a or b, with `columns` columns. */
+static void bias_backward(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a,
+                          const void *dy, int64_t columns)
 {
     k->column_sum(s, &(struct dt_column_sum_args){.out = a->bias_gradient,
-                                                  .x = a->b,
+                                                  .x = dy,
                                                   .row_count = a->k,
-                                                  .col_count = a->n,
+                                                  .col_count = columns,
                                                   .accumulate = a->accumulate,
                                                   .type = a->type,
                                                   .grad_type = a->grad_type});
@@ -48,7 +50,9 @@ void dt_matmul_parts(const struct dt_kernels *k, struct dt_stream *s, const stru
     case DT_EPILOGUE_GELU_BACKWARD:
         return gelu_backward(k, s, a);
     case DT_EPILOGUE_BIAS_BACKWARD:
-        return bias_backward(k, s, a);
+        return bias_backward(k, s, a, a->b, a->n);
+    case DT_EPILOGUE_BIAS_BACKWARD_A:
+        return bias_backward(k, s, a, a->a, a->m);
     case DT_EPILOGUE_NONE:
         return;
     }

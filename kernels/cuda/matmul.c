@@ -32,6 +32,8 @@ static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
         return DT_MATMUL_GELU_BACKWARD;
     case DT_EPILOGUE_BIAS_BACKWARD:
         return DT_MATMUL_BIAS_BACKWARD;
+    case DT_EPILOGUE_BIAS_BACKWARD_A:
+        return DT_MATMUL_BIAS_BACKWARD_A;
     case DT_EPILOGUE_NONE:
         return a->bias != NULL ? DT_MATMUL_BIAS : DT_MATMUL_PLAIN;
     }

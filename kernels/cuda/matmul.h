@@ -35,7 +35,8 @@ enum dt_matmul_ending {
     DT_MATMUL_BIAS,
     DT_MATMUL_GELU,
     DT_MATMUL_GELU_BACKWARD,
-    DT_MATMUL_BIAS_BACKWARD
+    DT_MATMUL_BIAS_BACKWARD,
+    DT_MATMUL_BIAS_BACKWARD_A
 };
 
 /* Everything that a plan depends on. Adding to c is not part of it: sums are the same with and

@@ -22,9 +22,10 @@ static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMa
 }
 
 static const cublasLtEpilogue_t epilogues[] = {
-    [DT_MATMUL_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,        [DT_MATMUL_BIAS] = CUBLASLT_EPILOGUE_BIAS,
-    [DT_MATMUL_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,   [DT_MATMUL_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
+    [DT_MATMUL_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,          [DT_MATMUL_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+    [DT_MATMUL_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,     [DT_MATMUL_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
     [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* the library's first operand is our b */
+    [DT_MATMUL_BIAS_BACKWARD_A] = CUBLASLT_EPILOGUE_BGRADB,
 };
 
 /* The library proposes by the alignment of the pointers that it is shown. Ours are aligned to 16
@@ -33,7 +34,7 @@ static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_
 {
     const struct dt_matmul_key *k = &p->key;
     const void *aligned = (const void *)((uintptr_t)1 << 40 | 16);
-    cudaDataType bias_type = type_of(k->epilogue == DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
+    cudaDataType bias_type = type_of(k->epilogue >= DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
     bool aux = k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD;
     return set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[k->epilogue], sizeof epilogues[0]) &&
            (k->epilogue == DT_MATMUL_PLAIN ||
@@ -165,6 +166,7 @@ bool matmul_epilogue_fits(const struct dt_matmul_args *a)
     case DT_EPILOGUE_GELU_BACKWARD:
         return a->n % 8 == 0 && a->grad_type == a->c_type;
     case DT_EPILOGUE_BIAS_BACKWARD:
+    case DT_EPILOGUE_BIAS_BACKWARD_A:
         return a->grad_type == a->c_type;
     case DT_EPILOGUE_NONE:
         return false;

@@ -75,7 +75,8 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
     /* room for either type */
-    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0, k->n, sizeof(float), 16);
+    (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0,
+                 k->epilogue == DT_MATMUL_BIAS_BACKWARD_A ? k->m : k->n, sizeof(float), 16);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;

@@ -285,6 +285,8 @@ static void an_epilogue_costs_what_it_does(void **state)
     assert_true(dt_cost_matmul(&a).bytes == operands + 4 * 4 * 8 + 4 * 8);
     a.accumulate = true;
     assert_true(dt_cost_matmul(&a).bytes == operands + 2 * (4 * 4 * 8 + 4 * 8));
+    a.epilogue = DT_EPILOGUE_BIAS_BACKWARD_A;
+    assert_true(dt_cost_matmul(&a).bytes == operands + 2 * (4 * 4 * 8 + 4 * 4));
     a.epilogue = DT_EPILOGUE_GELU_BACKWARD; /* adds to the sums for the bias, not to c */
     a.c_type = DT_BF16;
     assert_true(dt_cost_matmul(&a).bytes == operands + 2 * (2 * 4 * 8) + 2 * 4 * 8);

@@ -61,18 +61,23 @@ static enum dt_dtype type_of(const struct product *p, int buffer)
     return buffer == C ? p->args.c_type : buffer == GRADIENT ? p->args.grad_type : p->args.type;
 }
 
-/* As in an MLP: forward x W, the gradient of its input, that of its weights. */
+static bool of_weights(enum dt_epilogue epilogue)
+{
+    return epilogue == DT_EPILOGUE_BIAS_BACKWARD || epilogue == DT_EPILOGUE_BIAS_BACKWARD_A;
+}
+
+/* As in an MLP: forward x W, the gradient of its input, that of its weights (in, out) or (out, in). */
 static void make(struct product *p, enum dt_epilogue epilogue, int64_t m, int64_t n, int64_t k, enum dt_dtype type,
                  enum dt_dtype grad_type)
 {
     memset(p, 0, sizeof *p);
-    bool weights = epilogue == DT_EPILOGUE_BIAS_BACKWARD;
+    bool weights = of_weights(epilogue);
     p->args = (struct dt_matmul_args){
         .m = m, .n = n, .k = k, .type = type, .c_type = weights ? grad_type : type, .grad_type = grad_type};
     p->args.epilogue = epilogue;
     p->args.a_transposed = weights;
     p->args.b_transposed = epilogue == DT_EPILOGUE_GELU_BACKWARD;
-    const int64_t counts[BUFFERS] = {m * k, k * n, n, m * n, m * n, n};
+    const int64_t counts[BUFFERS] = {m * k, k * n, n, m * n, m * n, epilogue == DT_EPILOGUE_BIAS_BACKWARD_A ? m : n};
     case_seed((uint64_t)(m * 1000 + n * 10 + k + (int64_t)epilogue));
     for (int b = 0; b < BUFFERS; b++) {
         p->counts[b] = counts[b];
@@ -102,7 +107,7 @@ static struct dt_matmul_args with_pointers(const struct product *p, char *const 
     a.b = at[B];
     a.c = at[C];
     a.bias = gelu ? at[BIAS] : NULL;
-    a.aux = a.epilogue != DT_EPILOGUE_BIAS_BACKWARD ? at[AUX] : NULL;
+    a.aux = !of_weights(a.epilogue) ? at[AUX] : NULL;
     a.bias_gradient = gelu ? NULL : at[GRADIENT];
     return a;
 }
@@ -173,8 +178,7 @@ static void check_all(struct gpu *g, const struct product *p, const struct on_de
 {
     check(g, p, o, C, p->args.c_type == DT_F32 ? 1e-5 : 0.008, who);
     check(g, p, o, AUX, 0.008, who);
-    check(g, p, o, GRADIENT, p->args.epilogue == DT_EPILOGUE_BIAS_BACKWARD && p->args.grad_type == DT_F32 ? 1e-5 : sum,
-          who);
+    check(g, p, o, GRADIENT, of_weights(p->args.epilogue) && p->args.grad_type == DT_F32 ? 1e-5 : sum, who);
 }
 
 static void take_away(struct gpu *g, struct on_device *o)
@@ -222,7 +226,16 @@ static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 
 /* ---- what they compute ---- */
 
-static const enum dt_epilogue epilogues[] = {DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD};
+static const enum dt_epilogue epilogues[] = {DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD,
+                                             DT_EPILOGUE_BIAS_BACKWARD_A};
+
+/* What is tried: each epilogue in BF16, then those of weights with gradients in F32. */
+enum { KINDS = 6 };
+static void make_kind(struct product *p, size_t kind, const int64_t *n)
+{
+    bool wide = kind >= 4;
+    make(p, epilogues[wide ? kind - 2 : kind], n[0], n[1], n[2], DT_BF16, wide ? DT_F32 : DT_BF16);
+}
 
 /* By cublasLt, with operands aligned and not; each plan twice, with other memory. */
 static void they_agree_with_the_twin(void **unused)
@@ -232,11 +245,9 @@ static void they_agree_with_the_twin(void **unused)
     struct gpu g;
     use_cache("agree", true, NULL);
     open_gpu(&g);
-    for (size_t i = 0; i < 4 * sizeof shapes / sizeof shapes[0]; i++) {
-        const int64_t *n = shapes[i / 4];
-        bool wide = i % 4 == 3;
+    for (size_t i = 0; i < KINDS * sizeof shapes / sizeof shapes[0]; i++) {
         struct product p;
-        make(&p, epilogues[wide ? 2 : i % 4], n[0], n[1], n[2], DT_BF16, wide ? DT_F32 : DT_BF16);
+        make_kind(&p, i % KINDS, shapes[i / KINDS]);
         for (int shift = 0; shift < 2; shift++) {
             struct on_device o[2];
             put(&g, &p, &o[0], 2, shift != 0 ? 1 << A | 1 << B : 0);
@@ -313,26 +324,26 @@ static void proposals_agree_with_the_twin(void **unused)
 {
     (void)unused;
     static const int64_t shapes[][3] = {{65, 48, 72}, {130, 24, 67}, {128, 256, 192}, {96, 768, 64}};
-    int ran[4] = {0};
+    int ran[KINDS] = {0};
     struct gpu g;
     use_cache("proposals", true, NULL);
     open_gpu(&g);
     const struct matmul_cache *c = matmul_cache_enter(&g.d);
     matmul_cache_leave();
-    for (size_t i = 0; i < 4 * sizeof shapes / sizeof shapes[0]; i++) {
-        const int64_t *n = shapes[i / 4];
-        bool wide = i % 4 == 3;
+    for (size_t i = 0; i < KINDS * sizeof shapes / sizeof shapes[0]; i++) {
         struct product p, expected;
-        make(&p, epilogues[wide ? 2 : i % 4], n[0], n[1], n[2], DT_BF16, wide ? DT_F32 : DT_BF16);
-        make(&expected, epilogues[wide ? 2 : i % 4], n[0], n[1], n[2], DT_BF16, wide ? DT_F32 : DT_BF16);
+        make_kind(&p, i % KINDS, shapes[i / KINDS]);
+        make_kind(&expected, i % KINDS, shapes[i / KINDS]);
         compute_reference(&expected);
-        ran[i % 4] += check_proposals(&g, c, &p, &expected);
+        ran[i % KINDS] += check_proposals(&g, c, &p, &expected);
         drop(&p);
         drop(&expected);
     }
-    print_message("proposals: %d with GELU, %d with its gradient, %d and %d (F32) with sums for biases\n", ran[0],
-                  ran[1], ran[2], ran[3]);
-    assert_true(&softgpu_lt_epilogues == NULL || (ran[0] > 0 && ran[1] > 0 && ran[2] > 0 && ran[3] > 0));
+    print_message("proposals: %d with GELU, %d with its gradient; %d, %d and in F32 %d, %d with sums for biases\n",
+                  ran[0], ran[1], ran[2], ran[3], ran[4], ran[5]);
+    for (int i = 0; i < KINDS; i++) {
+        assert_true(&softgpu_lt_epilogues == NULL || ran[i] > 0);
+    }
     close_gpu(&g);
 }
 
@@ -341,6 +352,9 @@ static void proposals_agree_with_the_twin(void **unused)
 static void what_is_refused_is_done_apart(void **unused)
 {
     (void)unused;
+    enum {
+        BACKWARD = 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD_A
+    };
     static const struct {
         const char *what;
         int64_t n;
@@ -353,13 +367,11 @@ static void what_is_refused_is_done_apart(void **unused)
         {"aux off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU | 1 << DT_EPILOGUE_GELU_BACKWARD,
          1 << AUX, false},
         {"the bias off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU, 1 << BIAS, false},
-        {"its gradient off", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD,
-         1 << GRADIENT, false},
+        {"its gradient off", 48, DT_BF16, DT_BF16, BACKWARD, 1 << GRADIENT, false},
         {"a gradient of another type than the result", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD, 0, false},
-        {"F32", 48, DT_F32, DT_F32, 14, 0, false},
-        {"adding", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 0, true},
-        {"adding in F32", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD | 1 << DT_EPILOGUE_BIAS_BACKWARD, 0,
-         true},
+        {"F32", 48, DT_F32, DT_F32, BACKWARD | 1 << DT_EPILOGUE_GELU, 0, false},
+        {"adding", 48, DT_BF16, DT_BF16, BACKWARD, 0, true},
+        {"adding in F32", 48, DT_BF16, DT_F32, BACKWARD, 0, true},
     };
     struct gpu g;
     use_cache("refused", true, NULL);

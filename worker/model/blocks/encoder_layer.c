@@ -185,13 +185,6 @@ static const void *input_of(const struct block *b, const struct pass *p)
     return h1 != NULL ? h1 : p->x;
 }
 
-static void add(const struct block *b, const struct pass *p, void *sum, const void *x, const void *y)
-{
-    enum dt_dtype type = b->spec->type;
-    int64_t count = row_count(p) * ((const struct encoder_layer *)b->args)->channels;
-    p->kernels->add(p->stream, &(struct dt_add_args){sum, x, y, count, type, type});
-}
-
 static struct packed attention_of(const struct block *b, const struct pass *p)
 {
     const struct encoder_layer *m = b->args;
@@ -337,9 +330,9 @@ static void *activate_backward(const struct block *b, const struct pass *p, cons
     return wide;
 }
 
-/* From the gradient of the output to that of the sum behind attention: of h2, or of s1. Returns
- * where it is. */
-static void *mlp_backward(const struct block *b, const struct pass *p, const struct tensors *t)
+/* From the gradient of the output to that of the sum behind attention, of h2 or of s1, which goes to
+ * p->dx. */
+static void mlp_backward(const struct block *b, const struct pass *p, const struct tensors *t)
 {
     const struct encoder_layer *m = b->args;
     int64_t rows = row_count(p);
@@ -357,26 +350,25 @@ static void *mlp_backward(const struct block *b, const struct pass *p, const str
         n = mlp_input(b, p, t, out, sum, true);
     }
     linear_weight_backward(b, p, &t->up, df, n, pass_memory(b, p, CALL_SUMS));
-    linear_input_backward(b, p, &t->up, norm, df);
     if (m->norms_first) {
         struct normed second = normed_at(b, p, N2_MEAN, sum, NULL);
+        linear_input_backward(b, p, &t->up, norm, df);
         layernorm_backward(b, p, &t->second, rows, &second, p->dx, norm, p->dy);
-        return p->dx;
+    } else {
+        struct normed first = normed_at(b, p, N1_MEAN, sum, NULL);
+        linear_input_backward_add(b, p, &t->up, branch, df);
+        layernorm_backward(b, p, &t->first, rows, &first, p->dx, branch, NULL);
     }
-    struct normed first = normed_at(b, p, N1_MEAN, sum, NULL);
-    add(b, p, norm, norm, ds2);
-    layernorm_backward(b, p, &t->first, rows, &first, branch, norm, NULL);
-    return branch;
 }
 
-/* From the gradient of the sum behind attention to that of the input. */
-static void attend_backward(const struct block *b, const struct pass *p, const struct tensors *t, const void *dsum)
+/* From the gradient of the sum behind attention to that of the input, both in p->dx. */
+static void attend_backward(const struct block *b, const struct pass *p, const struct tensors *t)
 {
     const struct encoder_layer *m = b->args;
     void *dqkv = pass_memory(b, p, CALL_WIDE), *norm = pass_memory(b, p, CALL_NORM);
     char *heads = pass_memory(b, p, CALL_HEADS), *rest = pass_memory(b, p, CALL_REST);
     struct packed a = attention_of(b, p);
-    const void *dout = drop_branch(b, p, DROP_OUTPUT, norm, dsum);
+    const void *dout = drop_branch(b, p, DROP_OUTPUT, norm, p->dx);
     linear_input_backward(b, p, &t->output, heads, dout);
     linear_weight_backward(b, p, &t->output, dout, a.out, pass_memory(b, p, CALL_SUMS));
     packed_attention_backward(p, &a, dqkv, heads, rest, (size_t)((char *)pass_memory(b, p, CALL_END) - rest));
@@ -386,19 +378,20 @@ static void attend_backward(const struct block *b, const struct pass *p, const s
     const void *x = pass_memory(b, p, N1);
     x = x != NULL ? x : attention_input(b, p, t, false);
     linear_weight_backward(b, p, &t->qkv, dqkv, x, pass_memory(b, p, CALL_SUMS));
-    linear_input_backward(b, p, &t->qkv, norm, dqkv);
     if (m->norms_first && !m->plain_input) {
         struct normed first = normed_at(b, p, N1_MEAN, pass_memory(b, p, H1), NULL);
-        layernorm_backward(b, p, &t->first, row_count(p), &first, p->dx, norm, dsum);
+        linear_input_backward(b, p, &t->qkv, norm, dqkv);
+        layernorm_backward(b, p, &t->first, row_count(p), &first, p->dx, norm, p->dx);
     } else {
-        add(b, p, p->dx, norm, dsum);
+        linear_input_backward_add(b, p, &t->qkv, p->dx, dqkv);
     }
 }
 
 static void backward(const struct block *b, const struct pass *p)
 {
     struct tensors t = walk_tensors(b, NULL);
-    attend_backward(b, p, &t, mlp_backward(b, p, &t));
+    mlp_backward(b, p, &t);
+    attend_backward(b, p, &t);
 }
 
 const struct block_ops block_encoder_layer = {

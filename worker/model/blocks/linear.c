@@ -100,24 +100,18 @@ void linear_forward(const struct block *b, const struct pass *p, const struct li
     }
 }
 
-/* The sums of dy's columns: into the biases if they lie together, otherwise into `sums`, and from
- * there to each. */
+/* The sums of dy's columns into `sums`, and from there to each bias. */
 static void bias_backward(const struct block *b, const struct pass *p, const struct linear *l, const void *dy,
                           void *sums)
 {
     enum dt_dtype grads = pass_grad_type(b, p);
-    struct run whole = {0};
-    (void)next_run(b, l, &whole);
-    bool together = whole.count == l->count;
-    struct dt_column_sum_args sum = {.out = together ? pass_grad(b, p, l->bias[0]) : sums,
-                                     .x = dy,
-                                     .row_count = rows_of(p, l),
-                                     .col_count = linear_columns(l),
-                                     .accumulate = together && pass_adds(b, p, l->bias[0]),
-                                     .type = b->spec->type,
-                                     .grad_type = grads};
-    p->kernels->column_sum(p->stream, &sum);
-    for (int i = 0, at = 0; i < l->count && !together; at += (int)l->out[i++]) {
+    p->kernels->column_sum(p->stream, &(struct dt_column_sum_args){.out = sums,
+                                                                   .x = dy,
+                                                                   .row_count = rows_of(p, l),
+                                                                   .col_count = linear_columns(l),
+                                                                   .type = b->spec->type,
+                                                                   .grad_type = grads});
+    for (int i = 0, at = 0; i < l->count; at += (int)l->out[i++]) {
         if (l->bias[i] == LINEAR_NONE) {
             continue;
         }
@@ -141,27 +135,40 @@ void linear_weight_backward(const struct block *b, const struct pass *p, const s
     for (int i = 0; i < l->count; i++) {
         biased = biased || l->bias[i] != LINEAR_NONE;
     }
-    if (biased) {
+    struct run whole = {0};
+    (void)next_run(b, l, &whole);
+    bool adds = pass_adds(b, p, l->weight[0]);
+    /* one product, which may sum the rows of dy, too */
+    bool at_once = biased && whole.count == l->count && pass_adds(b, p, l->bias[0]) == adds;
+    if (biased && !at_once) {
         bias_backward(b, p, l, dy, sums);
     }
     for (struct run r = {0}; next_run(b, l, &r);) {
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = pass_grad(b, p, l->weight[r.first]),
-                                                               .a = at_column(b, dy, r.at),
-                                                               .b = x,
-                                                               .m = r.out,
-                                                               .n = l->in,
-                                                               .k = rows_of(p, l),
-                                                               .lda = linear_columns(l),
-                                                               .a_transposed = true,
-                                                               .accumulate = pass_adds(b, p, l->weight[r.first]),
-                                                               .type = b->spec->type,
-                                                               .c_type = grads,
-                                                               .busy_sms = p->busy_sms});
+        struct dt_matmul_args product = {.c = pass_grad(b, p, l->weight[r.first]),
+                                         .a = at_column(b, dy, r.at),
+                                         .b = x,
+                                         .m = r.out,
+                                         .n = l->in,
+                                         .k = rows_of(p, l),
+                                         .lda = linear_columns(l),
+                                         .a_transposed = true,
+                                         .accumulate = pass_adds(b, p, l->weight[r.first]),
+                                         .type = b->spec->type,
+                                         .c_type = grads,
+                                         .busy_sms = p->busy_sms};
+        if (at_once) {
+            product.epilogue = DT_EPILOGUE_BIAS_BACKWARD_A;
+            product.bias_gradient = pass_grad(b, p, l->bias[0]);
+            product.grad_type = grads;
+            dt_matmul_epilogue(p->kernels, p->stream, &product);
+        } else {
+            p->kernels->matmul(p->stream, &product);
+        }
     }
 }
 
-void linear_input_backward(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
-                           const void *dy)
+static void input_backward(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
+                           const void *dy, bool adds)
 {
     enum dt_dtype type = b->spec->type;
     for (struct run r = {0}; next_run(b, l, &r);) {
@@ -172,9 +179,21 @@ void linear_input_backward(const struct block *b, const struct pass *p, const st
                                                                .n = l->in,
                                                                .k = r.out,
                                                                .lda = linear_columns(l),
-                                                               .accumulate = r.first > 0,
+                                                               .accumulate = adds || r.first > 0,
                                                                .type = type,
                                                                .c_type = type,
                                                                .busy_sms = p->busy_sms});
     }
+}
+
+void linear_input_backward(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
+                           const void *dy)
+{
+    input_backward(b, p, l, dx, dy, false);
+}
+
+void linear_input_backward_add(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
+                               const void *dy)
+{
+    input_backward(b, p, l, dx, dy, true);
 }

@@ -35,9 +35,11 @@ void linear_forward(const struct block *b, const struct pass *p, const struct li
  * may use; null if no map has a bias. */
 void linear_weight_backward(const struct block *b, const struct pass *p, const struct linear *l, const void *dy,
                             const void *x, void *sums);
-/* dx (R, in) = dy W. */
+/* dx (R, in) = dy W; with _add, dx + dy W, rounded once. */
 void linear_input_backward(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
                            const void *dy);
+void linear_input_backward_add(const struct block *b, const struct pass *p, const struct linear *l, void *dx,
+                               const void *dy);
 /* Columns of y. */
 int64_t linear_columns(const struct linear *l);
 
