@@ -74,6 +74,8 @@ struct trainer_memory {
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
     int numbers; /* -1: the model drops nothing */
+    /* of PLAN_STAGING: what rank 0 alone has, for samples */
+    size_t samples_bytes;
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
     double context_bytes, connected_bytes;
@@ -131,6 +133,8 @@ struct trainer_saver {
     int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
+struct trainer_samples; /* worker/run/trainer_samples.c */
+
 struct trainer {
     const struct job *job;
     struct world *world; /* null until trainer_open */
@@ -150,6 +154,7 @@ struct trainer {
     struct trainer_memory memory;
     struct trainer_stepper stepper;
     struct trainer_saver saver;
+    struct trainer_samples *samples; /* null: the job wants none */
     struct dt_arena arena;
 };
 
@@ -196,6 +201,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
  * memory of its own, with what CUDA takes for itself. */
 double trainer_memory(const struct trainer *t);
+/* Bytes that so many ranks with this plan take together where nothing but the host has memory. */
+double trainer_host_bytes(const struct trainer *t, int ranks);
 double trainer_planned_bytes(const struct trainer *t);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);

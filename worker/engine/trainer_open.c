@@ -250,7 +250,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     }
     double have = plan_available(local_size, what, sizeof what);
     dt_text_printf(out, "\n%d rank%s on this host: %s; %s: %s\n", local_size, local_size == 1 ? "" : "s",
-                   dt_text_bytes((double)total * local_size, text, sizeof text), what,
+                   dt_text_bytes(trainer_host_bytes(t, local_size), text, sizeof text), what,
                    dt_text_bytes(have, other, sizeof other));
 }
 

@@ -74,6 +74,17 @@ int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. Of a finished run they stay as they are. */
 int trainer_write_folder(struct trainer *t, struct dt_error *err);
 
+/* trainer_samples.c: samples during training, if the job wants them; else all four do nothing. */
+/* Behind trainer_prepare: adds their memory to the plan. DT_INVALID: the model writes no text, or there is
+ * no prompt that it could continue. */
+int trainer_plan_samples(struct trainer *t, struct dt_error *err);
+/* Behind trainer_open. */
+int trainer_open_samples(struct trainer *t, struct dt_error *err);
+/* All ranks, with no step in: rank 0 makes samples from the weights as they are, and reports them. */
+int trainer_sample(struct trainer *t, struct dt_error *err);
+/* Before trainer_close. */
+void trainer_close_samples(struct trainer *t);
+
 /* trainer_origin.c: config.json and the files of model.load, for the export. */
 /* Rank 0, once the weights are there (found: from a checkpoint): keeps them in the folder of
  * checkpoints, and says what of them is left out or not honoured. */

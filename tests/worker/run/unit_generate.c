@@ -1,4 +1,4 @@
-/* covers: worker/run/generate.c worker/run/model_source.c worker/model/blocks/packed.c */
+/* covers: worker/run/generate.c worker/run/generate_settings.c worker/run/model_source.c worker/model/blocks/packed.c */
 /* Generation against Transformers, and against itself: the same ids with and without a cache, in a batch
  * and alone, for gpt2 and all families of decoders. */
 #include "tests/lib/golden.h"
@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #define TINY "tests/golden/finetune/tiny"
-static const struct job_generation nothing = {-1, -1, -1, -1, -1, -1, -1, 42};
+static const struct job_generation nothing = {-1, -1, -1, -1, -1, -1, -1, 42, {0}, {0}};
 
 static struct model_source open_source(const char *path)
 {

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/file.h"
+#include "worker/run/prompt.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -170,6 +171,29 @@ static void say_evaluation(struct console *c, const struct report *r)
     }
 }
 
+/* step 40/200 sample 1 "text", or the new ids */
+static void say_samples(struct console *c, const struct report *r)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int64_t i = 0; i < r->sample_count; i++) {
+        const struct generate_row *row = &r->samples[i];
+        dt_text_reset(&c->line);
+        dt_text_printf(&c->line, "step %lld/%lld sample %lld ", (long long)r->step, (long long)r->total_steps,
+                       (long long)i + 1);
+        if (row->is_text) {
+            dt_text_reset(&text);
+            prompt_show_text(row->ids, row->count, &text);
+            dt_text_json(&c->line, text.data, text.size);
+        } else {
+            prompt_show_ids(row->ids + row->prompt_count, row->count - row->prompt_count, &c->line);
+        }
+        log_line(c);
+        show(c, true);
+    }
+    dt_text_clear(&text);
+}
+
 static void say_words(struct console *c, const char *words, bool on_stderr)
 {
     dt_text_reset(&c->line);
@@ -189,6 +213,8 @@ static void console_report(struct observer *o, const struct report *r, enum mome
         say_step(c, r);
     } else if (moment == MOMENT_EVALUATION && c->active) {
         say_evaluation(c, r);
+    } else if (moment == MOMENT_SAMPLES) {
+        say_samples(c, r);
     }
 }
 
