@@ -8,6 +8,7 @@
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -481,4 +482,28 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
         }
     }
     return 0;
+}
+
+bool hf_not_finite(const struct hf *h, struct dt_error *why)
+{
+    enum { PIECE = 4096 };
+    float values[PIECE];
+    for (int i = 0; i < h->chain->tensor_count; i++) {
+        const struct source *s = &h->sources[i];
+        for (int64_t at = 0, n; s->tensor != NULL && s->tensor->type != DT_I64 && at < s->tensor->numel; at += n) {
+            n = s->tensor->numel - at < PIECE ? s->tensor->numel - at : PIECE;
+            if (st_read_f32(s->file, s->tensor, at, n, values, why) != 0) {
+                return true;
+            }
+            for (int64_t k = 0; k < n; k++) {
+                if (!isfinite(values[k])) {
+                    (void)dt_fail(why, DT_INVALID, "%s: tensor %s holds %s (element %lld); take a copy that does not",
+                                  st_path(s->file), s->tensor->name, isnan(values[k]) ? "NaN" : "an infinity",
+                                  (long long)(at + k));
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
 }

@@ -167,6 +167,7 @@ struct trainer_evaluation { /* of all samples, each once */
 /* of one step */
 struct trainer_result {
     double loss, grad_norm; /* NaN in a step without targets */
+    bool not_finite;        /* trainer_finish fails for that: the loss or the gradient */
     double lr, step_s;
     int64_t valid_count, micro_steps;
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until

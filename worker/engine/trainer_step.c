@@ -408,6 +408,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return -1;
     }
     const struct step_sums_result *r = step_sums_read(&t->step_sums, p->turn);
+    out->not_finite = r->bad_rank >= 0 || !r->norm_finite;
     if (r->bad_rank >= 0) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the loss is not finite; lower training.learning_rate or look at the data",

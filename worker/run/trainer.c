@@ -170,6 +170,9 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     if (trainer_evaluate(t, &e, err) != 0) {
         return -1;
     }
+    if (e.targets > 0 && !isfinite(e.loss) && trainer_began_broken(t, err)) {
+        return -1;
+    }
     int targets = t->feeds.val.targets;
     bool next = targets >= 0 && t->feeds.val.layout.field[targets].shifted,
          bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
@@ -290,8 +293,9 @@ static int train(struct trainer *t, struct dt_error *err)
         if (t->stepper.begun == t->run.step) {
             break;
         }
-        struct trainer_result r;
+        struct trainer_result r = {0};
         if (trainer_finish(t, &r, err) != 0) {
+            (void)(r.not_finite && trainer_began_broken(t, err));
             return -1;
         }
         report_step(t, &r);

@@ -55,6 +55,11 @@ static inline void trainer_pulse(void *page)
 }
 /* trainer_weights.c: where weights come from. */
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
+/* Rank 0, before anything of an earlier run is set aside: the files of model.load have the model's tensors. */
+int trainer_check_weights(const struct trainer *t, struct dt_error *err);
+/* Where a loss is not finite: true if the run has made no step and began with weights of model.load that are
+ * not finite; then `err` says so, and keeps its blame. */
+bool trainer_began_broken(const struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
 /* The weights of a checkpoint alone, into a model whose tensors have the same names and shapes; the run's
