@@ -523,7 +523,7 @@ static int run(const struct job *job, const char *checkpoint)
     dt_crash_open(who);
     atomic_store(&signal_world, &w);
     if (w.rank == 0 && job->inert_keys != NULL) {
-        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)\n", job->inert_keys);
+        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)", job->inert_keys);
     }
     const struct observers_options evaluates = {.no_files = true, .evaluate = checkpoint, .last = &observer_evaluation};
     if (trainer_run(&w, job, checkpoint != NULL ? &evaluates : NULL, &code, &err) != 0) {

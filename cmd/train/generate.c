@@ -64,13 +64,17 @@ static int generate(const struct train_generate *g, const struct job_generation 
     struct model_source source;
     struct generate_options options;
     struct prompts prompts = {0};
-    struct dt_text notes;
+    struct dt_text notes, ignored;
     dt_text_init(&notes);
+    dt_text_init(&ignored);
     int rc = model_source_open(&source, g->path, &notes, err);
     if (notes.size > 0) {
         dt_text_say(stderr, "train: %s", dt_text_str(&notes));
     }
-    rc = rc == 0 ? generate_settings(&source, job, &options, err) : rc;
+    rc = rc == 0 ? generate_settings(&source, job, &options, &ignored, err) : rc;
+    if (ignored.size > 0) {
+        dt_text_say(stderr, "train: %s: generation_config.json: not computed: %s", source.path, dt_text_str(&ignored));
+    }
     rc = rc == 0 ? read_prompts(g, &source, job, &prompts, err) : rc;
     if (rc == 0) {
         options.batch_size = g->batch_size > 0 ? g->batch_size : options.batch_size;
@@ -81,6 +85,7 @@ static int generate(const struct train_generate *g, const struct job_generation 
     }
     prompts_clear(&prompts);
     model_source_close(&source);
+    dt_text_clear(&ignored);
     dt_text_clear(&notes);
     return rc;
 }

@@ -36,9 +36,11 @@ struct generate_row {
 };
 
 /* Fills in the options: from the job's section, otherwise from the source's generation_config.json and
- * config.json, otherwise defaults. DT_INVALID: a value there is none that we know. */
+ * config.json, otherwise defaults. Appends to `ignored` (may be null) the keys of generation_config.json
+ * that would change the ids and are not computed: "num_beams, typical_p". DT_INVALID: a value there is none
+ * that we know. */
 int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,
-                      struct dt_error *err);
+                      struct dt_text *ignored, struct dt_error *err);
 /* Number of ids that the model knows, and the most positions of a row. DT_INVALID: it writes no text. */
 int generate_limits(const struct model_source *source, int64_t *vocabulary, int64_t *positions, struct dt_error *err);
 /* Continues all rows, whose ids are those of the prompt (count is prompt_count). DT_INVALID: a prompt is

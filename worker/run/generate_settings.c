@@ -25,6 +25,54 @@ static int read_config(const cJSON *config, struct job_generation *out, struct d
     return 0;
 }
 
+/* Keys of generation_config.json that are not computed, and the number that each has where it changes
+ * nothing, as do null, false and an empty list. */
+static const struct {
+    const char *key;
+    double neutral;
+    bool of_draws; /* it matters to draws alone */
+} not_computed[] = {
+    {"num_beams", 1, false},
+    {"penalty_alpha", 0, false},
+    {"dola_layers", 0, false},
+    {"guidance_scale", 1, false},
+    {"min_length", 0, false},
+    {"min_new_tokens", 0, false},
+    {"no_repeat_ngram_size", 0, false},
+    {"bad_words_ids", 0, false},
+    {"force_words_ids", 0, false},
+    {"constraints", 0, false},
+    {"sequence_bias", 0, false},
+    {"suppress_tokens", 0, false},
+    {"begin_suppress_tokens", 0, false},
+    {"forced_bos_token_id", -1, false},
+    {"forced_eos_token_id", -1, false},
+    {"exponential_decay_length_penalty", 0, false},
+    {"stop_strings", 0, false},
+    {"watermarking_config", 0, false},
+    {"typical_p", 1, true},
+    {"top_h", 1, true},
+    {"epsilon_cutoff", 0, true},
+    {"eta_cutoff", 0, true},
+};
+
+static bool is_neutral(const cJSON *value, double neutral)
+{
+    return value == NULL || cJSON_IsNull(value) || cJSON_IsFalse(value) ||
+           (cJSON_IsNumber(value) && value->valuedouble == neutral) ||
+           ((cJSON_IsArray(value) || cJSON_IsObject(value)) && value->child == NULL);
+}
+
+static void add_ignored(const cJSON *config, bool draws, struct dt_text *out)
+{
+    for (size_t i = 0; i < sizeof not_computed / sizeof *not_computed; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, not_computed[i].key);
+        if (!is_neutral(value, not_computed[i].neutral) && (draws || !not_computed[i].of_draws)) {
+            dt_text_printf(out, "%s%s", out->size > 0 ? ", " : "", not_computed[i].key);
+        }
+    }
+}
+
 /* The first of these that is given; below 0: it is not. */
 static double first_of(double job, double config, double fallback)
 {
@@ -46,7 +94,7 @@ static int read_stops(const cJSON *eos, struct generate_options *out, struct dt_
 }
 
 int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,
-                      struct dt_error *err)
+                      struct dt_text *ignored, struct dt_error *err)
 {
     struct job_generation config = {-1, -1, -1, -1, -1, -1, -1, -1, {0}, {0}};
     const cJSON *own = cJSON_GetObjectItemCaseSensitive(source->generation, "eos_token_id"),
@@ -64,6 +112,9 @@ int generate_settings(const struct model_source *source, const struct job_genera
                           .top_k = (int64_t)first_of((double)job->top_k, (double)config.top_k, 0),
                           .top_p = first_of(job->top_p, config.top_p, 1),
                           .min_p = first_of(job->min_p, config.min_p, 0)};
+    if (ignored != NULL) {
+        add_ignored(source->generation, out->sampling.do_sample, ignored);
+    }
     out->max_new_tokens = (int64_t)first_of((double)job->max_new_tokens, (double)config.max_new_tokens, 256);
     const cJSON *eos = own != NULL && !cJSON_IsNull(own) ? own : models;
     return eos == NULL || cJSON_IsNull(eos) || read_stops(eos, out, err) == 0

@@ -19,6 +19,7 @@ enum { GATHERED = 1 << 20, ALIGNED = 64 };
 struct trainer_samples {
     struct model_source source;
     struct generate_options options;
+    struct dt_text ignored; /* what of generation_config.json is not computed */
     struct prompts prompts;
     struct generator *generator; /* rank 0; else null */
     int memory, gathered;        /* of the plan: the generator's; what is gathered at a time */
@@ -53,7 +54,7 @@ static int prepare_generator(struct trainer *t, struct trainer_samples *s, struc
 {
     const struct job_generation *job = &t->job->generation;
     if (model_source_of_job(&s->source, t->job, err) != 0 ||
-        generate_settings(&s->source, job, &s->options, err) != 0) {
+        generate_settings(&s->source, job, &s->options, &s->ignored, err) != 0) {
         return dt_wrap(err, "model.load");
     }
     s->options.threads = (int)t->job->training.threads;
@@ -82,6 +83,7 @@ int trainer_plan_samples(struct trainer *t, struct dt_error *err)
                        "logging.sample_every_n_steps: no prompt; give generation.prompt or generation.prompt_ids");
     }
     struct trainer_samples *s = t->samples = dt_alloc(sizeof *s);
+    dt_text_init(&s->ignored);
     s->portion = portion_of(t);
     s->gathered =
         plan_add(&t->memory.plan, PLAN_COMMUNICATION, PLAN_PEERS, (size_t)(s->portion * t->shards) * sizeof(float));
@@ -99,8 +101,14 @@ int trainer_plan_samples(struct trainer *t, struct dt_error *err)
 int trainer_open_samples(struct trainer *t, struct dt_error *err)
 {
     struct trainer_samples *s = t->samples;
-    return s != NULL && s->generator != NULL ? generator_open(s->generator, plan_at(&t->memory.plan, s->memory), err)
-                                             : 0;
+    if (s == NULL || s->generator == NULL) {
+        return 0;
+    }
+    if (s->ignored.size > 0 && t->world->round <= 1) {
+        observers_say(&t->observers, "train: samples: generation_config.json: not computed: %s",
+                      dt_text_str(&s->ignored));
+    }
+    return generator_open(s->generator, plan_at(&t->memory.plan, s->memory), err);
 }
 
 void trainer_close_samples(struct trainer *t)
@@ -110,6 +118,7 @@ void trainer_close_samples(struct trainer *t)
         generator_close(s->generator);
         prompts_clear(&s->prompts);
         model_source_close(&s->source);
+        dt_text_clear(&s->ignored);
         free(s);
         t->samples = NULL;
     }
