@@ -52,6 +52,7 @@ struct report {
     /* an evaluation */
     double val_loss;                    /* NaN: data.val has no target */
     double perplexity, bits_per_byte;   /* NaN: the targets are no next tokens, or no bytes */
+    double pearson;                     /* NaN: the model gives no numbers, or they do not vary */
     const struct class_report *classes; /* null: the model names no classes */
     const struct generate_row *samples; /* worker/run/generate.h */
     int64_t sample_count;

@@ -9,6 +9,7 @@
 #include "worker/data/data.h"
 #include "worker/engine/class_counts.h"
 #include "worker/engine/horizon.h"
+#include "worker/engine/number_sums.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
@@ -107,6 +108,7 @@ struct trainer_stepper {
     double *loss_sum; /* one per micro-step */
     /* of a model that names classes, with data.val; otherwise zeroed. f1: of each class */
     struct class_counts classes;
+    struct number_sums numbers; /* of a model that gives numbers */
     double *f1;
     int64_t *progress; /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
@@ -161,6 +163,7 @@ struct trainer {
 struct trainer_evaluation { /* of all samples, each once */
     double loss;            /* NaN: data.val has no target */
     int64_t targets;
+    double pearson;              /* NaN: the model gives no numbers, or they do not vary */
     struct class_report classes; /* classes 0: the model names none. f1 is good until the next evaluation */
 };
 

@@ -179,6 +179,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     r.val_loss = e.loss;
     r.perplexity = next ? exp(e.loss) : NAN;
     r.bits_per_byte = bytes ? e.loss / M_LN2 : NAN;
+    r.pearson = e.pearson;
     r.classes = e.classes.classes > 0 ? &e.classes : NULL;
     if (!trainer_stops(t)) {
         t->run.eval_due = false;

@@ -175,6 +175,24 @@ def test_numbers_as_labels_as_transformers(tmp_path, problem):
     assert problem == "regression" or "labels: sample 240 has 2; labels of several classes are from 0 to 1" in r.stderr + r.stdout, r
 
 
+def test_pearson_as_transformers(tmp_path):
+    """The correlation of the weights in the folder, which make_labels.py has, on any number of ranks, and by --evaluate."""
+    with open(f"{GOLDEN}/bert/labels.json") as f:
+        expected = json.load(f)["pearson"]
+    data, got = str(tmp_path / "data.safetensors"), []
+    without(f"{GOLDEN}/bert/batches.safetensors", data, "labels", labels=([20, 4, 3, 3], [LABELS["regression"](row, c) for row in range(240) for c in range(3)]))
+    model = {"load": f"{GOLDEN}/bert/hf", "problem_type": "regression"}
+    for ranks in (1, 2, 3):
+        out = tmp_path / f"{ranks}"
+        said = train(make_job(tmp_path, model, data, 1, 1, 7, 20), out, ranks, "training.learning_rate=0").stderr
+        got += metrics(out, "val_pearson")
+    assert f"pearson {expected:.4f}\n" in said, said
+    r = subprocess.run([support.program("train"), "--evaluate", f"{GOLDEN}/bert/hf", f"{tmp_path}/job.json", "--set", "model.problem_type=regression"],
+                       capture_output=True, text=True, timeout=60, check=True)
+    got.append(json.loads(r.stdout)["val_pearson"])
+    assert len(got) == 4 and got == pytest.approx([expected] * 4, abs=1e-7), (got, expected)
+
+
 def test_rows_without_variance(tmp_path):
     """DistilBERT's norms have an epsilon that is no key: constant embeddings train on, as in Transformers."""
     model = {"name": "distilbert", "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "vocab_size": 160, "num_labels": 3, "max_position_embeddings": 24,

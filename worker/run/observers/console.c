@@ -163,6 +163,9 @@ static void say_evaluation(struct console *c, const struct report *r)
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
         }
+        if (isfinite(r->pearson)) {
+            dt_text_printf(&c->line, " pearson %.4f", r->pearson);
+        }
         if (r->classes != NULL && isfinite(r->classes->accuracy)) {
             dt_text_printf(&c->line, " accuracy %.4f f1 %.4f", r->classes->accuracy, r->classes->f1_macro);
         }

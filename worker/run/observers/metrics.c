@@ -99,6 +99,9 @@ void observer_add_evaluation(struct dt_text *t, const struct report *r)
     if (isfinite(r->bits_per_byte)) {
         number(t, "val_bits_per_byte", r->bits_per_byte);
     }
+    if (isfinite(r->pearson)) {
+        number(t, "val_pearson", r->pearson);
+    }
     if (c == NULL || !isfinite(c->accuracy)) {
         return;
     }
