@@ -72,7 +72,8 @@ static int declare(struct block *b, struct dt_error *err)
     enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
     int64_t rows = most_rows(b), chunk = chunk_rows(b, rows);
     const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO},
-                             table = {.init = INIT_NORMAL, .init_std = m->init_std};
+                             table = {.init = INIT_NORMAL, .init_std = m->init_std, .init_cut = m->init_cut},
+                             spare = {.role = ROLE_BUFFER, .init = INIT_ZERO};
     block_tensor(b, m->norm_weight, &m->channels, 1, &one);
     if (m->norm_bias != NULL) {
         block_tensor(b, m->norm_bias, &m->channels, 1, &zero);
@@ -80,6 +81,9 @@ static int declare(struct block *b, struct dt_error *err)
     block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &table);
     if (m->bias != NULL) {
         block_tensor(b, m->bias, &m->vocabulary, 1, &zero);
+    }
+    if (m->spare_bias != NULL) {
+        block_tensor(b, m->spare_bias, &m->vocabulary, 1, &spare);
     }
     block_memory(b, "sum", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * m->channels, type);
     block_memory(b, "norm", LIFE_CALL, 0, rows * m->channels, type);
