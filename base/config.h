@@ -26,6 +26,8 @@ enum dt_rule_type {
     DT_RULE_INTEGERS, /* struct dt_integers: a list of 1 to DT_INTEGERS_MAX whole numbers */
     /* const char *: a list of names, or a string "a,b"; stored as "a,b", null if empty */
     DT_RULE_NAMES,
+    /* struct dt_strings: a string, or a list of 1 to DT_STRINGS_MAX strings, none of them empty */
+    DT_RULE_STRINGS,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
     DT_RULE_KINDS
 };
@@ -33,6 +35,12 @@ enum dt_rule_type {
 enum { DT_INTEGERS_MAX = 8 };
 struct dt_integers {
     int64_t count, of[DT_INTEGERS_MAX];
+};
+
+enum { DT_STRINGS_MAX = 1024 };
+struct dt_strings {
+    int count;             /* 0: null */
+    const char *const *of; /* in the arena */
 };
 
 enum { DT_KINDS_MAX = 252 };

@@ -91,6 +91,9 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_KINDS:
         ((struct dt_kinds *)out)->count = 0;
         return true;
+    case DT_RULE_STRINGS:
+        ((struct dt_strings *)out)->count = 0;
+        return true;
     case DT_RULE_BOOL:
     case DT_RULE_INTEGERS:
         break;
@@ -164,6 +167,25 @@ static bool parse_integers(const struct dt_rule *rule, const cJSON *value, struc
     return good;
 }
 
+static bool parse_strings(const cJSON *value, struct dt_arena *arena, struct dt_strings *out)
+{
+    bool list = cJSON_IsArray(value);
+    int count = list ? cJSON_GetArraySize(value) : 1;
+    if (count < 1 || count > DT_STRINGS_MAX) {
+        return false;
+    }
+    const char **of = dt_arena_alloc(arena, (size_t)count * sizeof *of);
+    const cJSON *v = list ? value->child : value;
+    for (int i = 0; i < count; i++, v = v->next) {
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0) {
+            return false;
+        }
+        of[i] = dt_arena_strdup(arena, v->valuestring);
+    }
+    *out = (struct dt_strings){count, of};
+    return true;
+}
+
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
 {
     if (cJSON_IsNull(value)) {
@@ -211,6 +233,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_names(value, arena, out);
     case DT_RULE_KINDS:
         return parse_kinds(rule, value, out);
+    case DT_RULE_STRINGS:
+        return parse_strings(value, arena, out);
     case DT_RULE_INTEGERS:
         return parse_integers(rule, value, out);
     case DT_RULE_PAIR: {
@@ -286,6 +310,9 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_NAMES:
         dt_text_puts(out, "a list of names");
         break;
+    case DT_RULE_STRINGS:
+        dt_text_puts(out, "a string that is not empty, or a list of such strings");
+        break;
     case DT_RULE_KINDS:
         dt_text_puts(out, "a list of ");
         for (const char *p = rule->choices; *p != 0; p++) {
@@ -349,6 +376,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return *(const char *const *)in == NULL;
     case DT_RULE_KINDS:
         return ((const struct dt_kinds *)in)->count == 0;
+    case DT_RULE_STRINGS:
+        return ((const struct dt_strings *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
         return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
     case DT_RULE_ENUM:
@@ -406,6 +435,8 @@ size_t dt_config_size(const struct dt_rule *rule)
         return 2 * sizeof(int64_t);
     case DT_RULE_KINDS:
         return sizeof(struct dt_kinds);
+    case DT_RULE_STRINGS:
+        return sizeof(struct dt_strings);
     case DT_RULE_INTEGERS:
         return sizeof(struct dt_integers);
     case DT_RULE_STRING:
@@ -414,6 +445,15 @@ size_t dt_config_size(const struct dt_rule *rule)
         break;
     }
     return sizeof(char *);
+}
+
+static void format_strings(const struct dt_strings *list, struct dt_text *out)
+{
+    for (int i = 0; i < list->count; i++) {
+        dt_text_puts(out, i > 0 ? ", " : "[");
+        dt_text_json(out, list->of[i], strlen(list->of[i]));
+    }
+    dt_text_puts(out, "]");
 }
 
 static void format_integers(const struct dt_integers *list, struct dt_text *out)
@@ -461,6 +501,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
     case DT_RULE_KINDS:
         format_kinds(rule, in, out);
         break;
+    case DT_RULE_STRINGS:
+        format_strings(in, out);
+        break;
     }
 }
 
@@ -506,6 +549,12 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     case DT_RULE_NAMES:
         dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);
+        break;
+    case DT_RULE_STRINGS:
+        dt_text_printf(out,
+                       "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
+                       "\"items\": {\"type\": \"string\", \"minLength\": 1}",
+                       null, DT_STRINGS_MAX);
         break;
     case DT_RULE_INTEGERS:
         dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",

@@ -439,6 +439,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     dt_text_init(&text);
     int rc = trainer_prepare(&t, job, 0, size, local, DT_F32,
                              strcmp(world_device_name(job->training.device), "cuda") == 0, err);
+    rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
     if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
@@ -470,6 +471,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
         printf("\ngoes on    from step %lld to step %lld\n", (long long)t.run.step, (long long)t.run.total_steps);
     }
     dt_text_clear(&text);
+    trainer_close_samples(&t);
     trainer_close(&t);
     return rc;
 }
@@ -521,7 +523,7 @@ static int run(const struct job *job, const char *checkpoint)
     dt_crash_open(who);
     atomic_store(&signal_world, &w);
     if (w.rank == 0 && job->inert_keys != NULL) {
-        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)\n", job->inert_keys);
+        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)", job->inert_keys);
     }
     const struct observers_options evaluates = {.no_files = true, .evaluate = checkpoint, .last = &observer_evaluation};
     if (trainer_run(&w, job, checkpoint != NULL ? &evaluates : NULL, &code, &err) != 0) {

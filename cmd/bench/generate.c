@@ -51,7 +51,7 @@ struct times {
     double first_s, last_s;
 };
 
-static void note_time(void *context, int64_t row, int32_t id)
+static bool note_time(void *context, int64_t row, int32_t id)
 {
     struct times *t = context;
     (void)id;
@@ -59,6 +59,7 @@ static void note_time(void *context, int64_t row, int32_t id)
         t->last_s = dt_now_s();
         t->first_s = t->first_s > 0 ? t->first_s : t->last_s;
     }
+    return true;
 }
 
 /* Seconds of one more id for all rows; below 0: an error. */

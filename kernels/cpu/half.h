@@ -3,6 +3,8 @@
 #ifndef DT_KERNELS_CPU_HALF_H
 #define DT_KERNELS_CPU_HALF_H
 
+#include "base/dtype.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -13,6 +15,14 @@ static inline float dt_from_bf16(uint16_t h)
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
+}
+
+/* Element i of an array of F64, BF16 or F32. */
+static inline double dt_value_at(const void *values, enum dt_dtype type, int64_t i)
+{
+    return type == DT_F64    ? ((const double *)values)[i]
+           : type == DT_BF16 ? (double)dt_from_bf16(((const uint16_t *)values)[i])
+                             : (double)((const float *)values)[i];
 }
 
 static inline uint16_t dt_to_bf16(float f)

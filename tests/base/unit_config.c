@@ -14,6 +14,7 @@ struct box {
     bool flag;
     int64_t count, maybe, pair[2];
     struct dt_integers list;
+    struct dt_strings texts;
     double rate;
     const char *word, *kind;
     int mode, wish;
@@ -23,6 +24,7 @@ static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 1, .max = 1e10};
 static const struct dt_rule maybe = {.type = DT_RULE_INTEGER, .max = 9, .null = true, .null_value = -1};
 static const struct dt_rule list = {.type = DT_RULE_INTEGERS, .min = 1, .max = 9};
+static const struct dt_rule strings = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = 9, .null = true};
 static const struct dt_rule rate = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1, .open_max = true};
 static const struct dt_rule word = {.type = DT_RULE_STRING, .null = true};
@@ -41,6 +43,7 @@ static const struct dt_field fields[] = {
     {"mode", "\"fast\"", "speed", offsetof(struct box, mode), &mode},
     {"wish", "\"auto\"", "or not", offsetof(struct box, wish), &wish},
     {"list", "[1, 2]", "some", offsetof(struct box, list), &list},
+    {"texts", "null", "words", offsetof(struct box, texts), &strings},
     {0},
 };
 static const struct dt_config_hint hints[] = {
@@ -241,6 +244,34 @@ static void test_literals(void **state)
     expect("{\"box\": {\"count\": 1, \"mode\": true}}", NULL, "f:1:30: box.mode: is true; give one of: slow, fast\n");
 }
 
+/* A string and a list of one are the same; an empty string, an empty list and a number are refused. */
+static void test_strings(void **state)
+{
+    (void)state;
+    struct box b;
+    char *got = read_box("{\"box\": {\"count\": 1, \"texts\": [\"a, b\", \"auto\"]}}", NULL, &b);
+    assert_string_equal(got, "");
+    free(got);
+    assert_int_equal(b.texts.count, 2);
+    assert_string_equal(b.texts.of[0], "a, b");
+    assert_string_equal(b.texts.of[1], "auto");
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_config_format(&fields[10], &b, &t);
+    assert_string_equal(t.data, "[\"a, b\", \"auto\"]");
+    dt_text_clear(&t);
+    got = read_box("{\"box\": {\"count\": 1}}", "box.texts=auto", &b);
+    assert_string_equal(got, "");
+    free(got);
+    assert_true(b.texts.count == 1 && strcmp(b.texts.of[0], "auto") == 0);
+#define WANTED "; give a string that is not empty, or a list of such strings, or null\n"
+    expect("{\"box\": {\"count\": 1, \"texts\": []}}", NULL, "f:1:31: box.texts: is a list" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", \"\"]}}", NULL, "f:1:31: box.texts: is a list" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", 5]}}", NULL, "f:1:31: box.texts: is a list" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": \"\"}}", NULL, "f:1:31: box.texts: is \"\"" WANTED);
+#undef WANTED
+}
+
 static void test_format(void **state)
 {
     (void)state;
@@ -259,7 +290,7 @@ static void test_format(void **state)
         dt_config_format(f, &box, &t);
         dt_text_puts(&t, " ");
     }
-    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" false [3, 4] ");
+    assert_string_equal(t.data, "true 5 null [1, 2] 0.1 null \"small\" \"fast\" false [3, 4] null ");
     dt_text_reset(&t);
     box.rate = 0.1 + 1e-16 * 3;
     dt_config_format(&fields[4], &box, &t);
@@ -308,9 +339,9 @@ int main(void)
 {
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_set),    cmocka_unit_test(test_where),        cmocka_unit_test(test_literals),
-        cmocka_unit_test(test_format), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_set),     cmocka_unit_test(test_where),        cmocka_unit_test(test_literals),
+        cmocka_unit_test(test_strings), cmocka_unit_test(test_format),       cmocka_unit_test(test_limits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);

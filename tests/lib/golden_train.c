@@ -72,7 +72,8 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
                 *betas = item(optimizer, "betas");
     ranks_job(job);
     job->model = (struct job_model){.name = "gpt2", .load = GOLDEN "/hf", .ops = model_find("gpt2")};
-    *ranks_model(job) = (struct gpt2){.n_layer = 2,
+    *ranks_model(job) = (struct gpt2){.tie_word_embeddings = true,
+                                      .n_layer = 2,
                                       .n_head = 4,
                                       .n_embd = 48,
                                       .n_positions = 32,

@@ -61,7 +61,8 @@ void ranks_job(struct job *job)
     job->name = "test";
     job->output_dir = dt_arena_printf(&job->arena, "%s/run", folder);
     job->model = (struct job_model){.name = "gpt2", .ops = model_find("gpt2")};
-    *ranks_model(job) = (struct gpt2){.n_layer = 2,
+    *ranks_model(job) = (struct gpt2){.tie_word_embeddings = true,
+                                      .n_layer = 2,
                                       .n_head = 2,
                                       .n_embd = 16,
                                       .n_positions = SEQUENCE,

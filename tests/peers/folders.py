@@ -2,7 +2,8 @@
 
 Reads JSON objects from stdin, one a line, and answers each with a line:
   {"folder": PATH, "data": PATH, "rows": N, "dtype": "float32"}
-    -> {"loss": mean over the first N rows of `data`, "loading": what from_pretrained found amiss, "said": warnings}
+    -> {"loss": mean over the first N rows of `data`, "grad_norm": of its gradient, "loading": what from_pretrained found amiss, "said": warnings}
+  {"make": PATH, "class": "BertForMaskedLM", "config": KEYS} -> {}: writes the folder of a model with random weights
   {"split": FOLDER, "max_shard_size": SIZE} -> {"files": huggingface_hub's name of the file of each tensor}
 """
 
@@ -41,16 +42,29 @@ def look(folder, data, rows, dtype):
     SAID.clear()
     with open(f"{folder}/config.json") as f:
         of_class = json.load(f)["architectures"][0]
-    auto = transformers.AutoModelForCausalLM if "ForSequenceClassification" not in of_class else transformers.AutoModelForSequenceClassification
+    kinds = {"ForSequenceClassification": transformers.AutoModelForSequenceClassification, "ForMaskedLM": transformers.AutoModelForMaskedLM}
+    auto = next((auto for kind, auto in kinds.items() if kind in of_class), transformers.AutoModelForCausalLM)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, loading = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True, attn_implementation="eager")
         model.eval()
         said = SAID + [str(w.message) for w in caught]
-        with torch.no_grad():
-            loss = model(**first_rows(data, rows)).loss.item()
+        loss = model(**first_rows(data, rows)).loss
+        loss.backward()
     assert type(model).__name__ == of_class
-    return {"loss": loss, "loading": {k: sorted(map(str, v)) for k, v in loading.items() if v}, "said": said}
+    norm = sum(p.grad.double().square().sum().item() for p in model.parameters() if p.grad is not None) ** 0.5
+    return {"loss": loss.item(), "grad_norm": norm, "loading": {k: sorted(map(str, v)) for k, v in loading.items() if v}, "said": said}
+
+
+def make(folder, of_class, config):
+    """No two tensors are equal: biases, too, are random."""
+    torch.manual_seed(1)
+    model_class = getattr(transformers, of_class)
+    model = model_class(model_class.config_class(**config))
+    for p in model.parameters():
+        p.data += 0.02 * torch.randn_like(p)
+    model.save_pretrained(folder)
+    return {}
 
 
 def split(folder, max_shard_size):
@@ -71,7 +85,8 @@ def main():
     logging.getLogger("transformers").addHandler(Keep())
     for line in sys.stdin:
         what = json.loads(line)
-        print(json.dumps(split(what["split"], what["max_shard_size"]) if "split" in what else look(**what)), flush=True)
+        print(json.dumps(split(what["split"], what["max_shard_size"]) if "split" in what
+                         else make(what["make"], what["class"], what["config"]) if "make" in what else look(**what)), flush=True)
 
 
 main()

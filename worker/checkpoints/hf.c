@@ -8,6 +8,7 @@
 #include "worker/data/safetensors.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -245,10 +246,35 @@ static int find(const struct chain *c, const int *sorted, const char *name)
     return -1;
 }
 
-/* Finds what the tensors of a file are in the chain. *head: the head, where the chain has none, since
- * it is tied. */
-static int match_file(struct hf *h, const int *sorted, const struct st_file *f, struct list *lists, struct source *head,
-                      struct dt_error *err)
+/* What a model's head may have under a second name, and the first one: its table, its bias. */
+enum { TABLE, BIAS, TWINS };
+
+static const char *second_name(const struct model_ops *ops, int k)
+{
+    return k == TABLE ? ops->tied.head : ops->tied.head_bias;
+}
+
+static const char *first_name(const struct model_ops *ops, int k)
+{
+    return k == TABLE ? ops->tied.table : ops->tied.bias;
+}
+
+/* The number of the second name that this one is, where the chain has the tensor under the first; otherwise
+ * TWINS. */
+static int twin_of(const struct hf *h, const int *sorted, const struct model_ops *ops, const char *name)
+{
+    bool tied = ops->tied.key != NULL && model_flag(ops, h->chain->spec.sizes, ops->tied.key);
+    int k = 0;
+    while (tied && k < TWINS && (second_name(ops, k) == NULL || strcmp(name, second_name(ops, k)) != 0)) {
+        k++;
+    }
+    return tied && k < TWINS && find(h->chain, sorted, first_name(ops, k)) >= 0 ? k : TWINS;
+}
+
+/* Finds what the tensors of a file are in the chain. twins: of a tied head, what the file has under second
+ * names. */
+static int match_file(struct hf *h, const int *sorted, const struct st_file *f, struct list *lists,
+                      struct source *twins, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);
     for (int k = 0; k < st_count(f); k++) {
@@ -257,7 +283,7 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
         if (!ops->canonical_name(found.tensor->name, name, sizeof name)) {
             continue;
         }
-        int at = find(h->chain, sorted, name);
+        int at = find(h->chain, sorted, name), twin = at < 0 ? twin_of(h, sorted, ops, name) : TWINS;
         bool anew = h->new_head && ops->is_head(name); /* unless it fits, it begins anew */
         if (at >= 0 && fits(f, found.tensor, &h->chain->tensors[at], &lists[anew ? UNUSED : MISSHAPEN])) {
             struct source *s = &h->sources[at];
@@ -267,8 +293,8 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
             *s = found;
         } else if (at >= 0) {
             h->sources[at] = anew ? (struct source){NULL, NULL} : found;
-        } else if (ops->tied.key != NULL && strcmp(name, ops->tied.head) == 0) {
-            *head = found;
+        } else if (twin < TWINS) {
+            twins[twin] = found;
         } else {
             bool other = ops->is_head != NULL && ops->is_head(name);
             list_add(&lists[other ? UNUSED : UNEXPECTED], found.tensor->name, "");
@@ -277,22 +303,42 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
     return 0;
 }
 
-/* A tied head that is in the files, too, must be the embedding. */
-static int check_tied(const struct hf *h, const int *sorted, const struct source *head, struct dt_error *err)
+/* What is in the files under two names must be the same; what is there under the second name alone is it. */
+static int match_twins(struct hf *h, const int *sorted, const struct source *twins, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);
-    int at = head->tensor != NULL ? find(h->chain, sorted, ops->tied.table) : -1;
-    if (at < 0) {
-        return 0;
+    int rc = 0;
+    for (int k = 0; k < TWINS && rc == 0; k++) {
+        if (twins[k].tensor == NULL) {
+            continue;
+        }
+        int at = find(h->chain, sorted, first_name(ops, k));
+        struct list misshapen = {.count = 0};
+        dt_text_init(&misshapen.names);
+        if (!fits(twins[k].file, twins[k].tensor, &h->chain->tensors[at], &misshapen)) {
+            rc = dt_fail(err, DT_INVALID, "%s: tensor %s has another shape than %s, and config.json says that it is it",
+                         st_path(twins[k].file), twins[k].tensor->name, first_name(ops, k));
+        } else if (h->sources[at].tensor != NULL) {
+            rc = check_same(&h->sources[at], &twins[k], err);
+        } else {
+            h->sources[at] = twins[k];
+        }
+        dt_text_clear(&misshapen.names);
     }
-    struct list misshapen = {.count = 0};
-    dt_text_init(&misshapen.names);
-    bool same = fits(head->file, head->tensor, &h->chain->tensors[at], &misshapen);
-    dt_text_clear(&misshapen.names);
-    return same
-               ? check_same(&h->sources[at], head, err)
-               : dt_fail(err, DT_INVALID, "%s: tensor %s has another shape than %s, and config.json says that it is it",
-                         st_path(head->file), head->tensor->name, ops->tied.table);
+    return rc;
+}
+
+/* Files of older versions have one bias of an untied head, under the first name. */
+static void share_bias(struct hf *h, const int *sorted)
+{
+    const struct model_ops *ops = model_find(h->chain->spec.name);
+    int bias = ops->tied.bias != NULL ? find(h->chain, sorted, ops->tied.bias) : -1,
+        own = bias >= 0 ? find(h->chain, sorted, ops->tied.head_bias) : -1;
+    if (own >= 0 && h->sources[own].tensor == NULL) {
+        h->sources[own] = h->sources[bias];
+    } else if (own >= 0 && h->sources[bias].tensor == NULL) {
+        h->sources[bias] = h->sources[own];
+    }
 }
 
 /* Matches every tensor of the files with one of the chain. Fails with all that do not fit. */
@@ -300,14 +346,16 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);
     struct list lists[KINDS] = {{.count = 0}};
-    struct source head = {NULL, NULL};
+    struct source twins[TWINS] = {{NULL, NULL}};
     int rc = 0;
     for (int i = 0; i < KINDS; i++) {
         dt_text_init(&lists[i].names);
     }
     for (int i = 0; i < h->file_count && rc == 0; i++) {
-        rc = match_file(h, sorted, h->files[i], lists, &head, err);
+        rc = match_file(h, sorted, h->files[i], lists, twins, err);
     }
+    rc = rc == 0 ? match_twins(h, sorted, twins, err) : rc;
+    share_bias(h, sorted);
     for (int i = 0; i < h->chain->tensor_count; i++) {
         const char *name = h->chain->tensors[i].name;
         if (h->sources[i].tensor == NULL && (ops->is_head == NULL || !ops->is_head(name))) {
@@ -315,7 +363,6 @@ static int match(struct hf *h, const int *sorted, struct dt_error *err)
         }
     }
     rc = rc == 0 ? check_lists(h, lists, err) : rc;
-    rc = rc == 0 ? check_tied(h, sorted, &head, err) : rc;
     put_list(&h->unused, &lists[UNUSED], UNUSED_BYTES);
     for (int i = 0; i < KINDS; i++) {
         dt_text_clear(&lists[i].names);
@@ -481,4 +528,28 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
         }
     }
     return 0;
+}
+
+bool hf_not_finite(const struct hf *h, struct dt_error *why)
+{
+    enum { PIECE = 4096 };
+    float values[PIECE];
+    for (int i = 0; i < h->chain->tensor_count; i++) {
+        const struct source *s = &h->sources[i];
+        for (int64_t at = 0, n; s->tensor != NULL && s->tensor->type != DT_I64 && at < s->tensor->numel; at += n) {
+            n = s->tensor->numel - at < PIECE ? s->tensor->numel - at : PIECE;
+            if (st_read_f32(s->file, s->tensor, at, n, values, why) != 0) {
+                return true;
+            }
+            for (int64_t k = 0; k < n; k++) {
+                if (!isfinite(values[k])) {
+                    (void)dt_fail(why, DT_INVALID, "%s: tensor %s holds %s (element %lld); take a copy that does not",
+                                  st_path(s->file), s->tensor->name, isnan(values[k]) ? "NaN" : "an infinity",
+                                  (long long)(at + k));
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
 }

@@ -32,5 +32,7 @@ void hf_close(struct hf *h);
  * init_unit. */
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
                  struct dt_error *err);
+/* Reads all weights, and returns true if one is not finite: `why` says which. */
+bool hf_not_finite(const struct hf *h, struct dt_error *why);
 
 #endif

@@ -54,15 +54,30 @@ static char *keep_existing(const char *pattern)
     return text.data;
 }
 
-int data_files_open(struct data_files *f, const char *pattern, struct dt_error *err)
+static bool has_tensors(const char *folder)
 {
     glob_t found;
+    char *pattern = dt_format("%s/*.safetensors", folder), *searched = keep_existing(pattern);
+    bool has = glob(searched, GLOB_NOSORT, NULL, &found) == 0;
+    if (has) {
+        globfree(&found);
+    }
+    free(searched);
+    free(pattern);
+    return has;
+}
+
+int data_files_open(struct data_files *f, const char *pattern, bool tensors, struct dt_error *err)
+{
+    glob_t found;
+    tensors = tensors || dt_text_ends_with(pattern, ".safetensors");
     *f = (struct data_files){0};
     char *searched = keep_existing(pattern);
     int result = glob(searched, GLOB_NOSORT, NULL, &found);
     free(searched);
     if (result == GLOB_NOMATCH) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; make token shards with dtdata tokenize%s", pattern,
+        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; %s%s", pattern,
+                       tensors ? "name safetensors files" : "make token shards with dtdata tokenize",
                        strpbrk(pattern, "*?[") != NULL
                            ? " (a *, ? or [ that is part of a name is written with \\ before it)"
                            : "");
@@ -81,8 +96,8 @@ int data_files_open(struct data_files *f, const char *pattern, struct dt_error *
     globfree(&found);
     if (f->count == 0) {
         data_files_close(f);
-        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/train-*.bin",
-                                     pattern, pattern)
+        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern,
+                                     pattern, tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
                            : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
     }
     if (f->count > DATA_FILES_MAX) {
@@ -104,18 +119,19 @@ void data_files_close(struct data_files *f)
     *f = (struct data_files){0};
 }
 
-static const struct data_ops *find_row(const char *glob, const char *format, struct dt_error *err)
+static const struct data_ops *find_row(const char *glob, const char *format, const struct batch_layout *layout,
+                                       struct dt_error *err)
 {
+    bool tensors = data_tokens_lack(layout) != NULL;
     struct data_files files;
     const struct data_ops *found = NULL;
     struct stat st;
-    if (data_files_open(&files, glob, err) != 0) {
+    if (data_files_open(&files, glob, tensors, err) != 0) {
         return NULL;
     }
     if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
-        (void)dt_fail(err, DT_INVALID,
-                      "%s: is not a regular file; give token shards (dtdata tokenize makes them) or safetensors files",
-                      files.paths[0]);
+        (void)dt_fail(err, DT_INVALID, "%s: is not a regular file; give %ssafetensors files", files.paths[0],
+                      tensors ? "" : "token shards (dtdata tokenize makes them) or ");
         data_files_close(&files);
         return NULL;
     }
@@ -125,9 +141,9 @@ static const struct data_ops *find_row(const char *glob, const char *format, str
         found = this_one ? rows[i] : NULL;
     }
     if (found == NULL && strcmp(format, "auto") == 0) {
-        (void)dt_fail(err, DT_INVALID,
-                      "%s: neither a token shard nor a safetensors file; make shards with dtdata tokenize",
-                      files.paths[0]);
+        (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
+                      tensors ? "is no safetensors file, and the model reads nothing else"
+                              : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
     } else if (found == NULL) {
         (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
     }
@@ -147,7 +163,7 @@ static void clear(struct data_source *s)
 int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err)
 {
-    const struct data_ops *ops = find_row(glob, format, err);
+    const struct data_ops *ops = find_row(glob, format, layout, err);
     if (ops == NULL) {
         return -1;
     }

@@ -11,9 +11,11 @@ struct data_files {
     size_t count;
 };
 /* Lists the files that a path or glob matches, without FILE.bin.json beside FILE.bin. No match is
- * an error. */
-int data_files_open(struct data_files *f, const char *glob, struct dt_error *err);
+ * an error. tensors: token shards are no data for the model, so the error does not propose them. */
+int data_files_open(struct data_files *f, const char *glob, bool tensors, struct dt_error *err);
 void data_files_close(struct data_files *f);
+/* The name of a field that the model reads and token shards cannot hold; null: there is none. */
+const char *data_tokens_lack(const struct batch_layout *layout);
 /* For `expect`: tells the kernel that bytes of a mapped file will be read soon. */
 void data_expect_bytes(const void *at, size_t size);
 /* For `open`: appends a file to s->files. */

@@ -286,7 +286,7 @@ static void add_content(XXH3_state_t *h, const struct data_source *s, const stru
 static int open_tensors(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
-    if (data_files_open(&files, glob, err) != 0) {
+    if (data_files_open(&files, glob, true, err) != 0) {
         return -1;
     }
     struct tensors *t = dt_alloc(sizeof *t);

@@ -117,28 +117,28 @@ static bool of_stream(const struct batch_field *f)
     return !f->optional && batch_in_data(f);
 }
 
-/* Refuses fields that the data must have, other than ids and those that follow them, because shards
- * hold only a stream of ids. */
-static int check_layout(const struct data_source *s, const char *glob, struct dt_error *err)
+/* Shards hold only a stream of ids: no fields that the data must have, other than ids and those that follow
+ * them. */
+const char *data_tokens_lack(const struct batch_layout *layout)
 {
-    for (int k = 0; k < s->layout.count; k++) {
-        const struct batch_field *f = &s->layout.field[k];
-        if (strcmp(f->name, "input_ids") != 0 && !f->from_ids && of_stream(f)) {
-            return dt_fail(err, DT_INVALID,
-                           "%s: token shards hold no %s, which the model reads; give safetensors files", glob, f->name);
-        }
+    const char *name = NULL;
+    for (int k = 0; k < layout->count && name == NULL; k++) {
+        const struct batch_field *f = &layout->field[k];
+        name = strcmp(f->name, "input_ids") != 0 && !f->from_ids && of_stream(f) ? f->name : NULL;
     }
-    return 0;
+    return name;
 }
 
 static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
     int64_t sequence_length = s->sequence_length;
-    if (check_layout(s, glob, err) != 0) {
-        return -1;
+    const char *lacks = data_tokens_lack(&s->layout);
+    if (lacks != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: token shards hold no %s, which the model reads; give safetensors files",
+                       glob, lacks);
     }
-    if (data_files_open(&files, glob, err) != 0) {
+    if (data_files_open(&files, glob, false, err) != 0) {
         return -1;
     }
     struct tokens *t = dt_alloc(sizeof *t);

@@ -27,18 +27,6 @@ int64_t class_counts_size(const struct class_counts *c)
     return 3 * c->classes + 1;
 }
 
-void class_counts_clear(struct class_counts *c)
-{
-    memset(c->n, 0, (size_t)class_counts_size(c) * sizeof *c->n);
-}
-
-static double logit_at(const void *logits, enum dt_dtype type, int64_t i)
-{
-    return type == DT_F64    ? ((const double *)logits)[i]
-           : type == DT_BF16 ? (double)dt_from_bf16(((const uint16_t *)logits)[i])
-                             : (double)((const float *)logits)[i];
-}
-
 void class_counts_add(struct class_counts *c, const void *logits, enum dt_dtype type, const int32_t *targets,
                       int64_t rows)
 {
@@ -47,10 +35,10 @@ void class_counts_add(struct class_counts *c, const void *logits, enum dt_dtype 
         if (gold < 0) {
             continue;
         }
-        double own = logit_at(logits, type, first + gold);
+        double own = dt_value_at(logits, type, first + gold);
         for (int64_t k = 0; k < c->classes; k++) {
-            double x = logit_at(logits, type, first + k);
-            named = x > logit_at(logits, type, first + named) ? k : named;
+            double x = dt_value_at(logits, type, first + k);
+            named = x > dt_value_at(logits, type, first + named) ? k : named;
             before += x > own || (x == own && k < gold);
         }
         c->n[gold] += named == gold;

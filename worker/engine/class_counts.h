@@ -18,7 +18,6 @@ void class_counts_open(struct class_counts *c, int64_t classes);
 void class_counts_close(struct class_counts *c);
 /* Number of integers in n. */
 int64_t class_counts_size(const struct class_counts *c);
-void class_counts_clear(struct class_counts *c);
 /* Counts rows of logits (rows, classes) of type F32, F64 or BF16. The class that is named is the likeliest
  * one, the lowest one of equals. Targets are classes; rows below 0 do not count. */
 void class_counts_add(struct class_counts *c, const void *logits, enum dt_dtype type, const int32_t *targets,

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct generate_row;
 struct trainer;
 
 enum moment {
@@ -20,6 +21,7 @@ enum moment {
     MOMENT_START,      /* the weights are there, the first step follows */
     MOMENT_STEP,       /* a step's results are known; the next step may have begun */
     MOMENT_EVALUATION, /* val_loss is known */
+    MOMENT_SAMPLES,    /* samples were made (rank 0 alone) */
     MOMENT_SAVING,     /* a checkpoint is about to be written */
     MOMENT_SAVED,      /* it is complete; save_s */
     MOMENT_SAVE_OVER,  /* the save has ended, complete or not */
@@ -50,7 +52,10 @@ struct report {
     /* an evaluation */
     double val_loss;                    /* NaN: data.val has no target */
     double perplexity, bits_per_byte;   /* NaN: the targets are no next tokens, or no bytes */
+    double pearson;                     /* NaN: the model gives no numbers, or they do not vary */
     const struct class_report *classes; /* null: the model names no classes */
+    const struct generate_row *samples; /* worker/run/generate.h */
+    int64_t sample_count;
     double save_s;
     const char *words;         /* one line, without its end */
     const char *name, *fields; /* of an event; fields: JSON members without braces, or "" */

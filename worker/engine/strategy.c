@@ -474,15 +474,15 @@ void strategy_note(struct strategy *s, char what, int unit)
     }
 }
 
-void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name)
+void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, enum dt_dtype type,
+                     const char *name)
 {
     struct dt_stream *stream = s->world->gathering;
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
-    dt_comm_start(
-        s->world->gather,
-        &(struct dt_collective){
-            .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = s->precision.compute},
-        stream);
+    dt_comm_start(s->world->gather,
+                  &(struct dt_collective){
+                      .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = type},
+                  stream);
     timeline_end(s->timeline, span, stream);
 }
 

@@ -217,7 +217,8 @@ void strategy_plan_home(const struct strategy *s, struct home *h, const struct h
                         enum plan_purpose purpose, enum plan_memory memory, int64_t count, enum dt_dtype type);
 void strategy_note(struct strategy *s, char what, int unit);
 /* Brings the `count` elements that each rank has of a unit together, on the gathering stream. */
-void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, const char *name);
+void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, enum dt_dtype type,
+                     const char *name);
 /* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
 void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
                     const void *in, void *out, int64_t count, const char *name);

@@ -9,6 +9,7 @@
 #include "worker/data/data.h"
 #include "worker/engine/class_counts.h"
 #include "worker/engine/horizon.h"
+#include "worker/engine/number_sums.h"
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
@@ -74,6 +75,8 @@ struct trainer_memory {
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
     int numbers; /* -1: the model drops nothing */
+    /* of PLAN_STAGING: what rank 0 alone has, for samples */
+    size_t samples_bytes;
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
     double context_bytes, connected_bytes;
@@ -105,6 +108,7 @@ struct trainer_stepper {
     double *loss_sum; /* one per micro-step */
     /* of a model that names classes, with data.val; otherwise zeroed. f1: of each class */
     struct class_counts classes;
+    struct number_sums numbers; /* of a model that gives numbers */
     double *f1;
     int64_t *progress; /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
@@ -131,6 +135,8 @@ struct trainer_saver {
     int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
+struct trainer_samples; /* worker/run/trainer_samples.c */
+
 struct trainer {
     const struct job *job;
     struct world *world; /* null until trainer_open */
@@ -150,18 +156,21 @@ struct trainer {
     struct trainer_memory memory;
     struct trainer_stepper stepper;
     struct trainer_saver saver;
+    struct trainer_samples *samples; /* null: the job wants none */
     struct dt_arena arena;
 };
 
 struct trainer_evaluation { /* of all samples, each once */
     double loss;            /* NaN: data.val has no target */
     int64_t targets;
+    double pearson;              /* NaN: the model gives no numbers, or they do not vary */
     struct class_report classes; /* classes 0: the model names none. f1 is good until the next evaluation */
 };
 
 /* of one step */
 struct trainer_result {
     double loss, grad_norm; /* NaN in a step without targets */
+    bool not_finite;        /* trainer_finish fails for that: the loss or the gradient */
     double lr, step_s;
     int64_t valid_count, micro_steps;
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until
@@ -196,6 +205,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
  * memory of its own, with what CUDA takes for itself. */
 double trainer_memory(const struct trainer *t);
+/* Bytes that so many ranks with this plan take together where nothing but the host has memory. */
+double trainer_host_bytes(const struct trainer *t, int ranks);
 double trainer_planned_bytes(const struct trainer *t);
 /* Table of the plan (80 columns), or one JSON object. */
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);

@@ -22,10 +22,18 @@
 #define HELD_ASK_S 0.25
 #define HELD_SAY_S 10.0
 
-/* What the plan allocates on the device, or in the host's memory. */
-static double needed(const struct plan *p, bool on_device)
+double trainer_host_bytes(const struct trainer *t, int ranks)
 {
-    return on_device ? (double)p->size_bytes[PLAN_LOCAL] + (double)p->size_bytes[PLAN_PEERS] : (double)plan_total(p);
+    double once = (double)t->memory.samples_bytes; /* rank 0 alone has them */
+    return ((double)plan_total(&t->memory.plan) - once) * ranks + once;
+}
+
+/* What the plans of these ranks allocate on the device, or in the host's memory. */
+static double needed(const struct trainer *t, bool on_device, int ranks)
+{
+    const struct plan *p = &t->memory.plan;
+    return on_device ? ((double)p->size_bytes[PLAN_LOCAL] + (double)p->size_bytes[PLAN_PEERS]) * ranks
+                     : trainer_host_bytes(t, ranks);
 }
 
 /* ---- what to change when it does not fit ---- */
@@ -61,11 +69,11 @@ static void put_level(const struct job_recompute *r, enum recompute level, struc
     }
 }
 
-/* Bytes of one rank with some changes, on `size` ranks; infinite when the job cannot be so.
+/* Bytes of `holders` of the ranks with some changes, on `size` ranks; infinite when the job cannot be so.
  * Batches become `divisor` times smaller, and micro-steps as many times more; `level` is
  * computed again. `out`: the changes as they are written. */
 static double changed_bytes(const struct trainer *t, bool on_device, int changes, int64_t divisor, enum recompute level,
-                            int size, int local_size, struct dt_text *out)
+                            int size, int local_size, int holders, struct dt_text *out)
 {
     struct job job = *t->job;
     struct trainer other;
@@ -92,7 +100,7 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
     struct dt_error err;
     double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->strategy.precision.masters,
                                    t->chain.spec.own_memory, &err) == 0
-                       ? needed(&other.memory.plan, on_device)
+                       ? needed(&other, on_device, holders) + (on_device ? 0 : (double)t->memory.samples_bytes)
                        : INFINITY;
     trainer_close(&other);
     return bytes;
@@ -108,7 +116,7 @@ static double fitting_bytes(const struct trainer *t, bool on_device, int changes
     for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last; d++) {
         enum recompute level = changes & CHANGE_RECOMPUTE ? next_level(t->job) : RECOMPUTE_BLOCK;
         for (; batch % d == 0 && level <= RECOMPUTE_BLOCK; level++) {
-            need = changed_bytes(t, on_device, changes, d, level, t->size, local_size, out) * holders;
+            need = changed_bytes(t, on_device, changes, d, level, t->size, local_size, holders, out);
             if (need <= have) {
                 return need;
             }
@@ -145,8 +153,7 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
     }
     if (found == 0) {
         double need = open ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK,
-                                           t->size, local_size, &what) *
-                                 holders
+                                           t->size, local_size, holders, &what)
                            : INFINITY;
         if (isfinite(need)) {
             dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what),
@@ -161,9 +168,8 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
         }
         dt_text_printf(out, "use a smaller model (%s", job->model.ops->smaller);
         for (int hosts = 2; hosts <= 1024; hosts *= 2) {
-            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, &what) *
-                    holders <=
-                have) {
+            if (changed_bytes(t, on_device, CHANGE_SHARD, 1, RECOMPUTE_BLOCK, hosts * local_size, local_size, holders,
+                              &what) <= have) {
                 dt_text_printf(out, ", or %d hosts like this one and %s", hosts, dt_text_str(&what));
                 break;
             }
@@ -176,12 +182,13 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
 static void add_parts(const struct trainer *t, bool on_device, int holders, struct dt_text *out)
 {
     char part[32];
-    double need = needed(&t->memory.plan, on_device);
+    double need = needed(t, on_device, holders);
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
-        double bytes = (double)t->memory.plan.bytes[i];
+        double once = i == PLAN_STAGING ? (double)t->memory.samples_bytes : 0,
+               bytes = ((double)t->memory.plan.bytes[i] - once) * holders + once;
         if (bytes > need / 20 && !(on_device && i == PLAN_STAGING)) {
             dt_text_printf(out, "%s%s %s", out->size > 0 ? ", " : "", plan_purpose_name((enum plan_purpose)i),
-                           dt_text_bytes(bytes * holders, part, sizeof part));
+                           dt_text_bytes(bytes, part, sizeof part));
         }
     }
 }
@@ -198,9 +205,8 @@ static int does_not_fit(const struct trainer *t, bool on_device, int local_size,
     (void)snprintf(who, sizeof who, "%d rank%s on this %s %s", holders, holders == 1 ? "" : "s",
                    on_device ? "GPU" : "host", holders == 1 ? "needs" : "need");
     (void)dt_fail(err, DT_NO_MEMORY, "plan: %s %s (%s), %s is %s; %s", who,
-                  dt_text_bytes(needed(&t->memory.plan, on_device) * holders, need_text, sizeof need_text),
-                  dt_text_str(&parts), what, dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text),
-                  dt_text_str(&advice));
+                  dt_text_bytes(needed(t, on_device, holders), need_text, sizeof need_text), dt_text_str(&parts), what,
+                  dt_text_bytes(have > 0 ? have : 0, have_text, sizeof have_text), dt_text_str(&advice));
     dt_text_clear(&parts);
     dt_text_clear(&advice);
     return -1;
@@ -214,14 +220,12 @@ int trainer_check_memory(const struct trainer *t, struct dt_device *device, int 
         return 0;
     }
     double have = plan_available(local_size, what, sizeof what);
-    return needed(&t->memory.plan, false) * local_size <= have
-               ? 0
-               : does_not_fit(t, false, local_size, local_size, have, what, err);
+    return needed(t, false, local_size) <= have ? 0 : does_not_fit(t, false, local_size, local_size, have, what, err);
 }
 
 int trainer_check_total(const struct trainer *t, double total_bytes, int local_size, struct dt_error *err)
 {
-    bool fits = total_bytes <= 0 || needed(&t->memory.plan, true) <= total_bytes;
+    bool fits = total_bytes <= 0 || needed(t, true, 1) <= total_bytes;
     return fits ? 0 : does_not_fit(t, true, local_size, 1, total_bytes, "memory of the GPU", err);
 }
 
@@ -282,9 +286,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     double own = connected + fmin(t->memory.context_bytes - connected, CONTEXT_MOST_BYTES);
     double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
     double spare = spare_bytes((double)total_bytes);
-    double need = needed(&t->memory.plan, true) + graphs + spare,
-           room = (double)total_bytes - own - (graphs + spare) * sharers;
-    if (needed(&t->memory.plan, true) * sharers > room) {
+    double need = needed(t, true, 1) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;
+    if (needed(t, true, sharers) > room) {
         return does_not_fit(t, true, w->local_size, sharers, room, "memory of the GPU", err);
     }
     if (need <= (double)free_bytes) {
@@ -330,5 +333,5 @@ double trainer_memory(const struct trainer *t)
 double trainer_planned_bytes(const struct trainer *t)
 {
     bool on_device = !t->world->device->host_memory;
-    return needed(&t->memory.plan, on_device) + (on_device ? t->memory.context_bytes : 0);
+    return needed(t, on_device, 1) + (on_device ? t->memory.context_bytes : 0);
 }

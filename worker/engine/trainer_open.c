@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Evaluation counts classes on the host, from logits and targets of a batch. */
-static bool names_classes(const struct trainer *t)
+/* Evaluation looks at logits and targets of a batch on the host: it counts classes, or sums numbers. */
+static bool takes_logits(const struct trainer *t)
 {
     return t->feeds.has_val && t->chain.blocks[t->chain.block_count - 1].logits_memory >= 0;
 }
@@ -58,7 +58,7 @@ static void plan_activations(struct trainer *t)
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
     t->memory.eval_host =
-        plan_add(p, PLAN_STAGING, PLAN_PINNED, names_classes(t) ? logits_bytes(t) + targets_bytes(t) : 0);
+        plan_add(p, PLAN_STAGING, PLAN_PINNED, takes_logits(t) ? logits_bytes(t) + targets_bytes(t) : 0);
 }
 
 void trainer_count(struct trainer *t)
@@ -250,7 +250,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     }
     double have = plan_available(local_size, what, sizeof what);
     dt_text_printf(out, "\n%d rank%s on this host: %s; %s: %s\n", local_size, local_size == 1 ? "" : "s",
-                   dt_text_bytes((double)total * local_size, text, sizeof text), what,
+                   dt_text_bytes(trainer_host_bytes(t, local_size), text, sizeof text), what,
                    dt_text_bytes(have, other, sizeof other));
 }
 
@@ -285,8 +285,11 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     trainer_step_open(t);
     t->stepper.loss_sum = plan_at(&t->memory.plan, t->memory.loss);
     t->stepper.progress = plan_at(&t->memory.plan, t->memory.progress);
-    if (names_classes(t)) {
-        class_counts_open(&t->stepper.classes, c->blocks[c->block_count - 1].classes);
+    const struct block *last = &c->blocks[c->block_count - 1];
+    if (takes_logits(t) && last->numbers) {
+        number_sums_open(&t->stepper.numbers, last->classes);
+    } else if (takes_logits(t)) {
+        class_counts_open(&t->stepper.classes, last->classes);
         t->stepper.f1 = dt_arena_alloc(&t->arena, (size_t)t->stepper.classes.classes * sizeof *t->stepper.f1);
     }
     t->stepper.shape =
@@ -325,6 +328,7 @@ void trainer_close(struct trainer *t)
     trainer_batch_close(t);
     trainer_graph_close(t);
     class_counts_close(&t->stepper.classes);
+    number_sums_close(&t->stepper.numbers);
     timeline_close(t->stepper.timeline);
     dt_event_close(t->stepper.done);
     for (int i = 0; i < 2; i++) {

@@ -408,6 +408,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return -1;
     }
     const struct step_sums_result *r = step_sums_read(&t->step_sums, p->turn);
+    out->not_finite = r->bad_rank >= 0 || !r->norm_finite;
     if (r->bad_rank >= 0) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the loss is not finite; lower training.learning_rate or look at the data",
@@ -461,44 +462,57 @@ static void take_logits(struct trainer *t, const struct batch *b)
                    (size_t)batch_elements(b->layout, targets) * sizeof(int32_t));
 }
 
-static void count_classes(struct trainer *t, const struct batch *b)
+/* The integers that an evaluation adds up on each rank beside the loss; null: there are none. */
+static int64_t *tally_of(struct trainer *t, int64_t *size)
+{
+    const struct class_counts *classes = &t->stepper.classes;
+    const struct number_sums *numbers = &t->stepper.numbers;
+    *size = classes->n != NULL ? class_counts_size(classes) : numbers->n != NULL ? number_sums_size(numbers) : 0;
+    return classes->n != NULL ? classes->n : numbers->n;
+}
+
+static void add_logits(struct trainer *t, const struct batch *b)
 {
     const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
     const char *host = plan_at(&t->memory.plan, t->memory.eval_host);
-    class_counts_add(&t->stepper.classes, host, t->chain.spec.type,
-                     (const int32_t *)(const void *)(host + last->memory[last->logits_memory].size_bytes),
-                     batch_elements(b->layout, batch_targets(b->layout)));
+    const void *targets = host + last->memory[last->logits_memory].size_bytes;
+    int field = batch_targets(b->layout);
+    if (last->numbers) {
+        number_sums_add(&t->stepper.numbers, host, t->chain.spec.type, targets, b->layout->field[field].type,
+                        b->samples);
+    } else {
+        class_counts_add(&t->stepper.classes, host, t->chain.spec.type, targets, batch_elements(b->layout, field));
+    }
 }
 
-/* Sums the counts over all ranks: as a rule in one piece. */
-static int sum_classes(struct trainer *t, struct dt_error *err)
+/* Sums the integers over all ranks: as a rule in one piece. */
+static int sum_tally(struct trainer *t, int64_t *tally, int64_t size, struct dt_error *err)
 {
-    struct class_counts *c = &t->stepper.classes;
-    int64_t size = class_counts_size(c), most = step_sums_room(&t->step_sums);
+    int64_t most = step_sums_room(&t->step_sums);
     for (int64_t at = 0, n; at < size; at += n) {
         n = size - at < most ? size - at : most;
-        const int64_t *sums = step_sums_start_counts(&t->step_sums, c->n + at, n);
+        const int64_t *sums = step_sums_start_counts(&t->step_sums, tally + at, n);
         dt_event_record(t->stepper.done, t->world->compute);
         if (trainer_wait(t, t->stepper.done, "evaluation", err) != 0) {
             return -1;
         }
-        memcpy(c->n + at, sums, (size_t)n * sizeof *sums);
+        memcpy(tally + at, sums, (size_t)n * sizeof *sums);
     }
     return 0;
 }
 
 int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err)
 {
-    bool classes = t->stepper.classes.n != NULL;
+    int64_t tally_size, *tally = tally_of(t, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
     int64_t count = (t->feeds.val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;
-    *out = (struct trainer_evaluation){.loss = NAN};
-    if (classes) {
-        class_counts_clear(&t->stepper.classes);
+    *out = (struct trainer_evaluation){.loss = NAN, .pearson = NAN};
+    if (tally != NULL) {
+        memset(tally, 0, (size_t)tally_size * sizeof *tally);
     }
     timeline_step(t->stepper.timeline, 0);
     strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
@@ -509,7 +523,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
         t->stepper.at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
         chain_forward(&t->stepper.walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->stepper.loss_sum});
-        if (classes && !t->lost) {
+        if (tally != NULL && !t->lost) {
             take_logits(t, batch);
         }
         /* The sums so far, of all ranks: the last are the result. With them travel votes to
@@ -528,18 +542,20 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
             t->run.votes |= VOTE_STOP;
             return 0;
         }
-        if (classes) {
-            count_classes(t, batch);
+        if (tally != NULL) {
+            add_logits(t, batch);
         }
     }
     const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
     out->targets = r != NULL ? r->valid_count : 0;
     out->loss = out->targets > 0 ? r->loss : NAN;
-    if (classes && sum_classes(t, err) != 0) {
+    if (tally != NULL && sum_tally(t, tally, tally_size, err) != 0) {
         return -1;
     }
-    if (classes) {
+    if (t->stepper.classes.n != NULL) {
         out->classes = class_counts_report(&t->stepper.classes, t->stepper.f1);
+    } else if (tally != NULL) {
+        out->pearson = number_sums_pearson(&t->stepper.numbers);
     }
     return 0;
 }

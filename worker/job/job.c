@@ -516,34 +516,29 @@ static bool has_generation_alone(const char *path)
     return alone;
 }
 
-int job_read_generation(struct job_generation *out, const struct job_arguments *args, struct dt_text *problems,
+int job_read_generation(struct job *out, const struct job_arguments *args, struct dt_text *problems,
                         struct dt_error *err)
 {
     bool alone = args->path != NULL && has_generation_alone(args->path);
     if (args->path != NULL && !alone) {
-        struct job job;
-        int rc = job_open(&job, args, problems, err);
-        *out = job.generation;
-        job_close(&job);
-        return rc;
+        return job_open(out, args, problems, err);
     }
-    struct dt_arena arena;
     struct dt_config *c = NULL;
-    dt_arena_init(&arena);
-    int rc = alone ? dt_config_open(&c, args->path, &arena, err)
-                   : dt_config_open_text(&c, "train --generate", "{}", 2, &arena, err);
+    *out = (struct job){0};
+    dt_arena_init(&out->arena);
+    int rc = alone ? dt_config_open(&c, args->path, &out->arena, err)
+                   : dt_config_open_text(&c, "train --generate", "{}", 2, &out->arena, err);
     for (int i = 0; rc == 0 && i < args->set_count; i++) {
         rc = dt_config_set(c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
     }
     if (rc == 0) {
         const struct job_section *s = &job_sections[JOB_GENERATION];
-        (void)dt_config_read(c, s->name, s->fields, out);
+        (void)dt_config_read(c, s->name, s->fields, &out->generation);
         rc = dt_config_close(c, problems, err);
     } else {
         (void)dt_config_close(c, NULL, NULL);
         dt_text_printf(problems, "%s\n", err->text);
     }
-    dt_arena_clear(&arena);
     return rc;
 }
 

@@ -3,7 +3,7 @@
 #ifndef DT_WORKER_JOB_JOB_H
 #define DT_WORKER_JOB_JOB_H
 
-#include "base/arena.h"
+#include "base/config.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -106,15 +106,17 @@ struct job {
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;
-        int64_t timeline_steps[2]; /* the first, how many; 0 0: none */
-        bool csv;                  /* metrics.csv */
-        const char *csv_path;      /* null: in output_dir */
+        int64_t timeline_steps[2];    /* the first, how many; 0 0: none */
+        bool csv;                     /* metrics.csv */
+        const char *csv_path;         /* null: in output_dir */
+        int64_t sample_every_n_steps; /* 0: never */
     } logging;
-    struct job_generation { /* of train --generate; below 0: as the model's folder says */
+    struct job_generation { /* of train --generate and samples; below 0: as the model's folder says */
         int64_t max_new_tokens, top_k;
         double temperature, top_p, min_p, repetition_penalty;
         int do_sample; /* 0 or 1 */
         int64_t seed;
+        struct dt_strings prompt, prompt_ids; /* as the options --prompt and --prompt_ids take them */
     } generation;
 
     struct job_export {             /* of the folder model/ */
@@ -153,9 +155,10 @@ struct job_arguments {
  * many. 0 or -1. */
 int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err);
 void job_close(struct job *job);
-/* The section `generation` alone: of the job file if there is one (args->path), which must be right as a
- * whole, otherwise of args->set, whose keys must all be of that section. */
-int job_read_generation(struct job_generation *out, const struct job_arguments *args, struct dt_text *problems,
+/* The section `generation`, out->generation: of the job file if there is one (args->path), which must be
+ * right as a whole, otherwise of args->set, whose keys must all be of that section. job_close follows in any
+ * case. */
+int job_read_generation(struct job *out, const struct job_arguments *args, struct dt_text *problems,
                         struct dt_error *err);
 /* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands
  * alone in its line). */

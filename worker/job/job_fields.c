@@ -18,6 +18,7 @@ static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule strings_or_null = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule new_tokens = {
     .type = DT_RULE_INTEGER, .min = 1, .max = 1000000, .null = true, .null_value = -1};
 static const struct dt_rule top_k = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS, .null = true, .null_value = -1};
@@ -243,6 +244,8 @@ static const struct dt_field logging_fields[] = {
      "[first, count]: each rank writes what its streams did in these steps to timeline-rank-N.json in output_dir, for "
      "Perfetto",
      AT(timeline_steps), &pair},
+    {"sample_every_n_steps", "0", "steps between samples, which continue the prompts of generation; 0: none",
+     AT(sample_every_n_steps), &steps},
     {0},
 };
 #undef AT
@@ -263,6 +266,9 @@ static const struct dt_field generation_fields[] = {
     {"repetition_penalty", "null", "logits of ids that the row has already are divided by it (multiplied below 0)",
      AT(repetition_penalty), &penalty},
     {"seed", "42", "of the draws", AT(seed), &seed},
+    {"prompt", "null", "texts to continue, for a model over bytes", AT(prompt), &strings_or_null},
+    {"prompt_ids", "null", "ids to continue, \"5,17,3\"; \"@FILE\": one prompt on each line of a file", AT(prompt_ids),
+     &strings_or_null},
     {0},
 };
 #undef AT
@@ -290,7 +296,7 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
                            offsetof(struct job, checkpointing)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
     [JOB_EXPORT] = {"export", "the Hugging Face folder that a run leaves", export_fields, offsetof(struct job, export)},
-    [JOB_GENERATION] = {"generation", "how train --generate chooses ids", generation_fields,
+    [JOB_GENERATION] = {"generation", "what is generated, and how ids are chosen", generation_fields,
                         offsetof(struct job, generation)},
     [JOB_SECTION_COUNT] = {0},
 };

@@ -234,10 +234,11 @@ struct block {
     /* number of the memory to which PASS_FORWARD must write y, because backward reads it there; -1:
      * any memory */
     int y_memory;
-    /* the last block, if it names classes: number of the memory of a call that holds the logits of a whole
-     * batch, (targets, classes), after PASS_EVAL; -1: there is none */
+    /* the last block, if it names classes or gives numbers: number of the memory of a call that holds the
+     * logits of a whole batch, (targets, classes), after PASS_EVAL; -1: there is none */
     int logits_memory;
     int64_t classes;
+    bool numbers; /* the logits are numbers, `classes` of a sample, and so are the targets */
     /* which of two memories holds y, and which its gradient (chain_walk) */
     int slot;
 };

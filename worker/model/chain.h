@@ -179,9 +179,10 @@ struct model_ops {
      * ignore the tensor (a buffer). */
     bool (*canonical_name)(const char *file_name, char *out, size_t out_bytes);
     /* The key, a bool, that says that the head is the embedding, and the names of both; null: the model
-     * has no such key. */
+     * has no such key. A head with a bias may have two names for it, which are one tensor if the head is the
+     * embedding; otherwise the second one is not computed with. */
     struct {
-        const char *key, *head, *table;
+        const char *key, *head, *table, *head_bias, *bias;
     } tied;
     /* True for names of tensors of any head that the family may have; may be null. Those of this model's
      * begin anew where the loaded folder lacks them; the others are ignored in its files. */

@@ -3,14 +3,11 @@
  * weights are read once for a whole batch. */
 #include "worker/run/generate.h"
 
-#include "base/config_value.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "worker/engine/world.h"
-#include "worker/job/job_fields.h"
 #include "worker/model/chain_walk.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,12 +18,14 @@ enum { PIECE_ROWS = 512, PIECE_LEAST = 16 }; /* rows of a full batch; positions 
 struct generator {
     const struct generate_options *options;
     struct generate_row *rows; /* all of them */
+    int64_t row_count;
     struct dt_device device;
     struct dt_stream *stream;
     struct chain chain;
     struct chain_walk walk;
     void *memory, **kept, **caches; /* kept: of each block, one and the same */
     size_t memory_bytes;
+    bool own_memory; /* allocated here */
     char **units;
     float *logits; /* (batch_size, V) */
     uint64_t *keys;
@@ -163,8 +162,20 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
     return true;
 }
 
-/* All but the chain, which is open. */
-static int open_generator(struct generator *g, const struct model_source *source, struct dt_error *err)
+/* The lists of what lies in the memory, and the bytes of that. */
+static void measure(struct generator *g)
+{
+    const struct chain *c = &g->chain;
+    g->units = dt_alloc((size_t)c->unit_count * sizeof *g->units);
+    g->kept = dt_alloc((size_t)c->block_count * sizeof *g->kept);
+    g->caches = dt_alloc((size_t)c->block_count * sizeof *g->caches);
+    g->past = dt_alloc((size_t)c->spec.batch_size * sizeof *g->past);
+    g->logits_rows = dt_alloc((size_t)c->spec.batch_size * sizeof *g->logits_rows);
+    g->batch.layout = &c->batch;
+    g->memory_bytes = place_all(g);
+}
+
+int generator_open(struct generator *g, void *memory, struct dt_error *err)
 {
     static const struct walk_hooks hooks = {.enter = enter};
     const struct chain *c = &g->chain;
@@ -174,33 +185,47 @@ static int open_generator(struct generator *g, const struct model_source *source
     if (dt_device_open(&g->device, "cpu", &device, err) != 0 || dt_stream_open(&g->device, 0, &g->stream, err) != 0) {
         return -1;
     }
-    bool caches = c->spec.cache_length > 0;
-    g->units = dt_alloc((size_t)c->unit_count * sizeof *g->units);
-    g->kept = dt_alloc((size_t)c->block_count * sizeof *g->kept);
-    g->caches = dt_alloc((size_t)c->block_count * sizeof *g->caches);
-    g->past = dt_alloc((size_t)c->spec.batch_size * sizeof *g->past);
-    g->logits_rows = dt_alloc((size_t)c->spec.batch_size * sizeof *g->logits_rows);
-    g->walk = (struct chain_walk){.chain = c,
-                                  .stream = g->stream,
-                                  .kernels = g->device.kernels,
-                                  .kept = g->kept,
-                                  .caches = caches ? g->caches : NULL,
-                                  .hooks = &hooks,
-                                  .context = g};
-    g->memory_bytes = place_all(g);
-    if (dt_device_alloc(&g->device, DT_MEMORY_DEVICE, g->memory_bytes, &g->memory, err) != 0) {
+    g->memory = memory;
+    g->own_memory = memory == NULL;
+    if (g->own_memory && dt_device_alloc(&g->device, DT_MEMORY_DEVICE, g->memory_bytes, &g->memory, err) != 0) {
         return -1;
     }
+    bool caches = c->spec.cache_length > 0;
     (void)place_all(g);
-    g->batch.layout = &c->batch;
+    g->walk.chain = c;
+    g->walk.stream = g->stream;
+    g->walk.kernels = g->device.kernels;
+    g->walk.kept = g->kept;
+    g->walk.caches = caches ? g->caches : NULL;
+    g->walk.hooks = &hooks;
+    g->walk.context = g;
     g->batch.past = caches ? g->past : NULL;
     g->batch.positions = caches ? g->positions : NULL;
-    return model_source_read(source, c, g->units, g->walk.buffers, err);
+    init_unit(c, -1, 0, 0, chain_buffers(c), DT_F32, g->walk.buffers);
+    return 0;
 }
 
-static void close_generator(struct generator *g)
+size_t generator_bytes(const struct generator *g)
 {
-    if (g->memory != NULL) {
+    return g->memory_bytes;
+}
+
+const struct chain *generator_chain(const struct generator *g)
+{
+    return &g->chain;
+}
+
+float *generator_unit(struct generator *g, int unit)
+{
+    return (float *)(void *)g->units[unit];
+}
+
+void generator_close(struct generator *g)
+{
+    if (g == NULL) {
+        return;
+    }
+    if (g->memory != NULL && g->own_memory) {
         dt_device_free(&g->device, DT_MEMORY_DEVICE, g->memory, g->memory_bytes);
     }
     free(g->units);
@@ -211,6 +236,7 @@ static void close_generator(struct generator *g)
     chain_close(&g->chain);
     dt_stream_close(g->stream);
     dt_device_close(&g->device);
+    free(g);
 }
 
 /* ---- ids ---- */
@@ -283,8 +309,8 @@ static int choose(struct generator *g, struct speaker *s, float *logits, struct 
     }
     double u = sampling_uniform(o->seed, s->row, r->count);
     r->ids[r->count++] = sampling_draw(g->keys + vocabulary - n, n, u);
-    if (o->tell != NULL) {
-        o->tell(o->context, s->row, r->ids[r->count - 1]);
+    if (o->tell != NULL && !o->tell(o->context, s->row, r->ids[r->count - 1])) {
+        return dt_fail(err, DT_STOPPED, "told to stop");
     }
     judge(g, s, stops_at(o, r->ids[r->count - 1]));
     forget(g, s);
@@ -350,11 +376,11 @@ static int generate_batch(struct generator *g, int64_t first, int64_t count, str
 }
 
 /* The chain for these rows: a cache for the longest one, and a piece of a prompt. */
-static int open_chain(struct generator *g, const struct model_source *source, int64_t row_count, struct dt_error *err)
+static int open_chain(struct generator *g, const struct model_source *source, int shards, struct dt_error *err)
 {
     const struct generate_options *o = g->options;
-    int64_t batch_size = row_count < o->batch_size ? row_count : o->batch_size, longest = 1;
-    for (int64_t i = 0; i < row_count; i++) {
+    int64_t batch_size = g->row_count < o->batch_size ? g->row_count : o->batch_size, longest = 1;
+    for (int64_t i = 0; i < g->row_count; i++) {
         int64_t wanted = g->rows[i].prompt_count + o->max_new_tokens;
         longest = wanted > longest ? wanted : longest;
     }
@@ -363,98 +389,56 @@ static int open_chain(struct generator *g, const struct model_source *source, in
     piece = piece < g->capacity && !o->recomputes ? piece : g->capacity;
     struct model_spec spec = spec_of(source, o->recomputes ? 1 : batch_size, piece);
     spec.cache_length = o->recomputes ? 0 : g->capacity;
-    return chain_open(&g->chain, &spec, 1, err);
+    return chain_open(&g->chain, &spec, shards, err);
 }
 
-int generate_rows(const struct model_source *source, const struct generate_options *options, struct generate_row *rows,
-                  int64_t row_count, struct dt_error *err)
+int generator_prepare(struct generator **out, const struct model_source *source, const struct generate_options *options,
+                      struct generate_row *rows, int64_t row_count, int shards, struct dt_error *err)
 {
-    struct generator g = {.options = options, .rows = rows};
+    struct generator *g = *out = dt_alloc(sizeof *g);
+    *g = (struct generator){.options = options, .rows = rows, .row_count = row_count};
     int64_t vocabulary, positions;
     if (generate_limits(source, &vocabulary, &positions, err) != 0) {
         return -1;
     }
-    g.capacity = options->window > 0 && options->window < positions ? options->window : positions;
-    g.limit = options->window > 0 ? INT64_MAX : positions;
+    g->capacity = options->window > 0 && options->window < positions ? options->window : positions;
+    g->limit = options->window > 0 ? INT64_MAX : positions;
     for (int64_t i = 0; i < row_count; i++) {
-        if (check_row(&rows[i], i, vocabulary, g.limit, err) != 0) {
+        if (check_row(&rows[i], i, vocabulary, g->limit, err) != 0) {
             return -1;
         }
         rows[i].ids =
             dt_realloc(rows[i].ids, (size_t)(rows[i].prompt_count + options->max_new_tokens) * sizeof(int32_t));
     }
-    int rc = open_chain(&g, source, row_count, err);
-    rc = rc == 0 ? open_generator(&g, source, err) : rc;
-    for (int64_t first = 0; first < row_count && rc == 0; first += options->batch_size) {
-        int64_t left = row_count - first;
-        rc = generate_batch(&g, first, left < options->batch_size ? left : options->batch_size, err);
+    if (open_chain(g, source, shards, err) != 0) {
+        return -1;
     }
-    close_generator(&g);
+    measure(g);
+    return 0;
+}
+
+int generator_run(struct generator *g, struct dt_error *err)
+{
+    int64_t most = g->options->batch_size;
+    int rc = 0;
+    for (int64_t i = 0; i < g->row_count; i++) {
+        g->rows[i].count = g->rows[i].prompt_count;
+    }
+    for (int64_t first = 0; first < g->row_count && rc == 0; first += most) {
+        int64_t left = g->row_count - first;
+        rc = generate_batch(g, first, left < most ? left : most, err);
+    }
     return rc;
 }
 
-/* ---- settings ---- */
-
-/* Reads the keys of the job's section that generation_config.json has, too. */
-static int read_config(const cJSON *config, struct job_generation *out, struct dt_error *err)
+int generate_rows(const struct model_source *source, const struct generate_options *options, struct generate_row *rows,
+                  int64_t row_count, struct dt_error *err)
 {
-    for (const struct dt_field *f = job_sections[JOB_GENERATION].fields; f->key != NULL; f++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(config, f->key);
-        if (value == NULL || cJSON_IsNull(value) || dt_value_parse(f->rule, value, NULL, (char *)out + f->offset)) {
-            continue;
-        }
-        struct dt_text expected;
-        dt_text_init(&expected);
-        dt_value_expected(f->rule, &expected);
-        (void)dt_fail(err, DT_INVALID, "generation_config.json: %s: must be %s", f->key, dt_text_str(&expected));
-        dt_text_clear(&expected);
-        return -1;
-    }
-    return 0;
-}
-
-/* The first of these that is given; below 0: it is not. */
-static double first_of(double job, double config, double fallback)
-{
-    return job >= 0 ? job : config >= 0 ? config : fallback;
-}
-
-/* The ids that end a row: one, or a list. */
-static int read_stops(const cJSON *eos, struct generate_options *out, struct dt_error *err)
-{
-    int count = cJSON_IsArray(eos) ? cJSON_GetArraySize(eos) : 1;
-    for (int i = 0; i < count; i++) {
-        const cJSON *id = cJSON_IsArray(eos) ? cJSON_GetArrayItem(eos, i) : eos;
-        if (!cJSON_IsNumber(id) || id->valuedouble != id->valueint || out->stop_count == GENERATE_STOPS_MAX) {
-            return dt_fail(err, DT_INVALID, "eos_token_id: must be an id, or a list of at most %d", GENERATE_STOPS_MAX);
-        }
-        out->stops[out->stop_count++] = id->valueint;
-    }
-    return 0;
-}
-
-int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,
-                      struct dt_error *err)
-{
-    struct job_generation config = {-1, -1, -1, -1, -1, -1, -1, -1};
-    const cJSON *own = cJSON_GetObjectItemCaseSensitive(source->generation, "eos_token_id"),
-                *models = cJSON_GetObjectItemCaseSensitive(source->config, "eos_token_id");
-    /* details of a draw ask for one */
-    bool draws = job->temperature > 0 || job->top_k >= 0 || job->top_p >= 0 || job->min_p >= 0;
-    *out = (struct generate_options){.seed = (uint64_t)job->seed, .batch_size = 8};
-    if (read_config(source->generation, &config, err) != 0) {
-        return dt_wrap(err, "%s", source->path);
-    }
-    out->sampling =
-        (struct sampling){.do_sample = first_of(job->do_sample, draws ? 1 : config.do_sample, 0) == 1,
-                          .repetition_penalty = first_of(job->repetition_penalty, config.repetition_penalty, 1),
-                          .temperature = first_of(job->temperature, config.temperature, 1),
-                          .top_k = (int64_t)first_of((double)job->top_k, (double)config.top_k, 0),
-                          .top_p = first_of(job->top_p, config.top_p, 1),
-                          .min_p = first_of(job->min_p, config.min_p, 0)};
-    out->max_new_tokens = (int64_t)first_of((double)job->max_new_tokens, (double)config.max_new_tokens, 256);
-    const cJSON *eos = own != NULL && !cJSON_IsNull(own) ? own : models;
-    return eos == NULL || cJSON_IsNull(eos) || read_stops(eos, out, err) == 0
-               ? 0
-               : dt_wrap(err, "%s: %s", source->path, eos == own ? "generation_config.json" : "config.json");
+    struct generator *g = NULL;
+    int rc = generator_prepare(&g, source, options, rows, row_count, 1, err);
+    rc = rc == 0 ? generator_open(g, NULL, err) : rc;
+    rc = rc == 0 ? model_source_read(source, &g->chain, g->units, g->walk.buffers, err) : rc;
+    rc = rc == 0 ? generator_run(g, err) : rc;
+    generator_close(g);
+    return rc;
 }

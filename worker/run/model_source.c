@@ -3,13 +3,16 @@
 
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
+#include "worker/job/folder.h"
+#include "worker/job/job.h"
 #include "worker/model/model.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
-enum { GENERATION_MAX = 1 << 20 };
+enum { CONFIG_MAX = 1 << 20, GENERATION_MAX = 1 << 20 };
 
 static bool has_file(const char *folder, const char *name)
 {
@@ -93,6 +96,43 @@ int model_source_open(struct model_source *s, const char *path, struct dt_text *
     }
     free(below);
     return s->path != NULL ? open_checkpoint(s, err) : -1;
+}
+
+/* The folder that a run of the job begins with, or the one that it has kept; null: there is none. The caller
+ * frees it. */
+static char *folder_of(const struct job *job)
+{
+    bool goes_on = !job->fresh && strcmp(job->checkpointing.resume, "never") != 0;
+    char *kept = dt_format("%s/" ORIGIN_FOLDER, job->checkpointing.checkpoint_dir);
+    if (job->model.load != NULL && dt_file_exists(job->model.load)) {
+        free(kept);
+        return dt_strdup(job->model.load);
+    }
+    if (!goes_on || !dt_file_exists(kept)) {
+        free(kept);
+        return NULL;
+    }
+    return kept;
+}
+
+int model_source_of_job(struct model_source *s, const struct job *job, struct dt_error *err)
+{
+    *s = (struct model_source){.model = job->model.ops, .sizes = job->model.sizes};
+    char *folder = folder_of(job);
+    struct dt_text text;
+    dt_text_init(&text);
+    int rc = 0;
+    if (folder != NULL) {
+        char *path = dt_format("%s/config.json", folder);
+        rc = hf_read_json(path, CONFIG_MAX, &s->config, NULL, err) == 0 ? read_generation(s, folder, err) : -1;
+        free(path);
+    } else {
+        model_write_config(job->model.ops, job->model.sizes.bytes, &text);
+        s->config = cJSON_Parse(dt_text_str(&text));
+    }
+    dt_text_clear(&text);
+    free(folder);
+    return rc;
 }
 
 void model_source_close(struct model_source *s)

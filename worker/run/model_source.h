@@ -8,6 +8,7 @@
 #include "worker/model/chain.h"
 
 struct cJSON;
+struct job;
 
 struct model_source {
     /* the checkpoint or the folder that was found; null: none, the weights are those that a run begins with */
@@ -23,6 +24,9 @@ struct model_source {
 /* Reads all but the weights. notes: lines about checkpoints that were skipped. DT_NOT_FOUND: there is
  * nothing at the path. model_source_close may follow in any case. */
 int model_source_open(struct model_source *s, const char *path, struct dt_text *notes, struct dt_error *err);
+/* The model that a job trains, without its weights: what the checkpoints of its run will say of it, from the
+ * folder of model.load, or what the run has kept of it. */
+int model_source_of_job(struct model_source *s, const struct job *job, struct dt_error *err);
 /* Reads all weights as F32 into units[u], of chain->units[u].numel elements each, in host memory, and the
  * buffers and constants into `buffers`, of chain_buffers elements. chain is one of the source's model. */
 int model_source_read(const struct model_source *s, const struct chain *chain, char *const *units, float *buffers,

@@ -39,6 +39,7 @@ int prompts_add_text(struct prompts *p, const struct model_source *source, const
                        (long long)vocabulary);
     }
     struct generate_row *r = add_row(p);
+    r->is_text = true;
     for (const char *c = text; *c != 0; c++) {
         if ((uint8_t)*c >= vocabulary) {
             return dt_fail(err, DT_INVALID, "the prompt holds byte %d; the model knows %lld tokens", (uint8_t)*c,
@@ -100,6 +101,22 @@ int prompts_add_ids(struct prompts *p, const char *list, struct dt_error *err)
     return list[0] == '@' ? add_file(p, list + 1, err) : add_line(add_row(p), list, strlen(list), err);
 }
 
+int prompts_add_job(struct prompts *p, const struct model_source *source, const struct job_generation *job,
+                    struct dt_error *err)
+{
+    for (int i = 0; i < job->prompt.count; i++) {
+        if (prompts_add_text(p, source, job->prompt.of[i], err) != 0) {
+            return dt_wrap(err, "generation.prompt");
+        }
+    }
+    for (int i = 0; i < job->prompt_ids.count; i++) {
+        if (prompts_add_ids(p, job->prompt_ids.of[i], err) != 0) {
+            return dt_wrap(err, "generation.prompt_ids");
+        }
+    }
+    return 0;
+}
+
 void prompts_clear(struct prompts *p)
 {
     for (int64_t i = 0; i < p->count; i++) {
@@ -122,4 +139,15 @@ void prompt_show_ids(const int32_t *ids, int64_t count, struct dt_text *out)
     for (int64_t i = 0; i < count; i++) {
         dt_text_printf(out, "%s%d", i > 0 ? "," : "", ids[i]);
     }
+}
+
+void prompt_show_json(int64_t number, const struct generate_row *r, struct dt_text *out)
+{
+    static const char *const ends[] = {
+        [GENERATE_STOPPED] = "stop", [GENERATE_LENGTH] = "length", [GENERATE_POSITIONS] = "positions"};
+    dt_text_printf(out, "\"row\": %lld, \"prompt_ids\": [", (long long)number);
+    prompt_show_ids(r->ids, r->prompt_count, out);
+    dt_text_puts(out, "], \"ids\": [");
+    prompt_show_ids(r->ids + r->prompt_count, r->count - r->prompt_count, out);
+    dt_text_printf(out, "], \"end\": \"%s\"", ends[r->end]);
 }

@@ -170,12 +170,16 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     if (trainer_evaluate(t, &e, err) != 0) {
         return -1;
     }
+    if (e.targets > 0 && !isfinite(e.loss) && trainer_began_broken(t, err)) {
+        return -1;
+    }
     int targets = t->feeds.val.targets;
     bool next = targets >= 0 && t->feeds.val.layout.field[targets].shifted,
          bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
     r.val_loss = e.loss;
     r.perplexity = next ? exp(e.loss) : NAN;
     r.bits_per_byte = bytes ? e.loss / M_LN2 : NAN;
+    r.pearson = e.pearson;
     r.classes = e.classes.classes > 0 ? &e.classes : NULL;
     if (!trainer_stops(t)) {
         t->run.eval_due = false;
@@ -208,6 +212,11 @@ static bool eval_falls_on(const struct trainer *t, int64_t step)
     return t->feeds.has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
 }
 
+static bool samples_fall_on(const struct trainer *t, int64_t step)
+{
+    return t->samples != NULL && due(step, t->job->logging.sample_every_n_steps);
+}
+
 static bool save_falls_on(const struct trainer *t, int64_t step)
 {
     return t->files && due(step, t->job->checkpointing.save_every_n_steps);
@@ -216,8 +225,8 @@ static bool save_falls_on(const struct trainer *t, int64_t step)
 /* What comes after the last step that was begun needs its state: the next one may not begin yet. */
 static bool needs_state(const struct trainer *t)
 {
-    return eval_falls_on(t, t->stepper.begun) || save_falls_on(t, t->stepper.begun) ||
-           (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
+    return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
+           save_falls_on(t, t->stepper.begun) || (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
 enum { SPANS_MOST = 1 << 16 };
@@ -249,13 +258,17 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
     if (evaluate(t, err) != 0) {
         return -1;
     }
+    bool samples = samples_fall_on(t, t->run.step) && !trainer_stops(t);
+    if (samples && trainer_sample(t, err) != 0) {
+        return -1;
+    }
     bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
          saves = asked && t->run.step < t->run.total_steps && !trainer_stops(t);
     if (saves && save(t, false, err) != 0) {
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (evaluates || saves) {
+    if (evaluates || samples || saves) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;
@@ -281,8 +294,9 @@ static int train(struct trainer *t, struct dt_error *err)
         if (t->stepper.begun == t->run.step) {
             break;
         }
-        struct trainer_result r;
+        struct trainer_result r = {0};
         if (trainer_finish(t, &r, err) != 0) {
+            (void)(r.not_finite && trainer_began_broken(t, err));
             return -1;
         }
         report_step(t, &r);
@@ -345,6 +359,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         return -1;
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, !w->device->host_memory, err) != 0 ||
+        (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
         trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken
                                                              * already */
         goto out;
@@ -353,7 +368,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     observers_open(&t.observers, job, w, options);
     observers_note(&t.observers, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size,
                    (int)getpid(), w->round);
-    if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0) {
+    if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 || trainer_open_samples(&t, err) != 0) {
         goto out;
     }
     say_blank_rows(&t);
@@ -429,6 +444,7 @@ out:
             let_the_cause_end(w);
         }
     }
+    trainer_close_samples(&t);
     trainer_close(&t);
     return rc;
 }

@@ -55,6 +55,11 @@ static inline void trainer_pulse(void *page)
 }
 /* trainer_weights.c: where weights come from. */
 int trainer_init_weights(struct trainer *t, struct dt_error *err);
+/* Rank 0, before anything of an earlier run is set aside: the files of model.load have the model's tensors. */
+int trainer_check_weights(const struct trainer *t, struct dt_error *err);
+/* Where a loss is not finite: true if the run has made no step and began with weights of model.load that are
+ * not finite; then `err` says so, and keeps its blame. */
+bool trainer_began_broken(const struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
 /* The weights of a checkpoint alone, into a model whose tensors have the same names and shapes; the run's
@@ -73,6 +78,17 @@ void trainer_check_disk(struct trainer *t);
 int trainer_export(struct trainer *t, struct dt_error *err);
 /* Rank 0: output_dir with job.json and env.json. Of a finished run they stay as they are. */
 int trainer_write_folder(struct trainer *t, struct dt_error *err);
+
+/* trainer_samples.c: samples during training, if the job wants them; else all four do nothing. */
+/* Behind trainer_prepare: adds their memory to the plan. DT_INVALID: the model writes no text, or there is
+ * no prompt that it could continue. */
+int trainer_plan_samples(struct trainer *t, struct dt_error *err);
+/* Behind trainer_open. */
+int trainer_open_samples(struct trainer *t, struct dt_error *err);
+/* All ranks, with no step in: rank 0 makes samples from the weights as they are, and reports them. */
+int trainer_sample(struct trainer *t, struct dt_error *err);
+/* Before trainer_close. */
+void trainer_close_samples(struct trainer *t);
 
 /* trainer_origin.c: config.json and the files of model.load, for the export. */
 /* Rank 0, once the weights are there (found: from a checkpoint): keeps them in the folder of

@@ -35,11 +35,15 @@ static void put_head(const struct trainer *t, const struct model_sizes *loaded, 
 }
 
 /* True if the folder's config.json says that the head is the embedding, and its weights say another
- * (hf_untie). */
+ * (hf_untie), which the run has. */
 static bool untied(const struct trainer *t, const struct model_sizes *loaded)
 {
     const struct model_ops *model = t->job->model.ops;
-    return model->tied.key != NULL && model_flag(model, loaded->bytes, model->tied.key) &&
+    bool has_head = false;
+    for (int i = 0; i < t->chain.tensor_count && model->tied.key != NULL; i++) {
+        has_head = has_head || strcmp(t->chain.tensors[i].name, model->tied.head) == 0;
+    }
+    return has_head && model_flag(model, loaded->bytes, model->tied.key) &&
            !model_flag(model, t->job->model.sizes.bytes, model->tied.key);
 }
 

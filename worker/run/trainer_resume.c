@@ -263,10 +263,10 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     if (s->anew) {
         char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir),
              *model = dt_format("%s/model", t->job->output_dir);
-        int rc =
-            course_set_aside(dir, err) != 0 || course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0
-                ? -1
-                : 0;
+        int rc = trainer_check_weights(t, err) != 0 || course_set_aside(dir, err) != 0 ||
+                         course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0
+                     ? -1
+                     : 0;
         free(model);
         free(metrics);
         if (rc != 0) {

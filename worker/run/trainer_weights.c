@@ -127,6 +127,32 @@ static void begin_head(struct trainer *t, struct hf *hf)
     dt_text_clear(&names);
 }
 
+int trainer_check_weights(const struct trainer *t, struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    if (t->job->model.load != NULL && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
+        return dt_wrap(err, "model.load");
+    }
+    hf_close(hf);
+    return 0;
+}
+
+bool trainer_began_broken(const struct trainer *t, struct dt_error *err)
+{
+    struct hf *hf = NULL;
+    struct dt_error why;
+    bool loaded =
+             t->run.step == 0 && t->job->model.load != NULL && hf_open(&hf, t->job->model.load, &t->chain, &why) == 0,
+         broken = loaded && hf_not_finite(hf, &why);
+    hf_close(hf);
+    if (broken) {
+        (void)dt_wrap(&why, "model.load");
+        why.blame = err->blame;
+        *err = why;
+    }
+    return broken;
+}
+
 int trainer_init_weights(struct trainer *t, struct dt_error *err)
 {
     struct hf *hf = NULL;

@@ -573,7 +573,8 @@ static void the_head_is_aligned(void **state)
 {
     (void)state;
     struct model_spec spec = {.name = "gpt2",
-                              .sizes = &(struct gpt2){.n_layer = 1,
+                              .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                      .n_layer = 1,
                                                       .n_head = 12,
                                                       .n_embd = 768,
                                                       .n_positions = 1024,

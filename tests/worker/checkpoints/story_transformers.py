@@ -7,6 +7,7 @@ run: timeout 300"""
 
 import json
 import os
+import struct
 import subprocess
 
 import dropin
@@ -107,3 +108,73 @@ def test_a_head_that_is_not_the_embedding(results):
         assert (r[kind]["loading"], r[kind]["said"]) == ({}, []), kind
     with open(r["folder"] / "run/model/config.json") as f:
         assert json.load(f)["tie_word_embeddings"] is False
+
+
+SIZES = {"vocab_size": 160, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
+UNTIED = {"GPT2LMHeadModel": {"vocab_size": 160, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 0},
+          "BertForMaskedLM": SIZES, "RobertaForMaskedLM": SIZES,
+          "DistilBertForMaskedLM": {"vocab_size": 160, "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "max_position_embeddings": 32},
+          "ModernBertForMaskedLM": {**SIZES, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}}
+DROPOUTS = ("dropout", "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop")
+NO_DROPOUT = {"GPT2LMHeadModel": DROPOUTS[4:], "BertForMaskedLM": DROPOUTS[2:4], "RobertaForMaskedLM": DROPOUTS[2:4], "DistilBertForMaskedLM": DROPOUTS[:2],
+              "ModernBertForMaskedLM": ()}
+
+
+def ask(questions):
+    done = subprocess.run([dropin.PEER_PYTHON, PEER], input="".join(json.dumps(q) + "\n" for q in questions), capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def next_tokens(folder):
+    """Rows of llama's batches, whose labels are their ids."""
+    header, data = training.read_tensors(f"{GOLDEN}/llama/batches.safetensors")
+    begin, end = header["input_ids"]["data_offsets"]
+    count = (end - begin) // 8
+    ids = [i % 160 for i in struct.unpack(f"<{count}q", data[begin:end])] if header["input_ids"]["dtype"] == "I64" else None
+    raw = struct.pack(f"<{count}q", *(max(i, 3) for i in ids))
+    entry = {**header["input_ids"], "data_offsets": [0, len(raw)]}
+    text = json.dumps({"input_ids": entry, "labels": {**entry, "data_offsets": [len(raw), 2 * len(raw)]}}).encode()
+    path = f"{folder}/tokens.safetensors"
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + raw + raw)
+    return path, entry["shape"][-1]
+
+
+@pytest.fixture(scope="module")
+def untied(tmp_path_factory):
+    """Of each class a folder that Transformers made with a head of its own, and a run of two steps that begins with it."""
+    top, found = tmp_path_factory.mktemp("untied"), {}
+    data, length = next_tokens(top)
+    ask([{"make": f"{top}/{name}", "class": name, "config": {**config, "tie_word_embeddings": False, **dict.fromkeys(NO_DROPOUT[name], 0.0)}}
+         for name, config in UNTIED.items()])
+    for name in UNTIED:
+        out = top / f"run-{name}"
+        with open(top / "job.json", "w") as f:
+            json.dump({"model": {"load": f"{top}/{name}"}, "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
+                       "training": {"batch_size_per_gpu": ROWS, "max_steps": 2, "learning_rate": 1e-2, "threads": 1, "eval_batches": 1, "max_grad_norm": 0},
+                       "logging": {"log_every_n_steps": 1}}, f)
+        done = subprocess.run([support.program("train"), f"{top}/job.json", "--output_dir", str(out)], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "begin anew" not in done.stderr, done.stderr
+        with open(out / "metrics.jsonl") as f:
+            lines = [json.loads(line) for line in f]
+        found[name] = {"first": lines[0], "val_loss": lines[-1]["val_loss"], "model": f"{out}/model", "source": f"{top}/{name}"}
+    answers = ask([{"folder": found[name][kind], "data": data, "rows": ROWS, "dtype": "float32"} for name in UNTIED for kind in ("source", "model")])
+    for i, name in enumerate(UNTIED):
+        found[name]["theirs"], found[name]["ours"] = answers[2 * i:2 * i + 2]
+    return found
+
+
+@pytest.mark.parametrize("name", UNTIED)
+def test_a_head_of_its_own(untied, name):
+    """tie_word_embeddings false: loss and gradient are Transformers', and the folder that the run leaves it loads without a word."""
+    r = untied[name]
+    assert r["first"]["loss"] == pytest.approx(r["theirs"]["loss"], rel=2e-6)
+    assert r["first"]["grad_norm"] == pytest.approx(r["theirs"]["grad_norm"], rel=1e-5)
+    assert r["ours"]["loss"] == pytest.approx(r["val_loss"], rel=2e-6) and r["ours"]["loss"] < r["theirs"]["loss"]
+    assert (r["ours"]["loading"], r["ours"]["said"]) == ({}, [])
+    with open(f"{r['model']}/config.json") as f:
+        assert json.load(f)["tie_word_embeddings"] is False
+    headers = [training.read_tensors(f"{r[kind]}/model.safetensors")[0] for kind in ("source", "model")]
+    assert set(headers[0]) - {"__metadata__"} == set(headers[1]) - {"__metadata__"}

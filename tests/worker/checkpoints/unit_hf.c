@@ -41,7 +41,8 @@ static void put(const char *dir, const char *name, const char *text)
 }
 
 static const struct model_spec tiny = {.name = "gpt2",
-                                       .sizes = &(struct gpt2){.n_layer = 1,
+                                       .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                               .n_layer = 1,
                                                                .n_head = 2,
                                                                .n_embd = 4,
                                                                .n_positions = 3,
@@ -361,7 +362,7 @@ static void test_config(void **state)
         {"{\"model_type\":\"gpt2\",\"n_embd\":1.5}", "n_embd"},
         {"{\"model_type\":\"gpt2\",\"n_embd\":\"8\"}", "n_embd"},
         {"{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", "activation_function"},
-        {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false}", "tie_word_embeddings"},
+        {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":3}", "tie_word_embeddings"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", "scale_attn_by_inverse_layer_idx"},
         {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":-1}", "layer_norm_epsilon"},
         {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":NaN}", "\"NaN\" is not a JSON value"},

@@ -213,11 +213,11 @@ static void test_literal_names(void **state)
         assert_int_equal(shard_writer_commit(w, &err), 0);
         shard_writer_close(w);
         (void)snprintf(path, sizeof path, "%s/*.bin", folders[i]);
-        assert_int_equal(data_files_open(&f, in(path), &err), 0);
+        assert_int_equal(data_files_open(&f, in(path), false, &err), 0);
         assert_int_equal(f.count, 2);
         data_files_close(&f);
         (void)snprintf(path, sizeof path, "%s/train[0]-00001.bin", folders[i]);
-        assert_int_equal(data_files_open(&f, in(path), &err), 0);
+        assert_int_equal(data_files_open(&f, in(path), false, &err), 0);
         assert_int_equal(f.count, 1);
         assert_string_equal(data_base_name(f.paths[0]), "train[0]-00001.bin");
         data_files_close(&f);
@@ -591,6 +591,45 @@ static void test_classes(void **state)
     assert_string_equal(err.text, expected);
 }
 
+static void refused_images(const char *path, const char *why)
+{
+    struct data_source s;
+    struct dt_error err = {0};
+    assert_int_equal(data_open(&s, in(path), "auto", &images, &err), -1);
+    if (strstr(err.text, why) == NULL || strstr(err.text, "dtdata") != NULL) {
+        fail_msg("%s", err.text);
+    }
+}
+
+/* Advice leads to files that the model can read: none to dtdata where it reads tensors, or where tensors
+ * were meant. */
+static void test_advice(void **state)
+{
+    (void)state;
+    struct data_source s;
+    struct dt_error err = {0};
+    char wanted[512];
+    write_file("words.bin", "hello", 5);
+    refused_images("none.bin", "none.bin: no such file; name safetensors files");
+    refused_images("words.bin", "words.bin: is no safetensors file, and the model reads nothing else");
+    refused_images("images", "images: no such file; name safetensors files");
+    assert_int_equal(mkdir(in("set"), 0755), 0);
+    refused_images("set", "set: is a folder; name its files, for example ");
+    assert_int_equal(mkfifo(in("pipe"), 0600), 0);
+    refused_images("pipe", "pipe: is not a regular file; give safetensors files");
+    assert_int_equal(open_tokens(&s, in("set"), "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, "/set/train-*.bin"));
+    write_file("set/a.safetensors", "", 0);
+    assert_int_equal(open_tokens(&s, in("set"), "auto", 4, &err), -1);
+    (void)snprintf(wanted, sizeof wanted, ": is a folder; name its files, for example %s/*.safetensors", in("set"));
+    assert_non_null(strstr(err.text, wanted));
+    assert_int_equal(open_tokens(&s, in("set/b.safetensors"), "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, "b.safetensors: no such file; name safetensors files"));
+    assert_int_equal(unlink(in("set/a.safetensors")), 0);
+    assert_int_equal(rmdir(in("set")), 0);
+    assert_int_equal(unlink(in("pipe")), 0);
+}
+
 /* A batch has the fields of its layout and no other. Without targets, its weight is the number
  * of its samples. */
 static void test_layouts_without_labels(void **state)
@@ -810,6 +849,7 @@ int main(void)
         cmocka_unit_test(test_classes),
         cmocka_unit_test(test_optional_and_derived),
         cmocka_unit_test(test_layouts_without_labels),
+        cmocka_unit_test(test_advice),
         cmocka_unit_test(test_corpus),
         cmocka_unit_test(test_expect),
     };

@@ -184,7 +184,8 @@ static void test_what_runs_beside(void **state)
         assert_non_null(row);
         assert_int_equal(strategy_shards(row, &job, size, size, &shards, &err), 0);
         struct model_spec spec = {.name = "gpt2",
-                                  .sizes = &(struct gpt2){.n_layer = 2,
+                                  .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                          .n_layer = 2,
                                                           .n_head = 2,
                                                           .n_embd = 16,
                                                           .n_positions = 16,

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import support
+import training
 from models import metrics, train, weights_hash
 
 GOLDEN = os.path.join(support.ROOT, "tests/golden/models")
@@ -173,6 +174,75 @@ def test_numbers_as_labels_as_transformers(tmp_path, problem):
     r = train(job, tmp_path / "two", check=False)
     assert r.returncode == (0 if problem == "regression" else 2), r
     assert problem == "regression" or "labels: sample 240 has 2; labels of several classes are from 0 to 1" in r.stderr + r.stdout, r
+
+
+SMALL = {"vocab_size": 160, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32,
+         "task": "masked_lm"}
+HEADS = {"gpt2": ({"vocab_size": 160, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}, "transformer.wte.weight", "lm_head.weight"),
+         "bert": (SMALL, "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+         "roberta": (SMALL, "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+         "distilbert": ({"vocab_size": 160, "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2, "max_position_embeddings": 32, "task": "masked_lm"},
+                        "distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
+         "modernbert": ({**SMALL, "pad_token_id": 0}, "model.embeddings.tok_embeddings.weight", "decoder.weight")}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_of_its_own(tmp_path, name):
+    """tie_word_embeddings false: two tables, the same bits under each strategy, and a folder with both that goes on with the same loss. By default there is one."""
+    sizes, table, head = HEADS[name]
+    data = f"{GOLDEN}/llama/batches.safetensors"
+    job = make_job(tmp_path, {"name": name, **sizes, "tie_word_embeddings": False}, data, 2, 1, 2, 24)
+    for strategy in ("ddp", "full_shard"):
+        train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", "training.precision=bf16-mixed")
+    assert weights_hash(tmp_path / "ddp") == weights_hash(tmp_path / "full_shard")
+    assert metrics(tmp_path / "ddp", "val_loss") == metrics(tmp_path / "full_shard", "val_loss")
+    train(job, tmp_path / "run")
+    header, raw = training.read_tensors(tmp_path / "run/model/model.safetensors")
+    [one, two] = [raw[slice(*header[x]["data_offsets"])] for x in (table, head)]
+    assert len(one) == len(two) == 160 * 16 * 4 and one != two
+    train(make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 1, 2, 24), tmp_path / "again", 1, "training.learning_rate=0")
+    assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
+    train(make_job(tmp_path, {"name": name, **sizes}, data, 1, 1, 2, 24), tmp_path / "tied")
+    assert head not in training.read_tensors(tmp_path / "tied/model/model.safetensors")[0]
+
+
+def test_one_bias_of_an_untied_head(tmp_path):
+    """Files of older versions have the bias under one name, whichever it is: the same loss."""
+    sizes, names = HEADS["bert"][0], ("cls.predictions.bias", "cls.predictions.decoder.bias")
+    data, found = f"{GOLDEN}/llama/batches.safetensors", []
+    train(make_job(tmp_path, {"name": "bert", **sizes, "tie_word_embeddings": False}, data, 2, 1, 2, 24), tmp_path / "run")
+    folder = tmp_path / "run/model"
+    os.rename(folder / "model.safetensors", tmp_path / "whole")
+    header, raw = training.read_tensors(tmp_path / "whole")
+    for other in names:
+        kept, body = {}, b""
+        for x, entry in header.items():
+            if x != "__metadata__" and x != names[0]:
+                kept[other if x == names[1] else x] = {**entry, "data_offsets": [len(body), len(body) + entry["data_offsets"][1] - entry["data_offsets"][0]]}
+                body += raw[slice(*entry["data_offsets"])]
+        text = json.dumps(kept).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+        train(make_job(tmp_path, {"load": str(folder)}, data, 1, 1, 2, 24), tmp_path / other, 1, "training.learning_rate=0")
+        found += metrics(tmp_path / other, "val_loss")
+    assert found == pytest.approx(metrics(tmp_path / "run", "val_loss") * 2, rel=1e-6)
+
+
+def test_pearson_as_transformers(tmp_path):
+    """The correlation of the weights in the folder, which make_labels.py has, on any number of ranks, and by --evaluate."""
+    with open(f"{GOLDEN}/bert/labels.json") as f:
+        expected = json.load(f)["pearson"]
+    data, got = str(tmp_path / "data.safetensors"), []
+    without(f"{GOLDEN}/bert/batches.safetensors", data, "labels", labels=([20, 4, 3, 3], [LABELS["regression"](row, c) for row in range(240) for c in range(3)]))
+    model = {"load": f"{GOLDEN}/bert/hf", "problem_type": "regression"}
+    for ranks in (1, 2, 3):
+        out = tmp_path / f"{ranks}"
+        said = train(make_job(tmp_path, model, data, 1, 1, 7, 20), out, ranks, "training.learning_rate=0").stderr
+        got += metrics(out, "val_pearson")
+    assert f"pearson {expected:.4f}\n" in said, said
+    r = subprocess.run([support.program("train"), "--evaluate", f"{GOLDEN}/bert/hf", f"{tmp_path}/job.json", "--set", "model.problem_type=regression"],
+                       capture_output=True, text=True, timeout=60, check=True)
+    got.append(json.loads(r.stdout)["val_pearson"])
+    assert len(got) == 4 and got == pytest.approx([expected] * 4, abs=1e-7), (got, expected)
 
 
 def test_rows_without_variance(tmp_path):

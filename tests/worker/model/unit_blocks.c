@@ -8,7 +8,8 @@
 
 static struct model_spec ragged(enum recompute level)
 {
-    static const struct gpt2 sizes = {.n_layer = 2,
+    static const struct gpt2 sizes = {.tie_word_embeddings = true,
+                                      .n_layer = 2,
                                       .n_head = 3,
                                       .n_embd = 12,
                                       .n_positions = 7,
@@ -252,7 +253,8 @@ static void test_float(void **state)
     (void)state;
     check_float(ragged(RECOMPUTE_CHEAP), 2e-5);
     struct model_spec wide = {.name = "gpt2",
-                              .sizes = &(struct gpt2){.n_layer = 1,
+                              .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                      .n_layer = 1,
                                                       .n_head = 2,
                                                       .n_embd = 64,
                                                       .n_positions = 70,
@@ -286,12 +288,14 @@ static void test_attention_has_room_for_whole_sequences(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         int64_t heads = rows[i][0], batch = rows[i][1], positions = rows[i][2], all = batch * positions,
                 channels = 64 * heads;
-        struct model_spec spec = {
-            .name = "gpt2",
-            .sizes =
-                &(struct gpt2){
-                    .n_layer = 1, .n_head = heads, .n_embd = channels, .n_positions = positions, .vocab_size = 64},
-            .type = DT_BF16};
+        struct model_spec spec = {.name = "gpt2",
+                                  .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                          .n_layer = 1,
+                                                          .n_head = heads,
+                                                          .n_embd = channels,
+                                                          .n_positions = positions,
+                                                          .vocab_size = 64},
+                                  .type = DT_BF16};
         struct chain c;
         struct dt_error err = {0};
         spec.batch_size = batch;
@@ -310,7 +314,8 @@ static void test_head_chunks(void **state)
 {
     (void)state;
     struct model_spec spec = {.name = "gpt2",
-                              .sizes = &(struct gpt2){.n_layer = 1,
+                              .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                      .n_layer = 1,
                                                       .n_head = 1,
                                                       .n_embd = 2,
                                                       .n_positions = 33,

@@ -7,7 +7,8 @@ static struct gpt2 sizes; /* of the next chain: tests change them */
 
 static struct model_spec small(void)
 {
-    sizes = (struct gpt2){.n_layer = 2,
+    sizes = (struct gpt2){.tie_word_embeddings = true,
+                          .n_layer = 2,
                           .n_head = 2,
                           .n_embd = 6,
                           .n_positions = 7,
@@ -74,7 +75,8 @@ static void test_published_sizes(void **state)
         {768, 12, 12, 124439808}, {1024, 24, 16, 354823168}, {1280, 36, 20, 774030080}, {1600, 48, 25, 1557611200}};
     for (size_t i = 0; i < 4; i++) {
         struct model_spec spec = {.name = "gpt2",
-                                  .sizes = &(struct gpt2){.n_layer = rows[i].layers,
+                                  .sizes = &(struct gpt2){.tie_word_embeddings = true,
+                                                          .n_layer = rows[i].layers,
                                                           .n_head = rows[i].heads,
                                                           .n_embd = rows[i].channels,
                                                           .n_positions = 1024,

@@ -182,6 +182,55 @@ def test_loss_not_finite(place):
     assert "restarting" not in result.err
 
 
+TINY = os.path.join(support.ROOT, "tests/golden/finetune/tiny")
+
+
+def with_nan(folder, name):
+    """A copy of a small model whose tensor has a NaN as its element 5, and a job that begins with it."""
+    shutil.copytree(TINY, folder / name)
+    weights = folder / name / "model.safetensors"
+    header, _ = training.read_tensors(weights)
+    tensor = header["model.layers.1.mlp.up_proj.weight"]
+    assert tensor["dtype"] == "F32", tensor
+    data = bytearray(weights.read_bytes())
+    at = len(data) - max(t["data_offsets"][1] for n, t in header.items() if n != "__metadata__") + tensor["data_offsets"][0] + 4 * 5
+    data[at:at + 4] = struct.pack("<f", float("nan"))
+    weights.write_bytes(data)
+    data = training.make_data(folder)
+    job = folder / f"{name}.json"
+    job.write_text(json.dumps({"model": {"load": str(folder / name)}, "training": {"batch_size_per_gpu": 1, "max_steps": 3, "threads": 1},
+                               "data": {"train": f"{data}/train-*.bin", "val": f"{data}/val-*.bin", "sequence_length": 16}}))
+    return job
+
+
+@pytest.mark.parametrize("ranks, strategy", [(1, "auto"), (2, "full_shard")])
+def test_weights_that_are_not_finite(place, ranks, strategy):
+    """The folder is to blame, and not the learning rate: in the first step, and in an evaluation."""
+    name = f"nan-{ranks}"
+    job, said = with_nan(place[0], name), f"{name}/model.safetensors: tensor model.layers.1.mlp.up_proj.weight holds NaN (element 5); take a copy that does not"
+    result = training.train(job, place[0] / f"out-{name}", ranks=ranks, strategy=strategy)
+    assert result.code == 100 and said in cause_of(result) and "learning_rate" not in result.err, result
+    evaluation = subprocess.run([support.program("train"), "--evaluate", place[0] / name, job], capture_output=True, text=True, timeout=60, check=False)
+    assert evaluation.returncode == 100 and said in evaluation.stderr, evaluation
+
+
+def test_fresh_looks_at_the_weights_first(place):
+    """A run is not set aside for one that cannot begin."""
+    folder = place[0]
+    shutil.copytree(TINY, folder / "lacks")
+    data = training.make_data(folder)
+    job = folder / "lacks.json"
+    job.write_text(json.dumps({"model": {"load": str(folder / "lacks")}, "training": {"batch_size_per_gpu": 1, "max_steps": 2, "threads": 1},
+                               "data": {"train": f"{data}/train-*.bin", "sequence_length": 16}}))
+    out = folder / "out-lacks"
+    assert training.train(job, out, ranks=2).code == 0
+    before = sorted(os.listdir(out))
+    (folder / "lacks/model.safetensors").unlink()
+    result = support.run(["--nproc_per_node=2", "train", job, "--output_dir", out, "--fresh"])
+    assert result.code == 100 and "lacks: neither model.safetensors nor" in cause_of(result), result
+    assert sorted(os.listdir(out)) == before and training.hash_of(out)
+
+
 def cause_of(result):
     """What the rank said of itself: one line of the launcher's, and nothing of it a second time, but in the JSON record."""
     found = re.findall(r"^dtrun: host \S+ rank \d+ \(local \d+, pid \d+\): (.*)$", result.err, re.M)

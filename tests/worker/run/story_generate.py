@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -63,6 +64,15 @@ def test_draws(tmp_path):
     job = tmp_path / "job.json"
     job.write_text(json.dumps({"model": {"load": TINY}, "data": {"train": "none"}, "generation": {"seed": 7, "temperature": 0.7, "top_p": 0.9}}))
     assert [r["ids"] for r in rows(*ask, "--seed", 7)] == [r["ids"] for r in rows(*ask, job)]
+
+
+def test_what_is_not_computed(tmp_path):
+    """Keys of the folder that would change the ids are named once; the ids are those without them."""
+    shutil.copytree(TINY, tmp_path / "tiny")
+    (tmp_path / "tiny/generation_config.json").write_text('{"num_beams": 4, "max_new_tokens": 3}')
+    command = [support.program("train"), "--generate", str(tmp_path / "tiny"), "--prompt_ids", "5,6", "--prompt_ids", "7"]
+    r = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert r.stderr == f"train: {tmp_path}/tiny: generation_config.json: not computed: num_beams\n" and len(r.stdout.splitlines()) == 2, r
 
 
 @pytest.mark.parametrize("args, said", [

@@ -1,4 +1,4 @@
-/* covers: worker/run/generate.c worker/run/model_source.c worker/model/blocks/packed.c */
+/* covers: worker/run/generate.c worker/run/generate_settings.c worker/run/model_source.c worker/model/blocks/packed.c */
 /* Generation against Transformers, and against itself: the same ids with and without a cache, in a batch
  * and alone, for gpt2 and all families of decoders. */
 #include "tests/lib/golden.h"
@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #define TINY "tests/golden/finetune/tiny"
-static const struct job_generation nothing = {-1, -1, -1, -1, -1, -1, -1, 42};
+static const struct job_generation nothing = {-1, -1, -1, -1, -1, -1, -1, 42, {0}, {0}};
 
 static struct model_source open_source(const char *path)
 {
@@ -32,7 +32,7 @@ static struct generate_options settings(const struct model_source *s, const stru
 {
     struct generate_options o;
     struct dt_error err;
-    if (generate_settings(s, job, &o, &err) != 0) {
+    if (generate_settings(s, job, &o, NULL, &err) != 0) {
         fail_msg("%s", err.text);
     }
     o.threads = 2;
@@ -302,11 +302,43 @@ static void test_settings(void **state)
     model_source_close(&plain);
 }
 
+static void expect_ignored(const char *config, bool draws, const char *wanted)
+{
+    struct model_source s = {.path = (char *)(uintptr_t) "folder", .generation = cJSON_Parse(config)};
+    struct job_generation job = nothing;
+    struct generate_options o;
+    struct dt_text ignored;
+    struct dt_error err;
+    dt_text_init(&ignored);
+    job.do_sample = draws;
+    assert_non_null(s.generation);
+    assert_int_equal(generate_settings(&s, &job, &o, &ignored, &err), 0);
+    assert_string_equal(dt_text_str(&ignored), wanted);
+    dt_text_clear(&ignored);
+    cJSON_Delete(s.generation);
+}
+
+/* Keys that would change the ids are named; those that have no effect are not. */
+static void test_ignored(void **state)
+{
+    (void)state;
+    expect_ignored("{\"num_beams\": 4, \"no_repeat_ngram_size\": 3, \"typical_p\": 0.9}", true,
+                   "num_beams, no_repeat_ngram_size, typical_p");
+    expect_ignored("{\"num_beams\": 4, \"typical_p\": 0.9, \"bad_words_ids\": [[5]]}", false,
+                   "num_beams, bad_words_ids");
+    expect_ignored("{\"num_beams\": 1, \"typical_p\": 1.0, \"bad_words_ids\": [], \"min_length\": 0, "
+                   "\"suppress_tokens\": null, \"guidance_scale\": 1, \"pad_token_id\": 3, \"max_length\": 20}",
+                   true, "");
+    expect_ignored("{\"forced_eos_token_id\": 0, \"guidance_scale\": 1.5}", true,
+                   "guidance_scale, forced_eos_token_id");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transformers), cmocka_unit_test(test_families), cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_ends),         cmocka_unit_test(test_refused),  cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_ignored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,6 +28,8 @@ static const char *name_of(enum moment moment)
         return "STEP";
     case MOMENT_EVALUATION:
         return "EVALUATION";
+    case MOMENT_SAMPLES:
+        return "SAMPLES";
     case MOMENT_SAVING:
         return "SAVING";
     case MOMENT_SAVED:

@@ -43,7 +43,8 @@ static void fetch(struct strategy *s, int unit)
     int64_t count = s->chain->units[unit].numel / s->shards;
     size_t size_bytes = (size_t)count * s->type_size;
     struct home_part mine = slice(s, unit);
-    strategy_gather(s, unit, home_bring(mine, size_bytes, HOME_READ, w->gathering), x->data, count, "gather weights");
+    strategy_gather(s, unit, home_bring(mine, size_bytes, HOME_READ, w->gathering), x->data, count,
+                    s->precision.compute, "gather weights");
     home_back(mine, size_bytes, w->gathering);
     dt_event_record(x->filled, w->gathering);
     x->unit = unit;

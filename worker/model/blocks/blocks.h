@@ -35,11 +35,13 @@ struct lm_head {
     const char *norm_weight, *norm_bias, *table;
     bool centred;     /* with norm_bias null: a LayerNorm all the same */
     const char *bias; /* name of the logits' bias (V); null: none */
+    /* name of a tensor (V) that is kept and not computed with; null: none */
+    const char *spare_bias;
     int64_t vocabulary, channels;
     double norm_epsilon, weight_offset; /* an RMSNorm multiplies by offset + weight */
     double branch_scale;                /* of the pair's branch before the sum; 0: 1 */
     double logit_scale, logit_cap;      /* 0: 1, and no cap */
-    struct tensor_rule rule;            /* of the table, if no other block has it */
+    struct tensor_rule rule;            /* of the table, if it is not the embedding's */
 };
 
 extern const struct block_ops block_embed;     /* token and position embedding */

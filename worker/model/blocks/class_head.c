@@ -45,7 +45,8 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "mean", LIFE_CALL, 0, norm ? rows : 0, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, norm ? rows : 0, wide);
     int logits = block_memory(b, "logits", LIFE_CALL, 0, rows * m->classes, type);
-    b->logits_memory = m->numbers ? -1 : logits; /* numbers are no classes that can be counted */
+    b->numbers = m->numbers && m->loss == DT_LOSS_SQUARED;
+    b->logits_memory = !m->numbers || b->numbers ? logits : -1; /* several classes of a sample are not counted */
     b->classes = m->classes;
     block_memory(b, "row losses", LIFE_CALL, 0, rows, DT_F64);
     block_memory(b, "sums", LIFE_CALL, 0, m->classes, wide);

@@ -71,7 +71,8 @@ static int declare(struct block *b, struct dt_error *err)
     const struct lm_head *m = b->args;
     enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
     int64_t rows = most_rows(b), chunk = chunk_rows(b, rows);
-    const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO};
+    const struct tensor_rule one = {.init = m->weight_offset != 0 ? INIT_ZERO : INIT_ONE}, zero = {.init = INIT_ZERO},
+                             spare = {.role = ROLE_BUFFER, .init = INIT_ZERO};
     block_tensor(b, m->norm_weight, &m->channels, 1, &one);
     if (m->norm_bias != NULL) {
         block_tensor(b, m->norm_bias, &m->channels, 1, &zero);
@@ -79,6 +80,9 @@ static int declare(struct block *b, struct dt_error *err)
     block_tensor(b, m->table, (int64_t[]){m->vocabulary, m->channels}, 2, &m->rule);
     if (m->bias != NULL) {
         block_tensor(b, m->bias, &m->vocabulary, 1, &zero);
+    }
+    if (m->spare_bias != NULL) {
+        block_tensor(b, m->spare_bias, &m->vocabulary, 1, &spare);
     }
     block_memory(b, "sum", LIFE_BACKWARD, RECOMPUTE_NEVER, rows * m->channels, type);
     block_memory(b, "norm", LIFE_CALL, 0, rows * m->channels, type);

@@ -14,10 +14,10 @@ struct encoder_family {
     const char *tokens, *positions, *types, *norm; /* the embeddings, behind the prefix; null: none */
     struct encoder_names layer;
     const char *dense, *sequence_head, *token_head;
-    struct { /* of the head that names tokens; its table is that of the embedding */
+    struct { /* of the head that names tokens */
         const char *dense, *norm, *bias;
+        const char *table, *table_bias; /* if its table is not that of the embedding; null: as `bias` */
     } masked;
-    const char *tied[2][2];           /* names in files of tensors that are another one */
     enum dt_activation pooled;        /* the activation between dense and head */
     bool modern;                      /* ModernBERT's layer and head */
     bool position_ids;                /* positions follow from the ids */

@@ -61,6 +61,10 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
         "task", "\"sequence_classification\"", "what gets a class: each sequence or token; masked_lm: labels are ids", \
             AT(task), &task                                                                                            \
     }
+#define TIED                                                                                                           \
+    {                                                                                                                  \
+        "tie_word_embeddings", "true", "masked_lm: the head is the embedding", AT(tie_word_embeddings), &flag          \
+    }
 #define PADDING(fallback, rule)                                                                                        \
     {                                                                                                                  \
         "pad_token_id", fallback, "id whose embedding gets no gradient", AT(pad_token_id), rule                        \
@@ -77,14 +81,15 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
             AT(classifier_dropout), &dropout_or_null                                                                   \
     }
 
-static const struct dt_field bert_fields[] = {BERT_SIZES("30522"), PADDING("0", &id_or_null), {0}};
-static const struct dt_field roberta_fields[] = {BERT_SIZES("50265"), PADDING("1", &id), {0}};
+static const struct dt_field bert_fields[] = {BERT_SIZES("30522"), PADDING("0", &id_or_null), TIED, {0}};
+static const struct dt_field roberta_fields[] = {BERT_SIZES("50265"), PADDING("1", &id), TIED, {0}};
 static const struct dt_field distilbert_fields[] = {
     SIZES("30522", "dim", "768", "hidden_dim", "3072", "n_layers", "6", "n_heads", "12", "512", "activation"),
     PADDING("0", &id_or_null),
     {"dropout", "0", "dropout of embeddings and of what layers add", AT(hidden_dropout), &dropout},
     {"attention_dropout", "0", "dropout of attention weights", AT(attention_dropout), &dropout},
     {"seq_classif_dropout", "0", "dropout before the classifier", AT(classifier_dropout), &dropout},
+    TIED,
     {0}};
 static const struct dt_field modernbert_fields[] = {
     SIZES("50368", "hidden_size", "768", "intermediate_size", "1152", "num_hidden_layers", "22", "num_attention_heads",
@@ -114,6 +119,7 @@ static const struct dt_field modernbert_fields[] = {
     {"attention_dropout", "0", "dropout of attention weights", AT(attention_dropout), &dropout},
     {"mlp_dropout", "0", "dropout in the feed-forward layer", AT(mlp_dropout), &dropout},
     {"classifier_dropout", "0", "dropout before the classifier", AT(classifier_dropout), &dropout},
+    TIED,
     {0}};
 
 static const struct model_dropout bert_dropouts[] = {
@@ -217,11 +223,6 @@ static bool canonical_name(const struct encoder_family *f, const char *file_name
     bool whole = begins_with(file_name, f->prefix) || begins_with_one(file_name, f->heads);
     if (dt_text_ends_with(file_name, "position_ids")) {
         return false;
-    }
-    for (int i = 0; i < 2; i++) {
-        if (f->tied[i][0] != NULL && strcmp(file_name, f->tied[i][0]) == 0) {
-            file_name = f->tied[i][1];
-        }
     }
     int size = (int)strlen(file_name);
     bool gamma = dt_text_ends_with(file_name, "LayerNorm.gamma"), beta = dt_text_ends_with(file_name, "LayerNorm.beta");
@@ -344,9 +345,8 @@ static const struct encoder_family bert_family = {
     .prefix = "bert.",
     .heads = {"classifier.", "cls."},
     BERT_NAMES("bert."),
-    .masked = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"},
-    .tied = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-             {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+    .masked = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias",
+               "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
     .dense = "bert.pooler.dense",
     .sequence_head = "classifier",
     .token_head = "classifier",
@@ -359,9 +359,7 @@ static const struct encoder_family roberta_family = {
     .prefix = "roberta.",
     .heads = {"classifier.", "lm_head."},
     BERT_NAMES("roberta."),
-    .masked = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias"},
-    .tied = {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"},
-             {"lm_head.decoder.bias", "lm_head.bias"}},
+    .masked = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight", "lm_head.decoder.bias"},
     .dense = "classifier.dense",
     .sequence_head = "classifier.out_proj",
     .token_head = "classifier",
@@ -375,8 +373,7 @@ static const struct encoder_family roberta_family = {
 static const struct encoder_family distilbert_family = {
     .prefix = "distilbert.",
     .heads = {"pre_classifier.", "classifier.", "vocab_"},
-    .masked = {"vocab_transform", "vocab_layer_norm", "vocab_projector.bias"},
-    .tied = {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}},
+    .masked = {"vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"},
     .tokens = "embeddings.word_embeddings.weight",
     .positions = "embeddings.position_embeddings.weight",
     .norm = "embeddings.LayerNorm",
@@ -399,8 +396,7 @@ static const struct encoder_family distilbert_family = {
 static const struct encoder_family modernbert_family = {
     .prefix = "model.",
     .heads = {"head.", "classifier.", "decoder."},
-    .masked = {"head.dense", "head.norm", "decoder.bias"},
-    .tied = {{"decoder.weight", "model.embeddings.tok_embeddings.weight"}},
+    .masked = {"head.dense", "head.norm", "decoder.bias", "decoder.weight"},
     .tokens = "embeddings.tok_embeddings.weight",
     .norm = "embeddings.norm",
     .layer = {.layer = "model.layers.%d.",
@@ -465,7 +461,15 @@ static const struct encoder_family modernbert_family = {
                                             .put_config = model##_put,                                                 \
                                             __VA_ARGS__};
 
-FAMILY(bert, "Bert", "num_hidden_layers, model.hidden_size")
-FAMILY(roberta, "Roberta", "num_hidden_layers, model.hidden_size", .aliases = roberta_aliases)
-FAMILY(distilbert, "DistilBert", "n_layers, model.dim", .keys = distilbert_keys)
-FAMILY(modernbert, "ModernBert", "num_hidden_layers, model.hidden_size")
+#define HEAD(...) .tied = {"tie_word_embeddings", __VA_ARGS__}
+
+FAMILY(bert, "Bert", "num_hidden_layers, model.hidden_size",
+       HEAD("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.bias",
+            "cls.predictions.bias"))
+FAMILY(roberta, "Roberta", "num_hidden_layers, model.hidden_size", .aliases = roberta_aliases,
+       HEAD("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias",
+            "lm_head.bias"))
+FAMILY(distilbert, "DistilBert", "n_layers, model.dim", .keys = distilbert_keys,
+       HEAD("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"))
+FAMILY(modernbert, "ModernBert", "num_hidden_layers, model.hidden_size",
+       HEAD("decoder.weight", "model.embeddings.tok_embeddings.weight"))

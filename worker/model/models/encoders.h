@@ -21,7 +21,7 @@ struct encoder {
     double global_rope_theta, local_rope_theta;
     double hidden_dropout, attention_dropout, embedding_dropout, mlp_dropout, classifier_dropout;
     int hidden_act, classifier_activation, classifier_pooling, task, problem_type;
-    bool norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias;
+    bool norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias, tie_word_embeddings;
     struct dt_kinds layer_types; /* 1: sliding attention */
 };
 

@@ -142,21 +142,26 @@ static enum dt_activation masked_activation(const struct encoder_family *f, cons
     return f->position_ids ? DT_ACT_GELU_ERF : family_activation(m->hidden_act);
 }
 
-/* The logits of all tokens: the map and norm before them are the family's, the table is the
- * embedding's. */
+/* The logits of all tokens: the map and norm before them are the family's. Where the table is one of its own,
+ * so is its bias, and Transformers keeps the other one. */
 static int add_masked_head(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
 {
     const struct encoder *m = c->spec.sizes;
-    bool norm_bias = !f->modern || m->norm_bias;
-    const struct lm_head head = {.norm_weight = dt_arena_printf(&c->arena, "%s.weight", f->masked.norm),
-                                 .norm_bias = norm_bias ? dt_arena_printf(&c->arena, "%s.bias", f->masked.norm) : NULL,
-                                 .centred = true,
-                                 .table = dt_arena_printf(&c->arena, "%s%s", f->prefix, f->tokens),
-                                 .bias = !f->modern || m->decoder_bias ? f->masked.bias : NULL,
-                                 .vocabulary = m->vocab_size,
-                                 .channels = m->hidden_size,
-                                 .norm_epsilon = epsilon_of(f, m),
-                                 .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
+    bool norm_bias = !f->modern || m->norm_bias, bias = !f->modern || m->decoder_bias,
+         two_biases = !m->tie_word_embeddings && f->masked.table_bias != NULL;
+    const struct lm_head head = {
+        .norm_weight = dt_arena_printf(&c->arena, "%s.weight", f->masked.norm),
+        .norm_bias = norm_bias ? dt_arena_printf(&c->arena, "%s.bias", f->masked.norm) : NULL,
+        .centred = true,
+        .table = m->tie_word_embeddings ? dt_arena_printf(&c->arena, "%s%s", f->prefix, f->tokens) : f->masked.table,
+        .bias = two_biases ? f->masked.table_bias
+                : bias     ? f->masked.bias
+                           : NULL,
+        .spare_bias = two_biases ? f->masked.bias : NULL,
+        .vocabulary = m->vocab_size,
+        .channels = m->hidden_size,
+        .norm_epsilon = epsilon_of(f, m),
+        .rule = normal(f, m, out_deviation(f, m)).weight};
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 

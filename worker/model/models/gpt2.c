@@ -19,6 +19,7 @@ static const struct dt_rule vocabulary = {.type = DT_RULE_INTEGER, .min = 1, .ma
 static const struct dt_rule length = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule dropout = {.type = DT_RULE_NUMBER, .max = 1, .open_max = true};
+static const struct dt_rule flag = {.type = DT_RULE_BOOL};
 
 #define AT(member) offsetof(struct gpt2, member)
 static const struct dt_field fields[] = {
@@ -33,6 +34,7 @@ static const struct dt_field fields[] = {
     {"attn_pdrop", "0", "dropout of attention weights", AT(attn_pdrop), &dropout},
     {"embd_pdrop", "0", "dropout of embeddings", AT(embd_pdrop), &dropout},
     {"resid_pdrop", "0", "dropout of what layers add", AT(resid_pdrop), &dropout},
+    {"tie_word_embeddings", "true", "the head is the embedding", AT(tie_word_embeddings), &flag},
     {0},
 };
 #undef AT
@@ -66,8 +68,7 @@ static void settle(void *sizes)
     m->n_inner = m->n_inner > 0 ? m->n_inner : 4 * m->n_embd;
 }
 
-/* The root unit holds what no layer owns (embeddings, final norm, tied head). Each layer has a
- * unit. */
+/* The root unit holds what no layer owns (embeddings, final norm, head). Each layer has a unit. */
 static int build(struct chain *c, struct dt_error *err)
 {
     struct gpt2 settled = *(const struct gpt2 *)c->spec.sizes;
@@ -91,7 +92,7 @@ static int build(struct chain *c, struct dt_error *err)
                                     .residual_dropout = m->resid_pdrop};
     const struct lm_head head = {.norm_weight = "transformer.ln_f.weight",
                                  .norm_bias = "transformer.ln_f.bias",
-                                 .table = embed.tokens,
+                                 .table = m->tie_word_embeddings ? embed.tokens : "lm_head.weight",
                                  .vocabulary = m->vocab_size,
                                  .channels = m->n_embd,
                                  .norm_epsilon = m->layer_norm_epsilon,
@@ -111,19 +112,15 @@ static int build(struct chain *c, struct dt_error *err)
     return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
 }
 
-/* Ignores the buffers of old files, attn.bias and attn.masked_bias. The tied head is the
- * embedding. */
+/* Ignores the buffers of old files, attn.bias and attn.masked_bias. Files of the model without its head
+ * have no prefix. */
 static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
 {
     if (dt_text_ends_with(file_name, ".attn.bias") || dt_text_ends_with(file_name, ".attn.masked_bias")) {
         return false;
     }
-    if (strcmp(file_name, "lm_head.weight") == 0) {
-        (void)snprintf(out, out_bytes, "transformer.wte.weight");
-        return true;
-    }
-    const char *prefix = strncmp(file_name, "transformer.", 12) == 0 ? "" : "transformer.";
-    (void)snprintf(out, out_bytes, "%s%s", prefix, file_name);
+    bool whole = strncmp(file_name, "transformer.", 12) == 0 || strcmp(file_name, "lm_head.weight") == 0;
+    (void)snprintf(out, out_bytes, "%s%s", whole ? "" : "transformer.", file_name);
     return true;
 }
 
@@ -145,8 +142,7 @@ static int check_config(const cJSON *config, struct dt_error *err)
                                          strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
         return dt_fail(err, DT_INVALID, "activation_function: only \"gelu_new\" is supported");
     }
-    return check_flag(config, "tie_word_embeddings", true, err) != 0 ||
-                   check_flag(config, "scale_attn_weights", true, err) != 0 ||
+    return check_flag(config, "scale_attn_weights", true, err) != 0 ||
                    check_flag(config, "scale_attn_by_inverse_layer_idx", false, err) != 0 ||
                    check_flag(config, "add_cross_attention", false, err) != 0
                ? -1
@@ -164,15 +160,15 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
     put(to, "bos_token_id", end_token);
     put(to, "eos_token_id", end_token);
     put(to, "n_ctx", positions);
-    put(to, "tie_word_embeddings", "true");
 }
 
-/* 6 operations per weight of a product (the token embedding is the head), and the causal half of
- * attention. */
+/* 6 operations per weight of a product, of which an embedding that is not the head is none, and the causal
+ * half of attention. */
 static double flops(const struct chain *c)
 {
     const struct gpt2 *m = c->spec.sizes;
-    return 6.0 * (double)(c->parameter_count - m->n_positions * m->n_embd) +
+    int64_t tables = m->n_positions + (m->tie_word_embeddings ? 0 : m->vocab_size);
+    return 6.0 * (double)(c->parameter_count - tables * m->n_embd) +
            6.0 * (double)(m->n_layer * m->n_embd * c->spec.sequence_length);
 }
 
@@ -189,5 +185,6 @@ const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .build = build,
                                      .flops = flops,
                                      .canonical_name = canonical_name,
+                                     .tied = {"tie_word_embeddings", "lm_head.weight", "transformer.wte.weight"},
                                      .check_config = check_config,
                                      .put_config = put_config};

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/crash.h"
 #include "base/file.h"
+#include "worker/run/prompt.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -162,12 +163,38 @@ static void say_evaluation(struct console *c, const struct report *r)
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
         }
+        if (isfinite(r->pearson)) {
+            dt_text_printf(&c->line, " pearson %.4f", r->pearson);
+        }
         if (r->classes != NULL && isfinite(r->classes->accuracy)) {
             dt_text_printf(&c->line, " accuracy %.4f f1 %.4f", r->classes->accuracy, r->classes->f1_macro);
         }
         log_line(c);
         show(c, true);
     }
+}
+
+/* step 40/200 sample 1 "text", or the new ids */
+static void say_samples(struct console *c, const struct report *r)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    for (int64_t i = 0; i < r->sample_count; i++) {
+        const struct generate_row *row = &r->samples[i];
+        dt_text_reset(&c->line);
+        dt_text_printf(&c->line, "step %lld/%lld sample %lld ", (long long)r->step, (long long)r->total_steps,
+                       (long long)i + 1);
+        if (row->is_text) {
+            dt_text_reset(&text);
+            prompt_show_text(row->ids, row->count, &text);
+            dt_text_json(&c->line, text.data, text.size);
+        } else {
+            prompt_show_ids(row->ids + row->prompt_count, row->count - row->prompt_count, &c->line);
+        }
+        log_line(c);
+        show(c, true);
+    }
+    dt_text_clear(&text);
 }
 
 static void say_words(struct console *c, const char *words, bool on_stderr)
@@ -189,6 +216,8 @@ static void console_report(struct observer *o, const struct report *r, enum mome
         say_step(c, r);
     } else if (moment == MOMENT_EVALUATION && c->active) {
         say_evaluation(c, r);
+    } else if (moment == MOMENT_SAMPLES) {
+        say_samples(c, r);
     }
 }
 

@@ -1,4 +1,5 @@
-/* metrics.jsonl: one object for each logged step and each evaluation. Rank 0 writes it. */
+/* metrics.jsonl: one object for each logged step, each evaluation, and the samples of a step. Rank 0 writes it. */
+#include "worker/run/prompt.h"
 #include "worker/run/trainer.h"
 
 #include "base/gpu/nvml.h"
@@ -98,6 +99,9 @@ void observer_add_evaluation(struct dt_text *t, const struct report *r)
     if (isfinite(r->bits_per_byte)) {
         number(t, "val_bits_per_byte", r->bits_per_byte);
     }
+    if (isfinite(r->pearson)) {
+        number(t, "val_pearson", r->pearson);
+    }
     if (c == NULL || !isfinite(c->accuracy)) {
         return;
     }
@@ -113,16 +117,39 @@ void observer_add_evaluation(struct dt_text *t, const struct report *r)
     dt_text_puts(t, "]");
 }
 
+static void add_samples(struct dt_text *t, const struct report *r)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(t, ", \"samples\": [");
+    for (int64_t i = 0; i < r->sample_count; i++) {
+        const struct generate_row *row = &r->samples[i];
+        dt_text_puts(t, i > 0 ? ", {" : "{");
+        prompt_show_json(i, row, t);
+        if (row->is_text) {
+            dt_text_reset(&text);
+            prompt_show_text(row->ids, row->count, &text);
+            dt_text_puts(t, ", \"text\": ");
+            dt_text_json(t, text.data, text.size);
+        }
+        dt_text_puts(t, "}");
+    }
+    dt_text_puts(t, "]");
+    dt_text_clear(&text);
+}
+
 static void metrics_report(struct observer *o, const struct report *r, enum moment moment)
 {
     struct metrics *m = o->state;
-    if (moment != MOMENT_EVALUATION && !(moment == MOMENT_STEP && r->logged)) {
+    if (moment != MOMENT_EVALUATION && moment != MOMENT_SAMPLES && !(moment == MOMENT_STEP && r->logged)) {
         return;
     }
     dt_text_reset(&m->line);
     dt_text_printf(&m->line, "{\"step\": %lld", (long long)r->step);
     if (moment == MOMENT_STEP) {
         add_step(o, r);
+    } else if (moment == MOMENT_SAMPLES) {
+        add_samples(&m->line, r);
     } else {
         observer_add_evaluation(&m->line, r);
     }

@@ -1,5 +1,6 @@
 """Makes labels.json: what Transformers gives in fp64 for the model in hf/ and the batches of batches.safetensors, but with numbers as labels, one for each
-of three outputs (regression), or with any number of the three classes (multi-label).   python make_labels.py   (writes beside itself)"""
+of three outputs (regression), or with any number of the three classes (multi-label); and the mean of the outputs' Pearson correlations over all rows before
+the first step.   python make_labels.py   (writes beside itself)"""
 
 import json
 import os
@@ -37,6 +38,15 @@ def run(problem):
     return found
 
 
+def pearson():
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(f"{HERE}/hf", problem_type="regression", attn_implementation="eager").double().eval()
+    batches = {k: v.flatten(0, 2) for k, v in load_file(f"{HERE}/batches.safetensors").items() if k != "labels"}
+    with torch.no_grad():
+        logits = model(**batches).logits
+    labels = torch.tensor([[VALUES["regression"](row, c) for c in range(3)] for row in range(len(logits))], dtype=torch.float64)
+    return sum(torch.corrcoef(torch.stack([logits[:, c], labels[:, c]]))[0, 1].item() for c in range(3)) / 3
+
+
 with open(f"{HERE}/labels.json", "w") as f:
-    json.dump({"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, **{p: run(p) for p in VALUES}}, f, indent=1)
+    json.dump({"versions": {"torch": torch.__version__, "transformers": transformers.__version__}, **{p: run(p) for p in VALUES}, "pearson": pearson()}, f, indent=1)
     f.write("\n")
