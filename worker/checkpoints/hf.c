@@ -40,7 +40,9 @@ static int open_file(struct hf *h, const char *name, struct dt_error *err)
     char *path = dt_format("%s/%s", h->folder, name);
     h->files = dt_realloc(h->files, ((size_t)h->file_count + 1) * sizeof *h->files);
     int rc = st_open(&h->files[h->file_count], path, err);
-    h->file_count += rc == 0;
+    if (rc == 0) {
+        st_in_order(h->files[h->file_count++]);
+    }
     free(path);
     return rc;
 }

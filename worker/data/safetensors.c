@@ -533,6 +533,13 @@ int st_open(struct st_file **out, const char *path, struct dt_error *err)
     return 0;
 }
 
+void st_in_order(const struct st_file *f)
+{
+    if (f->mapping != NULL) {
+        (void)madvise(f->mapping, f->mapping_bytes, MADV_SEQUENTIAL);
+    }
+}
+
 void st_leave(const struct st_file *f, const void *data, size_t size_bytes)
 {
     size_t in_page = (uintptr_t)data % (size_t)sysconf(_SC_PAGESIZE);

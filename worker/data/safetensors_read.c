@@ -45,7 +45,7 @@ static int read_real(const struct st_file *f, const struct st_tensor *t, int64_t
         memcpy(out, from, (size_t)count * width);
         return 0;
     }
-    double block[BLOCK]; /* aligned, as casts need it */
+    _Alignas(64) double block[BLOCK];
     for (int64_t i = 0, n; i < count; i += n) {
         n = count - i < BLOCK ? count - i : BLOCK;
         memcpy(block, from + (size_t)i * width, (size_t)n * width);
