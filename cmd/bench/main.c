@@ -7,6 +7,7 @@
 #include "cmd/bench/first.h"
 #include "cmd/bench/generate.h"
 #include "cmd/bench/kernels.h"
+#include "cmd/bench/load.h"
 #include "cmd/bench/start.h"
 #include "cmd/bench/step.h"
 #include "cmd/bench/store.h"
@@ -40,6 +41,8 @@ static const struct {
      "--parameters=1..2147483648 "
      "--positions=1..1048576 --head=1..256 --copy=1..16384 --square=1..32768 --threads=1..1024 --repeats=1..101",
      bench_kernels},
+    {"load", "the weights of a Hugging Face folder; under dtrun one rank of it",
+     "--folder=PATH --strategy=NAME --dtype=fp32|bf16 --repeats=1..101", bench_load},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer",
      bench_start},
     {"step", "training steps of train",

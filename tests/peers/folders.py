@@ -1,9 +1,12 @@
-"""Transformers reads Hugging Face folders, for the story that compares it with train and dtckpt.
+"""Transformers reads Hugging Face folders, for the stories that compare it with train and dtckpt.
 
 Reads JSON objects from stdin, one a line, and answers each with a line:
   {"folder": PATH, "data": PATH, "rows": N, "dtype": "float32"}
     -> {"loss": mean over the first N rows of `data`, "grad_norm": of its gradient, "loading": what from_pretrained found amiss, "said": warnings}
   {"make": PATH, "class": "BertForMaskedLM", "config": KEYS} -> {}: writes the folder of a model with random weights
+  {"train": FOLDER, "data": PATH, "rows": N, "steps": N, "learning_rate": X}
+    -> {"losses": before each step of SGD on the first N rows, and after the last}, in fp32 without dropout
+  {"tokenize": FOLDER, "texts": [TEXT, ...]} -> {"ids": of each text, "said": warnings}
   {"split": FOLDER, "max_shard_size": SIZE} -> {"files": huggingface_hub's name of the file of each tensor}
 """
 
@@ -38,12 +41,14 @@ def first_rows(path, count):
     return fields
 
 
+AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification", "ForTokenClassification": "AutoModelForTokenClassification"}
+
+
 def look(folder, data, rows, dtype):
     SAID.clear()
     with open(f"{folder}/config.json") as f:
         of_class = json.load(f)["architectures"][0]
-    kinds = {"ForSequenceClassification": transformers.AutoModelForSequenceClassification, "ForMaskedLM": transformers.AutoModelForMaskedLM}
-    auto = next((auto for kind, auto in kinds.items() if kind in of_class), transformers.AutoModelForCausalLM)
+    auto = getattr(transformers, next((name for end, name in AUTO.items() if of_class.endswith(end)), "AutoModelForCausalLM"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, loading = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True, attn_implementation="eager")
@@ -67,12 +72,35 @@ def make(folder, of_class, config):
     return {}
 
 
-def split(folder, max_shard_size):
+def train(train, data, rows, steps, learning_rate):
+    model = transformers.AutoModelForCausalLM.from_pretrained(train, dtype="float32", attn_implementation="eager").eval()
+    batch, losses = first_rows(data, rows), []
+    for _ in range(steps):
+        loss = model(**batch).loss
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= learning_rate * p.grad
+                p.grad = None
+    with torch.no_grad():
+        return {"losses": losses + [model(**batch).loss.item()]}
+
+
+def tokenize(tokenize, texts):
+    SAID.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenize)
+        return {"ids": [tokenizer(text).input_ids for text in texts], "said": SAID + [str(w.message) for w in caught]}
+
+
+def split(split, max_shard_size):
     tensors = {}
-    with open(f"{folder}/model.safetensors.index.json") as f:
+    with open(f"{split}/model.safetensors.index.json") as f:
         files = sorted(set(json.load(f)["weight_map"].values()))
     for name in files:
-        with safe_open(f"{folder}/{name}", "pt") as f:
+        with safe_open(f"{split}/{name}", "pt") as f:
             tensors.update({k: f.get_tensor(k) for k in f.keys()})
     plan = huggingface_hub.split_torch_state_dict_into_shards({k: tensors[k] for k in sorted(tensors)}, max_shard_size=max_shard_size)
     return {"files": plan.tensor_to_filename, "metadata": plan.metadata}
@@ -85,8 +113,11 @@ def main():
     logging.getLogger("transformers").addHandler(Keep())
     for line in sys.stdin:
         what = json.loads(line)
-        print(json.dumps(split(what["split"], what["max_shard_size"]) if "split" in what
-                         else make(what["make"], what["class"], what["config"]) if "make" in what else look(**what)), flush=True)
+        if "make" in what:
+            answer = make(what["make"], what["class"], what["config"])
+        else:
+            answer = next((f for name, f in (("split", split), ("train", train), ("tokenize", tokenize)) if name in what), look)(**what)
+        print(json.dumps(answer), flush=True)
 
 
 main()

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "worker/data/safetensors.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdbool.h>
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16 };
+enum { INDEX_MAX = 64 << 20, FILES_MAX = 4096, NAME_MAX_BYTES = 1024, PART = 1 << 16, COMPARED = 4 << 20 };
 
 struct source { /* where a tensor of the chain is stored */
     const struct st_file *file;
@@ -40,7 +41,9 @@ static int open_file(struct hf *h, const char *name, struct dt_error *err)
     char *path = dt_format("%s/%s", h->folder, name);
     h->files = dt_realloc(h->files, ((size_t)h->file_count + 1) * sizeof *h->files);
     int rc = st_open(&h->files[h->file_count], path, err);
-    h->file_count += rc == 0;
+    if (rc == 0) {
+        st_in_order(h->files[h->file_count++]);
+    }
     free(path);
     return rc;
 }
@@ -98,14 +101,8 @@ static void put_shape(struct dt_text *out, const int64_t *shape, int dims)
     dt_text_puts(out, "]");
 }
 
-/* *same: both have the same values. */
-static int compare_values(const struct source *a, const struct source *b, bool *same, struct dt_error *err)
+static int same_as_f32(const struct source *a, const struct source *b, bool *same, struct dt_error *err)
 {
-    *same = a->tensor->numel == b->tensor->numel;
-    if (*same && a->tensor->type == b->tensor->type) {
-        *same = memcmp(a->tensor->data, b->tensor->data, a->tensor->size_bytes) == 0;
-        return 0;
-    }
     float *x = dt_alloc(2 * PART * sizeof *x), *y = x + PART;
     int rc = 0;
     for (int64_t at = 0, n; rc == 0 && *same && at < a->tensor->numel; at += n) {
@@ -115,6 +112,24 @@ static int compare_values(const struct source *a, const struct source *b, bool *
         *same = rc == 0 && memcmp(x, y, (size_t)n * sizeof *x) == 0;
     }
     free(x);
+    return rc;
+}
+
+/* *same: both have the same values. */
+static int compare_values(const struct source *a, const struct source *b, bool *same, struct dt_error *err)
+{
+    int rc = 0;
+    *same = a->tensor->numel == b->tensor->numel;
+    if (a->tensor->type != b->tensor->type) {
+        rc = same_as_f32(a, b, same, err);
+    }
+    for (size_t at = 0, n; a->tensor->type == b->tensor->type && *same && at < a->tensor->size_bytes; at += n) {
+        const char *x = (const char *)a->tensor->data + at, *y = (const char *)b->tensor->data + at;
+        n = a->tensor->size_bytes - at < COMPARED ? a->tensor->size_bytes - at : COMPARED;
+        *same = memcmp(x, y, n) == 0;
+        st_leave(a->file, x, n);
+        st_leave(b->file, y, n);
+    }
     return rc;
 }
 
@@ -504,14 +519,23 @@ static int read_span(const struct source *s, const struct span *part, enum dt_dt
                                            &(double){(double)value}, 1, type, DT_F64});
         return 0;
     }
-    return type == DT_F64 ? st_read_f64(s->file, s->tensor, part->first, part->count, (double *)out + part->at, err)
-                          : st_read_f32(s->file, s->tensor, part->first, part->count, (float *)out + part->at, err);
+    size_t width = dt_dtype_size(s->tensor->type);
+    int rc = type == DT_F64 ? st_read_f64(s->file, s->tensor, part->first, part->count, (double *)out + part->at, err)
+                            : st_read_f32(s->file, s->tensor, part->first, part->count, (float *)out + part->at, err);
+    st_leave(s->file, (const char *)s->tensor->data + (size_t)part->first * width, (size_t)part->count * width);
+    return rc;
+}
+
+static void clear(void *out, int64_t first, int64_t end, enum dt_dtype type)
+{
+    size_t size = dt_dtype_size(type);
+    memset((char *)out + (size_t)first * size, 0, (size_t)(end - first) * size);
 }
 
 int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum dt_dtype type, void *out,
                  struct dt_error *err)
 {
-    memset(out, 0, (size_t)count * dt_dtype_size(type));
+    int64_t at = 0; /* tensors of a unit lie in order, with gaps between them */
     for (int i = 0; i < h->chain->tensor_count; i++) {
         const struct tensor *t = &h->chain->tensors[i];
         struct span part;
@@ -519,6 +543,9 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
             continue;
         }
         const struct source *s = &h->sources[i];
+        assert(part.at >= at);
+        clear(out, at, part.at, type);
+        at = part.at + part.count;
         if (s->tensor == NULL) {
             init_span(&part, h->seed, type, out); /* a head that the folder lacks */
             continue;
@@ -527,6 +554,7 @@ int hf_read_unit(const struct hf *h, int u, int64_t first, int64_t count, enum d
             return -1;
         }
     }
+    clear(out, at, count, type);
     return 0;
 }
 

@@ -261,11 +261,12 @@ static bool differ(const char *a, const char *b)
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err)
 {
-    if (differ(job->tokenizer, train->tokenizer)) {
+    const struct data_source *first = train != NULL ? train : val;
+    if (differ(job->tokenizer, first->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
-                       job->tokenizer, job->train, train->tokenizer);
+                       job->tokenizer, first == train ? job->train : job->val, first->tokenizer);
     }
-    if (val != NULL && differ(train->tokenizer, val->tokenizer)) {
+    if (train != NULL && val != NULL && differ(train->tokenizer, val->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
                        val->tokenizer, job->train, train->tokenizer);
     }

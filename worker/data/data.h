@@ -79,8 +79,8 @@ bool data_differ(const struct data_file *was, int was_count, const struct data_s
 /* Hash of the files' contents, in order. Two sources for which data_differ is false have the same
  * hash. */
 uint64_t data_content(const struct data_source *s);
-/* Checks that data.train, data.val (null: there is none) and data.tokenizer name the same
- * tokenizer. A source that does not know its tokenizer passes. */
+/* Checks that data.train, data.val (one of them may be null: there is none) and data.tokenizer name
+ * the same tokenizer. A source that does not know its tokenizer passes. */
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err);
 

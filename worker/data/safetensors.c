@@ -533,6 +533,21 @@ int st_open(struct st_file **out, const char *path, struct dt_error *err)
     return 0;
 }
 
+void st_in_order(const struct st_file *f)
+{
+    if (f->mapping != NULL) {
+        (void)madvise(f->mapping, f->mapping_bytes, MADV_SEQUENTIAL);
+    }
+}
+
+void st_leave(const struct st_file *f, const void *data, size_t size_bytes)
+{
+    size_t in_page = (uintptr_t)data % (size_t)sysconf(_SC_PAGESIZE);
+    if (f->mapping != NULL && size_bytes > 0) { /* bytes of st_open_memory are not ours to give up */
+        (void)madvise((char *)(uintptr_t)data - in_page, size_bytes + in_page, MADV_DONTNEED);
+    }
+}
+
 void st_close(struct st_file *f)
 {
     if (f == NULL) {

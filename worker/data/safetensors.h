@@ -47,6 +47,12 @@ int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t firs
 int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out,
                 struct dt_error *err);
 
+/* Tensors of the file will be read from begin to end: the kernel reads ahead, as it does for read(2). */
+void st_in_order(const struct st_file *f);
+/* So many bytes at `data`, a place in a tensor of the file, are not needed again soon: their pages no
+ * longer count as memory of this process. They may be read again. */
+void st_leave(const struct st_file *f, const void *data, size_t size_bytes);
+
 /* A tensor to be written. Names are unique. st_writer_open copies strings and shapes. */
 struct st_entry {
     const char *name;

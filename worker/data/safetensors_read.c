@@ -1,27 +1,13 @@
-/* Converts elements of safetensors files to float, double or int64. Data may be unaligned, so every
- * element is copied before it is used. Only the pages of the elements are touched. */
+/* Converts elements of safetensors files to float or double. Data may be unaligned, so every element
+ * is copied before it is used. Only the pages of the elements are touched. */
 #include "worker/data/safetensors.h"
 
-#include <math.h>
+#include "kernels/kernels.h"
+
 #include <stdbool.h>
 #include <string.h>
 
-static double from_f16(uint16_t h)
-{
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double v = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
-               : exponent == 0 ? ldexp(fraction, -24)
-                               : ldexp(1024 + fraction, exponent - 25);
-    return (h & 0x8000) != 0 ? -v : v;
-}
-
-static float from_bf16(uint16_t h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
+enum { BLOCK = 1024 };
 
 static int check_range(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count,
                        struct dt_error *err)
@@ -43,60 +29,39 @@ static bool is_real(enum dt_dtype type)
     return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_F16;
 }
 
-static double real_at(enum dt_dtype type, const char *p)
+/* Reads elements as `to`, DT_F32 or DT_F64. */
+static int read_real(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, enum dt_dtype to,
+                     void *out, struct dt_error *err)
 {
-    uint16_t half;
-    float x;
-    double wide;
-    switch (type) {
-    case DT_F32:
-        memcpy(&x, p, sizeof x);
-        return (double)x;
-    case DT_F64:
-        memcpy(&wide, p, sizeof wide);
-        return wide;
-    case DT_BF16:
-        memcpy(&half, p, sizeof half);
-        return (double)from_bf16(half);
-    default:
-        memcpy(&half, p, sizeof half);
-        return from_f16(half);
+    if (check_range(f, t, first, count, err) != 0) {
+        return -1;
     }
+    if (!is_real(t->type)) {
+        return wrong_type(f, t, "F32, F64, BF16 or F16", err);
+    }
+    size_t width = dt_dtype_size(t->type);
+    const char *from = (const char *)t->data + (size_t)first * width;
+    if (t->type == to && count > 0) {
+        memcpy(out, from, (size_t)count * width);
+        return 0;
+    }
+    _Alignas(64) double block[BLOCK];
+    for (int64_t i = 0, n; i < count; i += n) {
+        n = count - i < BLOCK ? count - i : BLOCK;
+        memcpy(block, from + (size_t)i * width, (size_t)n * width);
+        dt_cpu_cast(&(struct dt_cast_args){(char *)out + (size_t)i * dt_dtype_size(to), block, n, to, t->type});
+    }
+    return 0;
 }
 
 int st_read_f64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, double *out,
                 struct dt_error *err)
 {
-    if (check_range(f, t, first, count, err) != 0) {
-        return -1;
-    }
-    if (!is_real(t->type)) {
-        return wrong_type(f, t, "F32, F64, BF16 or F16", err);
-    }
-    size_t width = dt_dtype_size(t->type);
-    const char *base = (const char *)t->data + (size_t)first * width;
-    for (int64_t i = 0; i < count; i++) {
-        out[i] = real_at(t->type, base + (size_t)i * width);
-    }
-    return 0;
+    return read_real(f, t, first, count, DT_F64, out, err);
 }
 
 int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t count, float *out,
                 struct dt_error *err)
 {
-    if (check_range(f, t, first, count, err) != 0) {
-        return -1;
-    }
-    if (!is_real(t->type)) {
-        return wrong_type(f, t, "F32, F64, BF16 or F16", err);
-    }
-    size_t width = dt_dtype_size(t->type);
-    const char *base = (const char *)t->data + (size_t)first * width;
-    if (t->type == DT_F32 && count > 0) {
-        memcpy(out, base, (size_t)count * width);
-    }
-    for (int64_t i = 0; t->type != DT_F32 && i < count; i++) {
-        out[i] = (float)real_at(t->type, base + (size_t)i * width);
-    }
-    return 0;
+    return read_real(f, t, first, count, DT_F32, out, err);
 }

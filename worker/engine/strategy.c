@@ -207,6 +207,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->shard_rank = rank % shards;
     s->replica_rank = rank / shards;
     s->alone = size == 1;
+    s->trains = !job->evaluates;
     s->precision = *precision;
     s->type_size = dt_dtype_size(precision->compute);
     s->prefetch = job->fsdp.backward_prefetch;
@@ -359,7 +360,7 @@ struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first,
 
 bool strategy_trains(const struct strategy *s, int unit)
 {
-    return s->chain->units[unit].role == ROLE_TRAINED;
+    return s->trains && s->chain->units[unit].role == ROLE_TRAINED;
 }
 
 /* A collective of the world that takes what the compute stream has computed, and for which that stream

@@ -128,7 +128,8 @@ struct strategy {
     struct chain *chain;
     struct world *world; /* null while only planning */
     int size, shards, replicas, shard_rank, replica_rank;
-    bool alone; /* one rank: no collective is ever issued */
+    bool alone;  /* one rank: no collective is ever issued */
+    bool trains; /* false: the job only evaluates, as if all units were frozen */
     struct precision precision;
     size_t type_size;    /* of an element of precision.compute, as weights are gathered */
     int64_t total;       /* elements of all units */

@@ -76,7 +76,7 @@ struct batch_split trainer_split(const struct trainer *t)
     return (struct batch_split){t->job->training.batch_size_per_gpu * t->size, t->micro_steps};
 }
 
-static int open_data(struct trainer *t, struct dt_error *err)
+static int open_train(struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
     if (data_open(&t->feeds.train, job->data.train, job->data.format, &t->chain.batch, err) != 0) {
@@ -89,41 +89,56 @@ static int open_data(struct trainer *t, struct dt_error *err)
                        "of a row",
                        t->feeds.train.blank_path);
     }
+    return 0;
+}
+
+/* Batches of all ranks need as many samples. */
+static int check_samples(const struct trainer *t, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    int64_t need = job->training.batch_size_per_gpu * t->size;
+    if (job->training.partial_accumulation == PARTIAL_DROP) {
+        need *= t->micro_steps;
+    }
+    if (t->feeds.train.sample_count >= need) {
+        return 0;
+    }
+    char tokens[48] = "";
+    if (job->model.ops->positions != NULL) {
+        (void)snprintf(tokens, sizeof tokens, " of %lld tokens", (long long)t->feeds.train.sequence_length);
+    }
+    return dt_fail(err, DT_INVALID,
+                   "data.train: %lld samples%s: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or "
+                   "less of these",
+                   (long long)t->feeds.train.sample_count, tokens, (long long)t->size,
+                   (long long)job->training.batch_size_per_gpu, (long long)need);
+}
+
+/* data.train, unless the job only evaluates, and data.val, if it has any. */
+static int open_data(struct trainer *t, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    if (!job->evaluates && open_train(t, err) != 0) {
+        return -1;
+    }
     if (job->data.val && *job->data.val) {
         if (data_open(&t->feeds.val, job->data.val, job->data.format, &t->chain.batch, err) != 0) {
             return dt_wrap(err, "data.val");
         }
         t->feeds.has_val = true;
     }
-    if (data_check(&job->data, &t->feeds.train, t->feeds.has_val ? &t->feeds.val : NULL, err) != 0) {
+    const struct data_source *train = job->evaluates ? NULL : &t->feeds.train,
+                             *val = t->feeds.has_val ? &t->feeds.val : NULL;
+    if (data_check(&job->data, train, val, err) != 0 ||
+        (train != NULL && data_check_range(train, "data.train", err) != 0) ||
+        (val != NULL && data_check_range(val, "data.val", err) != 0)) {
         return -1;
-    }
-    const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
-    for (int i = 0; i < 1 + t->feeds.has_val; i++) {
-        if (data_check_range(sources[i], i == 0 ? "data.train" : "data.val", err) != 0) {
-            return -1;
-        }
     }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};
     t->feeds.val_order = (struct sampler){.sample_count = t->feeds.val.sample_count};
-    int64_t micro = job->training.batch_size_per_gpu * t->size, need = micro;
-    if (job->training.partial_accumulation == PARTIAL_DROP) {
-        need *= t->micro_steps;
-    }
-    if (t->feeds.train.sample_count < need) {
-        char tokens[48] = "";
-        if (job->model.ops->positions != NULL) {
-            (void)snprintf(tokens, sizeof tokens, " of %lld tokens", (long long)t->feeds.train.sequence_length);
-        }
-        return dt_fail(err, DT_INVALID,
-                       "data.train: %lld samples%s: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or "
-                       "less of these",
-                       (long long)t->feeds.train.sample_count, tokens, (long long)t->size,
-                       (long long)job->training.batch_size_per_gpu, (long long)need);
-    }
-    return 0;
+    return train != NULL ? check_samples(t, err) : 0;
 }
 
 static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory, struct dt_error *err)
@@ -164,9 +179,11 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
         open_chain(t, precision.compute, own_memory, err) != 0 || open_data(t, err) != 0) {
         return -1;
     }
-    trainer_count(t);
-    if (schedule_check(&t->run.schedule, err) != 0) {
-        return -1;
+    if (!job->evaluates) {
+        trainer_count(t);
+        if (schedule_check(&t->run.schedule, err) != 0) {
+            return -1;
+        }
     }
     if (strategy_init(&t->strategy, row, job, &t->chain, &precision, rank, size, t->shards, err) != 0) {
         return -1;
@@ -184,6 +201,12 @@ static bool gradients_made_whole(const struct trainer *t)
     return !t->strategy.alone && t->strategy.row->grads == &grads_sliced && t->strategy.grads == &grads_whole;
 }
 
+/* The data that the plan is about. */
+static const struct data_source *plan_data(const struct trainer *t)
+{
+    return t->job->evaluates ? &t->feeds.val : &t->feeds.train;
+}
+
 static void print_json(const struct trainer *t, const char *device, int local_size, struct dt_text *out)
 {
     const struct job *job = t->job;
@@ -197,7 +220,7 @@ static void print_json(const struct trainer *t, const char *device, int local_si
                    (long long)t->run.total_steps);
     dt_text_printf(out, ", \"precision\": \"%s\"", precision_name(&t->strategy.precision));
     dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {",
-                   (long long)t->feeds.train.sample_count,
+                   (long long)plan_data(t)->sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
         dt_text_printf(out, "%s\"%s\": %zu", i ? ", " : "", plan_purpose_name((enum plan_purpose)i),
@@ -220,9 +243,9 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
                    (long long)t->chain.parameter_count, t->chain.unit_count,
                    precision_mixed(p) ? (p->wire == p->compute ? ", bf16" : ", bf16, reduced as fp32") : "");
-    dt_text_printf(out, "data       %lld samples", (long long)t->feeds.train.sample_count);
+    dt_text_printf(out, "data       %lld samples", (long long)plan_data(t)->sample_count);
     if (job->model.ops->positions != NULL) {
-        dt_text_printf(out, " of %lld tokens", (long long)t->feeds.train.sequence_length);
+        dt_text_printf(out, " of %lld tokens", (long long)plan_data(t)->sequence_length);
     }
     dt_text_puts(out, "\n");
     dt_text_printf(out, "strategy   %s on %d rank%s", t->strategy.row->name, t->size, t->size == 1 ? "" : "s");
@@ -232,11 +255,14 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     if (gradients_made_whole(t)) {
         dt_text_puts(out, "\n           gradients whole until the last micro-step: accumulate_sync boundary");
     }
-    dt_text_printf(
-        out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\n", (long long)t->run.total_steps,
-        (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size),
-        (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps, t->micro_steps == 1 ? "" : "s");
-    dt_text_printf(out, "output     %s\n\nbytes of one rank\n", job->output_dir);
+    if (!job->evaluates) {
+        dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\noutput     %s",
+                       (long long)t->run.total_steps,
+                       (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size),
+                       (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps,
+                       t->micro_steps == 1 ? "" : "s", job->output_dir);
+    }
+    dt_text_puts(out, "\n\nbytes of one rank\n");
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
         dt_text_printf(out, "    %-16s %18zu   %10s\n", plan_purpose_name((enum plan_purpose)i),
                        t->memory.plan.bytes[i], dt_text_bytes((double)t->memory.plan.bytes[i], text, sizeof text));

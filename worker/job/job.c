@@ -437,6 +437,9 @@ static int open_file(struct job *job, const struct job_arguments *args, struct d
     for (int i = 0; result == 0 && i < args->set_count; i++) {
         result = dt_config_set(*c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
     }
+    if (result == 0 && args->evaluates && dt_config_where(*c, JOB_DATA_KEY) == NULL) {
+        result = dt_config_set(*c, JOB_DATA_KEY "=none", "--evaluate", err);
+    }
     return result == 0 ? dialects_include(*c, err) : result;
 }
 
@@ -458,6 +461,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     job->path = dt_arena_strdup(&job->arena, args->path);
     job->name = name_of(&job->arena, args->path);
     job->fresh = args->fresh;
+    job->evaluates = args->evaluates;
     if (open_file(job, args, &c, err) != 0) {
         if (problems != NULL && err != NULL) {
             dt_text_printf(problems, "%s\n", err->text);

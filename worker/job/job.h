@@ -30,6 +30,7 @@ struct job {
     const char *name;       /* file name without folder and .json */
     const char *output_dir; /* runs/NAME by default */
     bool fresh;             /* --fresh: begin anew in a new folder */
+    bool evaluates;         /* --evaluate: nothing is trained, so data.train is not read */
     struct job_model {
         /* "gpt2"; from the folder's config.json when `load` is given */
         const char *name;
@@ -145,7 +146,8 @@ struct job_arguments {
                                     * null */
     int set_count;
     bool fresh;
-    int world; /* ranks, for DeepSpeed's train_batch_size; 0: one */
+    bool evaluates; /* data.train may be missing */
+    int world;      /* ranks, for DeepSpeed's train_batch_size; 0: one */
     /* changes the sizes of config.json where the weights of model.load say so (hf_untie); may be null */
     void (*look)(const char *folder, const struct model_ops *ops, void *sizes);
 };

@@ -192,7 +192,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
 static void say_blank_rows(struct trainer *t)
 {
     const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
-    for (int i = 0; i < 1 + t->feeds.has_val && t->world->round <= 1; i++) {
+    for (int i = t->job->evaluates; i < 1 + t->feeds.has_val && t->world->round <= 1; i++) {
         const struct data_source *s = sources[i];
         if (s->blank_count == s->sample_count) {
             observers_say(&t->observers, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",

@@ -62,6 +62,8 @@ int trainer_check_weights(const struct trainer *t, struct dt_error *err);
 bool trainer_began_broken(const struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
+/* DT_INVALID, with the key and both values, if the job's model is not that of the checkpoint. */
+int trainer_check_model(const struct job *job, const char *path, struct dt_error *err);
 /* The weights of a checkpoint alone, into a model whose tensors have the same names and shapes; the run's
  * step is the checkpoint's. */
 int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *err);

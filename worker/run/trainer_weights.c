@@ -304,17 +304,26 @@ static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, 
     return rc;
 }
 
+int trainer_check_model(const struct job *job, const char *path, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    const char *saved = checkpoint_get_state(c)->job;
+    int rc = saved != NULL && job->text != NULL ? job_compare_model(saved, job->text, err) : 0;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "%s", path);
+}
+
 int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *err)
 {
     struct checkpoint *c = NULL;
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    const struct checkpoint_state *state = checkpoint_get_state(c);
-    bool known = state->job != NULL && t->job->text != NULL;
-    int rc = known ? job_compare_model(state->job, t->job->text, err) : 0;
-    rc = rc == 0 ? read_all(t, c, true, err) : rc;
-    t->run.step = state->step;
+    int rc = read_all(t, c, true, err);
+    t->run.step = checkpoint_get_state(c)->step;
     checkpoint_close(c);
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
 }

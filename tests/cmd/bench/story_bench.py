@@ -32,7 +32,7 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "first", "floor", "generate", "kernels", "start", "step", "store"):
+    for name in ("collectives", "first", "floor", "generate", "kernels", "load", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
@@ -41,6 +41,20 @@ def test_help_and_usage():
 def test_generate():
     found = cases(bench("generate", "--size=L1C64", "--vocab=50", "--batch=2", "--prompt=5", "--ids=200", "--repeats=2"))
     assert {x.rsplit(", ", 1)[1] for x in found} == {"with a cache", "without a cache"} and all(x["calls"] == 2 for x in found.values())
+
+
+def test_load(tmp_path):
+    """Of a folder of 183 MiB a process holds its share and one unit more at most: the files' pages do not stay."""
+    maker = os.path.join(support.ROOT, "tests/tools/llama_folder.py")
+    subprocess.run(["/usr/bin/python3", maker, str(tmp_path / "llama"), "fp32", "1"], check=True, timeout=60)
+    two = [support.program("dtrun"), "--nproc_per_node=2", "bench", "load", "--strategy=full_shard"]
+    for command in ([BENCH, "load"], two):
+        done = subprocess.run([*command, f"--folder={tmp_path}/llama", "--repeats=1"], env=support.clean_env(), capture_output=True, text=True, timeout=100)
+        found = cases(done)
+        assert set(found) == {"cold", "warm", "peak memory"}
+        assert found["peak memory"]["value"] < found["peak memory"]["floor"], found
+    assert "say --folder" in bench("load").stderr
+    assert "no/*.safetensors: no such file" in bench("load", "--folder", "no").stderr
 
 
 def test_store():

@@ -1,4 +1,4 @@
-/* covers: worker/data/safetensors.c base/dtype.c */
+/* covers: worker/data/safetensors.c worker/data/safetensors_read.c base/dtype.c */
 /* safetensors: what the writer writes the reader reads; every broken header is refused with the
  * path and a cause. */
 #include "worker/data/safetensors.h"
@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "tests/lib/folder.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -178,6 +179,71 @@ static void test_round_trip(void **state)
     st_close(f);
 }
 
+/* KiB of files that are mapped and resident. */
+static long mapped_kib(void)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read("/proc/self/status", 1 << 20, &text, NULL), 0);
+    const char *at = strstr(dt_text_str(&text), "RssFile:");
+    assert_non_null(at);
+    long kib = strtol(at + strlen("RssFile:"), NULL, 10);
+    dt_text_clear(&text);
+    return kib;
+}
+
+/* A file is read in pieces that do not pile up in memory, and can be read again. In BF16 and F16, whose data
+ * begin at an odd address here: every value of 16 bits, exactly. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    enum { VALUES = 1 << 16, TIMES = 128, PIECE = VALUES * 8 };
+    struct dt_error err = {.status = DT_OK};
+    const struct st_entry entries[] = {{"odd", DT_U8, 1, (int64_t[]){1}},
+                                       {"bf16", DT_BF16, 1, (int64_t[]){VALUES * TIMES}},
+                                       {"f16", DT_F16, 1, (int64_t[]){VALUES}}};
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/pieces.safetensors", folder);
+    uint16_t *values = dt_alloc(VALUES * sizeof *values);
+    for (int i = 0; i < VALUES; i++) {
+        values[i] = (uint16_t)i;
+    }
+    struct st_writer *w;
+    assert_int_equal(st_writer_open(&w, path, entries, 3, NULL, &err), 0);
+    assert_int_equal(st_writer_data(w, "", 1, &err), 0);
+    for (int i = 0; i < TIMES + 1; i++) {
+        assert_int_equal(st_writer_data(w, values, VALUES * sizeof *values, &err), 0);
+    }
+    assert_int_equal(st_writer_close(w, &err), 0);
+    struct st_file *f;
+    assert_int_equal(st_open(&f, path, &err), 0);
+    const struct st_tensor *t = st_find(f, "bf16"), *h = st_find(f, "f16");
+    assert_int_equal((uintptr_t)t->data % 2, 1);
+    float *out = dt_alloc(PIECE * sizeof *out);
+    long before = mapped_kib();
+    for (int64_t at = 0; at < t->numel; at += PIECE) {
+        assert_int_equal(st_read_f32(f, t, at, PIECE, out, &err), 0);
+        for (int64_t i = 0; i < PIECE; i++) {
+            uint32_t bits, wanted = (uint32_t)((at + i) % VALUES) << 16;
+            memcpy(&bits, &out[i], sizeof bits);
+            assert_true(bits == wanted);
+        }
+        st_leave(f, (const char *)t->data + 2 * at, 2 * PIECE);
+    }
+    assert_in_range(mapped_kib() - before + 1024, 0, 2048); /* of 16 MiB */
+    assert_int_equal(st_read_f32(f, h, 0, VALUES, out, &err), 0);
+    for (int i = 0; i < VALUES; i++) {
+        int exponent = i >> 10 & 31;
+        double x = ldexp((i & 1023) + (exponent > 0 ? 1024 : 0), (exponent > 0 ? exponent : 1) - 25);
+        bool special = exponent == 31, nan = special && (i & 1023) != 0;
+        x = nan ? NAN : special ? INFINITY : x;
+        assert_true(nan ? isnan(out[i]) : out[i] == (i & 0x8000 ? -x : x));
+    }
+    st_close(f);
+    free(out);
+    free(values);
+}
+
 static void test_incomplete_leaves_nothing(void **state)
 {
     (void)state;
@@ -203,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_broken_headers),
         cmocka_unit_test(test_broken_lengths),
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_incomplete_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

@@ -140,6 +140,28 @@ static void test_set(void **state)
     refused(SMALL, "training", "--set training: not of the form key=value; write for example --set training.seed=7\n");
 }
 
+/* A job that only evaluates reads no data.train, and so needs none; what it has there stays as it is. */
+static void test_evaluates(void **state)
+{
+    (void)state;
+    struct job job;
+    struct dt_error err;
+    struct dt_text problems;
+    const struct job_arguments args = {.path = job_path, .evaluates = true};
+    dt_text_init(&problems);
+    write_file(job_path, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"val\": \"v\"}}");
+    assert_int_equal(job_open(&job, &args, &problems, &err), 0);
+    assert_true(job.evaluates);
+    assert_string_equal(job.data.val, "v");
+    job_close(&job);
+    write_file(job_path, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"}}");
+    assert_int_equal(job_open(&job, &args, &problems, &err), 0);
+    assert_string_equal(job.data.train, "x");
+    job_close(&job);
+    assert_int_equal(problems.size, 0);
+    dt_text_clear(&problems);
+}
+
 static void test_bad_keys(void **state)
 {
     (void)state;
@@ -837,6 +859,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_set),
+        cmocka_unit_test(test_evaluates),
         cmocka_unit_test(test_bad_keys),
         cmocka_unit_test(test_far_out),
         cmocka_unit_test(test_spans),

@@ -120,8 +120,41 @@ def test_a_run_speaks(run):
 
 def test_the_model_of_a_checkpoint_is_the_jobs(run):
     """Sizes that change no tensor's shape would give other numbers without a word."""
-    said = train("--evaluate", run[0] / "run", run[1], "--set", "model.n_head=1", code=100)
+    said = train("--evaluate", run[0] / "run", run[1], "--set", "model.n_head=1", code=2)
     assert re.search(r"model\.n_head: was \d+ when it was trained, and this job says 1; make the job say so, too", said), said
+
+
+def test_the_family_of_a_checkpoint_is_the_jobs(run, tmp_path):
+    """Said before the data are looked at, which are of the one family or of the other."""
+    job = tmp_path / "job.json"
+    data = f"{GOLDEN}/models/bert/batches.safetensors"
+    job.write_text(json.dumps({"model": {"load": f"{GOLDEN}/models/bert/hf"}, "data": {"val": data, "sequence_length": 20}}))
+    for ranks in 1, 2:
+        said = train("--evaluate", run[0] / "run", job, ranks=ranks, code=2)
+        assert re.search(r'model\.name: was "gpt2" when it was trained, and this job says "bert"; make the job say so, too', said), said
+    job.write_text(json.dumps({"model": {"name": "gpt2"}, "data": {"val": data, "sequence_length": 20}}))
+    said = train("--evaluate", f"{GOLDEN}/models/bert/hf", job, code=2)
+    assert "model.name: is gpt2, but" in said and "says bert; remove it here" in said, said
+
+
+def test_evaluation_needs_neither_training_data_nor_an_optimizer(run, tmp_path):
+    """A job for it alone has no data.train; what a job has there may be gone. The plan has no memory for training. Numbers are those
+    of the whole job, under every placement of weights, in fp32 and bf16."""
+    folder, whole, _ = run
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({key: {k: v for k, v in section.items() if k != "train"} if key == "data" else section
+                               for key, section in json.loads(whole.read_text()).items()}))
+    plan = json.loads(train("--evaluate", folder / "run", "--plan", "--json", job))
+    assert plan["bytes"]["gradients"] == plan["bytes"]["optimizer"] == 0 < plan["bytes"]["weights"] and plan["samples"] > 0
+    assert "\nsteps " not in train("--evaluate", folder / "run", "--plan", job)
+    all_of_it = ["--set", "training.eval_batches=0"]
+    wanted = json.loads(train("--evaluate", folder / "run", whole, *all_of_it))
+    assert json.loads(train("--evaluate", folder / "run", job, *all_of_it)) == wanted
+    assert json.loads(train("--evaluate", folder / "run/model", whole, *all_of_it, "--set", f"data.train={tmp_path}/gone.bin")) == {**wanted, "step": 0}
+    for options in (["--mode", "ddp"], ["--mode", "zero3", "--set", "training.precision=bf16-mixed"]):
+        other = json.loads(train("--evaluate", folder / "run", job, *all_of_it, *options, ranks=2))
+        assert other["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-2 if "--set" in options else 1e-6)
+    assert "data.train: missing; add it" in train(job, code=2)
 
 
 def test_evaluate_tokens(run):

@@ -158,7 +158,8 @@ static void say_evaluation(struct console *c, const struct report *r)
     c->val_loss = r->val_loss;
     if (!c->terminal) {
         dt_text_reset(&c->line);
-        dt_text_printf(&c->line, "step %lld/%lld ", (long long)r->step, (long long)r->total_steps);
+        dt_text_printf(&c->line, r->total_steps > 0 ? "step %lld/%lld " : "step %lld ", (long long)r->step,
+                       (long long)r->total_steps);
         add_loss(&c->line, "val loss", r->val_loss);
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
