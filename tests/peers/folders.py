@@ -41,7 +41,8 @@ def first_rows(path, count):
     return fields
 
 
-AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification", "ForTokenClassification": "AutoModelForTokenClassification"}
+AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification", "ForTokenClassification": "AutoModelForTokenClassification",
+        "ForMaskedLM": "AutoModelForMaskedLM"}
 
 
 def look(folder, data, rows, dtype):
