@@ -41,7 +41,7 @@ INLINE vec bell(vec x)
 INLINE vec normal_distance(vec x)
 {
     vec a = vec_pick(x < 0, -x, x);
-    return vec_pick(a < DT_NORMAL_MOST, a, vec_all(DT_NORMAL_MOST));
+    return vec_min(a, vec_all(DT_NORMAL_MOST));
 }
 
 /* P(X < x) of the normal distribution */

@@ -74,9 +74,10 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
         for (int64_t j = 0; j < cols; j += VEC) {
             vec v = vec_get(x, from + j, cols - j, type);
             if (branch != NULL) {
-                v = vec_rounded(vec_fma(scale, vec_get(branch, kept + j, cols - j, type), v), type);
+                v = vec_fma(scale, vec_get(branch, kept + j, cols - j, type), v);
             }
             vec_put(sum, sum_at + j, v, cols - j, type);
+            v = vec_rounded(v, type);
             total += v;
             squares = vec_fma(v, v, squares);
         }
@@ -203,6 +204,7 @@ struct backward {
     /* sums for the weight and the bias, or null: the gradients themselves, or floats that become
      * these at the end. Slice i of the rows adds to sums that begin i * cols later. */
     float *dweight, *dbias;
+    float *block; /* with dweight: room for the sums of one block of rows, 2 cols floats per slice */
     int64_t rows, cols, rows_of_slice;
     struct layout in, out; /* of x; of dy, dx and above */
     float weight_offset;
@@ -211,8 +213,9 @@ struct backward {
 };
 
 /* dx = rstd (g - mean(g) - h mean(g h)) + above; g = dy weight, h = normed(x). RMSNorm: without
- * mean(g). The row is at `from` in x, at `to` in the others. */
-INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, bool centers,
+ * mean(g). The row is at `from` in x, at `to` in the others. Adds dy h to block[0 .. cols), if there is
+ * one, and dy to the cols floats behind it; all of dy is read before dx is written. */
+INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, float *block, bool centers,
                          enum dt_dtype type)
 {
     int64_t cols = c->cols;
@@ -223,10 +226,16 @@ INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, in
     vec sum = {0}, dot = {0};
     for (int64_t j = 0; j < cols; j += VEC) {
         /* lanes behind the end are 0 */
-        vec w = vec_get(weight, j, cols - j, type);
-        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
+        vec w = vec_get(weight, j, cols - j, type), y = vec_get(dy, to + j, cols - j, type);
+        vec g = y * (centers ? w : offset + w), h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
         sum += g;
-        dot = vec_fma(g, normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers), dot);
+        dot = vec_fma(g, h, dot);
+        if (block != NULL) {
+            vec_store_n(block + j, vec_fma(y, h, vec_load_n(block + j, cols - j)), cols - j);
+        }
+        if (block != NULL && centers) {
+            vec_store_n(block + cols + j, vec_load_n(block + cols + j, cols - j) + y, cols - j);
+        }
     }
     float m = centers ? vec_sum(sum) / (float)cols : 0, d = vec_sum(dot) / (float)cols;
     for (int64_t j = 0; j < cols; j += VEC) {
@@ -239,32 +248,48 @@ INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, in
     }
 }
 
-/* Adds one block of rows to columns [left, right) of the sums of a slice; `first`: there is nothing
+INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, float *block, bool centers,
+                       enum dt_dtype type)
+{
+    int64_t from[ROW_BLOCK], to[ROW_BLOCK];
+    find_rows(from, &c->in, begin, end);
+    find_rows(to, &c->out, begin, end);
+    for (int64_t row = begin; row < end; row++) {
+        backward_row(c, row, from[row - begin], to[row - begin], block, centers, type);
+    }
+}
+
+/* dx of one block of rows, and their sums in `block`, which may be null. */
+static void backward_rows(const struct backward *c, int64_t begin, int64_t end, float *block)
+{
+    if (c->centers) {
+        c->type == DT_BF16 ? rows_typed(c, begin, end, block, true, DT_BF16)
+                           : rows_typed(c, begin, end, block, true, DT_F32);
+    } else {
+        c->type == DT_BF16 ? rows_typed(c, begin, end, block, false, DT_BF16)
+                           : rows_typed(c, begin, end, block, false, DT_F32);
+    }
+}
+
+/* LayerNorm: adds one block of rows to columns [left, right) of the sums; `first`: there is nothing
  * in them yet. */
-INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool centers,
+INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool first,
                         enum dt_dtype type)
 {
-    int64_t from[ROW_BLOCK], to[ROW_BLOCK], slice = begin / c->rows_of_slice, cols = c->cols;
+    int64_t cols = c->cols;
     const void *dy = c->dy, *other = c->x;
     const float *mean = c->mean, *rstd = c->rstd;
-    float *dweight = c->dweight + slice * cols, *dbias = c->dbias;
-    bool first = begin == slice * c->rows_of_slice && !c->adds;
-    if (!centers) {
-        find_rows(from, &c->in, begin, end);
-        find_rows(to, &c->out, begin, end);
-    }
+    float *dweight = c->dweight, *dbias = c->dbias;
     for (int64_t j = left; j < right; j += 2 * VEC) {
         vec g[2] = {{0}}, b[2] = {{0}};
         for (int64_t r = begin; r < end; r++) {
-            /* rows of LayerNorm are tight */
-            int64_t dy_at = centers ? r * cols : to[r - begin], x_at = centers ? r * cols : from[r - begin];
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++) {
                 int64_t at = j + v * VEC;
                 if (at < right) {
-                    vec y = vec_get(dy, dy_at + at, right - at, type);
-                    vec x = vec_get(other, x_at + at, right - at, type);
-                    g[v] = vec_fma(y, normed(x, centers ? mean[r] : 0, rstd[r], centers), g[v]);
+                    vec y = vec_get(dy, r * cols + at, right - at, type);
+                    vec x = vec_get(other, r * cols + at, right - at, type);
+                    g[v] = vec_fma(y, normed(x, mean[r], rstd[r], true), g[v]);
                     b[v] += y;
                 }
             }
@@ -274,73 +299,56 @@ INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, in
             if (at < right) {
                 vec_store_n(dweight + at, first ? g[v] : vec_load_n(dweight + at, right - at) + g[v], right - at);
             }
-            if (at < right && centers && dbias != NULL) {
+            if (at < right && dbias != NULL) {
                 vec_store_n(dbias + at, first ? b[v] : vec_load_n(dbias + at, right - at) + b[v], right - at);
             }
         }
     }
 }
 
-INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, bool centers, enum dt_dtype type)
-{
-    int64_t from[ROW_BLOCK], to[ROW_BLOCK];
-    if (!centers) {
-        find_rows(from, &c->in, begin, end);
-        find_rows(to, &c->out, begin, end);
-    }
-    for (int64_t row = begin; row < end; row++) {
-        int64_t tight = row * c->cols;
-        backward_row(c, row, centers ? tight : from[row - begin], centers ? tight : to[row - begin], centers, type);
-    }
-}
-
-/* dx of one block of rows. */
-static void backward_rows(const struct backward *c, int64_t begin, int64_t end)
-{
-    if (c->centers) {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, true, DT_BF16) : rows_typed(c, begin, end, true, DT_F32);
-    } else {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, false, DT_BF16) : rows_typed(c, begin, end, false, DT_F32);
-    }
-}
-
-static void backward_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right)
-{
-    if (c->centers) {
-        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, true, DT_BF16)
-                           : add_columns(c, begin, end, left, right, true, DT_F32);
-    } else {
-        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, false, DT_BF16)
-                           : add_columns(c, begin, end, left, right, false, DT_F32);
-    }
-}
-
 static void backward_rows_part(void *context, int64_t part)
 {
     const struct backward *c = context;
-    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK));
+    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK), NULL);
 }
 
 static void backward_columns_part(void *context, int64_t part)
 {
     const struct backward *c = context;
+    int64_t left = part * COLUMNS, right = min64(c->cols, left + COLUMNS);
     for (int64_t row = 0; row < c->rows; row += ROW_BLOCK) {
-        backward_columns(c, row, min64(c->rows, row + ROW_BLOCK), part * COLUMNS, min64(c->cols, (part + 1) * COLUMNS));
+        int64_t end = min64(c->rows, row + ROW_BLOCK);
+        bool first = row == 0 && !c->adds;
+        c->type == DT_BF16 ? add_columns(c, row, end, left, right, first, DT_BF16)
+                           : add_columns(c, row, end, left, right, first, DT_F32);
     }
 }
 
-/* A slice of the rows: uses each block for the sums and for dx while it is in the cache, the sums
- * first, because dx may overwrite dy. */
+/* sums (n) = [sums +] block (n) */
+static void add_block(float *sums, const float *block, int64_t n, bool first)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] = first ? block[j] : sums[j] + block[j];
+    }
+}
+
+/* A slice of the rows: each row is read once for dx and for the sums. */
 static void backward_slice_part(void *context, int64_t slice)
 {
     const struct backward *c = context;
-    int64_t last = min64(c->rows, (slice + 1) * c->rows_of_slice);
-    for (int64_t row = slice * c->rows_of_slice; row < last; row += ROW_BLOCK) {
-        int64_t end = min64(last, row + ROW_BLOCK);
-        if (c->dweight != NULL) {
-            backward_columns(c, row, end, 0, c->cols);
+    int64_t first = slice * c->rows_of_slice, last = min64(c->rows, first + c->rows_of_slice), cols = c->cols;
+    float *block = c->dweight != NULL ? c->block + 2 * cols * slice : NULL;
+    for (int64_t row = first; row < last; row += ROW_BLOCK) {
+        if (block != NULL) {
+            memset(block, 0, (size_t)(2 * cols) * sizeof(float));
         }
-        backward_rows(c, row, end);
+        backward_rows(c, row, min64(last, row + ROW_BLOCK), block);
+        if (block != NULL) {
+            add_block(c->dweight + slice * cols, block, cols, row == first && !c->adds);
+        }
+        if (block != NULL && c->dbias != NULL) {
+            add_block(c->dbias, block + cols, cols, row == first && !c->adds);
+        }
     }
 }
 
@@ -380,8 +388,9 @@ static int layernorm_backward_now(struct dt_pool *pool, struct dt_layernorm_back
                          .type = a->type};
     bool rounded = a->dgamma != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16;
     int64_t old = a->accumulate ? a->col_count : 0;
+    c.block = dt_cpu_work(DT_WORK_KERNEL, (size_t)(4 * a->col_count) * sizeof(float));
     if (rounded) {
-        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * a->col_count) * sizeof(float));
+        c.dweight = c.block + 2 * a->col_count;
         c.dbias = a->dbeta != NULL ? c.dweight + a->col_count : NULL;
         vec_fetch(c.dweight, a->dgamma, 0, old, DT_BF16);
     }
@@ -433,7 +442,8 @@ static int rmsnorm_backward_now(struct dt_pool *pool, struct dt_rmsnorm_backward
                          .type = a->type};
     int64_t slices = a->row_count > 0 ? parts_of(a->row_count, c.rows_of_slice) : 0;
     if (a->dweight != NULL) {
-        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(slices * a->col_count) * sizeof(float) + 1);
+        c.block = dt_cpu_work(DT_WORK_KERNEL, (size_t)(3 * slices * a->col_count) * sizeof(float) + 1);
+        c.dweight = c.block + 2 * slices * a->col_count;
     }
     dt_pool_run(pool, slices, backward_slice_part, &c);
     if (a->dweight != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16) {
