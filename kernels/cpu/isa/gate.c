@@ -17,16 +17,6 @@ INLINE struct block block_at(int64_t at, int64_t end, int64_t cols, int64_t ld)
     return (struct block){at, row * ld + col, min64(BLOCK, min64(end - at, cols - col))};
 }
 
-/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a BF16 tensor. */
-INLINE const float *floats(float *room, const void *x, int64_t at, int64_t n, enum dt_dtype type)
-{
-    if (type != DT_BF16) {
-        return (const float *)x + at;
-    }
-    vec_fetch(room, x, at, n, type);
-    return room;
-}
-
 INLINE void gate_by_table(const struct dt_gate_args *a, const struct activation_table *table, const struct block *b)
 {
     const uint16_t *gate = (const uint16_t *)a->gate + b->apart, *up = (const uint16_t *)a->up + b->apart;
@@ -50,8 +40,8 @@ INLINE void gate_typed(const struct dt_gate_args *a, int64_t begin, int64_t end,
             gate_by_table(a, table, &b);
             continue;
         }
-        const float *gate = floats(room[0], a->gate, b.apart, b.n, type);
-        const float *up = floats(room[1], a->up, b.apart, b.n, type);
+        const float *gate = vec_floats(room[0], a->gate, b.apart, b.n, type);
+        const float *up = vec_floats(room[1], a->up, b.apart, b.n, type);
         float *y = type == DT_BF16 ? room[0] : (float *)a->y + at;
         for (int64_t i = 0; i < b.n; i += VEC) {
             vec v = activation_value(kind, vec_load_n(gate + i, b.n - i)) * vec_load_n(up + i, b.n - i);
@@ -112,9 +102,9 @@ INLINE void gate_backward_typed(const struct dt_gate_backward_args *a, int64_t b
             gate_backward_by_table(a, table, &b);
             continue;
         }
-        const float *dy = floats(room[0], a->dy, at, b.n, type);
-        const float *gate = floats(room[1], a->gate, b.apart, b.n, type);
-        const float *up = floats(room[2], a->up, b.apart, b.n, type);
+        const float *dy = vec_floats(room[0], a->dy, at, b.n, type);
+        const float *gate = vec_floats(room[1], a->gate, b.apart, b.n, type);
+        const float *up = vec_floats(room[2], a->up, b.apart, b.n, type);
         bool half = type == DT_BF16;
         float *y = half ? room[0] : a->y != NULL ? (float *)a->y + at : NULL;
         float *dgate = half ? room[1] : (float *)a->dgate + b.apart;

@@ -60,14 +60,16 @@ struct forward {
     enum dt_dtype type;
 };
 
-INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int64_t to, bool centers,
-                        enum dt_dtype type)
+/* weight and bias (or null): as floats. room: cols floats, for a row of BF16. */
+INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int64_t to, const float *weight,
+                        const float *bias, float *room, bool centers, enum dt_dtype type)
 {
     int64_t cols = f->cols, kept = row * cols;
-    const void *x = f->x, *branch = f->branch, *weight = f->weight, *bias = f->bias;
+    const void *x = f->x, *branch = f->branch;
     void *y = f->y;
     const vec offset = vec_all(f->weight_offset), scale = vec_all(f->branch_scale);
     vec total = {0}, squares = {0}; /* lanes behind the end are 0 */
+    const float *floats = room;
     if (branch != NULL || f->sum != NULL) {
         void *sum = f->sum != NULL ? f->sum : y;
         int64_t sum_at = f->sum != NULL ? kept : to;
@@ -78,14 +80,17 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
             }
             vec_put(sum, sum_at + j, v, cols - j, type);
             v = vec_rounded(v, type);
+            if (type == DT_BF16) {
+                vec_store_n(room + j, v, cols - j);
+            }
             total += v;
             squares = vec_fma(v, v, squares);
         }
-        x = sum;
-        from = sum_at;
+        floats = type == DT_BF16 ? room : (const float *)sum + sum_at;
     } else {
+        floats = vec_floats(room, x, from, cols, type);
         for (int64_t j = 0; j < cols; j += VEC) {
-            vec v = vec_get(x, from + j, cols - j, type);
+            vec v = vec_load_n(floats + j, cols - j);
             total += v;
             squares = vec_fma(v, v, squares);
         }
@@ -96,11 +101,11 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
         squares = (vec){0};
         int64_t j = 0;
         for (; j + VEC <= cols; j += VEC) {
-            vec d = vec_get(x, from + j, VEC, type) - mean;
+            vec d = vec_load(floats + j) - mean;
             squares = vec_fma(d, d, squares);
         }
         if (j < cols) {
-            vec d = vec_get(x, from + j, cols - j, type) - mean;
+            vec d = vec_load_n(floats + j, cols - j) - mean;
             d = vec_pick(vec_index() < (int32_t)(cols - j), d, vec_all(0));
             squares = vec_fma(d, d, squares);
         }
@@ -108,9 +113,8 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
     }
     float rstd = 1.0F / sqrtf(vec_sum(squares) / (float)cols + f->eps);
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
-        vec w = vec_get(weight, j, cols - j, type);
-        vec v = centers ? vec_fma(h, w, bias != NULL ? vec_get(bias, j, cols - j, type) : (vec){0}) : h * (offset + w);
+        vec h = normed(vec_load_n(floats + j, cols - j), mean, rstd, centers), w = vec_load_n(weight + j, cols - j);
+        vec v = centers ? vec_fma(h, w, bias != NULL ? vec_load_n(bias + j, cols - j) : (vec){0}) : h * (offset + w);
         vec_put(y, to + j, v, cols - j, type);
     }
     f->rstd[row] = rstd;
@@ -118,13 +122,16 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
 
 INLINE void forward_rows(const struct forward *f, int64_t part, bool centers, enum dt_dtype type)
 {
-    int64_t rows = rows_of_part(f->cols), last = min64(f->rows, (part + 1) * rows);
+    int64_t rows = rows_of_part(f->cols), last = min64(f->rows, (part + 1) * rows), cols = f->cols;
+    float *room = dt_cpu_work(DT_WORK_ROWS, (size_t)(3 * cols) * sizeof(float));
+    const float *weight = vec_floats(room + cols, f->weight, 0, cols, type);
+    const float *bias = f->bias != NULL ? vec_floats(room + 2 * cols, f->bias, 0, cols, type) : NULL;
     for (int64_t begin = part * rows; begin < last; begin += ROW_BLOCK) {
         int64_t from[ROW_BLOCK], to[ROW_BLOCK], end = min64(last, begin + ROW_BLOCK);
         find_rows(from, &f->in, begin, end);
         find_rows(to, &f->out, begin, end);
         for (int64_t row = begin; row < end; row++) {
-            forward_row(f, row, from[row - begin], to[row - begin], centers, type);
+            forward_row(f, row, from[row - begin], to[row - begin], weight, bias, room, centers, type);
         }
     }
 }
@@ -204,7 +211,6 @@ struct backward {
     /* sums for the weight and the bias, or null: the gradients themselves, or floats that become
      * these at the end. Slice i of the rows adds to sums that begin i * cols later. */
     float *dweight, *dbias;
-    float *block; /* with dweight: room for the sums of one block of rows, 2 cols floats per slice */
     int64_t rows, cols, rows_of_slice;
     struct layout in, out; /* of x; of dy, dx and above */
     float weight_offset;
@@ -212,63 +218,84 @@ struct backward {
     enum dt_dtype type;
 };
 
+/* Memory for rows of cols floats: the weight, g and h of a row, and the sums of a block of rows. */
+struct room {
+    const float *weight;
+    float *g, *h, *dweight, *dbias; /* dweight, dbias: null if they are not wanted */
+};
+
 /* dx = rstd (g - mean(g) - h mean(g h)) + above; g = dy weight, h = normed(x). RMSNorm: without
- * mean(g). The row is at `from` in x, at `to` in the others. Adds dy h to block[0 .. cols), if there is
- * one, and dy to the cols floats behind it; all of dy is read before dx is written. */
-INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, float *block, bool centers,
-                         enum dt_dtype type)
+ * mean(g). The row is at `from` in x, at `to` in the others. Adds dy h to the room's dweight and dy to
+ * its dbias; all of dy is read before dx is written. */
+INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, const struct room *room,
+                         bool centers, enum dt_dtype type)
 {
     int64_t cols = c->cols;
-    const void *dy = c->dy, *x = c->x, *weight = c->weight, *above = c->above;
+    const void *dy = c->dy, *x = c->x, *above = c->above;
     void *dx = c->dx;
+    const float *weight = room->weight;
+    float *gs = room->g, *hs = room->h, *dweight = room->dweight, *dbias = room->dbias;
     float mean = centers ? c->mean[row] : 0, rstd = c->rstd[row];
     const vec offset = vec_all(centers ? 0 : c->weight_offset);
     vec sum = {0}, dot = {0};
     for (int64_t j = 0; j < cols; j += VEC) {
         /* lanes behind the end are 0 */
-        vec w = vec_get(weight, j, cols - j, type), y = vec_get(dy, to + j, cols - j, type);
-        vec g = y * (centers ? w : offset + w), h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
+        int64_t n = cols - j;
+        vec w = vec_load_n(weight + j, n), y = vec_get(dy, to + j, n, type);
+        vec g = y * (centers ? w : offset + w), h = normed(vec_get(x, from + j, n, type), mean, rstd, centers);
         sum += g;
         dot = vec_fma(g, h, dot);
-        if (block != NULL) {
-            vec_store_n(block + j, vec_fma(y, h, vec_load_n(block + j, cols - j)), cols - j);
+        vec_store_n(gs + j, g, n);
+        vec_store_n(hs + j, h, n);
+        if (dweight != NULL) {
+            vec_store_n(dweight + j, vec_fma(y, h, vec_load_n(dweight + j, n)), n);
         }
-        if (block != NULL && centers) {
-            vec_store_n(block + cols + j, vec_load_n(block + cols + j, cols - j) + y, cols - j);
+        if (centers && dbias != NULL) {
+            vec_store_n(dbias + j, vec_load_n(dbias + j, n) + y, n);
         }
     }
     float m = centers ? vec_sum(sum) / (float)cols : 0, d = vec_sum(dot) / (float)cols;
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec w = vec_get(weight, j, cols - j, type);
-        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
-        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
-        vec v = vec_fma(h, vec_all(-d), centers ? g - m : g);
-        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, to + j, cols - j, type)) : v * rstd;
-        vec_put(dx, to + j, v, cols - j, type);
+        int64_t n = cols - j;
+        vec g = vec_load_n(gs + j, n), v = vec_fma(vec_load_n(hs + j, n), vec_all(-d), centers ? g - m : g);
+        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, to + j, n, type)) : v * rstd;
+        vec_put(dx, to + j, v, n, type);
     }
 }
 
-INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, float *block, bool centers,
+INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, const struct room *room, bool centers,
                        enum dt_dtype type)
 {
     int64_t from[ROW_BLOCK], to[ROW_BLOCK];
     find_rows(from, &c->in, begin, end);
     find_rows(to, &c->out, begin, end);
     for (int64_t row = begin; row < end; row++) {
-        backward_row(c, row, from[row - begin], to[row - begin], block, centers, type);
+        backward_row(c, row, from[row - begin], to[row - begin], room, centers, type);
     }
 }
 
-/* dx of one block of rows, and their sums in `block`, which may be null. */
-static void backward_rows(const struct backward *c, int64_t begin, int64_t end, float *block)
+/* dx of one block of rows, and their sums, if the room has a place for them. */
+static void backward_rows(const struct backward *c, int64_t begin, int64_t end, const struct room *room)
 {
     if (c->centers) {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, block, true, DT_BF16)
-                           : rows_typed(c, begin, end, block, true, DT_F32);
+        c->type == DT_BF16 ? rows_typed(c, begin, end, room, true, DT_BF16)
+                           : rows_typed(c, begin, end, room, true, DT_F32);
     } else {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, block, false, DT_BF16)
-                           : rows_typed(c, begin, end, block, false, DT_F32);
+        c->type == DT_BF16 ? rows_typed(c, begin, end, room, false, DT_BF16)
+                           : rows_typed(c, begin, end, room, false, DT_F32);
     }
+}
+
+/* The calling thread's room, with the weight in it. */
+static struct room room_of(const struct backward *c, bool sums)
+{
+    int64_t cols = c->cols;
+    float *at = dt_cpu_work(DT_WORK_ROWS, (size_t)(5 * cols) * sizeof(float));
+    struct room room = {.g = at + cols, .h = at + 2 * cols};
+    room.weight = c->type == DT_BF16 ? vec_floats(at, c->weight, 0, cols, DT_BF16) : c->weight;
+    room.dweight = sums ? at + 3 * cols : NULL;
+    room.dbias = sums && c->dbias != NULL ? at + 4 * cols : NULL;
+    return room;
 }
 
 /* LayerNorm: adds one block of rows to columns [left, right) of the sums; `first`: there is nothing
@@ -309,7 +336,8 @@ INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, in
 static void backward_rows_part(void *context, int64_t part)
 {
     const struct backward *c = context;
-    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK), NULL);
+    struct room room = room_of(c, false);
+    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK), &room);
 }
 
 static void backward_columns_part(void *context, int64_t part)
@@ -337,17 +365,17 @@ static void backward_slice_part(void *context, int64_t slice)
 {
     const struct backward *c = context;
     int64_t first = slice * c->rows_of_slice, last = min64(c->rows, first + c->rows_of_slice), cols = c->cols;
-    float *block = c->dweight != NULL ? c->block + 2 * cols * slice : NULL;
+    struct room room = room_of(c, c->dweight != NULL);
     for (int64_t row = first; row < last; row += ROW_BLOCK) {
-        if (block != NULL) {
-            memset(block, 0, (size_t)(2 * cols) * sizeof(float));
+        if (room.dweight != NULL) {
+            memset(room.dweight, 0, (size_t)(2 * cols) * sizeof(float)); /* and dbias */
         }
-        backward_rows(c, row, min64(last, row + ROW_BLOCK), block);
-        if (block != NULL) {
-            add_block(c->dweight + slice * cols, block, cols, row == first && !c->adds);
+        backward_rows(c, row, min64(last, row + ROW_BLOCK), &room);
+        if (room.dweight != NULL) {
+            add_block(c->dweight + slice * cols, room.dweight, cols, row == first && !c->adds);
         }
-        if (block != NULL && c->dbias != NULL) {
-            add_block(c->dbias, block + cols, cols, row == first && !c->adds);
+        if (room.dbias != NULL) {
+            add_block(c->dbias, room.dbias, cols, row == first && !c->adds);
         }
     }
 }
@@ -388,9 +416,8 @@ static int layernorm_backward_now(struct dt_pool *pool, struct dt_layernorm_back
                          .type = a->type};
     bool rounded = a->dgamma != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16;
     int64_t old = a->accumulate ? a->col_count : 0;
-    c.block = dt_cpu_work(DT_WORK_KERNEL, (size_t)(4 * a->col_count) * sizeof(float));
     if (rounded) {
-        c.dweight = c.block + 2 * a->col_count;
+        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * a->col_count) * sizeof(float));
         c.dbias = a->dbeta != NULL ? c.dweight + a->col_count : NULL;
         vec_fetch(c.dweight, a->dgamma, 0, old, DT_BF16);
     }
@@ -442,8 +469,7 @@ static int rmsnorm_backward_now(struct dt_pool *pool, struct dt_rmsnorm_backward
                          .type = a->type};
     int64_t slices = a->row_count > 0 ? parts_of(a->row_count, c.rows_of_slice) : 0;
     if (a->dweight != NULL) {
-        c.block = dt_cpu_work(DT_WORK_KERNEL, (size_t)(3 * slices * a->col_count) * sizeof(float) + 1);
-        c.dweight = c.block + 2 * slices * a->col_count;
+        c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(slices * a->col_count) * sizeof(float) + 1);
     }
     dt_pool_run(pool, slices, backward_slice_part, &c);
     if (a->dweight != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16) {

@@ -243,6 +243,16 @@ INLINE void vec_fetch(float *to, const void *x, int64_t at, int64_t n, enum dt_d
     }
 }
 
+/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a BF16 tensor. */
+INLINE const float *vec_floats(float *room, const void *x, int64_t at, int64_t n, enum dt_dtype type)
+{
+    if (type != DT_BF16) {
+        return (const float *)x + at;
+    }
+    vec_fetch(room, x, at, n, type);
+    return room;
+}
+
 INLINE void vec_keep(void *x, int64_t at, const float *from, int64_t n, enum dt_dtype type)
 {
     int64_t i = 0;
