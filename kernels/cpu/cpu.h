@@ -18,7 +18,7 @@ struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 
 /* Memory of the calling thread for one kernel call, 64-byte aligned, not cleared; grows and is
  * kept. Slots are independent. */
-enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_COUNT };
+enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_ROWS, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
 /* One slice of an optimizer's call. */

@@ -41,7 +41,7 @@ INLINE vec bell(vec x)
 INLINE vec normal_distance(vec x)
 {
     vec a = vec_pick(x < 0, -x, x);
-    return vec_pick(a < DT_NORMAL_MOST, a, vec_all(DT_NORMAL_MOST));
+    return vec_min(a, vec_all(DT_NORMAL_MOST));
 }
 
 /* P(X < x) of the normal distribution */
@@ -90,6 +90,68 @@ INLINE vec activation_slope(enum dt_activation kind, vec x)
     }
     t = 2.0F * vec_sigmoid(2.0F * x) - 1.0F;
     return 1.0F - t * t;
+}
+
+/* With AVX2 it is faster to look a BF16 up than to compute; a vector of AVX-512 computes twice as many
+ * values in the same time. */
+#define DT_BY_TABLE (VEC == 8)
+#define DT_TABLE_ENTRIES 65536
+struct activation_table {
+    float both[DT_TABLE_ENTRIES][2];    /* value, slope */
+    uint16_t rounded[DT_TABLE_ENTRIES]; /* value as BF16 */
+};
+#if DT_BY_TABLE
+/* activation_table.c: the table of any kind but RELU, computed when it is first asked for. */
+const struct activation_table *ISA(dt_activation_table)(enum dt_activation kind);
+
+INLINE void entries_of(const struct activation_table *t, const uint16_t *x, vec *value, vec *slope)
+{
+    __m128 pair[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        pair[i] = _mm_loadl_pi(_mm_setzero_ps(), (const __m64 *)t->both[x[2 * i]]);
+        pair[i] = _mm_loadh_pi(pair[i], (const __m64 *)t->both[x[2 * i + 1]]);
+    }
+    __m256 first = _mm256_set_m128(pair[2], pair[0]), second = _mm256_set_m128(pair[3], pair[1]);
+    *value = (vec)_mm256_shuffle_ps(first, second, 0x88);
+    *slope = (vec)_mm256_shuffle_ps(first, second, 0xdd);
+}
+#else
+INLINE void entries_of(const struct activation_table *t, const uint16_t *x, vec *value, vec *slope)
+{
+    (void)t;
+    (void)x;
+    *value = *slope = (vec){0}; /* never reached: has_table() is false */
+}
+#endif
+
+INLINE bool has_table(enum dt_activation kind, enum dt_dtype type)
+{
+    return DT_BY_TABLE && type == DT_BF16 && kind != DT_ACT_RELU;
+}
+
+/* The table, or null for what has none. */
+INLINE const struct activation_table *table_of(enum dt_activation kind, enum dt_dtype type)
+{
+#if DT_BY_TABLE
+    return has_table(kind, type) ? ISA(dt_activation_table)(kind) : NULL;
+#else
+    (void)kind;
+    (void)type;
+    return NULL;
+#endif
+}
+
+/* Values and slopes of x[0], ..., x[n - 1], at most VEC of them. */
+INLINE void look_up(const struct activation_table *table, const uint16_t *x, int64_t n, vec *value, vec *slope)
+{
+    if (n < VEC) {
+        uint16_t last[VEC] = {0};
+        memcpy(last, x, (size_t)n * sizeof *last);
+        entries_of(table, last, value, slope);
+    } else {
+        entries_of(table, x, value, slope);
+    }
 }
 
 /* Calls f(a, begin, end, kind, type) with kind and type as constants. */

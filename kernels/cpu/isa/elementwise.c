@@ -82,12 +82,32 @@ DT_ISA_KERNEL(add)
 
 /* ---- activations ---- */
 
+INLINE void activate_by_table(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind)
+{
+    const uint16_t *t = table_of(kind, DT_BF16)->rounded, *x = a->x;
+    uint16_t *y = a->y;
+    int64_t i = begin;
+    for (; i + 8 <= end; i += 8) {
+        const uint16_t *at = x + i;
+        uint16_t eight __attribute__((vector_size(16))) = {t[at[0]], t[at[1]], t[at[2]], t[at[3]],
+                                                           t[at[4]], t[at[5]], t[at[6]], t[at[7]]};
+        memcpy(y + i, &eight, sizeof eight);
+    }
+    for (; i < end; i++) {
+        y[i] = t[x[i]];
+    }
+}
+
 /* BF16 is converted to floats block by block. One loop with the conversions inside takes a third
  * longer, because fewer elements are in flight. */
 INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind,
                      enum dt_dtype type)
 {
     float room[BLOCK];
+    if (has_table(kind, type)) {
+        activate_by_table(a, begin, end, kind);
+        return;
+    }
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t n = min64(BLOCK, end - at);
         float *y = type == DT_BF16 ? room : (float *)a->y + at;
@@ -104,10 +124,27 @@ INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t 
     }
 }
 
+INLINE void activate_backward_by_table(const struct dt_activation_backward_args *a, int64_t begin, int64_t end,
+                                       enum dt_activation kind)
+{
+    const struct activation_table *table = table_of(kind, DT_BF16);
+    const uint16_t *x = a->x, *dy = a->dy;
+    uint16_t *dx = a->dx;
+    for (int64_t i = begin; i < end; i += VEC) {
+        vec value, slope;
+        look_up(table, x + i, end - i, &value, &slope);
+        vec_store_half_n(dx + i, vec_load_half_n(dy + i, end - i) * slope, end - i);
+    }
+}
+
 INLINE void activate_backward(const struct dt_activation_backward_args *a, int64_t begin, int64_t end,
                               enum dt_activation kind, enum dt_dtype type)
 {
     float room[2][BLOCK];
+    if (has_table(kind, type)) {
+        activate_backward_by_table(a, begin, end, kind);
+        return;
+    }
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t n = min64(BLOCK, end - at);
         float *dx = type == DT_BF16 ? room[0] : (float *)a->dx + at;

@@ -17,25 +17,31 @@ INLINE struct block block_at(int64_t at, int64_t end, int64_t cols, int64_t ld)
     return (struct block){at, row * ld + col, min64(BLOCK, min64(end - at, cols - col))};
 }
 
-/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a BF16 tensor. */
-INLINE const float *floats(float *room, const void *x, int64_t at, int64_t n, enum dt_dtype type)
+INLINE void gate_by_table(const struct dt_gate_args *a, const struct activation_table *table, const struct block *b)
 {
-    if (type != DT_BF16) {
-        return (const float *)x + at;
+    const uint16_t *gate = (const uint16_t *)a->gate + b->apart, *up = (const uint16_t *)a->up + b->apart;
+    uint16_t *y = (uint16_t *)a->y + b->at;
+    for (int64_t i = 0; i < b->n; i += VEC) {
+        vec value, slope;
+        look_up(table, gate + i, b->n - i, &value, &slope);
+        vec_store_half_n(y + i, value * vec_load_half_n(up + i, b->n - i), b->n - i);
     }
-    vec_fetch(room, x, at, n, type);
-    return room;
 }
 
 INLINE void gate_typed(const struct dt_gate_args *a, int64_t begin, int64_t end, enum dt_activation kind,
                        enum dt_dtype type)
 {
     float room[2][BLOCK];
+    const struct activation_table *table = table_of(kind, type);
     struct block b;
     for (int64_t at = begin; at < end; at += b.n) {
         b = block_at(at, end, a->col_count, a->ld != 0 ? a->ld : a->col_count);
-        const float *gate = floats(room[0], a->gate, b.apart, b.n, type);
-        const float *up = floats(room[1], a->up, b.apart, b.n, type);
+        if (has_table(kind, type)) {
+            gate_by_table(a, table, &b);
+            continue;
+        }
+        const float *gate = vec_floats(room[0], a->gate, b.apart, b.n, type);
+        const float *up = vec_floats(room[1], a->up, b.apart, b.n, type);
         float *y = type == DT_BF16 ? room[0] : (float *)a->y + at;
         for (int64_t i = 0; i < b.n; i += VEC) {
             vec v = activation_value(kind, vec_load_n(gate + i, b.n - i)) * vec_load_n(up + i, b.n - i);
@@ -64,16 +70,41 @@ DT_ISA_KERNEL(gate)
 
 /* All of a vector's inputs are read before its results are written, because dgate and dup may be
  * gate and up, and y may be dy. */
+INLINE void gate_backward_by_table(const struct dt_gate_backward_args *a, const struct activation_table *table,
+                                   const struct block *b)
+{
+    const uint16_t *gate = (const uint16_t *)a->gate + b->apart, *up = (const uint16_t *)a->up + b->apart;
+    const uint16_t *dy = (const uint16_t *)a->dy + b->at;
+    uint16_t *dgate = (uint16_t *)a->dgate + b->apart, *dup = (uint16_t *)a->dup + b->apart;
+    uint16_t *y = a->y != NULL ? (uint16_t *)a->y + b->at : NULL;
+    for (int64_t i = 0; i < b->n; i += VEC) {
+        int64_t n = b->n - i;
+        vec u = vec_load_half_n(up + i, n), d = vec_load_half_n(dy + i, n), value, slope;
+        look_up(table, gate + i, n, &value, &slope);
+        vec_store_half_n(dgate + i, d * u * slope, n);
+        vec_store_half_n(dup + i, d * value, n);
+        if (y != NULL) {
+            vec_store_half_n(y + i, value * u, n);
+        }
+    }
+}
+
+/* The same order of reads and writes as above. */
 INLINE void gate_backward_typed(const struct dt_gate_backward_args *a, int64_t begin, int64_t end,
                                 enum dt_activation kind, enum dt_dtype type)
 {
     float room[3][BLOCK];
+    const struct activation_table *table = table_of(kind, type);
     struct block b;
     for (int64_t at = begin; at < end; at += b.n) {
         b = block_at(at, end, a->col_count, a->ld != 0 ? a->ld : a->col_count);
-        const float *dy = floats(room[0], a->dy, at, b.n, type);
-        const float *gate = floats(room[1], a->gate, b.apart, b.n, type);
-        const float *up = floats(room[2], a->up, b.apart, b.n, type);
+        if (has_table(kind, type)) {
+            gate_backward_by_table(a, table, &b);
+            continue;
+        }
+        const float *dy = vec_floats(room[0], a->dy, at, b.n, type);
+        const float *gate = vec_floats(room[1], a->gate, b.apart, b.n, type);
+        const float *up = vec_floats(room[2], a->up, b.apart, b.n, type);
         bool half = type == DT_BF16;
         float *y = half ? room[0] : a->y != NULL ? (float *)a->y + at : NULL;
         float *dgate = half ? room[1] : (float *)a->dgate + b.apart;

@@ -63,6 +63,16 @@ static void capped_gradient(float *x, int64_t n, const struct softmax *z, float 
     x[target] -= part * slope;
 }
 
+/* The row's logits become factor * x. */
+INLINE void store_gradient(const struct dt_cross_entropy_args *a, int64_t at, const float *x, int64_t n, float factor,
+                           enum dt_dtype type)
+{
+    void *to = a->logits;
+    for (int64_t j = 0; j < n; j += VEC) {
+        vec_put(to, at + j, vec_load_n(x + j, n - j) * factor, n - j, type);
+    }
+}
+
 /* BF16 logits are first converted to floats in work memory. Their gradient is rounded once when it
  * is stored. */
 static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
@@ -114,14 +124,15 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
     float factor = (float)(grad_scale / (double)sum);
     if (capped) {
         capped_gradient(x, n, &z, factor, target, (float)grad_scale);
-    } else {
-        for (int64_t j = 0; j < n; j++) {
-            x[j] *= factor;
-        }
-        x[target] -= (float)grad_scale;
+        factor = 1.0F;
     }
+    float own = x[target] * factor - (capped ? 0.0F : (float)grad_scale);
     if (a->type == DT_BF16) {
-        vec_keep(a->logits, at, x, n, DT_BF16);
+        store_gradient(a, at, x, n, factor, DT_BF16);
+        vec_put(a->logits, at + target, vec_all(own), 1, DT_BF16);
+    } else if (!capped) {
+        store_gradient(a, at, x, n, factor, DT_F32);
+        x[target] = own;
     }
 }
 

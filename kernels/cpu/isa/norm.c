@@ -60,31 +60,37 @@ struct forward {
     enum dt_dtype type;
 };
 
-INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int64_t to, bool centers,
-                        enum dt_dtype type)
+/* weight and bias (or null): as floats. room: cols floats, for a row of BF16. */
+INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int64_t to, const float *weight,
+                        const float *bias, float *room, bool centers, enum dt_dtype type)
 {
     int64_t cols = f->cols, kept = row * cols;
-    const void *x = f->x, *branch = f->branch, *weight = f->weight, *bias = f->bias;
+    const void *x = f->x, *branch = f->branch;
     void *y = f->y;
     const vec offset = vec_all(f->weight_offset), scale = vec_all(f->branch_scale);
     vec total = {0}, squares = {0}; /* lanes behind the end are 0 */
+    const float *floats = room;
     if (branch != NULL || f->sum != NULL) {
         void *sum = f->sum != NULL ? f->sum : y;
         int64_t sum_at = f->sum != NULL ? kept : to;
         for (int64_t j = 0; j < cols; j += VEC) {
             vec v = vec_get(x, from + j, cols - j, type);
             if (branch != NULL) {
-                v = vec_rounded(vec_fma(scale, vec_get(branch, kept + j, cols - j, type), v), type);
+                v = vec_fma(scale, vec_get(branch, kept + j, cols - j, type), v);
             }
             vec_put(sum, sum_at + j, v, cols - j, type);
+            v = vec_rounded(v, type);
+            if (type == DT_BF16) {
+                vec_store_n(room + j, v, cols - j);
+            }
             total += v;
             squares = vec_fma(v, v, squares);
         }
-        x = sum;
-        from = sum_at;
+        floats = type == DT_BF16 ? room : (const float *)sum + sum_at;
     } else {
+        floats = vec_floats(room, x, from, cols, type);
         for (int64_t j = 0; j < cols; j += VEC) {
-            vec v = vec_get(x, from + j, cols - j, type);
+            vec v = vec_load_n(floats + j, cols - j);
             total += v;
             squares = vec_fma(v, v, squares);
         }
@@ -95,11 +101,11 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
         squares = (vec){0};
         int64_t j = 0;
         for (; j + VEC <= cols; j += VEC) {
-            vec d = vec_get(x, from + j, VEC, type) - mean;
+            vec d = vec_load(floats + j) - mean;
             squares = vec_fma(d, d, squares);
         }
         if (j < cols) {
-            vec d = vec_get(x, from + j, cols - j, type) - mean;
+            vec d = vec_load_n(floats + j, cols - j) - mean;
             d = vec_pick(vec_index() < (int32_t)(cols - j), d, vec_all(0));
             squares = vec_fma(d, d, squares);
         }
@@ -107,9 +113,8 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
     }
     float rstd = 1.0F / sqrtf(vec_sum(squares) / (float)cols + f->eps);
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
-        vec w = vec_get(weight, j, cols - j, type);
-        vec v = centers ? vec_fma(h, w, bias != NULL ? vec_get(bias, j, cols - j, type) : (vec){0}) : h * (offset + w);
+        vec h = normed(vec_load_n(floats + j, cols - j), mean, rstd, centers), w = vec_load_n(weight + j, cols - j);
+        vec v = centers ? vec_fma(h, w, bias != NULL ? vec_load_n(bias + j, cols - j) : (vec){0}) : h * (offset + w);
         vec_put(y, to + j, v, cols - j, type);
     }
     f->rstd[row] = rstd;
@@ -117,13 +122,16 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
 
 INLINE void forward_rows(const struct forward *f, int64_t part, bool centers, enum dt_dtype type)
 {
-    int64_t rows = rows_of_part(f->cols), last = min64(f->rows, (part + 1) * rows);
+    int64_t rows = rows_of_part(f->cols), last = min64(f->rows, (part + 1) * rows), cols = f->cols;
+    float *room = dt_cpu_work(DT_WORK_ROWS, (size_t)(3 * cols) * sizeof(float));
+    const float *weight = vec_floats(room + cols, f->weight, 0, cols, type);
+    const float *bias = f->bias != NULL ? vec_floats(room + 2 * cols, f->bias, 0, cols, type) : NULL;
     for (int64_t begin = part * rows; begin < last; begin += ROW_BLOCK) {
         int64_t from[ROW_BLOCK], to[ROW_BLOCK], end = min64(last, begin + ROW_BLOCK);
         find_rows(from, &f->in, begin, end);
         find_rows(to, &f->out, begin, end);
         for (int64_t row = begin; row < end; row++) {
-            forward_row(f, row, from[row - begin], to[row - begin], centers, type);
+            forward_row(f, row, from[row - begin], to[row - begin], weight, bias, room, centers, type);
         }
     }
 }
@@ -210,61 +218,105 @@ struct backward {
     enum dt_dtype type;
 };
 
+/* Memory for rows of cols floats: the weight, g and h of a row, and the sums of a block of rows. */
+struct room {
+    const float *weight;
+    float *g, *h, *dweight, *dbias; /* dweight, dbias: null if they are not wanted */
+};
+
 /* dx = rstd (g - mean(g) - h mean(g h)) + above; g = dy weight, h = normed(x). RMSNorm: without
- * mean(g). The row is at `from` in x, at `to` in the others. */
-INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, bool centers,
-                         enum dt_dtype type)
+ * mean(g). The row is at `from` in x, at `to` in the others. Adds dy h to the room's dweight and dy to
+ * its dbias; all of dy is read before dx is written. */
+INLINE void backward_row(const struct backward *c, int64_t row, int64_t from, int64_t to, const struct room *room,
+                         bool centers, enum dt_dtype type)
 {
     int64_t cols = c->cols;
-    const void *dy = c->dy, *x = c->x, *weight = c->weight, *above = c->above;
+    const void *dy = c->dy, *x = c->x, *above = c->above;
     void *dx = c->dx;
+    const float *weight = room->weight;
+    float *gs = room->g, *hs = room->h, *dweight = room->dweight, *dbias = room->dbias;
     float mean = centers ? c->mean[row] : 0, rstd = c->rstd[row];
     const vec offset = vec_all(centers ? 0 : c->weight_offset);
     vec sum = {0}, dot = {0};
     for (int64_t j = 0; j < cols; j += VEC) {
         /* lanes behind the end are 0 */
-        vec w = vec_get(weight, j, cols - j, type);
-        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
+        int64_t n = cols - j;
+        vec w = vec_load_n(weight + j, n), y = vec_get(dy, to + j, n, type);
+        vec g = y * (centers ? w : offset + w), h = normed(vec_get(x, from + j, n, type), mean, rstd, centers);
         sum += g;
-        dot = vec_fma(g, normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers), dot);
+        dot = vec_fma(g, h, dot);
+        vec_store_n(gs + j, g, n);
+        vec_store_n(hs + j, h, n);
+        if (dweight != NULL) {
+            vec_store_n(dweight + j, vec_fma(y, h, vec_load_n(dweight + j, n)), n);
+        }
+        if (centers && dbias != NULL) {
+            vec_store_n(dbias + j, vec_load_n(dbias + j, n) + y, n);
+        }
     }
     float m = centers ? vec_sum(sum) / (float)cols : 0, d = vec_sum(dot) / (float)cols;
     for (int64_t j = 0; j < cols; j += VEC) {
-        vec w = vec_get(weight, j, cols - j, type);
-        vec g = vec_get(dy, to + j, cols - j, type) * (centers ? w : offset + w);
-        vec h = normed(vec_get(x, from + j, cols - j, type), mean, rstd, centers);
-        vec v = vec_fma(h, vec_all(-d), centers ? g - m : g);
-        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, to + j, cols - j, type)) : v * rstd;
-        vec_put(dx, to + j, v, cols - j, type);
+        int64_t n = cols - j;
+        vec g = vec_load_n(gs + j, n), v = vec_fma(vec_load_n(hs + j, n), vec_all(-d), centers ? g - m : g);
+        v = above != NULL ? vec_fma(v, vec_all(rstd), vec_get(above, to + j, n, type)) : v * rstd;
+        vec_put(dx, to + j, v, n, type);
     }
 }
 
-/* Adds one block of rows to columns [left, right) of the sums of a slice; `first`: there is nothing
+INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, const struct room *room, bool centers,
+                       enum dt_dtype type)
+{
+    int64_t from[ROW_BLOCK], to[ROW_BLOCK];
+    find_rows(from, &c->in, begin, end);
+    find_rows(to, &c->out, begin, end);
+    for (int64_t row = begin; row < end; row++) {
+        backward_row(c, row, from[row - begin], to[row - begin], room, centers, type);
+    }
+}
+
+/* dx of one block of rows, and their sums, if the room has a place for them. */
+static void backward_rows(const struct backward *c, int64_t begin, int64_t end, const struct room *room)
+{
+    if (c->centers) {
+        c->type == DT_BF16 ? rows_typed(c, begin, end, room, true, DT_BF16)
+                           : rows_typed(c, begin, end, room, true, DT_F32);
+    } else {
+        c->type == DT_BF16 ? rows_typed(c, begin, end, room, false, DT_BF16)
+                           : rows_typed(c, begin, end, room, false, DT_F32);
+    }
+}
+
+/* The calling thread's room, with the weight in it. */
+static struct room room_of(const struct backward *c, bool sums)
+{
+    int64_t cols = c->cols;
+    float *at = dt_cpu_work(DT_WORK_ROWS, (size_t)(5 * cols) * sizeof(float));
+    struct room room = {.g = at + cols, .h = at + 2 * cols};
+    room.weight = c->type == DT_BF16 ? vec_floats(at, c->weight, 0, cols, DT_BF16) : c->weight;
+    room.dweight = sums ? at + 3 * cols : NULL;
+    room.dbias = sums && c->dbias != NULL ? at + 4 * cols : NULL;
+    return room;
+}
+
+/* LayerNorm: adds one block of rows to columns [left, right) of the sums; `first`: there is nothing
  * in them yet. */
-INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool centers,
+INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right, bool first,
                         enum dt_dtype type)
 {
-    int64_t from[ROW_BLOCK], to[ROW_BLOCK], slice = begin / c->rows_of_slice, cols = c->cols;
+    int64_t cols = c->cols;
     const void *dy = c->dy, *other = c->x;
     const float *mean = c->mean, *rstd = c->rstd;
-    float *dweight = c->dweight + slice * cols, *dbias = c->dbias;
-    bool first = begin == slice * c->rows_of_slice && !c->adds;
-    if (!centers) {
-        find_rows(from, &c->in, begin, end);
-        find_rows(to, &c->out, begin, end);
-    }
+    float *dweight = c->dweight, *dbias = c->dbias;
     for (int64_t j = left; j < right; j += 2 * VEC) {
         vec g[2] = {{0}}, b[2] = {{0}};
         for (int64_t r = begin; r < end; r++) {
-            /* rows of LayerNorm are tight */
-            int64_t dy_at = centers ? r * cols : to[r - begin], x_at = centers ? r * cols : from[r - begin];
 #pragma GCC unroll 2
             for (int v = 0; v < 2; v++) {
                 int64_t at = j + v * VEC;
                 if (at < right) {
-                    vec y = vec_get(dy, dy_at + at, right - at, type);
-                    vec x = vec_get(other, x_at + at, right - at, type);
-                    g[v] = vec_fma(y, normed(x, centers ? mean[r] : 0, rstd[r], centers), g[v]);
+                    vec y = vec_get(dy, r * cols + at, right - at, type);
+                    vec x = vec_get(other, r * cols + at, right - at, type);
+                    g[v] = vec_fma(y, normed(x, mean[r], rstd[r], true), g[v]);
                     b[v] += y;
                 }
             }
@@ -274,73 +326,57 @@ INLINE void add_columns(const struct backward *c, int64_t begin, int64_t end, in
             if (at < right) {
                 vec_store_n(dweight + at, first ? g[v] : vec_load_n(dweight + at, right - at) + g[v], right - at);
             }
-            if (at < right && centers && dbias != NULL) {
+            if (at < right && dbias != NULL) {
                 vec_store_n(dbias + at, first ? b[v] : vec_load_n(dbias + at, right - at) + b[v], right - at);
             }
         }
     }
 }
 
-INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, bool centers, enum dt_dtype type)
-{
-    int64_t from[ROW_BLOCK], to[ROW_BLOCK];
-    if (!centers) {
-        find_rows(from, &c->in, begin, end);
-        find_rows(to, &c->out, begin, end);
-    }
-    for (int64_t row = begin; row < end; row++) {
-        int64_t tight = row * c->cols;
-        backward_row(c, row, centers ? tight : from[row - begin], centers ? tight : to[row - begin], centers, type);
-    }
-}
-
-/* dx of one block of rows. */
-static void backward_rows(const struct backward *c, int64_t begin, int64_t end)
-{
-    if (c->centers) {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, true, DT_BF16) : rows_typed(c, begin, end, true, DT_F32);
-    } else {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, false, DT_BF16) : rows_typed(c, begin, end, false, DT_F32);
-    }
-}
-
-static void backward_columns(const struct backward *c, int64_t begin, int64_t end, int64_t left, int64_t right)
-{
-    if (c->centers) {
-        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, true, DT_BF16)
-                           : add_columns(c, begin, end, left, right, true, DT_F32);
-    } else {
-        c->type == DT_BF16 ? add_columns(c, begin, end, left, right, false, DT_BF16)
-                           : add_columns(c, begin, end, left, right, false, DT_F32);
-    }
-}
-
 static void backward_rows_part(void *context, int64_t part)
 {
     const struct backward *c = context;
-    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK));
+    struct room room = room_of(c, false);
+    backward_rows(c, part * ROW_BLOCK, min64(c->rows, (part + 1) * ROW_BLOCK), &room);
 }
 
 static void backward_columns_part(void *context, int64_t part)
 {
     const struct backward *c = context;
+    int64_t left = part * COLUMNS, right = min64(c->cols, left + COLUMNS);
     for (int64_t row = 0; row < c->rows; row += ROW_BLOCK) {
-        backward_columns(c, row, min64(c->rows, row + ROW_BLOCK), part * COLUMNS, min64(c->cols, (part + 1) * COLUMNS));
+        int64_t end = min64(c->rows, row + ROW_BLOCK);
+        bool first = row == 0 && !c->adds;
+        c->type == DT_BF16 ? add_columns(c, row, end, left, right, first, DT_BF16)
+                           : add_columns(c, row, end, left, right, first, DT_F32);
     }
 }
 
-/* A slice of the rows: uses each block for the sums and for dx while it is in the cache, the sums
- * first, because dx may overwrite dy. */
+/* sums (n) = [sums +] block (n) */
+static void add_block(float *sums, const float *block, int64_t n, bool first)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] = first ? block[j] : sums[j] + block[j];
+    }
+}
+
+/* A slice of the rows: each row is read once for dx and for the sums. */
 static void backward_slice_part(void *context, int64_t slice)
 {
     const struct backward *c = context;
-    int64_t last = min64(c->rows, (slice + 1) * c->rows_of_slice);
-    for (int64_t row = slice * c->rows_of_slice; row < last; row += ROW_BLOCK) {
-        int64_t end = min64(last, row + ROW_BLOCK);
-        if (c->dweight != NULL) {
-            backward_columns(c, row, end, 0, c->cols);
+    int64_t first = slice * c->rows_of_slice, last = min64(c->rows, first + c->rows_of_slice), cols = c->cols;
+    struct room room = room_of(c, c->dweight != NULL);
+    for (int64_t row = first; row < last; row += ROW_BLOCK) {
+        if (room.dweight != NULL) {
+            memset(room.dweight, 0, (size_t)(2 * cols) * sizeof(float)); /* and dbias */
         }
-        backward_rows(c, row, end);
+        backward_rows(c, row, min64(last, row + ROW_BLOCK), &room);
+        if (room.dweight != NULL) {
+            add_block(c->dweight + slice * cols, room.dweight, cols, row == first && !c->adds);
+        }
+        if (room.dbias != NULL) {
+            add_block(c->dbias, room.dbias, cols, row == first && !c->adds);
+        }
     }
 }
 

@@ -219,13 +219,22 @@ void ISA(dt_adagrad_many)(struct dt_stream *s, const struct dt_update_args *a)
  * the twin. */
 typedef double lanes __attribute__((vector_size(64)));
 typedef float half_lanes __attribute__((vector_size(32)));
+typedef uint16_t bits16 __attribute__((vector_size(16)));
+typedef uint32_t bits32 __attribute__((vector_size(32)));
 
-static double block_sum(const float *x)
+/* Of elements i to i + 63 of F32 or BF16. */
+INLINE double block_sum(const void *x, int64_t i, enum dt_dtype type)
 {
     lanes sum = {0};
-    for (int j = 0; j < 64; j += 8) {
+    for (int64_t j = i; j < i + 64; j += 8) {
         half_lanes f;
-        memcpy(&f, x + j, sizeof f);
+        if (type == DT_BF16) {
+            bits16 h;
+            memcpy(&h, (const uint16_t *)x + j, sizeof h);
+            f = (half_lanes)(__builtin_convertvector(h, bits32) << 16);
+        } else {
+            memcpy(&f, (const float *)x + j, sizeof f);
+        }
         lanes d = __builtin_convertvector(f, lanes);
         sum += d * d;
     }
@@ -238,8 +247,8 @@ static void norm_part(void *context, int64_t part)
     int64_t limbs[DT_EXACT_LIMBS] = {0};
     for (int64_t i = part * PART; i < min64(a->count, (part + 1) * PART); i += 64) {
         int64_t n = min64(64, a->count - i);
-        if (n == 64 && a->type == DT_F32) {
-            dt_exact_add(limbs, block_sum((const float *)a->x + i));
+        if (n == 64) {
+            dt_exact_add(limbs, a->type == DT_BF16 ? block_sum(a->x, i, DT_BF16) : block_sum(a->x, i, DT_F32));
             continue;
         }
         float block[64] = {0};
@@ -248,7 +257,7 @@ static void norm_part(void *context, int64_t part)
         } else {
             vec_fetch(block, a->x, i, n, DT_F32);
         }
-        dt_exact_add(limbs, block_sum(block));
+        dt_exact_add(limbs, block_sum(block, 0, DT_F32));
     }
     for (int i = 0; i < DT_EXACT_LIMBS; i++) {
         __atomic_fetch_add(&a->limbs[i], limbs[i], __ATOMIC_RELAXED); /* integers: any order */

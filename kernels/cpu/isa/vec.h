@@ -83,7 +83,47 @@ INLINE void vec_store_n(float *p, vec v, int64_t n)
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(p, (__mmask16)((1U << n) - 1), (__m512)v);
 #else
-    memcpy(p, &v, (size_t)n * sizeof(float));
+    float last[VEC]; /* v itself stays in a register */
+    vec_store(last, v);
+    memcpy(p, last, (size_t)n * sizeof(float));
+#endif
+}
+
+/* Lane by lane: mask (all ones or zeros, as comparisons give) ? a : b */
+INLINE vec vec_pick(ivec mask, vec a, vec b)
+{
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return (vec)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)mask);
+#else
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+#endif
+}
+
+/* a > b ? a : b, thus b where one of them is a nan */
+INLINE vec vec_max(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vec)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return vec_pick(a > b, a, b);
+#endif
+}
+
+/* a < b ? a : b, thus b where one of them is a nan */
+INLINE vec vec_min(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vec)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vec)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    return vec_pick(a < b, a, b);
 #endif
 }
 
@@ -103,34 +143,46 @@ INLINE vec vec_of_half(hvec h)
 #endif
 }
 
-/* Rounds to the nearest even; every nan becomes the same nan. */
-INLINE hvec vec_to_half(vec v)
+/* Rounds to the nearest even; every nan becomes the same nan. The upper half of each lane is the
+ * BF16. */
+INLINE uvec vec_half_bits(vec v)
 {
     uvec bits = (uvec)v;
     uvec rounded = bits + 0x7fff + (bits >> 16 & 1);
 #if defined(__AVX512F__)
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
-    return (hvec)_mm512_cvtepi32_epi16(
-        _mm512_srli_epi32(_mm512_mask_mov_epi32((__m512i)rounded, nan, _mm512_set1_epi32(0x7fc00000)), 16));
+    return (uvec)_mm512_mask_mov_epi32((__m512i)rounded, nan, _mm512_set1_epi32(0x7fc00000));
 #else
-    uvec nan = (uvec)(v != v);
-    return __builtin_convertvector(((nan & 0x7fc00000) | (~nan & rounded)) >> 16, hvec);
+    return (uvec)vec_pick(v == v, (vec)rounded, (vec)((uvec){0} + 0x7fc00000));
+#endif
+}
+
+INLINE hvec vec_to_half(vec v)
+{
+    uvec upper = vec_half_bits(v) >> 16;
+#if defined(__AVX512F__)
+    return (hvec)_mm512_cvtepi32_epi16((__m512i)upper);
+#elif defined(__AVX2__)
+    return (hvec)_mm_packus_epi32(_mm256_castsi256_si128((__m256i)upper), _mm256_extracti128_si256((__m256i)upper, 1));
+#else
+    return __builtin_convertvector(upper, hvec);
 #endif
 }
 
 INLINE vec vec_load_half_n(const uint16_t *p, int64_t n)
 {
-    hvec h = {0};
     if (n >= VEC) {
+        hvec h;
         memcpy(&h, p, sizeof h);
         return vec_of_half(h);
     }
 #if defined(__AVX512F__)
-    h = (hvec)_mm256_maskz_loadu_epi16((__mmask16)((1U << n) - 1), p);
+    hvec last = (hvec)_mm256_maskz_loadu_epi16((__mmask16)((1U << n) - 1), p);
 #else
-    memcpy(&h, p, (size_t)n * sizeof(uint16_t));
+    hvec last = {0};
+    memcpy(&last, p, (size_t)n * sizeof(uint16_t));
 #endif
-    return vec_of_half(h);
+    return vec_of_half(last);
 }
 
 INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
@@ -143,7 +195,9 @@ INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
 #if defined(__AVX512F__)
     _mm256_mask_storeu_epi16(p, (__mmask16)((1U << n) - 1), (__m256i)h);
 #else
-    memcpy(p, &h, (size_t)n * sizeof(uint16_t));
+    uint16_t last[VEC]; /* h itself stays in a register */
+    memcpy(last, &h, sizeof h);
+    memcpy(p, last, (size_t)n * sizeof(uint16_t));
 #endif
 }
 
@@ -163,16 +217,10 @@ INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
     }
 }
 
-/* Lane by lane: mask (all ones or zeros, as comparisons give) ? a : b */
-INLINE vec vec_pick(ivec mask, vec a, vec b)
-{
-    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
-}
-
 /* The value after storing it as `type` and loading it again. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
-    return type == DT_BF16 ? vec_of_half(vec_to_half(v)) : v;
+    return type == DT_BF16 ? (vec)(vec_half_bits(v) & 0xffff0000) : v;
 }
 
 /* Rounds stochastically to BF16: adds `random` (below 2^16 each) to the bits that are cut off. A
@@ -185,14 +233,34 @@ INLINE vec vec_stochastic(vec v, uvec random)
 /* Copy between a tensor and floats in work memory. */
 INLINE void vec_fetch(float *to, const void *x, int64_t at, int64_t n, enum dt_dtype type)
 {
-    for (int64_t i = 0; i < n; i += VEC) {
+    int64_t i = 0;
+#pragma GCC unroll 4
+    for (; i + VEC <= n; i += VEC) {
+        vec_store(to + i, vec_get(x, at + i, VEC, type));
+    }
+    if (i < n) {
         vec_store_n(to + i, vec_get(x, at + i, n - i, type), n - i);
     }
 }
 
+/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a BF16 tensor. */
+INLINE const float *vec_floats(float *room, const void *x, int64_t at, int64_t n, enum dt_dtype type)
+{
+    if (type != DT_BF16) {
+        return (const float *)x + at;
+    }
+    vec_fetch(room, x, at, n, type);
+    return room;
+}
+
 INLINE void vec_keep(void *x, int64_t at, const float *from, int64_t n, enum dt_dtype type)
 {
-    for (int64_t i = 0; i < n; i += VEC) {
+    int64_t i = 0;
+#pragma GCC unroll 4
+    for (; i + VEC <= n; i += VEC) {
+        vec_put(x, at + i, vec_load(from + i), VEC, type);
+    }
+    if (i < n) {
         vec_put(x, at + i, vec_load_n(from + i, n - i), n - i, type);
     }
 }
@@ -200,11 +268,6 @@ INLINE void vec_keep(void *x, int64_t at, const float *from, int64_t n, enum dt_
 INLINE vec vec_all(float x)
 {
     return x - (vec){0};
-}
-
-INLINE vec vec_max(vec a, vec b)
-{
-    return vec_pick(a > b, a, b);
 }
 
 /* 0, 1, 2, ... */
@@ -276,8 +339,7 @@ INLINE float vec_max_of(const float *x, int64_t n)
 INLINE vec vec_exp(vec x)
 {
     const vec magic = vec_all(0x1.8p23F); /* adding it rounds x to an integer */
-    vec y = vec_pick(x < -87.3F, vec_all(-87.3F), x);
-    y = vec_pick(y > 88.3F, vec_all(88.3F), y);
+    vec y = vec_min(vec_all(88.3F), vec_max(vec_all(-87.3F), x));
     vec n = vec_fma(y, vec_all(1.44269504088896341F), magic) - magic;
     vec r = vec_fma(n, vec_all(-0.693359375F), y);
     r = vec_fma(n, vec_all(2.12194440e-4F), r);

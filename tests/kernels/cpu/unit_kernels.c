@@ -462,6 +462,71 @@ static void test_activation_accuracy(void **unused)
     case_close(&d, s);
 }
 
+enum { HALVES = 65536 + 5, RESULTS = 6 }; /* each BF16, and a tail */
+
+/* Activations, gates and their backward of x; other: of the same shape. */
+static void run_activations(const struct dt_kernels *k, struct dt_stream *s, void *const *out, const void *x,
+                            const void *other, enum dt_activation kind, enum dt_dtype type)
+{
+    k->activation(s, &(struct dt_activation_args){out[0], x, HALVES, kind, type});
+    k->activation_backward(s, &(struct dt_activation_backward_args){
+                                  .dx = out[1], .dy = other, .x = x, .count = HALVES, .kind = kind, .type = type});
+    k->gate(s,
+            &(struct dt_gate_args){
+                .y = out[2], .gate = x, .up = other, .row_count = 1, .col_count = HALVES, .kind = kind, .type = type});
+    k->gate_backward(s, &(struct dt_gate_backward_args){.dgate = out[3],
+                                                        .dup = out[4],
+                                                        .y = out[5],
+                                                        .dy = other,
+                                                        .gate = x,
+                                                        .up = other,
+                                                        .row_count = 1,
+                                                        .col_count = HALVES,
+                                                        .kind = kind,
+                                                        .type = type});
+}
+
+/* In BF16 each of the 2^16 inputs gives the bits that it gives in F32, rounded once. */
+static void test_activations_of_all_halves(void **unused)
+{
+    (void)unused;
+    static uint16_t half[HALVES], half_other[HALVES], got[RESULTS][HALVES], expect[HALVES];
+    static float x[HALVES], other[HALVES], wide[RESULTS][HALVES];
+    void *halves[RESULTS], *floats[RESULTS];
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1, &s);
+    for (int i = 0; i < HALVES; i++) {
+        half[i] = (uint16_t)i;
+        half_other[i] = (uint16_t)(0x3f00 + i % 0x101); /* 0.5 to 2 */
+    }
+    for (int r = 0; r < RESULTS; r++) {
+        halves[r] = got[r];
+        floats[r] = wide[r];
+    }
+    for (int i = 0; i < 5 * 3; i++) {
+        const struct dt_kernels *k = dt_kernels_cpu_named(isas[i % 3]);
+        enum dt_activation kind = (enum dt_activation)(i / 3);
+        if (k == NULL) {
+            continue;
+        }
+        k->cast(s, &(struct dt_cast_args){x, half, HALVES, DT_F32, DT_BF16});
+        k->cast(s, &(struct dt_cast_args){other, half_other, HALVES, DT_F32, DT_BF16});
+        run_activations(k, s, floats, x, other, kind, DT_F32);
+        run_activations(k, s, halves, half, half_other, kind, DT_BF16);
+        for (int r = 0; r < RESULTS; r++) {
+            k->cast(s, &(struct dt_cast_args){expect, wide[r], HALVES, DT_BF16, DT_F32});
+            for (int j = 0; j < HALVES; j++) {
+                if (got[r][j] != expect[j]) {
+                    fail_msg("%s: activation %d, result %d of %04x is %04x, not %04x", k->name, (int)kind, r,
+                             (unsigned)half[j], (unsigned)got[r][j], (unsigned)expect[j]);
+                }
+            }
+        }
+    }
+    case_close(&d, s);
+}
+
 /* ---- exactness ---- */
 
 /* AdamW of one slice. */
@@ -1173,6 +1238,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gate_differences),
         cmocka_unit_test(test_rope_turns_back),
         cmocka_unit_test(test_activation_accuracy),
+        cmocka_unit_test(test_activations_of_all_halves),
         cmocka_unit_test(test_adamw_offsets),
         cmocka_unit_test(test_random_bits),
         cmocka_unit_test(test_stochastic_moments),
