@@ -127,7 +127,7 @@ static double status_bytes(const char *key)
 
 static int run_case(struct load *l, const char *name, bool cold, size_t repeats, struct dt_error *err)
 {
-    double ours[REPEATS_MOST], floor[REPEATS_MOST];
+    double rates[2][REPEATS_MOST] = {{0}};                /* of read(2), and ours */
     char *buffer = aligned_alloc(PAGE_BYTES, READ_BYTES); /* copies to an odd address are several times slower */
     int rc = 0;
     for (size_t r = 0; r < repeats && rc == 0; r++) {
@@ -144,14 +144,14 @@ static int run_case(struct load *l, const char *name, bool cold, size_t repeats,
                 rc = trainer_init_weights(&l->trainer, err);
             }
             rc = rc == 0 ? meet(l, err) : rc;
-            (loads ? ours : floor)[r] = l->bytes / (dt_now_s() - begin_s) * 1e-9;
+            rates[loads][r] = l->bytes / (dt_now_s() - begin_s) * 1e-9;
         }
     }
     free(buffer);
     if (rc == 0 && l->world.rank == 0) {
         struct dt_bench_case c = {
-            .bench = "load", .name = name, .unit = "GB/s", .floor = dt_bench_median(floor, repeats)};
-        dt_bench_print(&c, ours, repeats);
+            .bench = "load", .name = name, .unit = "GB/s", .floor = dt_bench_median(rates[0], repeats)};
+        dt_bench_print(&c, rates[1], repeats);
     }
     return rc;
 }

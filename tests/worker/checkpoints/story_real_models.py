@@ -168,7 +168,7 @@ def test_training_as_transformers(smollm2):
 def test_the_exported_folder(smollm2):
     after, words = smollm2["after"], smollm2["words"]
     assert (after["loading"], after["said"], words["said"]) == ({}, [], [])
-    assert after["loss"] == pytest.approx(smollm2["evaluated"], rel=2e-6)
+    assert after["loss"] == pytest.approx(smollm2["evaluated"], rel=1e-5)
     assert words["ids"] == [x["ids"] for x in FACTS["smollm2"]["tokenize"]]
 
 
