@@ -63,7 +63,7 @@ def tree(tmp_path_factory):
 
 @functools.cache
 def passes(tree, test, mutant=""):
-    return subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=300, env={**os.environ, "MUTANT": mutant}).returncode == 0
+    return subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=1500, env={**os.environ, "MUTANT": mutant}).returncode == 0
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
