@@ -261,7 +261,7 @@ static int find(const struct chain *c, const int *sorted, const char *name)
     return -1;
 }
 
-/* What a model's head may have under a second name, and the first one: its table, its bias. */
+/* Tensors of a head that may have two names: its table and its bias. */
 enum { TABLE, BIAS, TWINS };
 
 static const char *second_name(const struct model_ops *ops, int k)
@@ -274,7 +274,7 @@ static const char *first_name(const struct model_ops *ops, int k)
     return k == TABLE ? ops->tied.table : ops->tied.bias;
 }
 
-/* The number of the second name that this one is, where the chain has the tensor under the first; otherwise
+/* Returns k if `name` is the second name of tensor k, which the chain has under the first; otherwise
  * TWINS. */
 static int twin_of(const struct hf *h, const int *sorted, const struct model_ops *ops, const char *name)
 {
@@ -286,7 +286,7 @@ static int twin_of(const struct hf *h, const int *sorted, const struct model_ops
     return tied && k < TWINS && find(h->chain, sorted, first_name(ops, k)) >= 0 ? k : TWINS;
 }
 
-/* Finds what the tensors of a file are in the chain. twins: of a tied head, what the file has under second
+/* Finds the tensors of the chain that the file's are. twins: tensors of a tied head under their second
  * names. */
 static int match_file(struct hf *h, const int *sorted, const struct st_file *f, struct list *lists,
                       struct source *twins, struct dt_error *err)
@@ -318,7 +318,7 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
     return 0;
 }
 
-/* What is in the files under two names must be the same; what is there under the second name alone is it. */
+/* Values that the files have under both names must be the same. Those under the second name alone are taken. */
 static int match_twins(struct hf *h, const int *sorted, const struct source *twins, struct dt_error *err)
 {
     const struct model_ops *ops = model_find(h->chain->spec.name);

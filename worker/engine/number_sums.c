@@ -14,7 +14,7 @@
  * double, as are the sums. */
 enum { X, MINUS_X, Y, MINUS_Y, XX, YY, XY, MINUS_XY, SUM_COUNT };
 
-#define NOTHING (8 * DBL_EPSILON) /* what rounding leaves of a difference of equal sums, as a share of them */
+#define NOTHING (8 * DBL_EPSILON) /* rounding leaves less of a difference of equal sums, as a share of them */
 
 void number_sums_open(struct number_sums *s, int64_t columns)
 {
@@ -38,7 +38,7 @@ static int64_t *column_of(const struct number_sums *s, int64_t column)
     return s->n + column * (1 + SUM_COUNT * DT_EXACT_LIMBS);
 }
 
-/* Adds to sum number `which`, or below 0 to the one behind it. */
+/* Adds to sum number `which`; a value below 0 to the one behind it. */
 static void add(int64_t *sums, int which, double value)
 {
     dt_exact_add(sums + (which + (value < 0)) * DT_EXACT_LIMBS, fabs(value));

@@ -9,7 +9,7 @@
 
 struct number_sums {
     int64_t columns; /* numbers of a sample */
-    /* of each column its pairs, then the limbs of their sums. Owned, number_sums_size elements */
+    /* for each column, the number of its pairs, then the limbs of its sums. Owned, number_sums_size elements */
     int64_t *n;
 };
 

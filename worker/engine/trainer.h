@@ -75,7 +75,7 @@ struct trainer_memory {
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
     int numbers; /* -1: the model drops nothing */
-    /* of PLAN_STAGING: what rank 0 alone has, for samples */
+    /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */

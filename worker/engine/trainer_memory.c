@@ -28,7 +28,7 @@ double trainer_host_bytes(const struct trainer *t, int ranks)
     return ((double)plan_total(&t->memory.plan) - once) * ranks + once;
 }
 
-/* What the plans of these ranks allocate on the device, or in the host's memory. */
+/* Bytes that the plans of these ranks allocate on the device, or in the host's memory. */
 static double needed(const struct trainer *t, bool on_device, int ranks)
 {
     const struct plan *p = &t->memory.plan;

@@ -30,7 +30,7 @@ static int read_config(const cJSON *config, struct job_generation *out, struct d
 static const struct {
     const char *key;
     double neutral;
-    bool of_draws; /* it matters to draws alone */
+    bool of_draws; /* the key matters to draws alone */
 } not_computed[] = {
     {"num_beams", 1, false},
     {"penalty_alpha", 0, false},

@@ -3,7 +3,6 @@
  * they would save, unit by unit, and wait for it. No number of the training is touched. */
 #include "worker/run/trainer.h"
 
-#include "base/clock.h"
 #include "kernels/kernels.h"
 #include "worker/engine/pinned_window.h"
 #include "worker/run/prompt.h"
@@ -19,10 +18,10 @@ enum { GATHERED = 1 << 20, ALIGNED = 64 };
 struct trainer_samples {
     struct model_source source;
     struct generate_options options;
-    struct dt_text ignored; /* what of generation_config.json is not computed */
+    struct dt_text ignored; /* keys of generation_config.json that are not computed */
     struct prompts prompts;
     struct generator *generator; /* rank 0; else null */
-    int memory, gathered;        /* of the plan: the generator's; what is gathered at a time */
+    int memory, gathered;        /* pieces of the plan: the generator's memory; room for one gather */
     int64_t portion;             /* elements that each rank sends at a time; 0: rank 0 has all of them */
 };
 
