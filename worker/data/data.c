@@ -262,7 +262,7 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
                struct dt_error *err)
 {
     const struct data_source *first = train != NULL ? train : val;
-    if (differ(job->tokenizer, first->tokenizer)) {
+    if (first != NULL && differ(job->tokenizer, first->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
                        job->tokenizer, first == train ? job->train : job->val, first->tokenizer);
     }

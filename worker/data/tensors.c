@@ -195,9 +195,10 @@ static int check_mask(const struct data_source *s, const struct batch_file *f, c
             : NULL;
     for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
         if (!integers(mask) || value(mask, i) != 1) {
-            return dt_fail(err, DT_INVALID,
-                           "%s: attention_mask: the model sees every token; give masked tokens labels of -100 and drop the mask",
-                           path);
+            return dt_fail(
+                err, DT_INVALID,
+                "%s: attention_mask: the model sees every token; give masked tokens labels of -100 and drop the mask",
+                path);
         }
     }
     return 0;
