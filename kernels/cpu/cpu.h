@@ -59,19 +59,26 @@ bool dt_onednn_gemm_bf16(const struct dt_gemm_bf16 *g);
 /* True if the number of rows changes the bits of an F32 element. With AVX2 it does: oneDNN sums a
  * matrix of many rows in another order than slices of it. In BF16 it may always. */
 bool dt_onednn_rows_change_bits(void);
-/* matmul_bf16.c: by oneDNN's BF16 product, or by its F32 product block by block, whichever is
- * faster on this CPU. */
-void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g);
+typedef void dt_gemm_f32(const struct dt_gemm *g);
+/* matmul_bf16.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
+ * is faster on this CPU. */
+void dt_gemm_bf16_floats(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
+void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
 /* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
  * DTRUN_BF16 has another value. */
 int dt_gemm_bf16_choose(struct dt_error *err);
 /* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do
  * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);
-void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g);
-/* matmul.c: the row `matmul` by oneDNN, and by our own product. */
-void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a);
-void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a);
+/* The functions that compute a product in one thread. */
+struct dt_gemm_engine {
+    dt_gemm_f32 *f32;
+    void (*bf16)(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
+    bool (*rows_change_bits)(void); /* about F32, in BF16 they may always; null: they do not */
+    bool whole_transposed;          /* loses nothing if a transposed `a` is as large as it likes */
+};
+/* matmul.c: the row `matmul` by an engine, which must live until the product is computed. */
+void dt_matmul_by(struct dt_stream *s, const struct dt_matmul_args *a, const struct dt_gemm_engine *e);
 /* to[l * step + i] = from[i * row + l] for i < count, l < length. */
 void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64_t count, int64_t length);
 

@@ -58,16 +58,9 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
 
 /* ---- the row ---- */
 
-/* The functions that compute a product in one thread. */
-struct engine {
-    void (*f32)(const struct dt_gemm *g);
-    void (*bf16)(const struct dt_gemm_bf16 *g);
-    bool rows_change_bits; /* about F32; in BF16 rows may always change bits */
-};
-
 struct slices {
     const struct dt_matmul_args *args;
-    const struct engine *engine;
+    const struct dt_gemm_engine *engine;
     int64_t rows, a_row, a_col, b_row, b_col, ldc;
 };
 
@@ -105,20 +98,31 @@ static void one_slice(void *context, int64_t part)
                                            .b_col = x->b_col,
                                            .ldc = x->ldc,
                                            .accumulate = a->accumulate,
-                                           .c_is_f32 = a->c_type == DT_F32});
+                                           .c_is_f32 = a->c_type == DT_F32},
+                    x->engine->f32);
 }
 
-static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const struct engine *engine,
-                      struct dt_error *err)
+struct call {
+    struct dt_matmul_args args;
+    const struct dt_gemm_engine *engine;
+};
+
+static int run(struct dt_stream *s, void *args, struct dt_error *err)
 {
+    const struct call *call = args;
+    const struct dt_matmul_args *a = &call->args;
+    const struct dt_gemm_engine *e = call->engine;
     bool half = a->type == DT_BF16;
     if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == DT_BF16))) {
         return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(half ? a->c_type : a->type));
     }
+    if (half && e->bf16 == dt_gemm_bf16_faster && dt_gemm_bf16_choose(err) != 0) {
+        return -1;
+    }
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
     int64_t ldb = a->ldb != 0 ? a->ldb : a->b_transposed ? a->k : a->n;
     struct slices x = {.args = a,
-                       .engine = engine,
+                       .engine = e,
                        .a_row = a->a_transposed ? 1 : lda,
                        .a_col = a->a_transposed ? lda : 1,
                        .b_row = a->b_transposed ? 1 : ldb,
@@ -127,34 +131,17 @@ static int matmul_now(struct dt_stream *s, const struct dt_matmul_args *a, const
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    /* A transposed `a` is transposed slice by slice, so that a slice stays in the cache. */
-    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && !a->a_transposed && !half && !engine->rows_change_bits;
+    /* oneDNN's transposed `a` is transposed slice by slice, so that a slice stays in the cache. */
+    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && (!a->a_transposed || e->whole_transposed) && !half &&
+                 (e->rows_change_bits == NULL || !e->rows_change_bits());
     int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     dt_pool_run(dt_cpu_pool(s), (a->m + x.rows - 1) / x.rows, one_slice, &x);
     return 0;
 }
 
-static int run_onednn(struct dt_stream *s, void *args, struct dt_error *err)
+void dt_matmul_by(struct dt_stream *s, const struct dt_matmul_args *a, const struct dt_gemm_engine *e)
 {
-    const struct dt_matmul_args *a = args;
-    if (a->type == DT_BF16 && dt_gemm_bf16_choose(err) != 0) {
-        return -1;
-    }
-    return matmul_now(s, a, &(struct engine){dt_onednn_gemm, dt_gemm_bf16_faster, dt_onednn_rows_change_bits()}, err);
-}
-
-static int run_plain(struct dt_stream *s, void *args, struct dt_error *err)
-{
-    return matmul_now(s, args, &(struct engine){dt_gemm_plain, dt_gemm_bf16_plain, false}, err);
-}
-
-void dt_matmul_onednn(struct dt_stream *s, const struct dt_matmul_args *a)
-{
-    dt_stream_call(s, run_onednn, a, sizeof *a);
-}
-
-void dt_matmul_own(struct dt_stream *s, const struct dt_matmul_args *a)
-{
-    dt_stream_call(s, run_plain, a, sizeof *a);
+    const struct call call = {*a, e};
+    dt_stream_call(s, run, &call, sizeof call);
 }

@@ -47,7 +47,7 @@ static void finish_block(const struct dt_gemm_bf16 *g, const float *sum, int64_t
     }
 }
 
-static void gemm_as_floats(const struct dt_gemm_bf16 *g, void (*gemm)(const struct dt_gemm *g))
+void dt_gemm_bf16_floats(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
 {
     int64_t k_most = g->k < BLOCK ? g->k : BLOCK, n_most = g->n < BLOCK ? g->n : BLOCK;
     float *a = dt_cpu_work(DT_WORK_KERNEL, (size_t)(g->m * k_most + k_most * n_most + g->m * n_most) * sizeof(float));
@@ -59,26 +59,21 @@ static void gemm_as_floats(const struct dt_gemm_bf16 *g, void (*gemm)(const stru
             int64_t depth = g->k - l < BLOCK ? g->k - l : BLOCK;
             widen(a, g->a + l * g->a_col, g->a_row, g->a_col, g->m, depth);
             widen(b, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, depth, cols);
-            gemm(&(struct dt_gemm){.c = c,
-                                   .a = a,
-                                   .b = b,
-                                   .m = g->m,
-                                   .n = cols,
-                                   .k = depth,
-                                   .a_row = g->a_col != 1 ? 1 : depth,
-                                   .a_col = g->a_col != 1 ? g->m : 1,
-                                   .b_row = g->b_col != 1 ? 1 : cols,
-                                   .b_col = g->b_col != 1 ? depth : 1,
-                                   .ldc = cols,
-                                   .accumulate = l > 0});
+            f32(&(struct dt_gemm){.c = c,
+                                  .a = a,
+                                  .b = b,
+                                  .m = g->m,
+                                  .n = cols,
+                                  .k = depth,
+                                  .a_row = g->a_col != 1 ? 1 : depth,
+                                  .a_col = g->a_col != 1 ? g->m : 1,
+                                  .b_row = g->b_col != 1 ? 1 : cols,
+                                  .b_col = g->b_col != 1 ? depth : 1,
+                                  .ldc = cols,
+                                  .accumulate = l > 0});
         }
         finish_block(g, c, j, cols);
     }
-}
-
-void dt_gemm_bf16_plain(const struct dt_gemm_bf16 *g)
-{
-    gemm_as_floats(g, dt_gemm_plain);
 }
 
 /* ---- the choice ---- */
@@ -118,7 +113,7 @@ static void measure(void)
         double begin_s = dt_now_s();
         works = dt_onednn_gemm_bf16(&g);
         double middle_s = dt_now_s();
-        gemm_as_floats(&g, dt_onednn_gemm);
+        dt_gemm_bf16_floats(&g, dt_onednn_gemm);
         double end_s = dt_now_s();
         if (i > 0) {
             best[0] = middle_s - begin_s < best[0] ? middle_s - begin_s : best[0];
@@ -151,9 +146,9 @@ int dt_gemm_bf16_choose(struct dt_error *err)
     return 0;
 }
 
-void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g)
+void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
 {
     if (g->k == 0 || !library_is_faster || !dt_onednn_gemm_bf16(g)) {
-        gemm_as_floats(g, dt_onednn_gemm);
+        dt_gemm_bf16_floats(g, f32);
     }
 }

@@ -29,9 +29,8 @@ TIMEOUT_S = 300  # for one program
 # What of our surroundings the programs see. Nothing else, so that no launcher or test steers them.
 KEPT = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "DTRUN_CACHE", "RUN_TESTS_MARK", "STORY_MARKER")
 # One path through the kernels, whatever the CPU could do beyond it. See README.md.
-PINS = {"DTRUN_CPU": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "DTRUN_BF16": "f32", "DTRUN_DEVICE": "cpu",
-        "OMP_NUM_THREADS": "1"}
-PLAIN = {"DTRUN_CPU": "plain"}  # our own C alone, without oneDNN: the same bits on every x86-64
+PINS = {"DTRUN_CPU": "avx2", "DTRUN_BF16": "f32", "DTRUN_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+PLAIN = {"DTRUN_CPU": "plain"}  # without vectors: the same bits on every x86-64
 
 
 class Place:
@@ -141,26 +140,16 @@ def rows_of(place, ranks):
     return [r for r in rows if ranks == 1 or r != "single_device"]
 
 
-def missing_for_avx2(place):
-    """Why this machine cannot repeat bits of AVX2 and oneDNN; "" when it can."""
+def missing_for_avx2():
+    """Why this machine cannot repeat bits of AVX2; "" when it can."""
     with open("/proc/cpuinfo") as f:
         flags = re.search(r"^flags\s*:(.*)", f.read(), re.M)
-    if flags is None or not {"avx2", "fma"} <= set(flags.group(1).split()):
-        return "this CPU has no AVX2 and FMA"
-    made_with, here = None if place.recording else read_record(place, "train")["made with", "oneDNN"], library(place)
-    return "" if made_with in (None, here) else f"the records were made with {made_with}, train is linked with {here}"
-
-
-def library(place):
-    """The file of oneDNN that train loads: its kernels decide bits."""
-    p = subprocess.run(["ldd", os.path.join(place.bin, "train")], capture_output=True, text=True, check=False)
-    found = re.search(r"libdnnl\S* => (\S+)", p.stdout)
-    return os.path.basename(os.path.realpath(found.group(1))) if found else "no shared oneDNN"
+    return "" if flags and {"avx2", "fma"} <= set(flags.group(1).split()) else "this CPU has no AVX2 and FMA"
 
 
 def train(place):
-    place.skipped = missing_for_avx2(place)
-    found = {} if place.skipped else {("made with", "oneDNN"): library(place)}
+    place.skipped = missing_for_avx2()
+    found = {}
     for name, (sets, some, all_ranks, env) in CASES.items():
         if place.skipped and env is not PLAIN:
             continue

@@ -277,12 +277,17 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
     }
 }
 
-/* The row `matmul`: by oneDNN if this set has vectors, otherwise by the product above. */
+/* The row `matmul`. oneDNN's product for AVX-512 is faster than ours; the one for AVX2 is not, and much
+ * slower where `a` is transposed. */
 void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
 {
-#if VEC > 4
-    dt_matmul_onednn(s, a);
+#if VEC == 16
+    static const struct dt_gemm_engine engine = {dt_onednn_gemm, dt_gemm_bf16_faster, dt_onednn_rows_change_bits,
+                                                 false};
+#elif VEC == 8
+    static const struct dt_gemm_engine engine = {ISA(dt_gemm), dt_gemm_bf16_faster, NULL, true};
 #else
-    dt_matmul_own(s, a);
+    static const struct dt_gemm_engine engine = {ISA(dt_gemm), dt_gemm_bf16_floats, NULL, true};
 #endif
+    dt_matmul_by(s, a, &engine);
 }
