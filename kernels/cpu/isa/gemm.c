@@ -277,8 +277,8 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
     }
 }
 
-/* The row `matmul`. oneDNN's product for AVX-512 is faster than ours; the one for AVX2 is not, and much
- * slower where `a` is transposed. */
+/* The row `matmul`. With AVX2 the product above is faster than oneDNN's, most where `a` is transposed
+ * (docs/benchmarks.md). With AVX-512 the two have not been compared. */
 void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
 {
 #if VEC == 16
