@@ -222,7 +222,7 @@ typedef float half_lanes __attribute__((vector_size(32)));
 typedef uint16_t bits16 __attribute__((vector_size(16)));
 typedef uint32_t bits32 __attribute__((vector_size(32)));
 
-/* Of elements i to i + 63 of F32 or BF16. */
+/* The sum of the squares of elements i to i + 63, of F32 or BF16. */
 INLINE double block_sum(const void *x, int64_t i, enum dt_dtype type)
 {
     lanes sum = {0};

@@ -229,7 +229,7 @@ static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 static const enum dt_epilogue epilogues[] = {DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD,
                                              DT_EPILOGUE_BIAS_BACKWARD_A};
 
-/* What is tried: each epilogue in BF16, then those of weights with gradients in F32. */
+/* Kinds of products: each epilogue in BF16, then those of weights with gradients in F32. */
 enum { KINDS = 6 };
 static void make_kind(struct product *p, size_t kind, const int64_t *n)
 {

@@ -282,7 +282,7 @@ static void read_config(struct model_sizes *sizes, const char *text)
     cJSON_Delete(json);
 }
 
-/* What is written is read again: other values than the defaults, and the defaults. */
+/* A written config.json is read again: other values than the defaults, and the defaults. */
 static void test_config(void **state)
 {
     (void)state;

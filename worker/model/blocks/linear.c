@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "worker/model/blocks/blocks.h"
 
-/* What stands behind a map's name in that of its weight or bias. */
+/* The end of the name of a map's weight or bias, behind the map's name. */
 static const char *end_of(const char *name, const char *end)
 {
     return dt_text_ends_with(name, "_") ? end + 1 : end;
