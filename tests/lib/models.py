@@ -27,3 +27,11 @@ def metrics(out, key=None):
 
 def weights_hash(out):
     return training.hash_of(out).split()[0]
+
+
+def text_shards(folder):
+    """Shards of bytes of a small text; what data.train takes."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {i}: {i * 7919 % 1000} and then {i * i % 77}\n" for i in range(400)))
+    subprocess.run([support.program("dtdata"), "tokenize", "-o", str(folder / "shards"), str(text)], check=True, capture_output=True)
+    return str(folder / "shards/train-*.bin")

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import support
-from models import metrics, train, weights_hash
+from models import metrics, text_shards, train, weights_hash
 
 SIZES = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 3}
@@ -29,11 +29,7 @@ FAMILIES = {
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    text = folder / "text.txt"
-    text.write_text("".join(f"line {i}: {i * 7919 % 1000} and then {i * i % 77}\n" for i in range(400)))
-    subprocess.run([support.program("dtdata"), "tokenize", "-o", str(folder / "shards"), str(text)], check=True, capture_output=True)
-    return str(folder / "shards/train-*.bin")
+    return text_shards(tmp_path_factory.mktemp("data"))
 
 
 def make_job(folder, shards, name, **sections):
