@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES, CENTERS       ? 0
     int lane = threadIdx.x % LANES, turn = 0;
     for (int64_t next = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES; first_of_warp<LANES>(next) < n.rows;
          next += (int64_t)gridDim.x * ROWS, turn ^= 1) {
-        /* groups of the last warp beyond the last row read it, too, and write nothing */
+        /* groups of the last warp beyond the last row only take part in the sums; they read nothing (y may be residual)
+           and write nothing */
         bool live = LANES >= 32 || next < n.rows;
         int64_t row = live ? next : n.rows - 1, kept = row * (int64_t)n.cols;
         int64_t from = CENTERS ? kept : n.in.at(row, n.cols), to = CENTERS ? kept : n.out.at(row, n.cols);
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES, CENTERS       ? 0
         for (int p = 0; p < PACKS; p++) {
             int col = (p * LANES + lane) * W;
             r[p].clear();
-            if (col < n.cols) {
+            if (col < n.cols && live) {
                 r[p].load(n.residual + from + col);
             }
         }
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(LANES <= 32 ? 128 : LANES, CENTERS       ? 0
             for (int p = 0; p < PACKS; p++) {
                 int col = (p * LANES + lane) * W;
                 b[p].clear();
-                if (col < n.cols) {
+                if (col < n.cols && live) {
                     b[p].load(n.branch + kept + col);
                 }
             }
