@@ -2,7 +2,7 @@
 # Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--models|--lint|--slurm|--etcd]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
-packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
+packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
 what="build and test dtrun"
 peers=0
 models=0
@@ -58,11 +58,11 @@ if [ $peers -eq 1 ]; then
     python=$(command -v /usr/bin/python3 || command -v python3)
     # PyTorch is imported, since it may be half there; of the others it is enough that they are found, which takes no seconds.
     has_torch() { [ -x "$home/bin/python" ] && "$home/bin/python" -c 'import torch' 2>/dev/null; }
-    has_all() { has_torch && "$home/bin/python" -c 'import importlib.util as u; raise SystemExit(not (u.find_spec("transformers") and u.find_spec("safetensors")))'; }
+    has_all() { has_torch && "$home/bin/python" -c 'import importlib.util as u; raise SystemExit(not all(map(u.find_spec, ("transformers", "safetensors", "tokenizers", "sentencepiece", "tiktoken", "PIL"))))'; }
     if ! has_all; then
-        echo "setup.sh: installing PyTorch, transformers and safetensors from PyPI into $home (about 5 GB)"
+        echo "setup.sh: installing PyTorch, transformers and tokenizers from PyPI into $home (about 5 GB)"
         has_torch || { rm -rf "$home"; "$python" -m venv "$home"; }
-        "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy 'transformers>=5' safetensors || {
+        "$home/bin/pip" install -q --disable-pip-version-check --retries 5 --timeout 60 torch numpy 'transformers>=5' safetensors tokenizers sentencepiece tiktoken pillow || {
             echo "setup.sh: pip failed; run it again, or go on without: the tests with PyTorch are skipped" >&2
             has_torch || rm -rf "$home"
             exit 2

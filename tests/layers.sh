@@ -9,6 +9,7 @@ LAUNCHER = "job ssh hosts query store workers rounds output options net".split()
 WORKER = "run checkpoints engine data job model".split()
 ROOMS = {"base": [], "kernels": ["base"], "collectives": ["base"],
          "worker/engine/optimizers": ["kernels", "base"],  # the rows alone, for all that ask them
+         "worker/data/tokenizers": ["base"],
          "cmd": ["launcher", "worker", "collectives", "kernels", "base"]}
 for i, room in enumerate(LAUNCHER):
     ROOMS["launcher/" + room] = ["launcher/" + r for r in LAUNCHER[i:]] + ["collectives", "base"]
