@@ -67,6 +67,8 @@ void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
 /* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
  * DTRUN_BF16 has another value. */
 int dt_gemm_bf16_choose(struct dt_error *err);
+/* After the choice: true if dt_gemm_bf16_faster computes by oneDNN. */
+bool dt_gemm_bf16_is_onednn(void);
 /* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do
  * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);

@@ -1,7 +1,8 @@
 /* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
  * One thread computes a slice, by oneDNN or by our own plain product. A thread that works alone
  * takes all rows as one slice, which saves 5 % of wide products. It does not when the number of
- * rows changes the order of an element's sum (test_kernels compares the bits). */
+ * rows changes the order of an element's sum (test_kernels compares the bits). If there are fewer
+ * slices than threads, our own product cuts the columns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
@@ -61,21 +62,31 @@ void dt_transpose(float *to, int64_t step, const float *from, int64_t row, int64
 struct slices {
     const struct dt_matmul_args *args;
     const struct dt_gemm_engine *engine;
-    int64_t rows, a_row, a_col, b_row, b_col, ldc;
+    int64_t rows, cols, columns; /* of a slice; number of slices beside each other */
+    int64_t a_row, a_col, b_row, b_col, ldc;
 };
+
+static int64_t at_most(int64_t x, int64_t most)
+{
+    return x < most ? x : most;
+}
 
 static void one_slice(void *context, int64_t part)
 {
     const struct slices *x = context;
     const struct dt_matmul_args *a = x->args;
-    int64_t begin = part * x->rows, m = a->m - begin < x->rows ? a->m - begin : x->rows;
+    int64_t begin = part / x->columns * x->rows, m = at_most(a->m - begin, x->rows);
+    int64_t left = part % x->columns * x->cols, n = at_most(a->n - left, x->cols);
+    size_t size = dt_dtype_size(a->type);
+    const void *b = (const char *)a->b + (size_t)(left * x->b_col) * size,
+               *bias = a->bias != NULL ? (const char *)a->bias + (size_t)left * size : NULL;
     if (a->type == DT_F32) {
-        x->engine->f32(&(struct dt_gemm){.c = (float *)a->c + begin * x->ldc,
+        x->engine->f32(&(struct dt_gemm){.c = (float *)a->c + begin * x->ldc + left,
                                          .a = (const float *)a->a + begin * x->a_row,
-                                         .b = a->b,
-                                         .bias = a->bias,
+                                         .b = b,
+                                         .bias = bias,
                                          .m = m,
-                                         .n = a->n,
+                                         .n = n,
                                          .k = a->k,
                                          .a_row = x->a_row,
                                          .a_col = x->a_col,
@@ -85,27 +96,34 @@ static void one_slice(void *context, int64_t part)
                                          .accumulate = a->accumulate});
         return;
     }
-    x->engine->bf16(&(struct dt_gemm_bf16){.c = (char *)a->c + (size_t)(begin * x->ldc) * dt_dtype_size(a->c_type),
-                                           .a = (const uint16_t *)a->a + begin * x->a_row,
-                                           .b = a->b,
-                                           .bias = a->bias,
-                                           .m = m,
-                                           .n = a->n,
-                                           .k = a->k,
-                                           .a_row = x->a_row,
-                                           .a_col = x->a_col,
-                                           .b_row = x->b_row,
-                                           .b_col = x->b_col,
-                                           .ldc = x->ldc,
-                                           .accumulate = a->accumulate,
-                                           .c_is_f32 = a->c_type == DT_F32},
-                    x->engine->f32);
+    x->engine->bf16(
+        &(struct dt_gemm_bf16){.c = (char *)a->c + (size_t)(begin * x->ldc + left) * dt_dtype_size(a->c_type),
+                               .a = (const uint16_t *)a->a + begin * x->a_row,
+                               .b = b,
+                               .bias = bias,
+                               .m = m,
+                               .n = n,
+                               .k = a->k,
+                               .a_row = x->a_row,
+                               .a_col = x->a_col,
+                               .b_row = x->b_row,
+                               .b_col = x->b_col,
+                               .ldc = x->ldc,
+                               .accumulate = a->accumulate,
+                               .c_is_f32 = a->c_type == DT_F32},
+        x->engine->f32);
 }
 
 struct call {
     struct dt_matmul_args args;
     const struct dt_gemm_engine *engine;
 };
+
+/* True if an element's bits do not depend on the number of columns: those of our own products. */
+static bool columns_keep_bits(const struct dt_gemm_engine *e, bool half)
+{
+    return e->f32 != dt_onednn_gemm && !(half && e->bf16 == dt_gemm_bf16_faster && dt_gemm_bf16_is_onednn());
+}
 
 static int run(struct dt_stream *s, void *args, struct dt_error *err)
 {
@@ -136,7 +154,12 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
                  (e->rows_change_bits == NULL || !e->rows_change_bits());
     int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
-    dt_pool_run(dt_cpu_pool(s), (a->m + x.rows - 1) / x.rows, one_slice, &x);
+    count = (a->m + x.rows - 1) / x.rows;
+    int64_t threads = dt_pool_size(dt_cpu_pool(s)),
+            beside = count < threads && columns_keep_bits(e, half) ? threads : 1;
+    x.cols = ((a->n + beside - 1) / beside + 63) / 64 * 64;
+    x.columns = (a->n + x.cols - 1) / x.cols;
+    dt_pool_run(dt_cpu_pool(s), count * x.columns, one_slice, &x);
     return 0;
 }
 

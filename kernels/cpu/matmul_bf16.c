@@ -146,6 +146,11 @@ int dt_gemm_bf16_choose(struct dt_error *err)
     return 0;
 }
 
+bool dt_gemm_bf16_is_onednn(void)
+{
+    return library_is_faster;
+}
+
 void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
 {
     if (g->k == 0 || !library_is_faster || !dt_onednn_gemm_bf16(g)) {

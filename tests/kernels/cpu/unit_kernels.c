@@ -1162,6 +1162,64 @@ static void test_threads_of_products(void **unused)
     }
 }
 
+/* Our own products: the first rows of c have the same bits whether c has few rows or many. */
+static void check_few_rows(const struct dt_kernels *kernels, int threads, int64_t n, int64_t k, bool a_transposed,
+                           bool b_transposed)
+{
+    enum { MANY = 70 };
+    float *x = malloc((size_t)(MANY * k + k * n + n) * sizeof *x), *bias = x + MANY * k + k * n;
+    float *many = malloc((size_t)(MANY * n) * sizeof *many), *few = malloc((size_t)(MANY * n) * sizeof *few);
+    static const int64_t rows[] = {MANY, 1, 2, 3, 5, 8, 9};
+    for (int64_t j = 0; j < MANY * k + k * n + n; j++) {
+        x[j] = (float)case_uniform();
+    }
+    for (int how = 0; how < 3; how++) {
+        for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+            struct dt_device d;
+            struct dt_stream *s = NULL;
+            float *c = r == 0 ? many : few;
+            for (int64_t j = 0; j < MANY * n; j++) {
+                c[j] = (float)(j % 7);
+            }
+            case_open(&d, "cpu", threads, &s);
+            kernels->matmul(s, &(struct dt_matmul_args){.c = c,
+                                                        .a = x,
+                                                        .b = x + MANY * k,
+                                                        .bias = how == 1 ? bias : NULL,
+                                                        .m = rows[r],
+                                                        .n = n,
+                                                        .k = k,
+                                                        .lda = a_transposed ? MANY : 0,
+                                                        .a_transposed = a_transposed,
+                                                        .b_transposed = b_transposed,
+                                                        .accumulate = how == 2,
+                                                        .type = DT_F32,
+                                                        .c_type = DT_F32});
+            case_close(&d, s);
+            if (memcmp(c, many, (size_t)(rows[r] * n) * sizeof *c) != 0) {
+                fail_msg("%s: %lld rows of a product with n %lld, k %lld, transposed %d %d: other bits than of %d rows",
+                         kernels->name, (long long)rows[r], (long long)n, (long long)k, a_transposed, b_transposed,
+                         MANY);
+            }
+        }
+    }
+    free(x);
+    free(many);
+    free(few);
+}
+
+static void test_few_rows_of_products(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[][2] = {{1, 1}, {7, 7}, {24, 192}, {1030, 200}, {2050, 3}, {65, 500}, {33, 769}};
+    for (size_t i = 0; i < 2; i++) { /* the product of AVX-512 is oneDNN's */
+        const struct dt_kernels *kernels = dt_kernels_cpu_named(isas[i]);
+        for (size_t j = 0; kernels != NULL && j < 4 * (sizeof sizes / sizeof sizes[0]); j++) {
+            check_few_rows(kernels, 1 + (int)(j % 3), sizes[j / 4][0], sizes[j / 4][1], (j & 1) != 0, (j & 2) != 0);
+        }
+    }
+}
+
 /* ---- both ways of BF16 products: chosen once per process, so processes of their own ---- */
 
 static void test_products(void **unused)
@@ -1230,6 +1288,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_of_products),
+        cmocka_unit_test(test_few_rows_of_products),
         cmocka_unit_test(test_every_kernel_has_a_case),
         cmocka_unit_test(test_against_twin),
         cmocka_unit_test(test_what_attention_sees),
