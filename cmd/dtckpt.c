@@ -505,10 +505,13 @@ static int sample(const char *path, const char *prompt, const char *count)
     result = result == 0 ? prompts_add_text(&prompts, &source, prompt, &err) : result;
     result = result == 0 ? generate_rows(&source, &options, prompts.rows, 1, &err) : result;
     if (result == 0) {
-        struct dt_text out;
+        struct dt_text text, out;
+        dt_text_init(&text);
         dt_text_init(&out);
-        prompt_show_text(prompts.rows[0].ids, prompts.rows[0].count, &out);
+        prompt_show_text(prompts.tokenizer, prompts.rows[0].ids, prompts.rows[0].count, &text);
+        prompt_show_visible(&text, &out);
         (void)puts(dt_text_str(&out));
+        dt_text_clear(&text);
         dt_text_clear(&out);
     }
     prompts_clear(&prompts);

@@ -2,6 +2,7 @@
 #include "cmd/train/generate.h"
 
 #include "base/error.h"
+#include "worker/data/tokenizers/tokenizer.h"
 #include "worker/run/prompt.h"
 
 #include <stdio.h>
@@ -29,21 +30,99 @@ bool train_check_generate(const struct train_generate *g, const char *beside)
     return false;
 }
 
-static void print_row(const struct train_generate *g, int64_t number, const struct generate_row *r)
+/* A single text is printed as it grows. */
+struct stream {
+    struct tokenizer_decoder *decoder;
+    struct dt_text text;
+};
+
+static void print_next(struct stream *s)
 {
-    struct dt_text line;
+    struct dt_text shown;
+    dt_text_init(&shown);
+    prompt_show_visible(&s->text, &shown);
+    (void)fwrite(dt_text_str(&shown), 1, shown.size, stdout);
+    (void)fflush(stdout);
+    dt_text_reset(&s->text);
+    dt_text_clear(&shown);
+}
+
+static bool on_id(void *context, int64_t row, int32_t id)
+{
+    struct stream *s = context;
+    (void)row;
+    tokenizer_decoder_add(s->decoder, id, &s->text);
+    print_next(s);
+    return true;
+}
+
+/* Begins with the prompt's own text. */
+static void begin_stream(struct stream *s, const struct prompts *p, struct generate_options *options)
+{
+    const struct generate_row *r = p->rows;
+    s->decoder = tokenizer_decoder_open(p->tokenizer, true);
+    for (int64_t i = 0; i < r->prompt_count; i++) {
+        tokenizer_decoder_add(s->decoder, r->ids[i], &s->text);
+    }
+    print_next(s);
+    options->tell = on_id;
+    options->context = s;
+}
+
+static void end_stream(struct stream *s)
+{
+    tokenizer_decoder_end(s->decoder, &s->text);
+    dt_text_puts(&s->text, "\n");
+    print_next(s);
+    tokenizer_decoder_close(s->decoder);
+    dt_text_clear(&s->text);
+}
+
+static void print_row(const struct train_generate *g, const struct tokenizer *t, int64_t number,
+                      const struct generate_row *r)
+{
+    struct dt_text line, text;
     dt_text_init(&line);
+    dt_text_init(&text);
+    if (r->is_text) {
+        prompt_show_text(t, r->ids, r->count, &text);
+    }
     if (g->json) {
         dt_text_puts(&line, "{");
         prompt_show_json(number, r, &line);
+        if (r->is_text) {
+            dt_text_puts(&line, ", \"text\": ");
+            dt_text_json(&line, dt_text_str(&text), text.size);
+        }
         dt_text_puts(&line, "}");
     } else if (r->is_text) {
-        prompt_show_text(r->ids, r->count, &line);
+        prompt_show_visible(&text, &line);
     } else {
         prompt_show_ids(r->ids + r->prompt_count, r->count - r->prompt_count, &line);
     }
     (void)puts(dt_text_str(&line));
+    dt_text_clear(&text);
     dt_text_clear(&line);
+}
+
+/* Generates the rows and prints them. */
+static int continue_rows(const struct train_generate *g, const struct model_source *source, struct prompts *p,
+                         struct generate_options *options, struct dt_error *err)
+{
+    struct stream s = {0};
+    bool streams = !g->json && p->count == 1 && p->rows[0].is_text && p->tokenizer != NULL;
+    dt_text_init(&s.text);
+    if (streams) {
+        begin_stream(&s, p, options);
+    }
+    int rc = generate_rows(source, options, p->rows, p->count, err);
+    if (streams) {
+        end_stream(&s);
+    }
+    for (int64_t i = 0; i < p->count && rc == 0 && !streams; i++) {
+        print_row(g, p->tokenizer, i, &p->rows[i]);
+    }
+    return rc;
 }
 
 /* The prompts of the options; without them, those of the job. */
@@ -78,10 +157,7 @@ static int generate(const struct train_generate *g, const struct job_generation 
     rc = rc == 0 ? read_prompts(g, &source, job, &prompts, err) : rc;
     if (rc == 0) {
         options.batch_size = g->batch_size > 0 ? g->batch_size : options.batch_size;
-        rc = generate_rows(&source, &options, prompts.rows, prompts.count, err);
-    }
-    for (int64_t i = 0; i < prompts.count && rc == 0; i++) {
-        print_row(g, i, &prompts.rows[i]);
+        rc = continue_rows(g, &source, &prompts, &options, err);
     }
     prompts_clear(&prompts);
     model_source_close(&source);

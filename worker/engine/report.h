@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct generate_row;
+struct tokenizer;
 struct trainer;
 
 enum moment {
@@ -56,6 +57,7 @@ struct report {
     const struct class_report *classes; /* null: the model names no classes */
     const struct generate_row *samples; /* worker/run/generate.h */
     int64_t sample_count;
+    const struct tokenizer *tokenizer; /* of the samples; null: ids are bytes */
     double save_s;
     const char *words;         /* one line, without its end */
     const char *name, *fields; /* of an event; fields: JSON members without braces, or "" */

@@ -266,7 +266,7 @@ static const struct dt_field generation_fields[] = {
     {"repetition_penalty", "null", "logits of ids that the row has already are divided by it (multiplied below 0)",
      AT(repetition_penalty), &penalty},
     {"seed", "42", "of the draws", AT(seed), &seed},
-    {"prompt", "null", "texts to continue, for a model over bytes", AT(prompt), &strings_or_null},
+    {"prompt", "null", "texts to continue", AT(prompt), &strings_or_null},
     {"prompt_ids", "null", "ids to continue, \"5,17,3\"; \"@FILE\": one prompt on each line of a file", AT(prompt_ids),
      &strings_or_null},
     {0},

@@ -22,6 +22,18 @@ static bool has_file(const char *folder, const char *name)
     return found;
 }
 
+/* Where the tokenizer is. named: data.tokenizer, which may be a name alone; folder: the files beside the
+ * weights. Null: not given. */
+static void find_tokenizer(struct model_source *s, const char *named, const char *folder)
+{
+    struct stat st;
+    if (named != NULL && stat(named, &st) == 0 && (!S_ISDIR(st.st_mode) || has_file(named, "tokenizer.json"))) {
+        s->tokenizer = dt_strdup(named);
+    } else if (folder != NULL && has_file(folder, "tokenizer.json")) {
+        s->tokenizer = dt_strdup(folder);
+    }
+}
+
 /* generation_config.json of a folder, if it is there. */
 static int read_generation(struct model_source *s, const char *folder, struct dt_error *err)
 {
@@ -43,6 +55,7 @@ static int open_folder(struct model_source *s, const char *path, struct dt_error
         return -1;
     }
     hf_untie(path, s->model, s->sizes.bytes);
+    find_tokenizer(s, NULL, path);
     return read_generation(s, path, err);
 }
 
@@ -63,10 +76,13 @@ static int open_checkpoint(struct model_source *s, struct dt_error *err)
         return dt_wrap(err, "%s", s->path);
     }
     cJSON *job = cJSON_Parse(state->job);
-    const cJSON *t = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "data"), "sequence_length");
+    const cJSON *data = cJSON_GetObjectItemCaseSensitive(job, "data"),
+                *t = cJSON_GetObjectItemCaseSensitive(data, "sequence_length"),
+                *tokenizer = cJSON_GetObjectItemCaseSensitive(data, "tokenizer");
     s->trained_length = cJSON_IsNumber(t) && t->valuedouble >= 1 ? (int64_t)t->valuedouble : 0;
-    cJSON_Delete(job);
     char *origin = checkpoint_origin(s->path);
+    find_tokenizer(s, cJSON_GetStringValue(tokenizer), origin);
+    cJSON_Delete(job);
     int rc = read_generation(s, origin, err);
     free(origin);
     return rc;
@@ -122,6 +138,7 @@ int model_source_of_job(struct model_source *s, const struct job *job, struct dt
     struct dt_text text;
     dt_text_init(&text);
     int rc = 0;
+    find_tokenizer(s, job->data.tokenizer, folder);
     if (folder != NULL) {
         char *path = dt_format("%s/config.json", folder);
         rc = hf_read_json(path, CONFIG_MAX, &s->config, NULL, err) == 0 ? read_generation(s, folder, err) : -1;
@@ -141,6 +158,7 @@ void model_source_close(struct model_source *s)
     cJSON_Delete(s->config);
     cJSON_Delete(s->generation);
     free(s->path);
+    free(s->tokenizer);
     *s = (struct model_source){0};
 }
 

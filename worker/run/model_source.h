@@ -19,6 +19,8 @@ struct model_source {
     struct cJSON *config, *generation; /* config.json; generation_config.json, null: there is none */
     /* data.sequence_length of the run that wrote the checkpoint; 0: unknown */
     int64_t trained_length;
+    /* tokenizer.json, or its folder: that of data.tokenizer, or else beside the weights; null: there is none */
+    char *tokenizer;
 };
 
 /* Reads all but the weights. notes: lines about checkpoints that were skipped. DT_NOT_FOUND: there is

@@ -2,6 +2,7 @@
 #include "worker/run/prompt.h"
 
 #include "base/file.h"
+#include "worker/data/tokenizers/tokenizer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,16 +27,38 @@ static void add_id(struct generate_row *r, int32_t id)
     r->prompt_count = r->count;
 }
 
+/* Adds a text by the source's tokenizer. */
+static int add_encoded(struct prompts *p, const struct model_source *source, const char *text, struct dt_error *err)
+{
+    struct token_ids ids = {0};
+    if (p->tokenizer == NULL && tokenizer_open(&p->tokenizer, source->tokenizer, err) != 0) {
+        return -1;
+    }
+    struct tokenizer_scratch *scratch = tokenizer_scratch_open(p->tokenizer);
+    int rc = tokenizer_encode(p->tokenizer, scratch, text, strlen(text), true, &ids, err);
+    tokenizer_scratch_close(scratch);
+    struct generate_row *r = add_row(p);
+    r->is_text = true;
+    for (size_t i = 0; rc == 0 && i < ids.count; i++) {
+        add_id(r, ids.ids[i]);
+    }
+    token_ids_clear(&ids);
+    return rc;
+}
+
 int prompts_add_text(struct prompts *p, const struct model_source *source, const char *text, struct dt_error *err)
 {
     int64_t vocabulary, positions;
     if (generate_limits(source, &vocabulary, &positions, err) != 0) {
         return -1;
     }
+    if (source->tokenizer != NULL) {
+        return add_encoded(p, source, text, err);
+    }
     if (vocabulary > 256) {
         return dt_fail(err, DT_INVALID,
-                       "the model has %lld tokens; a text can only be given to a model over bytes; give its ids "
-                       "(train --generate PATH --prompt_ids)",
+                       "the model has %lld tokens, and there is no tokenizer.json beside its weights nor as "
+                       "data.tokenizer; add it, or give ids (train --generate PATH --prompt_ids)",
                        (long long)vocabulary);
     }
     struct generate_row *r = add_row(p);
@@ -123,14 +146,32 @@ void prompts_clear(struct prompts *p)
         free(p->rows[i].ids);
     }
     free(p->rows);
+    tokenizer_close(p->tokenizer);
     *p = (struct prompts){0};
 }
 
-void prompt_show_text(const int32_t *ids, int64_t count, struct dt_text *out)
+void prompt_show_text(const struct tokenizer *t, const int32_t *ids, int64_t count, struct dt_text *out)
 {
+    if (t != NULL) {
+        tokenizer_decode(t, ids, (size_t)count, true, out);
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         char c = (char)(ids[i] == '\n' || ids[i] == '\t' || (ids[i] >= 32 && ids[i] < 127) ? ids[i] : '.');
         dt_text_add(out, &c, 1);
+    }
+}
+
+void prompt_show_visible(const struct dt_text *text, struct dt_text *out)
+{
+    for (size_t i = 0, size; i < text->size; i += size) {
+        const char *at = text->data + i, *tab = memchr(at, '\t', text->size - i);
+        size = tab == NULL ? text->size - i : tab == at ? 1 : (size_t)(tab - at);
+        if (tab == at) {
+            dt_text_add(out, at, 1);
+        } else {
+            dt_text_add_visible(out, at, size, true);
+        }
     }
 }
 

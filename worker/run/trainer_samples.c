@@ -203,7 +203,8 @@ static void make(struct trainer *t)
                                  .total_steps = t->run.total_steps,
                                  .round = t->world->round,
                                  .samples = s->prompts.rows,
-                                 .sample_count = s->prompts.count};
+                                 .sample_count = s->prompts.count,
+                                 .tokenizer = s->prompts.tokenizer};
         observers_report(&t->observers, &r, MOMENT_SAMPLES);
     } else if (why.status != DT_STOPPED) {
         observers_say(&t->observers, "train: warning: samples of step %lld: %s; training goes on",

@@ -235,3 +235,14 @@ def test_the_encoders_folder(minilm):
     assert words["ids"] == minilm["ids"]
     pooler = minilm["hidden"] * (minilm["hidden"] + 1)  # which no classifier of tokens has
     assert minilm["parameters"] == FACTS["minilm"]["parameters"] - pooler + minilm["classes"] * (minilm["hidden"] + 1)
+
+
+def test_prompts_of_text():
+    """A text prompt has the ids of the folder's own tokenizer, and the likeliest next ids are its words."""
+    facts = FACTS["smollm2"]
+    texts = [t for t in facts["tokenize"] if t["text"] and "\0" not in t["text"]]
+    ask = ["--generate", SMOLLM2, "--set", "generation.do_sample=false", "--max_new_tokens", 1, "--json"]
+    rows = [json.loads(line) for line in run("train", *ask, *(w for t in texts + facts["next"] for w in ("--prompt", t["text"]))).splitlines()]
+    assert [r["prompt_ids"] for r in rows] == [t["ids"] for t in texts + facts["next"]]
+    for row, fact in zip(rows[len(texts):], facts["next"]):
+        assert row["ids"] == [fact["top"][0][0]] and row["text"] == fact["text"] + fact["top"][0][1], row

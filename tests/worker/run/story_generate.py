@@ -55,6 +55,27 @@ def test_a_job_of_its_section_alone(tmp_path):
     assert "an id is missing behind 5, between two commas" in train("--generate", TINY, "--prompt_ids", "5,,3", code=2)
 
 
+def test_text(tmp_path):
+    """A text is encoded by the folder's tokenizer; what comes out is the text of all ids, also where it is printed while it grows."""
+    shutil.copytree(TINY, tmp_path / "tiny")
+    shutil.copy(f"{GOLDEN}/tokenizers/gpt2/tokenizer.json", tmp_path / "tiny")
+    with open(f"{GOLDEN}/tokenizers/gpt2/cases.jsonl") as f:
+        cases = [c for c in map(json.loads, f) if len(c.get("ids", [])) in range(3, 20) and "\0" not in c.get("text", "\0")][:40]
+    ask = ["--generate", tmp_path / "tiny", "--max_new_tokens", 9, "--set", "generation.do_sample=false"]
+    made = rows(*ask, *(w for c in cases for w in ("--prompt", c["text"])))
+    assert len(cases) == 40 and [m["prompt_ids"] for m in made] == [c["ids"] for c in cases]
+    by_ids = rows(*ask, *(w for c in cases for w in ("--prompt_ids", ",".join(map(str, c["ids"])))))
+    assert [m["ids"] for m in made] == [m["ids"] for m in by_ids] and all("text" not in m for m in by_ids)
+    for case, row in zip(cases[:8], made):
+        assert row["text"].startswith(case["text"]), row
+        shown = train(*ask, "--prompt", case["text"])
+        assert shown == row["text"] + "\n" or not row["text"].replace("\n", "").replace("\t", "").isprintable(), (case, shown)
+    assert "tokenizer.json" in train("--generate", TINY, "--prompt", "x", code=2)
+    (tmp_path / "tiny/tokenizer.json").write_text("{}")
+    assert f"{tmp_path}/tiny/tokenizer.json: " in train(*ask, "--prompt", "x", code=2)
+    assert rows(*ask, "--prompt_ids", "5")  # ids need no tokenizer
+
+
 def test_draws(tmp_path):
     """The same seed, the same ids; rows differ, so do seeds. The folder's settings hold until the job has others."""
     ask = ["--generate", TINY, "--prompt_ids", "5,6,7", "--prompt_ids", "5,6,7", "--max_new_tokens", 20]

@@ -187,7 +187,7 @@ static void say_samples(struct console *c, const struct report *r)
                        (long long)i + 1);
         if (row->is_text) {
             dt_text_reset(&text);
-            prompt_show_text(row->ids, row->count, &text);
+            prompt_show_text(r->tokenizer, row->ids, row->count, &text);
             dt_text_json(&c->line, text.data, text.size);
         } else {
             prompt_show_ids(row->ids + row->prompt_count, row->count - row->prompt_count, &c->line);

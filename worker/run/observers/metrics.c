@@ -128,7 +128,7 @@ static void add_samples(struct dt_text *t, const struct report *r)
         prompt_show_json(i, row, t);
         if (row->is_text) {
             dt_text_reset(&text);
-            prompt_show_text(row->ids, row->count, &text);
+            prompt_show_text(r->tokenizer, row->ids, row->count, &text);
             dt_text_puts(t, ", \"text\": ");
             dt_text_json(t, text.data, text.size);
         }
