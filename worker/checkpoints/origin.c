@@ -295,3 +295,42 @@ int origin_copy(const char *kept, const char *folder, struct dt_error *err)
     struct copy c = {.from = kept, .to = folder};
     return copy(&c, err);
 }
+
+static int copy_tokenizer_file(const char *from, const char *kept, const char *name, struct dt_error *err)
+{
+    struct dt_text content;
+    char *to = dt_format("%s/%s", kept, name);
+    dt_text_init(&content);
+    int rc = dt_file_read(from, ORIGIN_FILE_BYTES, &content, err);
+    rc = rc == 0 ? dt_file_write(to, dt_text_str(&content), content.size, err) : rc;
+    dt_text_clear(&content);
+    free(to);
+    return rc;
+}
+
+int origin_keep_tokenizer(const char *path, const char *kept, struct dt_error *err)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "vocab.txt",
+                                        "tokenizer.model"};
+    struct stat st;
+    if (dt_file_mkdirs(kept, err) != 0) {
+        return -1;
+    }
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        return copy_tokenizer_file(path, kept, names[0], err);
+    }
+    int rc = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++) {
+        char *from = dt_format("%s/%s", path, names[i]);
+        rc = dt_file_exists(from) ? copy_tokenizer_file(from, kept, names[i], err) : 0;
+        free(from);
+    }
+    return rc;
+}

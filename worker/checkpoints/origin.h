@@ -22,6 +22,9 @@ void origin_member(const char *text, size_t size, const char *key, const char *j
  * notes: a line without newline that names what is left out, or nothing. The old content of `kept`
  * stays until all files are copied. */
 int origin_keep(const char *folder, const char *kept, struct dt_text *notes, struct dt_error *err);
+/* Puts the files of a tokenizer into `kept`, which is made if it is missing. path: a tokenizer.json, or a folder
+ * with one and the files that Transformers reads beside it. */
+int origin_keep_tokenizer(const char *path, const char *kept, struct dt_error *err);
 /* Copies what origin_keep has kept, except config.json, into `folder`, which must exist. */
 int origin_copy(const char *kept, const char *folder, struct dt_error *err);
 

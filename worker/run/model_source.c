@@ -124,7 +124,7 @@ static char *folder_of(const struct job *job)
         free(kept);
         return dt_strdup(job->model.load);
     }
-    if (!goes_on || !dt_file_exists(kept)) {
+    if (!goes_on || !has_file(kept, "config.json")) { /* a tokenizer alone may be kept */
         free(kept);
         return NULL;
     }

@@ -171,6 +171,16 @@ static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
     return rc;
 }
 
+/* The tokenizer that the job names, if it is a file or a folder, belongs to the exported folder, too. */
+static int keep_tokenizer(const struct trainer *t, const char *own, struct dt_error *err)
+{
+    const char *path = t->job->data.tokenizer;
+    if (path == NULL || !dt_file_exists(path)) {
+        return 0;
+    }
+    return origin_keep_tokenizer(path, own, err) == 0 ? 0 : dt_wrap(err, "data.tokenizer");
+}
+
 int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
 {
     const char *load = t->job->model.load, *dir = t->job->checkpointing.checkpoint_dir;
@@ -181,6 +191,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     int rc = 0;
     if (!found) {
         rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
+        rc = rc == 0 ? keep_tokenizer(t, own, err) : rc;
     } else {
         rc = keep_found(t, own, err);
     }
