@@ -31,6 +31,7 @@ struct scanner {
     XXH128_hash_t *keys; /* hash table with open addressing; all zero marks a free slot */
     size_t key_count, key_capacity;
     struct dt_text decoded;
+    struct dt_scan_limits limits;
     bool any_number; /* accept numbers of any size, because the text is not ours */
     /* for dt_scan_record */
     bool record;
@@ -382,8 +383,8 @@ static bool key_is_new(struct scanner *s, XXH128_hash_t hash)
 
 static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
 {
-    if (++s->value_count > DT_SCAN_VALUES) {
-        return fail(s, "more than %zu values; this is not a file of ours", DT_SCAN_VALUES);
+    if (++s->value_count > s->limits.values) {
+        return fail(s, "more than %zu values; this is not a file of ours", s->limits.values);
     }
     if (s->out == NULL) {
         return 0;
@@ -492,8 +493,8 @@ static bool is_wanted(const struct scanner *s)
 
 static int scan_all(struct scanner *s)
 {
-    if (s->size > DT_SCAN_BYTES) {
-        return dt_fail(s->err, DT_INVALID, "%s: larger than the limit of %zu bytes", s->where, DT_SCAN_BYTES);
+    if (s->size > s->limits.bytes) {
+        return dt_fail(s->err, DT_INVALID, "%s: larger than the limit of %zu bytes", s->where, s->limits.bytes);
     }
     const char *other;
     if (dt_text_mark(s->text, s->size, &other) > 0) {
@@ -535,6 +536,7 @@ static struct scanner *begin(const char *text, size_t size, const char *where, s
     struct scanner *s = dt_alloc(sizeof *s);
     s->text = (const unsigned char *)text;
     s->size = size;
+    s->limits = (struct dt_scan_limits){.bytes = DT_SCAN_BYTES, .values = DT_SCAN_VALUES};
     s->line = s->column = 1;
     s->where = where;
     s->err = err;
@@ -595,11 +597,19 @@ struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, st
     return parse(dt_scan(text, size, where, out, err), text, size, where, err);
 }
 
-struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err)
+struct cJSON *dt_scan_parse_large(const char *text, size_t size, const char *where, const struct dt_scan_limits *limits,
+                                  struct dt_error *err)
 {
     struct scanner *s = begin(text, size, where, err);
+    s->limits = *limits;
     s->any_number = true;
     int result = scan_all(s);
     end(s);
     return parse(result, text, size, where, err);
+}
+
+struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err)
+{
+    const struct dt_scan_limits limits = {.bytes = DT_SCAN_BYTES, .values = DT_SCAN_VALUES};
+    return dt_scan_parse_large(text, size, where, &limits, err);
 }

@@ -55,6 +55,13 @@ struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, st
  * size. A number beyond a double's range is infinite in the tree. */
 struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err);
 
+/* The same with other limits of bytes and values. */
+struct dt_scan_limits {
+    size_t bytes, values;
+};
+struct cJSON *dt_scan_parse_large(const char *text, size_t size, const char *where, const struct dt_scan_limits *limits,
+                                  struct dt_error *err);
+
 /* Returns the members of the object `text`, one per call, exactly as written. The text must be
  * valid: checked by dt_scan, or printed by cJSON. *at: 0 at first, then as the last call left it.
  * key: without quotes, with escapes not decoded. False: there are no more members. */

@@ -8,11 +8,49 @@
 
 #include <cjson/cJSON.h>
 
+/* ---- part.c: members of a part, by key ---- */
+/* fallback -1: the member must be there. A member of another type, or null where a value must be, is
+ * DT_INVALID, with the key. */
+int part_bool(const cJSON *part, const char *key, int fallback, bool *out, struct dt_error *err);
+/* 0 to most. */
+int part_integer(const cJSON *part, const char *key, int64_t fallback, int64_t most, int64_t *out,
+                 struct dt_error *err);
+/* The text, which the part owns. fallback: for a missing or null member; null: *out becomes null. */
+int part_text(const cJSON *part, const char *key, const char *fallback, const char **out, struct dt_error *err);
+/* The type of a part, "ByteLevel". Null after an error: the part is no object with a type. */
+const char *part_type(const cJSON *part, struct dt_error *err);
+
+/* ---- vocabulary.c ---- */
 /* Token to id and back, of the model without added tokens. */
 struct vocabulary;
+/* vocab: {"token": id}, or a Unigram's list of [token, score]. */
+int vocabulary_open(struct vocabulary **out, const cJSON *vocab, struct dt_error *err);
+void vocabulary_close(struct vocabulary *v);                                         /* null is allowed */
+int64_t vocabulary_tokens(const struct vocabulary *v);                               /* their number */
 int32_t vocabulary_find(const struct vocabulary *v, const char *token, size_t size); /* -1: none */
 const char *vocabulary_token(const struct vocabulary *v, int32_t id, size_t *size);  /* null: none */
 int64_t vocabulary_size(const struct vocabulary *v);                                 /* largest id + 1 */
+
+/* ---- pattern.c: {"Regex": "..."} or {"String": "..."} of tokenizer.json ---- */
+/* The regular expressions are Oniguruma's (Ruby's) with Unicode 16; what PCRE2 would take otherwise
+ * is translated, or refused by name. */
+struct pattern;
+int pattern_open(struct pattern **out, const cJSON *json, struct dt_error *err);
+/* A search in one text; all zero at its beginning but for the first three. */
+struct pattern_search {
+    const struct pattern *pattern;
+    const char *text; /* valid UTF-8 */
+    size_t size;
+    size_t from, last;
+    bool any;
+    void *match; /* freed when the search is over */
+};
+/* Finds the next match, which may be empty: 1. 0: there is none. -1: the pattern needs too much time
+ * or memory for this text. */
+int pattern_next(struct pattern_search *s, size_t *begin, size_t *end, struct dt_error *err);
+/* Ends a search before pattern_next said 0 or -1. */
+void pattern_search_end(struct pattern_search *s);
+void pattern_close(struct pattern *p);
 
 /* ---- normalizer.c ---- */
 struct normalizer;

@@ -1,0 +1,236 @@
+/* Texts and ids that come in parts.
+ *
+ * A text is held until there is a place where it may be cut: where the pieces of both parts are those
+ * of the whole, whatever follows. Such places are before a space behind another character, and, for
+ * most pre-tokenizers, behind a line feed (pretokenizer_cuts); they must lie outside of added tokens, so
+ * the end of the text, where a token may still grow, is never cut. */
+#include "worker/data/tokenizers/characters.h"
+#include "worker/data/tokenizers/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELD_FIRST = 64 << 10 };
+
+struct tokenizer_stream {
+    const struct tokenizer *tokenizer;
+    struct tokenizer_scratch *scratch;
+    struct dt_text held;
+    size_t wanted; /* look for a cut when so much is held */
+    uint64_t done; /* bytes of the text that were encoded */
+};
+
+/* Normalizers that treat both sides of such a place as they treat the whole. */
+static bool normalizer_cuts(const cJSON *json)
+{
+    static const char *const types[] = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"};
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "type"), *j;
+    if (json == NULL || cJSON_IsNull(json)) {
+        return true;
+    }
+    for (size_t i = 0; cJSON_IsString(type) && i < sizeof types / sizeof *types; i++) {
+        if (strcmp(type->valuestring, types[i]) == 0) {
+            return true;
+        }
+    }
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "Sequence") != 0) {
+        return false;
+    }
+    cJSON_ArrayForEach(j, cJSON_GetObjectItemCaseSensitive(json, "normalizers"))
+    {
+        if (!normalizer_cuts(j)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum pretokenizer_cuts stream_cuts(const struct tokenizer *t, const cJSON *normalizer)
+{
+    /* tokens of normalised text have no known place in the raw one */
+    bool unknown = t->normalizer != NULL && added_tokens_any(t->added, true);
+    return unknown || !normalizer_cuts(normalizer) ? CUTS_NEVER : pretokenizer_cuts(t->pretokenizer);
+}
+
+struct tokenizer_stream *tokenizer_stream_open(const struct tokenizer *t, struct tokenizer_scratch *s)
+{
+    struct tokenizer_stream *r = dt_alloc(sizeof *r);
+    *r = (struct tokenizer_stream){.tokenizer = t, .scratch = s, .wanted = HELD_FIRST};
+    return r;
+}
+
+void tokenizer_stream_close(struct tokenizer_stream *r)
+{
+    if (r != NULL) {
+        dt_text_clear(&r->held);
+        free(r);
+    }
+}
+
+static bool is_space_at(const char *text, size_t at)
+{
+    size_t n;
+    return (character_flags(utf8_read(text + at, &n)) & IS_SPACE) != 0;
+}
+
+static bool is_space_before(const char *text, size_t at)
+{
+    size_t n;
+    return (character_flags(utf8_read_back(text, at, &n)) & IS_SPACE) != 0;
+}
+
+/* True if the pieces of text[0 .. at) and of the rest are those of the whole; at: at least 1. */
+static bool may_cut(enum pretokenizer_cuts cuts, const char *text, size_t at)
+{
+    if (text[at] == ' ') {
+        return !is_space_before(text, at);
+    }
+    return cuts == CUTS_LINES && text[at - 1] == '\n' && at > 1 && !is_space_before(text, at - 1) &&
+           !is_space_at(text, at);
+}
+
+/* The last place from `begin` (excluded) to `end` (included) to cut at; 0: none. */
+static size_t last_cut(const struct tokenizer *t, const char *text, size_t size, size_t begin, size_t end)
+{
+    for (size_t at = end; at > begin; at--) {
+        if (((unsigned char)text[at] & 0xc0) != 0x80 && may_cut(t->cuts, text, at) &&
+            !added_tokens_begin(t->added, text + at, size - at)) {
+            return at;
+        }
+    }
+    return 0;
+}
+
+/* Cuts between the added tokens that the raw text is searched for, and where there is no normalizer
+ * also between the others. */
+static size_t find_cut(const struct tokenizer *t, const char *text, size_t size, size_t limit)
+{
+    size_t cut = 0, plain = 0;
+    struct added_match m = {0};
+    while (plain < limit) {
+        bool any = added_tokens_next(t->added, false, text, size, &m);
+        size_t end = any ? m.begin : size;
+        struct added_match k = {0};
+        size_t done = 0;
+        while (done + plain < end) {
+            bool inner =
+                added_tokens_any(t->added, true) && added_tokens_next(t->added, true, text + plain, end - plain, &k);
+            size_t stop = inner ? plain + k.begin : end;
+            stop = stop > limit ? limit : stop;
+            size_t found = stop > plain + done ? last_cut(t, text, size, plain + done, stop - 1) : 0;
+            cut = found > 0 ? found : cut;
+            if (!inner) {
+                break;
+            }
+            done = k.end;
+        }
+        if (!any) {
+            break;
+        }
+        plain = m.end;
+    }
+    return cut;
+}
+
+/* Encodes what no later part can change. */
+static int encode_held(struct tokenizer_stream *r, struct token_ids *out, struct dt_error *err)
+{
+    const struct tokenizer *t = r->tokenizer;
+    const char *text = r->held.data;
+    size_t size = r->held.size, valid = utf8_valid(text, size);
+    if (valid + utf8_cut(text, size) < size) {
+        size = 0; /* not UTF-8: all of it, which says so */
+    } else {
+        size_t keep = added_tokens_longest(t->added) + 16;
+        size = valid > keep ? find_cut(t, text, valid, valid - keep) : 0;
+        if (size == 0) {
+            r->wanted = 2 * r->held.size;
+            return 0;
+        }
+    }
+    size_t part = size > 0 ? size : r->held.size;
+    if (tokenizer_encode_part(t, r->scratch, text, part, r->done, out, err) != 0) {
+        return -1;
+    }
+    r->done += part;
+    memmove(r->held.data, r->held.data + part, r->held.size - part);
+    r->held.size -= part;
+    r->wanted = HELD_FIRST > 2 * r->held.size ? HELD_FIRST : 2 * r->held.size;
+    return 0;
+}
+
+int tokenizer_stream_add(struct tokenizer_stream *r, const char *text, size_t size, struct token_ids *out,
+                         struct dt_error *err)
+{
+    while (size > 0) {
+        size_t n = size;
+        if (r->tokenizer->cuts != CUTS_NEVER && n > HELD_FIRST) {
+            n = HELD_FIRST;
+        }
+        dt_text_add(&r->held, text, n);
+        text += n;
+        size -= n;
+        if (r->tokenizer->cuts != CUTS_NEVER && r->held.size >= r->wanted && encode_held(r, out, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int tokenizer_stream_end(struct tokenizer_stream *r, struct token_ids *out, struct dt_error *err)
+{
+    int rc = tokenizer_encode_part(r->tokenizer, r->scratch, dt_text_str(&r->held), r->held.size, r->done, out, err);
+    dt_text_reset(&r->held);
+    r->done = 0;
+    r->wanted = HELD_FIRST;
+    return rc;
+}
+
+/* ---- ids to text ---- */
+
+struct tokenizer_decoder {
+    const struct tokenizer *tokenizer;
+    bool skip_special;
+    struct decoding *decoding;
+};
+
+struct tokenizer_decoder *tokenizer_decoder_open(const struct tokenizer *t, bool skip_special)
+{
+    struct tokenizer_decoder *d = dt_alloc(sizeof *d);
+    *d =
+        (struct tokenizer_decoder){.tokenizer = t, .skip_special = skip_special, .decoding = decoding_open(t->decoder)};
+    return d;
+}
+
+void tokenizer_decoder_add(struct tokenizer_decoder *d, int32_t id, struct dt_text *out)
+{
+    size_t size;
+    const char *token = tokenizer_token(d->tokenizer, id, &size);
+    if (token != NULL && !(d->skip_special && tokenizer_is_special(d->tokenizer, id))) {
+        decoding_add(d->decoding, token, size, out);
+    }
+}
+
+void tokenizer_decoder_end(struct tokenizer_decoder *d, struct dt_text *out)
+{
+    decoding_end(d->decoding, out);
+}
+
+void tokenizer_decoder_close(struct tokenizer_decoder *d)
+{
+    if (d != NULL) {
+        decoding_close(d->decoding);
+        free(d);
+    }
+}
+
+void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t count, bool skip_special,
+                      struct dt_text *out)
+{
+    struct tokenizer_decoder *d = tokenizer_decoder_open(t, skip_special);
+    for (size_t i = 0; i < count; i++) {
+        tokenizer_decoder_add(d, ids[i], out);
+    }
+    tokenizer_decoder_end(d, out);
+    tokenizer_decoder_close(d);
+}
