@@ -116,8 +116,14 @@ int coder_open(struct coder *c, const char *tokenizer, const char *end, struct d
 int coder_encode(const struct coder *c, struct tokenizer_scratch *scratch, const char *text, size_t size,
                  struct token_ids *out, struct dt_error *err)
 {
+    return coder_encode_part(c, scratch, text, size, 0, out, err);
+}
+
+int coder_encode_part(const struct coder *c, struct tokenizer_scratch *scratch, const char *text, size_t size,
+                      uint64_t from, struct token_ids *out, struct dt_error *err)
+{
     if (c->tokenizer != NULL) {
-        return tokenizer_encode(c->tokenizer, scratch, text, size, false, out, err);
+        return tokenizer_encode_part(c->tokenizer, scratch, text, size, from, out, err);
     }
     if (out->capacity - out->count < size) {
         out->capacity = out->count + size > 2 * out->capacity ? out->count + size : 2 * out->capacity;
@@ -128,6 +134,12 @@ int coder_encode(const struct coder *c, struct tokenizer_scratch *scratch, const
     }
     out->count += size;
     return 0;
+}
+
+size_t coder_cut(const void *coder, const char *text, size_t size)
+{
+    const struct coder *c = coder;
+    return c->tokenizer != NULL ? tokenizer_cut(c->tokenizer, text, size) : size;
 }
 
 void coder_decode(const struct coder *c, const int32_t *ids, size_t count, struct dt_text *out)

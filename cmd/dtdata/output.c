@@ -124,8 +124,8 @@ int output_take(struct output *o, const struct item *i, struct dt_error *err)
         if (!i->needed[s]) {
             continue;
         }
-        /* a run can go on at this block, unless it goes on in a text whose blocks are taken in order */
-        if (i->block.first || !work_in_order(o->form, i->kind)) {
+        /* a run can go on at this block, unless its ids depend on the one before */
+        if (!i->block.joined) {
             o->now[s].file = i->file;
             o->now[s].at = i->block.begin;
             o->now[s].given = 0;

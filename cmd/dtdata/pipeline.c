@@ -74,7 +74,8 @@ static int open_file(struct pipeline *p, struct dt_error *err)
         return 0;
     }
     const char *path = p->form->corpus->files[p->file].path;
-    return source_open(&p->in, path, work_kind(p->form, p->file), NULL, NULL, err) != 0 ||
+    return source_open(&p->in, path, work_kind(p->form, p->file), p->form->coder->tokenizer != NULL ? coder_cut : NULL,
+                       p->form->coder, err) != 0 ||
                    source_seek(p->in, &from, err) != 0
                ? -1
                : 0;
@@ -127,13 +128,12 @@ static void read_round(struct pipeline *p)
 }
 
 /* Cuts a round into runs. */
-static void cut_round(const struct pipeline *p, struct round *r)
+static void cut_round(struct round *r)
 {
     r->run_count = 0;
     for (size_t i = 0; i < r->count; i++) {
         const struct item *x = &r->items[i];
-        bool goes_on = i > 0 && !x->failed && !x->block.first && work_in_order(p->form, x->kind);
-        if (!goes_on) {
+        if (i == 0 || x->failed || !x->block.joined) {
             r->begins[r->run_count++] = i;
         }
     }
@@ -172,7 +172,7 @@ static int run_all(struct pipeline *p, struct dt_pool *pool, struct dt_error *er
         p->reads = &p->rounds[n % ROUNDS];
         p->works = &p->rounds[(n + 2) % ROUNDS];
         p->writes = &p->rounds[(n + 1) % ROUNDS];
-        cut_round(p, p->works);
+        cut_round(p->works);
         dt_pool_run(pool, 2 + (int64_t)p->works->run_count, do_part, p);
         work_round(p->work);
         if (stop_check(err) != 0) {

@@ -3,6 +3,7 @@
 
 #include "base/scan.h"
 #include "cmd/dtdata/utf8.h"
+#include "worker/data/tokenizers/characters.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>

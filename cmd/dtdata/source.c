@@ -18,6 +18,7 @@ struct source {
     const void *context;
     struct source_place at; /* of `rest` */
     bool begun, ended;
+    bool joined; /* the next block is */
     bool given;  /* the next block is not the file's first */
     bool marked; /* the mark of the file belongs to the next block */
     char *rest;  /* read, and not yet in a block */
@@ -189,7 +190,7 @@ int source_seek(struct source *s, const struct source_place *to, struct dt_error
     unpack_close(s->in);
     s->in = in;
     s->at = *to;
-    s->ended = s->marked = false;
+    s->ended = s->marked = s->joined = false;
     s->given = true;
     s->size = 0;
     return unpack_skip(s->in, to->offset, err);
@@ -207,7 +208,8 @@ static size_t character_cut(const char *text, size_t size)
     return size;
 }
 
-static int text_end(struct source *s, size_t *end, struct dt_error *err)
+/* *open: the end is no place for a cut; then no later one is, either. */
+static int text_end(struct source *s, size_t *end, bool *open, struct dt_error *err)
 {
     if (fill(s, SOURCE_BLOCK_BYTES, err) != 0) {
         return -1;
@@ -217,7 +219,9 @@ static int text_end(struct source *s, size_t *end, struct dt_error *err)
         *end = size;
         return 0;
     }
-    *end = s->cut != NULL ? s->cut(s->context, s->rest, size) : 0;
+    /* behind a block that is open the places are not known: a token may reach over its end */
+    *end = s->cut != NULL && !s->joined ? s->cut(s->context, s->rest, size) : 0;
+    *open = s->cut != NULL && *end == 0;
     *end = *end > 0 ? *end : character_cut(s->rest, size);
     return 0;
 }
@@ -225,14 +229,15 @@ static int text_end(struct source *s, size_t *end, struct dt_error *err)
 int source_next(struct source *s, struct block *b, struct dt_error *err)
 {
     size_t end = 0;
-    bool first = !s->given;
+    bool first = !s->given, open = false;
     if (begin_all(s, err) != 0) {
         return -1;
     }
     if (s->ended && s->size == 0 && !first) {
         return 0;
     }
-    int result = s->kind == SOURCE_TEXT ? text_end(s, &end, err) : fill_records(s, SOURCE_BLOCK_BYTES, &end, err);
+    int result =
+        s->kind == SOURCE_TEXT ? text_end(s, &end, &open, err) : fill_records(s, SOURCE_BLOCK_BYTES, &end, err);
     if (result != 0) {
         return -1;
     }
@@ -246,6 +251,8 @@ int source_next(struct source *s, struct block *b, struct dt_error *err)
     b->begin = s->at;
     b->first = first;
     s->given = true;
+    b->joined = s->joined;
+    b->open = s->joined = open;
     b->marked = s->marked;
     s->marked = false;
     drop(s, end);

@@ -1,5 +1,5 @@
-/* The text of a file in blocks, each of which can be worked on by itself: whole records of .jsonl, .csv and
- * .tsv, or a part of a text that ends where a character does. Blocks depend on the file alone. */
+/* The text of a file in blocks, most of which can be worked on by themselves: whole records of .jsonl, .csv and
+ * .tsv, or a part of a text that ends where a character does. */
 #ifndef DT_CMD_DTDATA_SOURCE_H
 #define DT_CMD_DTDATA_SOURCE_H
 
@@ -25,6 +25,8 @@ struct source_place {
 struct block {
     struct source_place begin;
     bool first, last; /* the begin, the end of the file */
+    bool joined;      /* the cut before it is no place for one: its ids depend on the block before */
+    bool open;        /* the same of the cut behind it; all later blocks of the file are joined */
     bool marked;      /* a byte order mark before it was left out */
     char *text;
     size_t size, capacity;
@@ -33,10 +35,10 @@ void block_clear(struct block *b);
 
 struct source;
 enum { SOURCE_BLOCK_BYTES = 1 << 18 };
-/* Where a text may be cut, near the end of text[0 .. size): so that both parts have the ids that they have in
- * the whole; 0: nowhere. */
+/* The last place to cut text[0 .. size) at, so that both parts have the ids that they have in the whole; 0: none is
+ * known. */
 typedef size_t source_cut(const void *context, const char *text, size_t size);
-/* cut: null: between any two characters. */
+/* cut: of texts; null: between any two characters. */
 int source_open(struct source **out, const char *path, enum source_kind kind, source_cut *cut, const void *context,
                 struct dt_error *err);
 /* Before the first block: goes to the begin of a block of an earlier run. */

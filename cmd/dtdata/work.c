@@ -2,6 +2,7 @@
 #include "cmd/dtdata/work.h"
 
 #include "cmd/dtdata/utf8.h"
+#include "worker/data/tokenizers/characters.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -18,7 +19,7 @@ struct hand {
     struct hand *next;
 };
 
-/* A text whose blocks are taken in order. */
+/* Blocks that are joined. */
 struct strand {
     struct hand *hand;
     struct tokenizer_stream *stream;
@@ -47,11 +48,6 @@ enum source_kind work_kind(const struct work_form *form, size_t file)
 enum side work_side(const struct work_form *form, size_t file)
 {
     return form->corpus->files[file].held_out ? SIDE_VAL : SIDE_TRAIN;
-}
-
-bool work_in_order(const struct work_form *form, enum source_kind kind)
-{
-    return kind == SOURCE_TEXT && form->coder->tokenizer != NULL;
 }
 
 struct work *work_open(const struct work_form *form)
@@ -126,12 +122,13 @@ static int do_text(const struct work_form *f, struct item *i, struct hand *h, st
 {
     const char *text;
     size_t size;
+    uint64_t from = i->block.first ? 0 : (uint64_t)i->block.begin.offset; /* a byte order mark is no text */
     if (take_utf8(f, i, h, &text, &size) != 0) {
         return -1;
     }
     int result = stream != NULL ? tokenizer_stream_add(stream, text, size, &i->ids, &i->err)
-                                : coder_encode(f->coder, h->scratch, text, size, &i->ids, &i->err);
-    if (result == 0 && stream != NULL && i->block.last) {
+                                : coder_encode_part(f->coder, h->scratch, text, size, from, &i->ids, &i->err);
+    if (result == 0 && stream != NULL && !i->block.open) {
         result = tokenizer_stream_end(stream, &i->ids, &i->err);
     }
     if (result != 0) {
@@ -256,16 +253,17 @@ static void begin_item(const struct work_form *f, struct item *i)
     }
 }
 
-/* The blocks of one text, in order. */
+/* Blocks of a text that are joined, in order. */
 static void do_strand(struct work *w, struct item *items, size_t count)
 {
-    struct strand *s = items[0].block.first ? NULL : w->from;
-    if (s == NULL) {
+    struct strand *s = w->from;
+    if (items[0].block.joined) {
+        w->from = NULL;
+    } else {
         s = dt_alloc(sizeof *s);
         s->hand = take_hand(w);
         s->stream = tokenizer_stream_open(w->form->coder->tokenizer, s->hand->scratch);
-    } else {
-        w->from = NULL;
+        tokenizer_stream_begin(s->stream, items[0].block.first ? 0 : (uint64_t)items[0].block.begin.offset);
     }
     for (size_t i = 0; i < count; i++) {
         begin_item(w->form, &items[i]);
@@ -274,10 +272,10 @@ static void do_strand(struct work *w, struct item *items, size_t count)
             break;
         }
     }
-    if (items[count - 1].block.last) {
-        close_strand(w, s);
-    } else {
+    if (items[count - 1].block.open) {
         w->to = s;
+    } else {
+        close_strand(w, s);
     }
 }
 
@@ -286,7 +284,7 @@ void work_do(struct work *w, struct item *items, size_t count)
     if (items[0].failed) { /* by the reader */
         return;
     }
-    if (work_in_order(w->form, items[0].kind)) {
+    if (items[0].block.joined || items[0].block.open) {
         do_strand(w, items, count);
         return;
     }

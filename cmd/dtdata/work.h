@@ -43,16 +43,12 @@ void item_clear(struct item *i);
 enum source_kind work_kind(const struct work_form *form, size_t file);
 /* The side of a file without labels. */
 enum side work_side(const struct work_form *form, size_t file);
-/* True if the blocks of a text depend on those before, so that one thread must take them in order. */
-bool work_in_order(const struct work_form *form, enum source_kind kind);
-
 struct work;
 struct work *work_open(const struct work_form *form);
-/* Fills ids, rows and tally of `count` items, which follow each other in a file if work_in_order, from
- * its block. Several threads may do this at once, but only one with blocks that go on in a text of the call
- * before or whose text goes on. */
+/* Fills ids, rows and tally of `count` items from their blocks, of which all but the first are joined to the one
+ * before. Several threads may do this at once. */
 void work_do(struct work *w, struct item *items, size_t count);
-/* Between two rounds of calls: what goes on in the next round is what went on in the last one. */
+/* Between two rounds of calls. At most the first block of a round is joined to one of the round before. */
 void work_round(struct work *w);
 void work_close(struct work *w);
 
