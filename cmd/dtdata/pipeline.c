@@ -88,7 +88,7 @@ static int read_item(struct pipeline *p, struct item *i)
     int got = source_next(p->in, &i->block, &i->err);
     i->file = p->file;
     i->kind = kind;
-    if (got > 0 && i->block.size > 0 && (kind == SOURCE_CSV || kind == SOURCE_TSV)) {
+    if (got > 0 && source_header(p->in)->size > 0) {
         got = record_columns_find(&p->columns, &p->form->records, kind, p->form->corpus->files[p->file].path,
                                   source_header(p->in), &i->err) == 0
                   ? 1

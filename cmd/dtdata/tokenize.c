@@ -94,7 +94,7 @@ static int find_labels(struct run *r, size_t file, struct tally *ignored, struct
     }
     int more;
     while ((more = source_next(in, &b, err)) > 0) {
-        if (b.size > 0 && kind != SOURCE_JSONL &&
+        if (source_header(in)->size > 0 &&
             record_columns_find(&columns, &r->form.records, kind, path, source_header(in), err) != 0) {
             more = -1;
             break;
