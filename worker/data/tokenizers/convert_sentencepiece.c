@@ -64,7 +64,9 @@ static void add_normalizer(const struct sentencepiece *m, struct dt_text *out)
         dt_text_puts(&rules, "\"}");
     }
     if (m->remove_extra_whitespaces) {
-        add_replace(&rules, "Regex", "\\\\A +| +\\\\z", "");
+        char pattern[32]; /* at the end the character that stands for a space counts, too */
+        (void)snprintf(pattern, sizeof pattern, "\\\\A +|[ %s]+\\\\z", m->escape_whitespaces ? SPACE : "");
+        add_replace(&rules, "Regex", pattern, "");
         add_replace(&rules, "Regex", " {2,}", " ");
     }
     if (m->escape_whitespaces) {
