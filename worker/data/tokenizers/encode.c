@@ -54,8 +54,6 @@ void tokenizer_scratch_close(struct tokenizer_scratch *s)
     dt_text_clear(&s->spare);
     token_ids_clear(&s->first);
     token_ids_clear(&s->second);
-    token_ids_clear(&s->first_ends);
-    token_ids_clear(&s->second_ends);
     token_sequence_clear(&s->sequence);
     piece_cache_close(s->cache);
     free(s);
@@ -80,30 +78,9 @@ static inline int encode_piece(const struct tokenizer *t, struct tokenizer_scrat
 /* Takes each piece; `out` is null where pieces are handed over. */
 struct taker {
     struct token_ids *out;
-    struct token_ids *ends; /* the number of ids after each piece, negative for added tokens; may be null */
     tokenizer_piece *each;
     void *context;
 };
-
-static int take_piece(const struct tokenizer *t, struct tokenizer_scratch *s, const char *piece, size_t size,
-                      const struct taker *k, struct dt_error *err)
-{
-    int rc = encode_piece(t, s, piece, size, k->out, err);
-    if (k->ends != NULL) {
-        token_ids_add(k->ends, (int32_t)k->out->count);
-    }
-    return rc;
-}
-
-static void take_added(int32_t id, const struct taker *k)
-{
-    if (k->out != NULL) {
-        token_ids_add(k->out, id);
-    }
-    if (k->ends != NULL) {
-        token_ids_add(k->ends, -(int32_t)k->out->count);
-    }
-}
 
 static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                        bool at_start, const struct taker *k, struct dt_error *err)
@@ -111,7 +88,7 @@ static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, c
     if (t->scan != NULL && k->out != NULL) {
         for (size_t at = 0; at < size;) {
             size_t end = t->scan(text, size, at);
-            if (take_piece(t, s, text + at, end - at, k, err) != 0) {
+            if (encode_piece(t, s, text + at, end - at, k->out, err) != 0) {
                 return -1;
             }
             at = end;
@@ -126,7 +103,7 @@ static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, c
         struct piece p = w->pieces.at[i];
         if (k->out == NULL) {
             k->each(k->context, w->text + p.begin, p.end - p.begin);
-        } else if (take_piece(t, s, w->text + p.begin, p.end - p.begin, k, err) != 0) {
+        } else if (encode_piece(t, s, w->text + p.begin, p.end - p.begin, k->out, err) != 0) {
             return -1;
         }
     }
@@ -166,7 +143,9 @@ static int take_plain(const struct tokenizer *t, struct tokenizer_scratch *s, co
         if (m.begin > done && take_pieces(t, s, text + done, m.begin - done, at_start && done == 0, k, err) != 0) {
             return -1;
         }
-        take_added(m.id, k);
+        if (k->out != NULL) {
+            token_ids_add(k->out, m.id);
+        }
         done = m.end;
     }
     return size > done ? take_pieces(t, s, text + done, size - done, at_start && done == 0, k, err) : 0;
@@ -186,7 +165,9 @@ static int take_text(const struct tokenizer *t, struct tokenizer_scratch *s, con
         if (m.begin > done && take_plain(t, s, text + done, m.begin - done, from + done == 0, k, err) != 0) {
             return -1;
         }
-        take_added(m.id, k);
+        if (k->out != NULL) {
+            token_ids_add(k->out, m.id);
+        }
         done = m.end;
     }
     return size > done ? take_plain(t, s, text + done, size - done, from + done == 0, k, err) : 0;
@@ -223,55 +204,22 @@ int tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, con
     return 0;
 }
 
-/* The library stops to encode pieces of a text once they have max_length ids, seen from the side that
- * stays. Truncation of a pair asks which text is the longer, and so can tell. */
-static void keep_pieces(const struct truncation *t, const struct token_ids *ends, struct token_ids *ids)
-{
-    for (size_t i = 0; i < ends->count; i++) {
-        size_t at = t->left ? ends->count - 1 - i : i;
-        size_t begin = at > 0 ? (size_t)abs(ends->ids[at - 1]) : 0, end = (size_t)abs(ends->ids[at]);
-        size_t kept = t->left ? ids->count - begin : end;
-        if (ends->ids[at] < 0 || kept < (size_t)t->max_length) {
-            continue; /* an added token is not a reason to stop */
-        }
-        if (t->left) {
-            memmove(ids->ids, ids->ids + begin, kept * sizeof *ids->ids);
-        }
-        ids->count = kept;
-        return;
-    }
-}
-
-static int encode_one(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
-                      const struct truncation *truncation, struct token_ids *ids, struct token_ids *ends,
-                      struct dt_error *err)
-{
-    const struct taker k = {.out = ids, .ends = ends};
-    ids->count = ends->count = 0;
-    if (take_text(t, s, text, size, 0, &k, err) != 0) {
-        return -1;
-    }
-    if (truncation->given && truncation->strategy == LONGEST_FIRST) {
-        keep_pieces(truncation, ends, ids);
-    }
-    return 0;
-}
-
 int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                           const char *second, size_t second_size, int64_t max_length, struct token_sequence *out,
                           struct dt_error *err)
 {
     struct token_ids *b = second != NULL ? &s->second : NULL;
     struct truncation truncation = t->truncation;
+    s->first.count = s->second.count = 0;
+    if (tokenizer_encode_part(t, s, text, size, 0, &s->first, err) != 0) {
+        return second != NULL ? dt_wrap(err, "first text") : -1;
+    }
+    if (b != NULL && tokenizer_encode_part(t, s, second, second_size, 0, b, err) != 0) {
+        return dt_wrap(err, "second text");
+    }
     if (max_length > 0) {
         truncation.given = true;
         truncation.max_length = max_length;
-    }
-    if (encode_one(t, s, text, size, &truncation, &s->first, &s->first_ends, err) != 0) {
-        return second != NULL ? dt_wrap(err, "first text") : -1;
-    }
-    if (b != NULL && encode_one(t, s, second, second_size, &truncation, b, &s->second_ends, err) != 0) {
-        return dt_wrap(err, "second text");
     }
     size_t added = postprocessor_added(t->postprocessor, b != NULL);
     if (truncation.given && truncation_apply(&truncation, added, &s->first, b, err) != 0) {

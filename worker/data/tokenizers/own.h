@@ -29,8 +29,7 @@ struct tokenizer_scratch {
     void *model; /* the model's; null: it needs none */
     struct pre_tokens pre_tokens;
     struct dt_text normal, spare;
-    struct token_ids first, second;           /* of tokenizer_encode_pair */
-    struct token_ids first_ends, second_ends; /* of their pieces, see struct taker */
+    struct token_ids first, second; /* of tokenizer_encode_pair */
     struct token_sequence sequence;
     struct piece_cache *cache;
 };
