@@ -64,8 +64,11 @@ static void add_normalizer(const struct sentencepiece *m, struct dt_text *out)
         dt_text_puts(&rules, "\"}");
     }
     if (m->remove_extra_whitespaces) {
-        char pattern[32]; /* at the end the character that stands for a space counts, too */
-        (void)snprintf(pattern, sizeof pattern, "\\\\A +|[ %s]+\\\\z", m->escape_whitespaces ? SPACE : "");
+        /* At the end the character that stands for a space counts, too. The look behind lets the search
+         * try a run of spaces once, not from each of them. */
+        const char *also = m->escape_whitespaces ? SPACE : "";
+        char pattern[64];
+        (void)snprintf(pattern, sizeof pattern, "\\\\A +|(?<![ %s])[ %s]+\\\\z", also, also);
         add_replace(&rules, "Regex", pattern, "");
         add_replace(&rules, "Regex", " {2,}", " ");
     }

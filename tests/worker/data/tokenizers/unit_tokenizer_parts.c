@@ -348,6 +348,30 @@ static void test_refused(void **state)
                           "a single text has no second part");
 }
 
+/* A long run of marks is sorted like a short one, in a time that does not grow with its square. */
+static void test_long_run(void **state)
+{
+    (void)state;
+    enum { PAIRS = 100000 };
+    struct dt_text text = {0}, out = {0};
+    struct normalizer *n = NULL;
+    struct dt_error err = {0};
+    cJSON *json = cJSON_Parse("{\"type\": \"NFD\"}");
+    for (int i = 0; i < PAIRS; i++) {
+        dt_text_puts(&text, "\xcc\x81\xcc\xa3"); /* U+0301 of class 230, U+0323 of class 220 */
+    }
+    assert_int_equal(normalizer_open(&n, json, &err), 0);
+    assert_int_equal(normalizer_apply(n, text.data, text.size, &out, &err), 0);
+    assert_int_equal(out.size, text.size);
+    for (size_t i = 0; i < out.size; i += 2) {
+        assert_memory_equal(out.data + i, i < out.size / 2 ? "\xcc\xa3" : "\xcc\x81", 2);
+    }
+    normalizer_close(n);
+    cJSON_Delete(json);
+    dt_text_clear(&text);
+    dt_text_clear(&out);
+}
+
 static void test_room(void **state)
 {
     (void)state;
@@ -367,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_normalizers), cmocka_unit_test(test_splitters), cmocka_unit_test(test_models),
         cmocka_unit_test(test_lengths),     cmocka_unit_test(test_refused),   cmocka_unit_test(test_room),
+        cmocka_unit_test(test_long_run),
     };
     return cmocka_run_group_tests(tests, read_golden, clear_golden);
 }
