@@ -48,6 +48,12 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "  inspect FILE...     header, counts, tokenizer, hash and first texts of shards\n"
                            "      --tokenizer PATH    [the one that their JSON names]\n"
                            "      --samples N         how many texts [2]\n"
+                           "  convert-tokenizer IN OUT\n"
+                           "                      a .model of SentencePiece, or ranks of tiktoken -> OUT, a\n"
+                           "                      tokenizer.json\n"
+                           "      --bos  --eos        .model: its begin and end tokens around each text\n"
+                           "      --pattern NAME      ranks: gpt2, cl100k, o200k, llama3, or a regular expression\n"
+                           "      --special NAME=ID,...  ranks: special tokens\n"
                            "  baseline --train GLOB --val GLOB\n"
                            "                      bits per byte of gzip and of n-gram models on val\n"
                            "\n"
@@ -130,6 +136,7 @@ int main(int argc, char **argv)
                     {"encode", run_encode},
                     {"decode", run_decode},
                     {"inspect", run_inspect},
+                    {"convert-tokenizer", run_convert},
                     {"baseline", run_baseline}};
     enum { COMMANDS = sizeof commands / sizeof commands[0] };
     const char *names[COMMANDS];
