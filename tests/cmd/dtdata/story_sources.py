@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import subprocess
 import pytest
 
 import dropin
+import places
 import support
 
 DTDATA = os.path.join(support.BIN, "dtdata")
@@ -369,3 +371,25 @@ def test_what_goes_on_must_be_the_same(tmp_path):
     dtdata(*words, "--overwrite")
     dtdata("tokenize", "--shard_tokens", "60000", "--val", "0", "-o", tmp_path / "whole", text)
     same_folders(tmp_path / "whole", out)
+
+
+def test_a_full_disk_keeps_what_is_complete(tmp_path):
+    """What is complete stays, nothing has its name, and with more room the same command goes on."""
+    text = corpus(tmp_path / "text")
+    program, mount = support.program("dtdata"), places.mount_point(tmp_path, "small")
+    go = f"'{program}' tokenize --tokenizer '{GOLDEN}/gpt2' --end '<|endoftext|>' --shard_tokens 60000 --val 0 -o '{mount}/o' '{text}'"
+    p = places.in_mounts(f"mount -t tmpfs -o size=600k none '{mount}'; {go}; echo code $? >&2; ls '{mount}/o' >&2; mount -o remount,size=64m '{mount}'; {go} && "
+                         f"cp -r '{mount}/o' '{tmp_path}/out'")
+    first, second = re.split(r"^code \d+$", p.stderr, flags=re.M)
+    assert "No space left on device\n" in first and re.findall(r"^code (\d+)$", p.stderr, re.M) == ["1"], p
+    assert f"dtdata: complete shards are kept in {mount}/o/.unfinished; the same command goes on\n" in first and "train-" not in second.split("dtdata")[0], p
+    assert re.search(r"dtdata: goes on behind [1-9]\d* complete shards of an earlier run\n", second), p
+    dtdata("tokenize", "--tokenizer", f"{GOLDEN}/gpt2", "--end", "<|endoftext|>", "--shard_tokens", 60000, "--val", 0, "-o", tmp_path / "whole", text)
+    same_folders(tmp_path / "whole", tmp_path / "out")
+
+
+def test_space_is_looked_at_before(tmp_path):
+    (tmp_path / "t").write_bytes(b"x" * 1000000)
+    mount = places.mount_point(tmp_path, "small")
+    p = places.in_mounts(f"mount -t tmpfs -o size=500k none '{mount}'; '{support.program('dtdata')}' tokenize -o '{mount}/o' '{tmp_path}/t'; ls -A '{mount}/o'")
+    assert p.stderr == f"dtdata: {mount}/o: the shards need 1.9 MiB, but 500 KiB are free; give -o on another disk\n" and p.stdout == "", p
