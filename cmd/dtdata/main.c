@@ -6,6 +6,7 @@
 #include "cmd/dtdata/baseline.h"
 #include "worker/data/data.h"
 #include "cmd/dtdata/corpus.h"
+#include "cmd/dtdata/train_tokenizer.h"
 #include "worker/data/shards.h"
 
 #include <getopt.h>
@@ -36,6 +37,15 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "                      with \\u0000 or half of a surrogate pair in the text,\n"
                            "                      left out and counted. Text is UTF-8; ends of lines\n"
                            "                      stay as they are.\n"
+                           "\n"
+                           "  train-tokenizer TEXT...\n"
+                           "                      text -> DIR/tokenizer.json; see man dtdata for all options\n"
+                           "      -o DIR              where it goes [tokenizer]; -v N: tokens [32768]\n"
+                           "      --type TYPE         bpe, wordpiece, unigram [bpe]\n"
+                           "      --pattern P         gpt2, llama3, qwen2, o200k, sentencepiece, or a regular\n"
+                           "                          expression [gpt2]\n"
+                           "      --special TOKEN     may be given again\n"
+                           "      --memory SIZE       most memory [2G]; --threads N [all cores]\n"
                            "\n"
                            "  inspect FILE...     header, counts, tokenizer and hash of shards\n"
                            "\n"
@@ -417,13 +427,20 @@ static int run_baseline(int argc, char **argv)
     return code;
 }
 
+static int run_train_tokenizer(int argc, char **argv)
+{
+    struct dt_error err = {0};
+    int code = train_tokenizer(argc, argv, go_on, &err);
+    return code == DT_EXIT_DONE ? code : fail(&err, stopped != 0 ? 128 + (int)stopped : code);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         int (*run)(int argc, char **argv);
-    } commands[] = {{"tokenize", run_tokenize}, {"inspect", run_inspect}, {"baseline", run_baseline}};
-    static const char *const names[] = {"tokenize", "inspect", "baseline"};
+    } commands[] = {{"tokenize", run_tokenize}, {"inspect", run_inspect}, {"baseline", run_baseline}, {"train-tokenizer", run_train_tokenizer}};
+    static const char *const names[] = {"tokenize", "inspect", "baseline", "train-tokenizer"};
     const char *command = argc > 1 ? argv[1] : NULL;
     struct sigaction action = {.sa_handler = on_signal}; /* no restart: a read from a terminal
                                                           * must end too */
