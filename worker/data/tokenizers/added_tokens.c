@@ -329,13 +329,13 @@ static int fill_tries(struct added_tokens *a, const struct normalizer *n, struct
             continue;
         }
         dt_text_reset(&normal);
-        normalizer_apply(n, k->content, k->size, &normal);
-        if (normal.size == 0) {
+        rc = normalizer_apply(n, k->content, k->size, &normal, err);
+        if (rc == 0 && normal.size == 0) {
             rc = dt_fail(err, DT_INVALID,
                          "[%d]: the normalizer leaves nothing of %s, so it cannot be found; set its `normalized` to "
                          "false",
                          i % a->count, k->content);
-        } else {
+        } else if (rc == 0) {
             trie_add(&a->normalized, normal.data, normal.size, i % a->count);
         }
     }

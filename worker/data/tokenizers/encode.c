@@ -117,8 +117,8 @@ static bool lost_first(const struct tokenizer *t, struct tokenizer_scratch *s, c
     size_t n;
     (void)utf8_read(text, &n);
     dt_text_reset(&s->spare);
-    normalizer_apply(t->normalizer, text + n, size - n, &s->spare);
-    return s->spare.size == s->normal.size && memcmp(s->spare.data, s->normal.data, s->spare.size) == 0;
+    return normalizer_apply(t->normalizer, text + n, size - n, &s->spare, NULL) == 0 &&
+           s->spare.size == s->normal.size && memcmp(s->spare.data, s->normal.data, s->spare.size) == 0;
 }
 
 /* A part of the text without added tokens of the raw text. */
@@ -127,7 +127,9 @@ static int take_plain(const struct tokenizer *t, struct tokenizer_scratch *s, co
 {
     if (t->normalizer != NULL && size > 0) {
         dt_text_reset(&s->normal);
-        normalizer_apply(t->normalizer, text, size, &s->normal);
+        if (normalizer_apply(t->normalizer, text, size, &s->normal, err) != 0) {
+            return -1;
+        }
         if (s->normal.size == 0) {
             return 0;
         }

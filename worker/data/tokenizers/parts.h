@@ -56,8 +56,10 @@ void pattern_close(struct pattern *p);
 struct normalizer;
 /* json: null or JSON null gives *out = null, which normalizer_apply takes as "unchanged". */
 int normalizer_open(struct normalizer **out, const cJSON *json, struct dt_error *err);
-/* Appends the normalised text. text: valid UTF-8. */
-void normalizer_apply(const struct normalizer *n, const char *text, size_t size, struct dt_text *out);
+/* Appends the normalised text. text: valid UTF-8. Fails only where a pattern of Replace needs too much
+ * time or memory for this text. */
+int normalizer_apply(const struct normalizer *n, const char *text, size_t size, struct dt_text *out,
+                     struct dt_error *err);
 void normalizer_close(struct normalizer *n);
 
 /* ---- pre-tokenizers: rows of pretokenizer.c ---- */
@@ -79,7 +81,7 @@ struct splitter_ops {
     void (*close)(void *state); /* null: nothing to free */
 };
 extern const struct splitter_ops splitter_bert, splitter_whitespace, splitter_whitespace_split, splitter_punctuation,
-    splitter_digits, splitter_char_delimiter; /* splitters.c */
+    splitter_digits, splitter_char_delimiter, splitter_fixed_length; /* splitters.c */
 
 /* ---- models: bpe.c, wordpiece.c, unigram.c, wordlevel.c ---- */
 struct token_model_ops {
