@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct token {
-    char *content;
+    char *content, *shown; /* shown: as the normaliser writes it; null: the same */
     size_t size;
     int32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
@@ -215,6 +215,24 @@ const char *added_tokens_content(const struct added_tokens *a, int32_t id, size_
     return k->content;
 }
 
+const char *added_tokens_shown(const struct added_tokens *a, int32_t id, size_t *size)
+{
+    const struct token *k = by_id(a, id);
+    if (k == NULL || k->shown == NULL) {
+        return added_tokens_content(a, id, size);
+    }
+    *size = strlen(k->shown);
+    return k->shown;
+}
+
+bool added_tokens_skipped(const struct added_tokens *a, int32_t id)
+{
+    size_t size;
+    const char *shown = added_tokens_shown(a, id, &size);
+    int32_t same = shown != NULL ? added_tokens_find(a, shown, size) : -1;
+    return same >= 0 && added_tokens_special(a, same);
+}
+
 bool added_tokens_special(const struct added_tokens *a, int32_t id)
 {
     const struct token *k = by_id(a, id);
@@ -336,6 +354,7 @@ static int fill_tries(struct added_tokens *a, const struct normalizer *n, struct
                          "false",
                          i % a->count, k->content);
         } else if (rc == 0) {
+            a->tokens[i % a->count].shown = dt_strdup(normal.data);
             trie_add(&a->normalized, normal.data, normal.size, i % a->count);
         }
     }
@@ -369,6 +388,7 @@ void added_tokens_close(struct added_tokens *a)
     }
     for (int32_t i = 0; i < a->count; i++) {
         free(a->tokens[i].content);
+        free(a->tokens[i].shown);
     }
     free(a->tokens);
     free(a->by_id);

@@ -29,6 +29,10 @@ bool added_tokens_begin(const struct added_tokens *a, const char *text, size_t s
 size_t added_tokens_longest(const struct added_tokens *a); /* bytes */
 
 const char *added_tokens_content(const struct added_tokens *a, int32_t id, size_t *size); /* null: none */
+/* The text of a token when ids are decoded. As in the library a token that is searched in normalised
+ * text has the normalised spelling, and it is skipped as special only if that is a special token's. */
+const char *added_tokens_shown(const struct added_tokens *a, int32_t id, size_t *size); /* null: none */
+bool added_tokens_skipped(const struct added_tokens *a, int32_t id);
 bool added_tokens_special(const struct added_tokens *a, int32_t id);
 int32_t added_tokens_find(const struct added_tokens *a, const char *token, size_t size); /* -1: none */
 int64_t added_tokens_end(const struct added_tokens *a);                                  /* largest id + 1 */

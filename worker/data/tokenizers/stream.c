@@ -205,8 +205,9 @@ struct tokenizer_decoder *tokenizer_decoder_open(const struct tokenizer *t, bool
 void tokenizer_decoder_add(struct tokenizer_decoder *d, int32_t id, struct dt_text *out)
 {
     size_t size;
-    const char *token = tokenizer_token(d->tokenizer, id, &size);
-    if (token != NULL && !(d->skip_special && tokenizer_is_special(d->tokenizer, id))) {
+    const char *token = added_tokens_shown(d->tokenizer->added, id, &size);
+    token = token != NULL ? token : vocabulary_token(d->tokenizer->vocabulary, id, &size);
+    if (token != NULL && !(d->skip_special && added_tokens_skipped(d->tokenizer->added, id))) {
         decoding_add(d->decoding, token, size, out);
     }
 }
