@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BREATHE_RECORDS = 256 };
+enum { BREATHE_RECORDS = 64 };
 
 /* A piece; its place counts in units of 8 bytes, so that 32 bits are enough for 32 GiB. */
 struct record {

@@ -4,6 +4,7 @@
 #include "cmd/dtdata/train_runs.h"
 #include "cmd/dtdata/train_store.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,7 +349,7 @@ static int read_all(struct counting *c, const struct corpus *corpus, struct coun
 
 static int begin_threads(struct counting *c, struct dt_error *err)
 {
-    int64_t blocks = (int64_t)c->o.threads * BLOCKS_PER_THREAD * 2 * BLOCK_BYTES;
+    int64_t blocks = ((int64_t)c->o.threads * BLOCKS_PER_THREAD + 3) * 3 * BLOCK_BYTES;
     int64_t room = (c->o.memory_bytes / 8 * 7 - store_resident() - blocks) / c->o.threads;
     c->threads = dt_alloc((size_t)c->o.threads * sizeof *c->threads);
     for (int i = 0; i < c->o.threads * BLOCKS_PER_THREAD + 1; i++) {
@@ -404,6 +405,7 @@ static void end_threads(struct counting *c)
         free_blocks(c->filling);
     }
     dt_text_clear(&c->rest);
+    (void)malloc_trim(0); /* training needs the memory */
 }
 
 int counting_run(struct counting **out, const struct corpus *corpus, const struct counting_options *o,

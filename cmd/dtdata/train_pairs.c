@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { FIRST_CAPACITY = 4096, BREATHE_ROWS = 1024 };
+enum { FIRST_CAPACITY = 4096, BREATHE_ROWS = 256 };
 
 /* Fills a table with free rows. */
 static int open_rows(struct store *store, struct pair_count **out, size_t capacity, struct dt_error *err)

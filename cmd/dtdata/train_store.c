@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { ARRAYS_MAX = 64, COPY_BYTES = 1 << 20 };
-#define LEAST_BYTES ((int64_t)1 << 20)
+#define LEAST_BYTES ((int64_t)2 << 20)
 
 struct array {
     void *at; /* null: a free row */
@@ -55,11 +55,12 @@ int64_t store_resident(void)
 struct store *store_open(const char *dir, int64_t limit_bytes)
 {
     struct store *s = dt_alloc(sizeof *s);
-    int64_t least = store_resident() + LEAST_BYTES, room = limit_bytes / 8;
+    int64_t room = limit_bytes / 8; /* for what comes in between two calls of store_breathe */
     s->dir = dt_strdup(dir);
     s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    s->limit = limit_bytes - (room < 8 * LEAST_BYTES ? room : 8 * LEAST_BYTES);
-    s->limit = s->limit > least ? s->limit : least;
+    s->limit = limit_bytes - (room < 3 * LEAST_BYTES   ? 3 * LEAST_BYTES
+                              : room > 8 * LEAST_BYTES ? 8 * LEAST_BYTES
+                                                       : room);
     for (int i = 0; i < ARRAYS_MAX; i++) {
         s->arrays[i].fd = -1;
     }
@@ -188,6 +189,8 @@ int store_breathe(struct store *s, struct dt_error *err)
         }
     }
     s->in_files = true;
+    int64_t least = resident_of(s->statm) + LEAST_BYTES; /* else each access would bring a page anew */
+    s->limit = s->limit > least ? s->limit : least;
     return 0;
 }
 

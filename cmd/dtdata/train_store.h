@@ -14,7 +14,7 @@
 struct store;
 
 /* dir: the folder of the files. limit_bytes: resident memory of the whole process; below what the
- * program itself needs, the arrays get 1 MiB. */
+ * program itself needs, the arrays get 2 MiB. */
 struct store *store_open(const char *dir, int64_t limit_bytes);
 /* Frees all arrays, too. Null is allowed. */
 void store_close(struct store *s);

@@ -11,7 +11,6 @@ import logging
 import sys
 import warnings
 
-import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 SAID = []
@@ -38,6 +37,9 @@ def train(job):
 
 
 def load(job):
+    import transformers
+
+    logging.getLogger("transformers").addHandler(Keep())
     tokenizer = Tokenizer.from_file(job["load"] + "/tokenizer.json")
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in job["texts"]]
     SAID.clear()
@@ -52,7 +54,6 @@ def load(job):
 
 
 logging.getLogger().addHandler(Keep())
-logging.getLogger("transformers").addHandler(Keep())
 warnings.showwarning = lambda message, *rest, **named: SAID.append(str(message))
 for line in sys.stdin:
     job = json.loads(line)
