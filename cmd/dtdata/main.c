@@ -4,6 +4,7 @@
 #include "cmd/dtdata/commands.h"
 #include "cmd/dtdata/stop.h"
 #include "worker/data/data.h"
+#include "cmd/dtdata/train_tokenizer.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -42,6 +43,15 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "      --regression        labels are numbers\n"
                            "      --max_length N      most ids of a row\n"
                            "      --val FRACTION      share of rows held out, by a hash of their text [0]\n"
+                           "\n"
+                           "  train-tokenizer TEXT...\n"
+                           "                      text -> DIR/tokenizer.json; see man dtdata for all options\n"
+                           "      -o DIR              where it goes [tokenizer]; -v N: tokens [32768]\n"
+                           "      --type TYPE         bpe, wordpiece, unigram [bpe]\n"
+                           "      --pattern P         gpt2, llama3, qwen2, o200k, sentencepiece, or a regular\n"
+                           "                          expression [gpt2]\n"
+                           "      --special TOKEN     may be given again\n"
+                           "      --memory SIZE       most memory [2G]; --threads N [all cores]\n"
                            "\n"
                            "  encode, decode      text on standard input to ids, or ids to text\n"
                            "      --tokenizer PATH\n"
@@ -127,6 +137,13 @@ static int run_baseline(int argc, char **argv)
     return code;
 }
 
+static int run_train_tokenizer(int argc, char **argv)
+{
+    struct dt_error err = {0};
+    int code = train_tokenizer(argc, argv, go_on, &err);
+    return code == DT_EXIT_DONE ? code : fail(&err, stopped != 0 ? 128 + (int)stopped : code);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -137,6 +154,7 @@ int main(int argc, char **argv)
                     {"decode", run_decode},
                     {"inspect", run_inspect},
                     {"convert-tokenizer", run_convert},
+                    {"train-tokenizer", run_train_tokenizer},
                     {"baseline", run_baseline}};
     enum { COMMANDS = sizeof commands / sizeof commands[0] };
     const char *names[COMMANDS];
