@@ -2,6 +2,7 @@
  * global position. tokens.c and tensors.c hold the formats, sampler.c the order of samples. */
 #include "worker/data/data.h"
 
+#include "base/file.h"
 #include "base/text.h"
 #include "worker/data/rows.h"
 
@@ -15,7 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
+static const struct data_ops *const rows[] = {&data_tokens, &data_nanogpt, &data_tensors};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
@@ -67,6 +68,18 @@ static bool has_tensors(const char *folder)
     return has;
 }
 
+/* True for what lies beside FILE.bin: FILE.bin.json, and FILE.idx, Megatron's index. */
+static bool is_beside(const char *path)
+{
+    if (!dt_text_ends_with(path, ".idx")) {
+        return dt_text_ends_with(path, ".bin.json");
+    }
+    char *ids = dt_format("%.*s.bin", (int)(strlen(path) - 4), path);
+    bool beside = dt_file_exists(ids);
+    free(ids);
+    return beside;
+}
+
 int data_files_open(struct data_files *f, const char *pattern, bool tensors, struct dt_error *err)
 {
     glob_t found;
@@ -89,16 +102,17 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
     f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
     bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
     for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
-        if (!dt_text_ends_with(found.gl_pathv[i], ".bin.json")) {
+        if (!is_beside(found.gl_pathv[i])) {
             f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
         }
     }
     globfree(&found);
     if (f->count == 0) {
         data_files_close(f);
-        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern,
-                                     pattern, tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
-                           : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
+        return only_folder
+                   ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern, pattern,
+                             tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
+                   : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json and .idx beside them", pattern);
     }
     if (f->count > DATA_FILES_MAX) {
         (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count,
@@ -145,7 +159,7 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
                       tensors ? "is no safetensors file, and the model reads nothing else"
                               : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
     } else if (found == NULL) {
-        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
+        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens, nanogpt or tensors", format);
     }
     data_files_close(&files);
     return found;

@@ -30,6 +30,13 @@ static bool recognise(const char *path)
     return shard_recognise(path);
 }
 
+/* Ids without a header can be anything. */
+static bool recognise_none(const char *path)
+{
+    (void)path;
+    return false;
+}
+
 static void close_tokens(struct data_source *s)
 {
     struct tokens *t = s->state;
@@ -129,7 +136,8 @@ const char *data_tokens_lack(const struct batch_layout *layout)
     return name;
 }
 
-static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
+static int open_stream(struct data_source *s, const char *glob,
+                       int (*open)(struct shard *, const char *, struct dt_error *), struct dt_error *err)
 {
     struct data_files files;
     int64_t sequence_length = s->sequence_length;
@@ -148,7 +156,7 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
     size_t bytes = 0;
     int result = 0;
     for (; result == 0 && t->count < files.count; t->count += result == 0) {
-        result = shard_open(&t->shards[t->count], files.paths[t->count], err);
+        result = open(&t->shards[t->count], files.paths[t->count], err);
         bytes += result == 0 ? t->shards[t->count].map_bytes : 0;
     }
     for (size_t i = 0; result == 0 && i < t->count; i++) {
@@ -172,6 +180,16 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         close_tokens(s);
     }
     return result;
+}
+
+static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
+{
+    return open_stream(s, glob, shard_open, err);
+}
+
+static int open_nanogpt(struct data_source *s, const char *glob, struct dt_error *err)
+{
+    return open_stream(s, glob, shard_open_raw, err);
 }
 
 /* The shard that holds position p of the stream. */
@@ -235,3 +253,10 @@ const struct data_ops data_tokens = {.name = "tokens",
                                      .read = read_tokens,
                                      .expect = expect_tokens,
                                      .close = close_tokens};
+
+const struct data_ops data_nanogpt = {.name = "nanogpt",
+                                      .recognise = recognise_none,
+                                      .open = open_nanogpt,
+                                      .read = read_tokens,
+                                      .expect = expect_tokens,
+                                      .close = close_tokens};

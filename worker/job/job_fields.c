@@ -46,7 +46,7 @@ static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {
-    .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
+    .type = DT_RULE_CHOICE, .choices = "auto|tokens|nanogpt|tensors", .later = "idx|synthetic|jsonl"};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
                                           .explain = refused_name,
@@ -117,7 +117,9 @@ static const struct dt_field model_fields[] = {
 static const struct dt_field data_fields[] = {
     {"train", NULL, "path or glob of the training shards", AT(train), &string},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
-    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with what the model reads", AT(format), &format},
+    {"format", "\"auto\"",
+     "tokens: llm.c or Megatron shards; nanogpt: ids without a header; tensors: safetensors with what the model reads",
+     AT(format), &format},
     {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
