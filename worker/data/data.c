@@ -185,6 +185,7 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     *s = (struct data_source){.ops = ops,
                               .layout = *layout,
                               .targets = batch_targets(layout),
+                              .document_end = -1,
                               .sequence_length = first->dims == 2 ? first->most[1] : 1};
     if (ops->open(s, glob, err) != 0) {
         clear(s);
@@ -221,6 +222,12 @@ void data_close(struct data_source *s)
         s->ops->close(s);
     }
     clear(s);
+}
+
+void data_end_documents(struct data_source *s, int64_t id)
+{
+    batch_end_documents(&s->layout, id);
+    s->document_end = id;
 }
 
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
@@ -335,13 +342,35 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
 }
 
+bool data_may_be_blank(const struct data_source *s)
+{
+    return s->blank_count > 0 || batch_has_documents(&s->layout);
+}
+
+/* True if the sample has no target between the ends of its documents. */
+static bool blank_documents(const struct data_source *s, int64_t sample)
+{
+    size_t row_bytes = batch_offset(&s->layout, s->layout.count);
+    char *row = dt_alloc(row_bytes);
+    struct batch b = {.layout = &s->layout, .samples = 1};
+    for (int k = 0; k < s->layout.count; k++) {
+        b.at[k] = row + batch_offset(&s->layout, k);
+    }
+    s->ops->read(s, sample, &b, 0);
+    batch_derive(&b, 0);
+    bool blank = count_targets(s, &b) == 0;
+    free(row);
+    return blank;
+}
+
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size)
 {
-    bool blank = s->blank_count > 0;
+    bool blank = data_may_be_blank(s), documents = batch_has_documents(&s->layout);
     for (int64_t b = 0; b < batch_size && blank; b++) {
         int64_t position = first + b * ranks + rank;
-        blank = position >= order->sample_count || s->ops->blank(s, sampler_at(order, epoch, position));
+        blank = position >= order->sample_count ||
+                (documents ? blank_documents : s->ops->blank)(s, sampler_at(order, epoch, position));
     }
     return blank;
 }

@@ -57,7 +57,8 @@ struct data_source {
     /* file and row (from 1) of the first such sample; null: there is none */
     const char *blank_path;
     int64_t blank_row;
-    uint64_t hash; /* over names, sizes and content hashes of the files */
+    int64_t document_end; /* the id that ends each document, as the data say; -1: they do not */
+    uint64_t hash;        /* over names, sizes and content hashes of the files */
     /* in sorted order; data_differ compares them with those of an earlier run */
     struct data_file *files;
     int file_count;
@@ -73,6 +74,8 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
 void data_close(struct data_source *s);
+/* Samples hold documents, each of which ends with this id: for a layout that has documents. */
+void data_end_documents(struct data_source *s, int64_t id);
 /* True if the files of `s` are not those of `was`. Then `what` names the first file that is new,
  * changed or gone ("train-00002.bin is new"). Renaming a file makes no difference. */
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what);
@@ -101,8 +104,10 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, struct batch *b);
 
+/* False: each sample has a target. */
+bool data_may_be_blank(const struct data_source *s);
 /* True if data_batch would find no target. Returns at once if each sample has a
- * target. */
+ * target; reads the samples if they hold documents. */
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size);
 

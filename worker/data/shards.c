@@ -112,7 +112,8 @@ static int take_info(struct shard *s, const cJSON *tree, const char *path, struc
                 *hash = cJSON_GetObjectItemCaseSensitive(tree, "xxh3");
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(tree, "dtype");
     s->info.tokens = number_of(tree, "tokens", -1);
-    s->info.document_end = number_of(tree, "document_end", -1);
+    bool bytes = cJSON_IsString(name) && strcmp(name->valuestring, "bytes") == 0;
+    s->info.document_end = number_of(tree, "document_end", bytes ? 0 : -1);
     s->info.vocabulary = number_of(tree, "vocabulary", 0);
     s->info.max_id = number_of(tree, "max_id", -1);
     s->info.source_count = number_of(tree, "source_count", 0);

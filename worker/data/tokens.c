@@ -92,6 +92,13 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
                        s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
+    int64_t end = sh->info.document_end;
+    if (i > 0 && end != s->document_end) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: document_end %" PRId64 ", but %s has %" PRId64 " (-1: unknown); make all shards with one",
+                       sh->path, end, t->shards[0].path, s->document_end);
+    }
+    s->document_end = end;
     int64_t vocabulary =
         sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
     s->vocabulary = vocabulary > s->vocabulary ? vocabulary : s->vocabulary;

@@ -140,12 +140,25 @@ static void expect_next(struct trainer *t)
     (void)data_expect(&t->feeds.train, &t->feeds.order, t->feeds.read_epoch + 1, 0, t->rank, t->size, left);
 }
 
-/* Which targets are missing in this step, of which every rank knows by itself. */
+/* True if this rank has a target in the step. */
+static bool has_targets(const struct trainer_feed *f)
+{
+    bool has = false;
+    for (int64_t j = 0; j < f->count && !has; j++) {
+        has = f->valid[j] > 0;
+    }
+    return has;
+}
+
+/* Finds out which targets are missing in this step. Every rank knows it by itself. Where samples must
+ * be read for it, only a rank without any target looks at those of the others: it alone can be in a
+ * step without targets. */
 static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
 {
     int64_t micro_batches = 0, blank = 0;
     f->blank_rank = -1;
-    for (int64_t j = 0; j < f->count && t->feeds.train.blank_count > 0; j++) {
+    bool looks = data_may_be_blank(&t->feeds.train) && !(batch_has_documents(&t->chain.batch) && has_targets(f));
+    for (int64_t j = 0; j < f->count && looks; j++) {
         for (int r = 0; r < t->size; r++, micro_batches++) {
             const struct trainer_micro *at = &t->feeds.micro[j];
             if (data_blank(&t->feeds.train, &t->feeds.order, at->epoch, at->position, r, t->size,
@@ -174,10 +187,10 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     f->count = place_micro_steps(t);
     f->epoch = t->feeds.read_epoch;
     f->position = t->feeds.read_position;
-    look_for_blanks(t, f);
     for (int64_t j = 0; j < f->count; j++) {
         read_batch(t, f, &t->feeds.train, &t->feeds.order, &t->feeds.micro[j], j, stream);
     }
+    look_for_blanks(t, f);
     if (t->feeds.copy != NULL) {
         dt_event_record(f->copied, t->feeds.copy);
     }

@@ -45,6 +45,8 @@ struct job {
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;
         bool shuffle;
+        bool document_mask;   /* positions and attention begin anew in each document of a sample */
+        int64_t document_end; /* the id that ends a document; -1: as the data say */
     } data;
     struct job_training {
         const char *strategy; /* "auto" resolved by strategy.c when the world is known */

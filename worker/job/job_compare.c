@@ -22,6 +22,8 @@ static const struct job_key {
     {JOB_DATA_KEY, JOB_KEY_DATA},
     {"data.sequence_length", JOB_KEY_DATA},
     {"data.shuffle", JOB_KEY_DATA},
+    {"data.document_mask", JOB_KEY_DATA},
+    {"data.document_end", JOB_KEY_DATA},
     {"training.seed", JOB_KEY_DATA},
     {"training.learning_rate", JOB_KEY_NUMBER},
     {"training.lr_scheduler_type", JOB_KEY_NUMBER},
