@@ -87,14 +87,27 @@ uint64_t data_content(const struct data_source *s);
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err);
 
-/* The order of samples: a permutation per seed and epoch, or the identity without shuffle.
- * sampler_at maps a position in an epoch, 0 .. sample_count - 1, to a sample. It needs no memory
- * (sampler.c). */
+/* The order of samples: a permutation per seed and epoch, or the identity without shuffle. */
+enum sampler_order {
+    ORDER_PERMUTATION, /* ours, which needs no memory */
+    ORDER_DISTRIBUTED  /* that of PyTorch's DistributedSampler with this seed */
+};
+struct sampler_memory; /* orders of epochs, sampler.c */
 struct sampler {
     int64_t sample_count;
     uint64_t seed;
     bool shuffle;
+    enum sampler_order order;
+    struct sampler_memory *memory; /* set by sampler_use; null where the order needs none */
 };
+/* DT_INVALID: more samples than the order can number. */
+int sampler_check(const struct sampler *s, struct dt_error *err);
+/* Bytes of memory that the order needs, 8 per sample or none; gives them to it. The caller frees them
+ * when the sampler is used no more. */
+size_t sampler_bytes(const struct sampler *s);
+void sampler_use(struct sampler *s, void *memory);
+/* Maps a position in an epoch, 0 to sample_count - 1, to a sample. An order with memory makes the whole
+ * epoch when it is first asked for; then one thread at a time may call. */
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position

@@ -73,7 +73,7 @@ struct trainer_feeds {
 struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
+    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, order;
     int numbers; /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;

@@ -30,6 +30,7 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->stepper.ahead = d->host_memory ? 0 : 1;
+    sampler_use(&t->feeds.order, plan_at(&t->memory.plan, t->memory.order));
     int numbers = batch_numbers(layout);
     if (numbers >= 0) {
         t->stepper.shape.at[numbers] = plan_at(&t->memory.plan, t->memory.numbers);

@@ -56,6 +56,7 @@ static void plan_activations(struct trainer *t)
         numbers < 0 ? -1
                     : plan_add(p, PLAN_BATCH, PLAN_LOCAL, (size_t)batch_elements(&c->batch, numbers) * sizeof(int64_t));
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
+    t->memory.order = plan_add(p, PLAN_STAGING, PLAN_PINNED, sampler_bytes(&t->feeds.order));
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
     t->memory.eval_host =
         plan_add(p, PLAN_STAGING, PLAN_PINNED, takes_logits(t) ? logits_bytes(t) + targets_bytes(t) : 0);
@@ -169,10 +170,11 @@ static int open_data(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
+                                      .order = job->data.sampler,
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};
     t->feeds.val_order = (struct sampler){.sample_count = t->feeds.val.sample_count};
-    return train != NULL ? check_samples(t, err) : 0;
+    return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
 }
 
 static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory, struct dt_error *err)

@@ -45,6 +45,7 @@ struct job {
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;
         bool shuffle;
+        int sampler;          /* enum sampler_order */
         bool document_mask;   /* positions and attention begin anew in each document of a sample */
         int64_t document_end; /* the id that ends a document; -1: as the data say */
     } data;

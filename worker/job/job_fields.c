@@ -40,6 +40,7 @@ static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1,
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
 static const struct dt_rule id_or_null = {
     .type = DT_RULE_INTEGER, .min = 0, .max = 16777215, .null = true, .null_value = -1};
+static const struct dt_rule sampler_order = {.type = DT_RULE_ENUM, .choices = "permutation|distributed"};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
@@ -125,6 +126,9 @@ static const struct dt_field data_fields[] = {
     {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
+    {"sampler", "\"permutation\"",
+     "order of samples; distributed: that of PyTorch's DistributedSampler, for 8 bytes a sample", AT(sampler),
+     &sampler_order},
     {"document_mask", "false", "positions and attention begin anew in each document of a sample", AT(document_mask),
      &boolean},
     {"document_end", "null", "document_mask: the id that ends each document; as the shards say when null",
