@@ -357,7 +357,6 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
-    t->feeds.micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->feeds.micro);
     if (trainer_batch_open(t, err) != 0) {
         return -1;
     }

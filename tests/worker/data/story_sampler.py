@@ -1,5 +1,6 @@
-# covers: worker/data/sampler.c worker/data/randperm.c worker/engine/trainer_batch.c worker/job/job_compare.c
-"""data.sampler "distributed": the samples of each step are those of PyTorch's DistributedSampler, and a run that goes on takes the rest."""
+# covers: worker/data/sampler.c worker/data/randperm.c worker/engine/trainer_batch.c worker/engine/trainer_loader.c worker/job/job_compare.c
+"""data.sampler "distributed": the samples of each step are those of PyTorch's DistributedSampler, and a run that goes on takes the rest.
+What the loader has read ahead changes none of it."""
 
 import json
 import struct
@@ -77,3 +78,14 @@ def test_another_order_is_refused(tmp_path):
     refused = training.train(job, str(out), ranks=1, sets=["training.max_steps=4", "data.sampler=permutation"])
     assert refused.code != 0 and 'data.sampler: was "distributed", is now "permutation"; go back to the old value' in refused.err, refused
     run(job, out, 4, 1, "data.sampler=permutation", 'checkpointing.accept=["data.sampler"]')
+
+
+def test_evaluations_between_steps(tmp_path):
+    """They borrow the loader's memory: what it had read ahead is read again."""
+    job, out = make_job(tmp_path), tmp_path / "out"
+    val = json.loads((tmp_path / "job.json").read_text())["data"]["train"]
+    run(job, out, 40, 1, f"data.val={val}", "training.eval_every_n_steps=1")
+    assert targets(out) == [i + 1 for i in (ORDERS[0] + ORDERS[1])[:40]]
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert sum("val_loss" in r for r in rows) == 40
+    assert all(0 <= r["data_wait_s"] <= r["step_s"] for r in rows if "loss" in r)
