@@ -3,6 +3,8 @@
 #include "worker/data/data.h"
 
 #include "base/text.h"
+#include "worker/data/images/folder.h"
+#include "worker/data/images/source.h"
 #include "worker/data/rows.h"
 
 #include <glob.h>
@@ -15,7 +17,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
+static const struct data_ops *const rows[] = {&data_tokens,  &data_tensors,  &data_idx,
+                                              &data_cifar10, &data_cifar100, &data_imagefolder};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
@@ -126,6 +129,10 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     struct data_files files;
     const struct data_ops *found = NULL;
     struct stat st;
+    bool images = strcmp(format, data_imagefolder.name) == 0;
+    if (images || (strcmp(format, "auto") == 0 && folder_recognise(glob))) {
+        return &data_imagefolder;
+    }
     if (data_files_open(&files, glob, tensors, err) != 0) {
         return NULL;
     }
@@ -142,10 +149,13 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     }
     if (found == NULL && strcmp(format, "auto") == 0) {
         (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
-                      tensors ? "is no safetensors file, and the model reads nothing else"
+                      tensors ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
+                                "of images by class"
                               : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
     } else if (found == NULL) {
-        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
+        (void)dt_fail(err, DT_INVALID,
+                      "data.format: %s: unknown; use auto, tokens, tensors, imagefolder, idx, cifar10 or cifar100",
+                      format);
     }
     data_files_close(&files);
     return found;
@@ -175,6 +185,24 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     if (ops->open(s, glob, err) != 0) {
         clear(s);
         return -1;
+    }
+    return 0;
+}
+
+/* True if the job wants something to be done to images. */
+static bool transforms_images(const struct job_transforms *t)
+{
+    return t->resize.count > 0 || t->center_crop.count > 0 || t->random_crop.count > 0 ||
+           t->random_resized_crop.count > 0 || t->random_horizontal_flip > 0 || t->mean.count > 0 || t->std.count > 0;
+}
+
+int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err)
+{
+    if (s->ops->prepare != NULL) {
+        return s->ops->prepare(s, job, training, err);
+    }
+    if (transforms_images(&job->transforms)) {
+        return dt_fail(err, DT_INVALID, "%s are taken as they are; remove the section transforms", s->ops->name);
     }
     return 0;
 }
@@ -270,6 +298,18 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
         return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
                        val->tokenizer, job->train, train->tokenizer);
     }
+    if (train == NULL || val == NULL || train->classes == NULL || val->classes == NULL) {
+        return 0;
+    }
+    for (int i = 0; i < train->class_count || i < val->class_count; i++) {
+        const char *a = i < train->class_count ? train->classes[i] : "none",
+                   *b = i < val->class_count ? val->classes[i] : "none";
+        if (strcmp(a, b) != 0) {
+            return dt_fail(err, DT_INVALID,
+                           "data.val: %s: class %d is %s, but in %s it is %s; both need the same folders", job->val, i,
+                           b, job->train, a);
+        }
+    }
     return 0;
 }
 
@@ -303,14 +343,16 @@ static int64_t count_targets(const struct data_source *s, const struct batch *b)
     return targets;
 }
 
-void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                int ranks, struct batch *b)
+int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+               int ranks, struct batch *b, struct dt_error *err)
 {
     int64_t samples = 0;
     for (int64_t row = 0; row < b->samples; row++) {
         int64_t position = first + row * ranks + rank;
         if (position < order->sample_count) {
-            s->ops->read(s, sampler_at(order, epoch, position), b, row);
+            if (s->ops->read(s, sampler_at(order, epoch, position), epoch, b, row, err) != 0) {
+                return -1;
+            }
             samples++;
         } else {
             clear_row(s, b, row);
@@ -319,6 +361,7 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
         batch_number(b, row, epoch * order->sample_count + position);
     }
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
+    return 0;
 }
 
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,

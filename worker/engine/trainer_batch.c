@@ -108,20 +108,24 @@ static int64_t place_micro_steps(struct trainer *t)
 }
 
 /* The loader fills host memory, one copy in stream order brings all fields to the device. */
-static void read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from,
-                       const struct sampler *order, const struct trainer_micro *at, int64_t j, struct dt_stream *stream)
+static int read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from,
+                      const struct sampler *order, const struct trainer_micro *at, int64_t j, struct dt_stream *stream,
+                      struct dt_error *err)
 {
     struct batch *b = &f->batches[j], in_host = *b;
     size_t batch_bytes = batch_offset(b->layout, b->layout->count);
     for (int k = 0; k < b->layout->count; k++) {
         in_host.at[k] = f->host + (size_t)j * batch_bytes + batch_offset(b->layout, k);
     }
-    data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host);
+    if (data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host, err) != 0) {
+        return dt_wrap(err, from == &t->feeds.val ? "data.val" : "data.train");
+    }
     b->weight = f->valid[j] = in_host.weight;
     int span = timeline_begin(t->stepper.timeline, t->feeds.copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream,
                               "batch", NULL);
     dt_stream_copy(stream, f->device + (size_t)j * batch_bytes, f->host + (size_t)j * batch_bytes, batch_bytes);
     timeline_end(t->stepper.timeline, span, stream);
+    return 0;
 }
 
 static long disk_reads(void)
@@ -176,7 +180,9 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     f->position = t->feeds.read_position;
     look_for_blanks(t, f);
     for (int64_t j = 0; j < f->count; j++) {
-        read_batch(t, f, &t->feeds.train, &t->feeds.order, &t->feeds.micro[j], j, stream);
+        if (read_batch(t, f, &t->feeds.train, &t->feeds.order, &t->feeds.micro[j], j, stream, err) != 0) {
+            return -1;
+        }
     }
     if (t->feeds.copy != NULL) {
         dt_event_record(f->copied, t->feeds.copy);
@@ -245,12 +251,12 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
     return 0;
 }
 
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i)
+struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err)
 {
     struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2]; /* the other one may hold the next
                                                              * step's already */
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    read_batch(t, f, &t->feeds.val, &t->feeds.val_order, &(struct trainer_micro){.position = i * samples}, 0,
-               t->world->compute);
-    return &f->batches[0];
+    int rc = read_batch(t, f, &t->feeds.val, &t->feeds.val_order, &(struct trainer_micro){.position = i * samples}, 0,
+                        t->world->compute, err);
+    return rc == 0 ? &f->batches[0] : NULL;
 }
