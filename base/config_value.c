@@ -94,6 +94,9 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_STRINGS:
         ((struct dt_strings *)out)->count = 0;
         return true;
+    case DT_RULE_NUMBERS:
+        ((struct dt_numbers *)out)->count = 0;
+        return true;
     case DT_RULE_BOOL:
     case DT_RULE_INTEGERS:
         break;
@@ -160,6 +163,22 @@ static bool parse_integers(const struct dt_rule *rule, const cJSON *value, struc
     bool good = cJSON_IsArray(value) && cJSON_GetArraySize(value) >= 1 && cJSON_GetArraySize(value) <= DT_INTEGERS_MAX;
     for (const cJSON *v = good ? value->child : NULL; good && v != NULL; v = v->next) {
         good = integer_of(rule, v, &list.of[list.count++]);
+    }
+    if (good) {
+        *out = list;
+    }
+    return good;
+}
+
+static bool parse_numbers(const struct dt_rule *rule, const cJSON *value, struct dt_numbers *out)
+{
+    struct dt_numbers list = {.count = 0};
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
+    bool good = count >= 1 && count <= DT_NUMBERS_MAX;
+    for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; good && list.count < count; v = v->next) {
+        good = cJSON_IsNumber(v) && in_range(rule, v->valuedouble) &&
+               (!rule->whole || v->valuedouble == floor(v->valuedouble));
+        list.of[list.count++] = v->valuedouble;
     }
     if (good) {
         *out = list;
@@ -235,6 +254,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_kinds(rule, value, out);
     case DT_RULE_STRINGS:
         return parse_strings(value, arena, out);
+    case DT_RULE_NUMBERS:
+        return parse_numbers(rule, value, out);
     case DT_RULE_INTEGERS:
         return parse_integers(rule, value, out);
     case DT_RULE_PAIR: {
@@ -313,6 +334,10 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_STRINGS:
         dt_text_puts(out, "a string that is not empty, or a list of such strings");
         break;
+    case DT_RULE_NUMBERS:
+        dt_text_printf(out, "a %snumber or a list of up to %d,", rule->whole ? "whole " : "", DT_NUMBERS_MAX);
+        add_range(rule, out);
+        break;
     case DT_RULE_KINDS:
         dt_text_puts(out, "a list of ");
         for (const char *p = rule->choices; *p != 0; p++) {
@@ -378,6 +403,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_kinds *)in)->count == 0;
     case DT_RULE_STRINGS:
         return ((const struct dt_strings *)in)->count == 0;
+    case DT_RULE_NUMBERS:
+        return ((const struct dt_numbers *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
         return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
     case DT_RULE_ENUM:
@@ -437,6 +464,8 @@ size_t dt_config_size(const struct dt_rule *rule)
         return sizeof(struct dt_kinds);
     case DT_RULE_STRINGS:
         return sizeof(struct dt_strings);
+    case DT_RULE_NUMBERS:
+        return sizeof(struct dt_numbers);
     case DT_RULE_INTEGERS:
         return sizeof(struct dt_integers);
     case DT_RULE_STRING:
@@ -454,6 +483,15 @@ static void format_strings(const struct dt_strings *list, struct dt_text *out)
         dt_text_json(out, list->of[i], strlen(list->of[i]));
     }
     dt_text_puts(out, "]");
+}
+
+static void format_numbers(const struct dt_numbers *list, struct dt_text *out)
+{
+    for (int i = 0; i < list->count; i++) {
+        dt_text_puts(out, list->count == 1 ? "" : i > 0 ? ", " : "[");
+        add_double(list->of[i], out);
+    }
+    dt_text_puts(out, list->count > 1 ? "]" : "");
 }
 
 static void format_integers(const struct dt_integers *list, struct dt_text *out)
@@ -503,6 +541,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         break;
     case DT_RULE_STRINGS:
         format_strings(in, out);
+        break;
+    case DT_RULE_NUMBERS:
+        format_numbers(in, out);
         break;
     }
 }
@@ -556,6 +597,15 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
                        "\"items\": {\"type\": \"string\", \"minLength\": 1}",
                        null, DT_STRINGS_MAX);
         break;
+    case DT_RULE_NUMBERS: {
+        const char *type = rule->whole ? "integer" : "number";
+        dt_text_printf(out, "\"type\": [\"array\", \"%s\"%s]", type, null);
+        schema_range(rule, out);
+        dt_text_printf(out, ", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"%s\"", DT_NUMBERS_MAX, type);
+        schema_range(rule, out);
+        dt_text_puts(out, "}");
+        break;
+    }
     case DT_RULE_INTEGERS:
         dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
                        DT_INTEGERS_MAX);

@@ -20,9 +20,15 @@ struct data_ops {
     bool (*recognise)(const char *path);
     /* Opens all files of a glob, in sorted order. They must hold the fields of s->layout. */
     int (*open)(struct data_source *s, const char *glob, struct dt_error *err);
+    /* Looks at what the job wants to be done to samples; training: they are for training. Null: the
+     * format has nothing to change in them. */
+    int (*prepare)(struct data_source *s, const struct job *job, bool training, struct dt_error *err);
     /* Writes the fields of s->layout of sample i, but for derived ones, into row `row` of b, which is in
-     * host memory. */
-    void (*read)(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row);
+     * host memory. What `prepare` has made random is a function of the seed, the epoch and the sample.
+     * Fails only where opening cannot look at everything: for a damaged image, or one that does not fit.
+     * Several threads may call it, for different rows. */
+    int (*read)(const struct data_source *s, int64_t sample, int64_t epoch, const struct batch *b, int64_t row,
+                struct dt_error *err);
     /* True if none of sample i's labels is a target. Null: each sample has a target. */
     bool (*blank)(const struct data_source *s, int64_t sample);
     /* Tells the kernel that sample i will be read soon, so that it may begin to read from disk. */
@@ -51,7 +57,9 @@ struct data_source {
     /* smallest vocabulary that contains every id (from the shard's JSON, or measured) */
     int64_t vocabulary;
     struct data_largest largest[BATCH_FIELDS_MAX];
-    int64_t token_count; /* tokens; samples, if they are not sequences */
+    int64_t token_count;        /* tokens; samples, if they are not sequences */
+    const char *const *classes; /* names of the classes, by label; null: the data have none */
+    int class_count;
     char tokenizer[64];  /* its name in the shards' JSON ("bytes"), or "" */
     int64_t blank_count; /* number of samples without a target */
     /* file and row (from 1) of the first such sample; null: there is none */
@@ -73,6 +81,9 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
+/* Between data_open and the first data_batch: what the job does to samples. DT_INVALID: it cannot be
+ * done to these, or they do not come out as the model reads them. */
+int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err);
 void data_close(struct data_source *s);
 /* Samples hold documents, each of which ends with this id: for a layout that has documents. */
 void data_end_documents(struct data_source *s, int64_t id);
@@ -83,7 +94,8 @@ bool data_differ(const struct data_file *was, int was_count, const struct data_s
  * hash. */
 uint64_t data_content(const struct data_source *s);
 /* Checks that data.train, data.val (one of them may be null: there is none) and data.tokenizer name
- * the same tokenizer. A source that does not know its tokenizer passes. */
+ * the same tokenizer, and that both have the same classes. A source that does not know its tokenizer
+ * or its classes passes. */
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err);
 
@@ -113,9 +125,9 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=
  * sample_count gives a row of zeros without targets, for the ragged end of an evaluation. Sets
- * b->weight. */
-void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                int ranks, struct batch *b);
+ * b->weight. Fails as the source's `read` does. */
+int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+               int ranks, struct batch *b, struct dt_error *err);
 
 /* False: each sample has a target. */
 bool data_may_be_blank(const struct data_source *s);

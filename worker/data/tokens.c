@@ -210,8 +210,11 @@ static size_t shard_at(const struct tokens *t, int64_t p)
     return low;
 }
 
-static void read_tokens(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row)
+static int read_tokens(const struct data_source *s, int64_t sample, int64_t epoch, const struct batch *b, int64_t row,
+                       struct dt_error *err)
 {
+    (void)epoch;
+    (void)err;
     const struct tokens *t = s->state;
     int64_t length = s->sequence_length, p = sample * length;
     size_t i = shard_at(t, p);
@@ -241,6 +244,7 @@ static void read_tokens(const struct data_source *s, int64_t sample, const struc
         dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored",
                t->shards[i].path, s->vocabulary, sample);
     }
+    return 0;
 }
 
 static void expect_tokens(const struct data_source *s, int64_t sample)

@@ -266,8 +266,9 @@ void trainer_batch_number(struct trainer *t, const struct trainer_feed *f, int64
 void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
 /* Reads the next step's. busy: what the device does meanwhile. */
 int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err);
-/* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. */
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i);
+/* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. Null: a
+ * sample cannot be read. */
+struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err);
 
 /* trainer_graph.c: calls of blocks as graphs. close: nothing more is enqueued by then;
  * harmless without open and twice. */

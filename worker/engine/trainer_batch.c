@@ -173,14 +173,17 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
     return 0;
 }
 
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i)
+struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err)
 {
     /* the other feed may hold the next step's batches already */
     struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2];
     char *host = trainer_loader_borrow(t, t->stepper.begun + 1);
     struct batch *b = &f->batches[0], in_host = trainer_batch_in(b, host);
-    data_batch(&t->feeds.val, &t->feeds.val_order, 0, i * t->job->training.batch_size_per_gpu * t->size, t->rank,
-               t->size, &in_host);
+    int64_t first = i * t->job->training.batch_size_per_gpu * t->size;
+    if (data_batch(&t->feeds.val, &t->feeds.val_order, 0, first, t->rank, t->size, &in_host, err) != 0) {
+        (void)dt_wrap(err, "data.val");
+        return NULL;
+    }
     b->weight = in_host.weight;
     copy_batch(t, f, host, 0, t->world->compute);
     return b;

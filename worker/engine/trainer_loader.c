@@ -40,6 +40,8 @@ struct trainer_loader {
     pthread_cond_t changed;
     int64_t next, end, wanted; /* the step that is read next; steps of the run; the latest that was asked for */
     bool held, reading, ends;
+    bool failed; /* step `next` cannot be read; why */
+    struct dt_error why;
     pthread_t thread;
     bool runs;
 };
@@ -134,7 +136,7 @@ struct batch trainer_batch_in(const struct batch *shape, char *host)
 }
 
 /* Reads the next step's batches. */
-static void read_step(struct trainer_loader *l, struct trainer_slot *s)
+static int read_step(struct trainer_loader *l, struct trainer_slot *s, struct dt_error *err)
 {
     const struct trainer *t = l->t;
     size_t batch_bytes = batch_offset(l->shape.layout, l->shape.layout->count);
@@ -146,7 +148,10 @@ static void read_step(struct trainer_loader *l, struct trainer_slot *s)
     s->position = l->position;
     for (int64_t j = 0; j < s->count; j++) {
         struct batch b = trainer_batch_in(&l->shape, s->host + (size_t)j * batch_bytes);
-        data_batch(&t->feeds.train, &t->feeds.order, l->micro[j].epoch, l->micro[j].position, t->rank, t->size, &b);
+        if (data_batch(&t->feeds.train, &t->feeds.order, l->micro[j].epoch, l->micro[j].position, t->rank, t->size, &b,
+                       err) != 0) {
+            return dt_wrap(err, "data.train");
+        }
         s->valid[j] = b.weight;
     }
     look_for_blanks(l, s);
@@ -161,6 +166,7 @@ static void read_step(struct trainer_loader *l, struct trainer_slot *s)
     if (l->cold > 0) {
         expect_next(l);
     }
+    return 0;
 }
 
 /* Reads into the slot of the next step. Under the lock, which is let go meanwhile. */
@@ -169,17 +175,21 @@ static void read_next(struct trainer_loader *l)
     struct trainer_slot *s = &l->slot[l->next % SLOTS];
     l->reading = true;
     (void)pthread_mutex_unlock(&l->lock);
-    read_step(l, s);
+    int rc = read_step(l, s, &l->why);
     (void)pthread_mutex_lock(&l->lock);
     l->reading = false;
-    s->step = l->next++;
-    s->state = SLOT_FULL;
+    l->failed = rc != 0;
+    if (rc == 0) {
+        s->step = l->next++;
+        s->state = SLOT_FULL;
+    }
     (void)pthread_cond_broadcast(&l->changed);
 }
 
 static bool has_work(const struct trainer_loader *l)
 {
-    return !l->held && l->slot[l->next % SLOTS].state == SLOT_EMPTY && (l->next < l->end || l->next <= l->wanted);
+    return !l->held && !l->failed && l->slot[l->next % SLOTS].state == SLOT_EMPTY &&
+           (l->next < l->end || l->next <= l->wanted);
 }
 
 static void *run(void *loader)
@@ -258,7 +268,7 @@ void trainer_loader_restart(struct trainer *t)
     l->position = t->run.position;
     l->cold = 0;
     l->cold_span = COLD_STEPS;
-    l->held = false;
+    l->held = l->failed = false;
     /* without a thread steps read themselves */
     l->runs = l->runs || pthread_create(&l->thread, NULL, run, l) == 0;
     (void)pthread_cond_broadcast(&l->changed);
@@ -276,15 +286,18 @@ int trainer_loader_take(struct trainer *t, int64_t step, struct trainer_slot **o
     l->wanted = step;
     (void)pthread_cond_broadcast(&l->changed);
     while (rc == 0 && (s->state != SLOT_FULL || s->step != step)) {
-        if (!l->runs) {
+        if (l->failed) {
+            *err = l->why;
+            rc = -1;
+        } else if (!l->runs) {
             read_next(l);
-            continue;
-        }
-        struct timespec until = dt_timespec(dt_now_s() + WAIT_SLICE_S);
-        if (pthread_cond_timedwait(&l->changed, &l->lock, &until) == ETIMEDOUT) {
-            (void)pthread_mutex_unlock(&l->lock);
-            rc = trainer_look(t, "batch", begin_s, err);
-            (void)pthread_mutex_lock(&l->lock);
+        } else {
+            struct timespec until = dt_timespec(dt_now_s() + WAIT_SLICE_S);
+            if (pthread_cond_timedwait(&l->changed, &l->lock, &until) == ETIMEDOUT) {
+                (void)pthread_mutex_unlock(&l->lock);
+                rc = trainer_look(t, "batch", begin_s, err);
+                (void)pthread_mutex_lock(&l->lock);
+            }
         }
     }
     s->state = rc == 0 ? SLOT_TAKEN : s->state;

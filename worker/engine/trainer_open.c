@@ -83,6 +83,9 @@ static int open_train(struct trainer *t, struct dt_error *err)
     if (data_open(&t->feeds.train, job->data.train, job->data.format, &t->chain.batch, err) != 0) {
         return dt_wrap(err, "data.train");
     }
+    if (data_prepare(&t->feeds.train, job, true, err) != 0) {
+        return dt_wrap(err, "data.train");
+    }
     if (t->feeds.train.blank_count == t->feeds.train.sample_count) {
         return dt_fail(err, DT_INVALID,
                        "data.train: %s: none of the labels is a target: there is nothing to learn; give labels other "
@@ -158,6 +161,9 @@ static int open_data(struct trainer *t, struct dt_error *err)
             return dt_wrap(err, "data.val");
         }
         t->feeds.has_val = true;
+        if (data_prepare(&t->feeds.val, job, false, err) != 0) {
+            return dt_wrap(err, "data.val");
+        }
     }
     const struct data_source *train = job->evaluates ? NULL : &t->feeds.train,
                              *val = t->feeds.has_val ? &t->feeds.val : NULL;

@@ -528,7 +528,10 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
-        const struct batch *batch = trainer_batch_eval(t, i);
+        const struct batch *batch = trainer_batch_eval(t, i, err);
+        if (batch == NULL) {
+            return -1;
+        }
         valid += batch->weight;
         t->stepper.at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);

@@ -96,7 +96,7 @@ static void check_ten(const char *glob, const char *format)
     assert_int_equal(s.sample_count, 3);
     assert_int_equal(s.vocabulary, 20);
     for (int32_t i = 0; i < 3; i++) {
-        s.ops->read(&s, i, &(struct batch){.layout = &s.layout, .at = {ids, labels}}, 0);
+        (void)s.ops->read(&s, i, 0, &(struct batch){.layout = &s.layout, .at = {ids, labels}}, 0, &err);
         for (int32_t t = 0; t < 3; t++) {
             assert_int_equal(ids[t], 10 + 3 * i + t);
             assert_int_equal(labels[t], 11 + 3 * i + t);
@@ -263,7 +263,7 @@ static void check_beyond(const char *name, const char *format, int64_t count)
     }
     assert_int_equal(s.token_count, count);
     assert_int_equal(s.sample_count, (count - 1) / 2);
-    s.ops->read(&s, s.sample_count - 1, &(struct batch){.layout = &s.layout, .at = {ids, labels}}, 0);
+    (void)s.ops->read(&s, s.sample_count - 1, 0, &(struct batch){.layout = &s.layout, .at = {ids, labels}}, 0, &err);
     assert_int_equal(ids[0], 7);
     assert_int_equal(labels[1], 9);
     data_close(&s);
