@@ -28,6 +28,10 @@ enum dt_rule_type {
     DT_RULE_NAMES,
     /* struct dt_strings: a string, or a list of 1 to DT_STRINGS_MAX strings, none of them empty */
     DT_RULE_STRINGS,
+    /* struct dt_sources: a string, or a list of 1 to DT_SOURCES_MAX objects {"path", "weight"} */
+    DT_RULE_SOURCES,
+    /* struct dt_numbers: a number, or a list of 1 to DT_NUMBERS_MAX numbers */
+    DT_RULE_NUMBERS,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
     DT_RULE_KINDS
 };
@@ -37,11 +41,31 @@ struct dt_integers {
     int64_t count, of[DT_INTEGERS_MAX];
 };
 
+enum { DT_NUMBERS_MAX = 4 };
+struct dt_numbers {
+    int count; /* 0: null */
+    double of[DT_NUMBERS_MAX];
+};
+
 enum { DT_STRINGS_MAX = 1024 };
 struct dt_strings {
     int count;             /* 0: null */
     const char *const *of; /* in the arena */
 };
+
+enum { DT_SOURCES_MAX = 64 };
+struct dt_source {
+    const char *path;
+    double weight; /* above 0, up to 1e9 */
+};
+struct dt_sources {
+    const char *words; /* the path, or "a, b" for messages; null: there is none */
+    int count;
+    const struct dt_source *of; /* in the arena, as the words */
+};
+
+/* One source. The path is copied. */
+struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path);
 
 enum { DT_KINDS_MAX = 252 };
 struct dt_kinds {
@@ -54,6 +78,7 @@ struct dt_rule {
     /* limits of numbers, inclusive unless open_min or open_max is set; every number has both */
     double min, max;
     bool open_min, open_max;
+    bool whole;          /* DT_RULE_NUMBERS: whole numbers */
     const char *choices; /* "a|b|c" */
     const char *later;   /* known choices that are not supported yet; may be null */
     /* the command that lists the choices if they do not fit a line, "train --list-strategies"; or

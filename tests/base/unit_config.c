@@ -244,6 +244,50 @@ static void test_literals(void **state)
     expect("{\"box\": {\"count\": 1, \"mode\": true}}", NULL, "f:1:30: box.mode: is true; give one of: slow, fast\n");
 }
 
+/* A number and a list of one are the same; a fraction is no whole number. */
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const struct dt_rule rule = {.type = DT_RULE_NUMBERS, .max = 9, .null = true},
+                                whole = {.type = DT_RULE_NUMBERS, .min = 1, .max = 9, .whole = true};
+    static const struct dt_field table[] = {
+        {"a", "null", "", 0, &rule}, {"b", "[1, 2]", "", sizeof(struct dt_numbers), &whole}, {0}};
+    struct dt_numbers in[2] = {{1, {0.5}}, {2, {3, 4}}};
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_config_format(&table[0], in, &text);
+    dt_text_puts(&text, " ");
+    dt_config_format(&table[1], in, &text);
+    assert_string_equal(dt_text_str(&text), "0.5 [3, 4]");
+    const struct {
+        const char *json;
+        int problems, counts[2];
+    } cases[] = {{"{\"a\": 0.25, \"b\": 7}", 0, {1, 1}},
+                 {"{\"a\": [0.25, 9], \"b\": [7]}", 0, {2, 1}},
+                 {"{\"a\": null}", 0, {0, 2}},
+                 {"{\"a\": 10}", 1, {0, 2}},
+                 {"{\"a\": []}", 1, {0, 2}},
+                 {"{\"a\": [1, 2, 3, 4, 5]}", 1, {0, 2}},
+                 {"{\"a\": [1, \"2\"]}", 1, {0, 2}},
+                 {"{\"b\": 1.5}", 1, {0, 2}},
+                 {"{\"b\": null}", 1, {0, 2}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dt_config *c = NULL;
+        struct dt_arena own;
+        struct dt_numbers out[2] = {{0}};
+        dt_arena_init(&own);
+        assert_int_equal(dt_config_open_text(&c, "f", cases[i].json, strlen(cases[i].json), &own, NULL), 0);
+        assert_int_equal(dt_config_read(c, "", table, out), cases[i].problems);
+        dt_text_reset(&text);
+        (void)dt_config_close(c, &text, NULL);
+        assert_true(cases[i].problems == 0 || strstr(text.data, "number or a list of up to 4, from") != NULL);
+        assert_int_equal(out[0].count, cases[i].counts[0]);
+        assert_int_equal(out[1].count, cases[i].counts[1]);
+        dt_arena_clear(&own);
+    }
+    dt_text_clear(&text);
+}
+
 /* A string and a list of one are the same; an empty string, an empty list and a number are refused. */
 static void test_strings(void **state)
 {
@@ -339,9 +383,10 @@ int main(void)
 {
     dt_arena_init(&arena);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_unknown),
-        cmocka_unit_test(test_set),     cmocka_unit_test(test_where),        cmocka_unit_test(test_literals),
-        cmocka_unit_test(test_strings), cmocka_unit_test(test_format),       cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_numbers),  cmocka_unit_test(test_values),  cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_unknown),  cmocka_unit_test(test_set),     cmocka_unit_test(test_where),
+        cmocka_unit_test(test_literals), cmocka_unit_test(test_strings), cmocka_unit_test(test_format),
+        cmocka_unit_test(test_limits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     dt_arena_clear(&arena);

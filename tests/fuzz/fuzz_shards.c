@@ -60,7 +60,9 @@ int dt_fuzz(const uint8_t *data, size_t size)
     }
     for (int64_t i = 0; i < s.sample_count; i++) {
         int32_t ids[T], labels[T];
-        s.ops->read(&s, i, &(struct batch){.layout = &layout, .at = {ids, labels}}, 0);
+        if (s.ops->read(&s, i, 0, &(struct batch){.layout = &layout, .at = {ids, labels}}, 0, &err) != 0) {
+            abort();
+        }
         for (int t = 0; t < T; t++) {
             if (ids[t] < 0 || ids[t] >= s.vocabulary || labels[t] < -100 || labels[t] >= s.vocabulary) {
                 abort();

@@ -2,7 +2,10 @@
  * global position. tokens.c and tensors.c hold the formats, sampler.c the order of samples. */
 #include "worker/data/data.h"
 
+#include "base/file.h"
 #include "base/text.h"
+#include "worker/data/images/folder.h"
+#include "worker/data/images/source.h"
 #include "worker/data/rows.h"
 
 #include <glob.h>
@@ -15,7 +18,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens, &data_tensors};
+static const struct data_ops *const rows[] = {&data_tokens, &data_nanogpt, &data_labelled, &data_tensors,
+                                              &data_idx,    &data_cifar10, &data_cifar100, &data_imagefolder};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
@@ -67,6 +71,18 @@ static bool has_tensors(const char *folder)
     return has;
 }
 
+/* True for what lies beside FILE.bin: FILE.bin.json, and FILE.idx, Megatron's index. */
+static bool is_beside(const char *path)
+{
+    if (!dt_text_ends_with(path, ".idx")) {
+        return dt_text_ends_with(path, ".bin.json");
+    }
+    char *ids = dt_format("%.*s.bin", (int)(strlen(path) - 4), path);
+    bool beside = dt_file_exists(ids);
+    free(ids);
+    return beside;
+}
+
 int data_files_open(struct data_files *f, const char *pattern, bool tensors, struct dt_error *err)
 {
     glob_t found;
@@ -89,16 +105,17 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
     f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
     bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
     for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
-        if (!dt_text_ends_with(found.gl_pathv[i], ".bin.json")) {
+        if (!is_beside(found.gl_pathv[i])) {
             f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
         }
     }
     globfree(&found);
     if (f->count == 0) {
         data_files_close(f);
-        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern,
-                                     pattern, tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
-                           : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
+        return only_folder
+                   ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern, pattern,
+                             tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
+                   : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json and .idx beside them", pattern);
     }
     if (f->count > DATA_FILES_MAX) {
         (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count,
@@ -126,6 +143,10 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     struct data_files files;
     const struct data_ops *found = NULL;
     struct stat st;
+    bool images = strcmp(format, data_imagefolder.name) == 0;
+    if (images || (strcmp(format, "auto") == 0 && folder_recognise(glob))) {
+        return &data_imagefolder;
+    }
     if (data_files_open(&files, glob, tensors, err) != 0) {
         return NULL;
     }
@@ -142,10 +163,14 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     }
     if (found == NULL && strcmp(format, "auto") == 0) {
         (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
-                      tensors ? "is no safetensors file, and the model reads nothing else"
+                      tensors ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
+                                "of images by class"
                               : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
     } else if (found == NULL) {
-        (void)dt_fail(err, DT_INVALID, "data.format: %s: unknown; use auto, tokens or tensors", format);
+        (void)dt_fail(
+            err, DT_INVALID,
+            "data.format: %s: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100",
+            format);
     }
     data_files_close(&files);
     return found;
@@ -171,10 +196,29 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     *s = (struct data_source){.ops = ops,
                               .layout = *layout,
                               .targets = batch_targets(layout),
+                              .document_end = -1,
                               .sequence_length = first->dims == 2 ? first->most[1] : 1};
     if (ops->open(s, glob, err) != 0) {
         clear(s);
         return -1;
+    }
+    return 0;
+}
+
+/* True if the job wants something to be done to images. */
+static bool transforms_images(const struct job_transforms *t)
+{
+    return t->resize.count > 0 || t->center_crop.count > 0 || t->random_crop.count > 0 ||
+           t->random_resized_crop.count > 0 || t->random_horizontal_flip > 0 || t->mean.count > 0 || t->std.count > 0;
+}
+
+int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err)
+{
+    if (s->ops->prepare != NULL) {
+        return s->ops->prepare(s, job, training, err);
+    }
+    if (transforms_images(&job->transforms)) {
+        return dt_fail(err, DT_INVALID, "%s are taken as they are; remove the section transforms", s->ops->name);
     }
     return 0;
 }
@@ -207,6 +251,12 @@ void data_close(struct data_source *s)
         s->ops->close(s);
     }
     clear(s);
+}
+
+void data_end_documents(struct data_source *s, int64_t id)
+{
+    batch_end_documents(&s->layout, id);
+    s->document_end = id;
 }
 
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
@@ -264,11 +314,23 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
     const struct data_source *first = train != NULL ? train : val;
     if (first != NULL && differ(job->tokenizer, first->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
-                       job->tokenizer, first == train ? job->train : job->val, first->tokenizer);
+                       job->tokenizer, first == train ? job->train.words : job->val, first->tokenizer);
     }
     if (train != NULL && val != NULL && differ(train->tokenizer, val->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
-                       val->tokenizer, job->train, train->tokenizer);
+                       val->tokenizer, job->train.words, train->tokenizer);
+    }
+    if (train == NULL || val == NULL || train->classes == NULL || val->classes == NULL) {
+        return 0;
+    }
+    for (int i = 0; i < train->class_count || i < val->class_count; i++) {
+        const char *a = i < train->class_count ? train->classes[i] : "none",
+                   *b = i < val->class_count ? val->classes[i] : "none";
+        if (strcmp(a, b) != 0) {
+            return dt_fail(err, DT_INVALID,
+                           "data.val: %s: class %d is %s, but in %s it is %s; both need the same classes", job->val, i,
+                           b, job->train.words, a);
+        }
     }
     return 0;
 }
@@ -303,14 +365,16 @@ static int64_t count_targets(const struct data_source *s, const struct batch *b)
     return targets;
 }
 
-void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                int ranks, struct batch *b)
+int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+               int ranks, struct batch *b, struct dt_error *err)
 {
     int64_t samples = 0;
     for (int64_t row = 0; row < b->samples; row++) {
         int64_t position = first + row * ranks + rank;
         if (position < order->sample_count) {
-            s->ops->read(s, sampler_at(order, epoch, position), b, row);
+            if (s->ops->read(s, sampler_at(order, epoch, position), epoch, b, row, err) != 0) {
+                return -1;
+            }
             samples++;
         } else {
             clear_row(s, b, row);
@@ -319,15 +383,41 @@ void data_batch(const struct data_source *s, const struct sampler *order, int64_
         batch_number(b, row, epoch * order->sample_count + position);
     }
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
+    return 0;
+}
+
+bool data_may_be_blank(const struct data_source *s)
+{
+    return s->blank_count > 0 || batch_has_documents(&s->layout);
+}
+
+/* True if the sample has no target between the ends of its documents. */
+static bool blank_documents(const struct data_source *s, int64_t sample, int64_t epoch)
+{
+    struct dt_error ignored;
+    size_t row_bytes = batch_offset(&s->layout, s->layout.count);
+    char *row = dt_alloc(row_bytes);
+    struct batch b = {.layout = &s->layout, .samples = 1};
+    for (int k = 0; k < s->layout.count; k++) {
+        b.at[k] = row + batch_offset(&s->layout, k);
+    }
+    bool blank = s->ops->read(s, sample, epoch, &b, 0, &ignored) == 0;
+    batch_derive(&b, 0);
+    blank = blank && count_targets(s, &b) == 0;
+    free(row);
+    return blank;
 }
 
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size)
 {
-    bool blank = s->blank_count > 0;
+    bool blank = data_may_be_blank(s), documents = batch_has_documents(&s->layout);
     for (int64_t b = 0; b < batch_size && blank; b++) {
         int64_t position = first + b * ranks + rank;
-        blank = position >= order->sample_count || s->ops->blank(s, sampler_at(order, epoch, position));
+        if (position < order->sample_count) {
+            int64_t sample = sampler_at(order, epoch, position);
+            blank = documents ? blank_documents(s, sample, epoch) : s->ops->blank(s, sample);
+        }
     }
     return blank;
 }

@@ -20,9 +20,15 @@ struct data_ops {
     bool (*recognise)(const char *path);
     /* Opens all files of a glob, in sorted order. They must hold the fields of s->layout. */
     int (*open)(struct data_source *s, const char *glob, struct dt_error *err);
+    /* Looks at what the job wants to be done to samples; training: they are for training. Null: the
+     * format has nothing to change in them. */
+    int (*prepare)(struct data_source *s, const struct job *job, bool training, struct dt_error *err);
     /* Writes the fields of s->layout of sample i, but for derived ones, into row `row` of b, which is in
-     * host memory. */
-    void (*read)(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row);
+     * host memory. What `prepare` has made random is a function of the seed, the epoch and the sample.
+     * Fails only where opening cannot look at everything: for a damaged image, or one that does not fit.
+     * Several threads may call it, for different rows. */
+    int (*read)(const struct data_source *s, int64_t sample, int64_t epoch, const struct batch *b, int64_t row,
+                struct dt_error *err);
     /* True if none of sample i's labels is a target. Null: each sample has a target. */
     bool (*blank)(const struct data_source *s, int64_t sample);
     /* Tells the kernel that sample i will be read soon, so that it may begin to read from disk. */
@@ -43,21 +49,34 @@ struct data_largest { /* the largest integer of a field */
     int64_t sample;
 };
 
+/* Several sources as one: their samples are numbered one after the other. */
+struct data_mixture {
+    int count;
+    struct data_part {
+        int64_t first, count;  /* its samples */
+        int64_t quota, before; /* of MIXTURE_BLOCK samples of the run; those of the parts before it */
+    } part[DT_SOURCES_MAX];
+};
+
 struct data_source {
     const struct data_ops *ops;
+    const struct data_mixture *mixture; /* null: one source */
     struct batch_layout layout;
     int targets;                           /* the layout's field with the targets; -1: none */
     int64_t sample_count, sequence_length; /* sequence_length: T; 1 if samples are not sequences */
     /* smallest vocabulary that contains every id (from the shard's JSON, or measured) */
     int64_t vocabulary;
     struct data_largest largest[BATCH_FIELDS_MAX];
-    int64_t token_count; /* tokens; samples, if they are not sequences */
+    int64_t token_count;        /* tokens; samples, if they are not sequences */
+    const char *const *classes; /* names of the classes, by label; null: the data have none */
+    int class_count;
     char tokenizer[64];  /* its name in the shards' JSON ("bytes"), or "" */
     int64_t blank_count; /* number of samples without a target */
     /* file and row (from 1) of the first such sample; null: there is none */
     const char *blank_path;
     int64_t blank_row;
-    uint64_t hash; /* over names, sizes and content hashes of the files */
+    int64_t document_end; /* the id that ends each document, as the data say; -1: they do not */
+    uint64_t hash;        /* over names, sizes and content hashes of the files */
     /* in sorted order; data_differ compares them with those of an earlier run */
     struct data_file *files;
     int file_count;
@@ -69,10 +88,20 @@ struct data_source {
  * tokenizer, other shape, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err);
+/* The same for several sources with weights (mixture.c): of each MIXTURE_BLOCK samples of a run, so many
+ * come from each. One source alone is opened as by data_open. DT_INVALID: they do not fit each other. */
+enum { MIXTURE_BLOCK = 4096 };
+int data_open_mixture(struct data_source *s, const struct dt_sources *from, const char *format,
+                      const struct batch_layout *layout, struct dt_error *err);
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
+/* Between data_open and the first data_batch: what the job does to samples. DT_INVALID: it cannot be
+ * done to these, or they do not come out as the model reads them. */
+int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err);
 void data_close(struct data_source *s);
+/* Samples hold documents, each of which ends with this id: for a layout that has documents. */
+void data_end_documents(struct data_source *s, int64_t id);
 /* True if the files of `s` are not those of `was`. Then `what` names the first file that is new,
  * changed or gone ("train-00002.bin is new"). Renaming a file makes no difference. */
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what);
@@ -80,29 +109,46 @@ bool data_differ(const struct data_file *was, int was_count, const struct data_s
  * hash. */
 uint64_t data_content(const struct data_source *s);
 /* Checks that data.train, data.val (one of them may be null: there is none) and data.tokenizer name
- * the same tokenizer. A source that does not know its tokenizer passes. */
+ * the same tokenizer, and that both have the same classes. A source that does not know its tokenizer
+ * or its classes passes. */
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err);
 
-/* The order of samples: a permutation per seed and epoch, or the identity without shuffle.
- * sampler_at maps a position in an epoch, 0 .. sample_count - 1, to a sample. It needs no memory
- * (sampler.c). */
+/* The order of samples: a permutation per seed and epoch, or the identity without shuffle. */
+enum sampler_order {
+    ORDER_PERMUTATION, /* ours, which needs no memory */
+    ORDER_DISTRIBUTED  /* that of PyTorch's DistributedSampler with this seed */
+};
+struct sampler_memory; /* orders of epochs, sampler.c */
 struct sampler {
     int64_t sample_count;
     uint64_t seed;
     bool shuffle;
+    enum sampler_order order;
+    const struct data_mixture *mixture; /* null: one source */
+    struct sampler_memory *memory;      /* set by sampler_use; null where the order needs none */
 };
+/* DT_INVALID: more samples than the order can number. */
+int sampler_check(const struct sampler *s, struct dt_error *err);
+/* Bytes of memory that the order needs, 8 per sample or none; gives them to it. The caller frees them
+ * when the sampler is used no more. */
+size_t sampler_bytes(const struct sampler *s);
+void sampler_use(struct sampler *s, void *memory);
+/* Maps a position in an epoch, 0 to sample_count - 1, to a sample. An order with memory makes the whole
+ * epoch when it is first asked for; then one thread at a time may call. */
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=
  * sample_count gives a row of zeros without targets, for the ragged end of an evaluation. Sets
- * b->weight. */
-void data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
-                int ranks, struct batch *b);
+ * b->weight. Fails as the source's `read` does. */
+int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
+               int ranks, struct batch *b, struct dt_error *err);
 
+/* False: each sample has a target. */
+bool data_may_be_blank(const struct data_source *s);
 /* True if data_batch would find no target. Returns at once if each sample has a
- * target. */
+ * target; reads the samples if they hold documents. */
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size);
 

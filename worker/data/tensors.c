@@ -343,8 +343,11 @@ static void read_whole(const struct data_source *s, const struct batch_file *f, 
     }
 }
 
-static void read_tensors(const struct data_source *s, int64_t sample, const struct batch *b, int64_t row)
+static int read_tensors(const struct data_source *s, int64_t sample, int64_t epoch, const struct batch *b, int64_t row,
+                        struct dt_error *err)
 {
+    (void)epoch;
+    (void)err;
     const struct batch_file *f = file_of(s->state, sample);
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *field = &s->layout.field[k];
@@ -360,6 +363,7 @@ static void read_tensors(const struct data_source *s, int64_t sample, const stru
             (void)st_read_f32(f->file, f->of[k], from, length, (float *)b->at[k] + row * length, NULL);
         }
     }
+    return 0;
 }
 
 static bool blank_tensors(const struct data_source *s, int64_t sample)

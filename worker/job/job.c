@@ -43,6 +43,14 @@ static void check_data(struct job *job, struct dt_config *c)
 {
     const struct model_ops *ops = job->model.ops;
     int64_t *length = &job->data.sequence_length;
+    if (job->data.document_mask && !ops->documents) {
+        dt_config_problem(c, "data.document_mask", "%s knows no documents within a sample; remove it", ops->name);
+    }
+    if (job->data.document_end >= 0 && !job->data.document_mask) {
+        dt_config_problem(c, "data.document_end",
+                          "nothing reads it while data.document_mask is false; set that to "
+                          "true");
+    }
     if (ops->positions == NULL) {
         if (*length > 1) {
             dt_config_problem(c, "data.sequence_length", "samples of %s are no sequences; remove it", ops->name);
@@ -59,6 +67,38 @@ static void check_data(struct job *job, struct dt_config *c)
     } else if (*length > positions) {
         dt_config_problem(c, "data.sequence_length", "%" PRId64 " is longer than %s %" PRId64 " (%s); lower it",
                           *length, key, positions, dt_config_source(c, key));
+    }
+}
+
+static void check_transforms(const struct job *job, struct dt_config *c)
+{
+    const struct job_transforms *t = &job->transforms;
+    const struct {
+        const char *key;
+        const struct dt_numbers *numbers;
+        int least, most;
+    } lists[] = {{"resize", &t->resize, 0, 2},
+                 {"center_crop", &t->center_crop, 0, 2},
+                 {"random_crop", &t->random_crop, 0, 2},
+                 {"random_resized_crop", &t->random_resized_crop, 0, 2},
+                 {"scale", &t->scale, 2, 2},
+                 {"ratio", &t->ratio, 2, 2}};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        const struct dt_numbers *n = lists[i].numbers;
+        char key[64];
+        (void)snprintf(key, sizeof key, "transforms.%s", lists[i].key);
+        if (n->count > lists[i].most) {
+            dt_config_problem(c, key, "has %d numbers; give one, or height and width", n->count);
+        } else if (n->count < lists[i].least || (lists[i].least == 2 && n->of[0] > n->of[1])) {
+            dt_config_problem(c, key, "give two numbers, the lesser one first");
+        }
+    }
+    if (t->random_crop.count > 0 && t->random_resized_crop.count > 0) {
+        dt_config_problem(c, "transforms.random_crop", "transforms.random_resized_crop does the same (%s); remove one",
+                          dt_config_source(c, "transforms.random_resized_crop"));
+    }
+    if (t->padding > 0 && t->random_crop.count == 0) {
+        dt_config_problem(c, "transforms.padding", "belongs to transforms.random_crop, which is not given");
     }
 }
 
@@ -401,6 +441,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_MODEL] && good[JOB_DATA]) {
         check_data(job, c);
+    }
+    if (good[JOB_TRANSFORMS]) {
+        check_transforms(job, c);
     }
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);

@@ -20,6 +20,7 @@ enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY };
 enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
 /* auto: as is measured to be faster */
 enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };
+enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -40,12 +41,24 @@ struct job {
         struct model_sizes sizes; /* the values of ops->fields */
     } model;
     struct job_data {
-        const char *train, *val; /* path or glob of shards; val may be null */
+        struct dt_sources train; /* paths or globs of shards */
+        const char *val;         /* path or glob; may be null */
         const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;
         bool shuffle;
+        int sampler;          /* enum sampler_order */
+        bool document_mask;   /* positions and attention begin anew in each document of a sample */
+        int64_t document_end; /* the id that ends a document; -1: as the data say */
+        int on_bad_image;     /* enum on_bad_image */
     } data;
+    struct job_transforms { /* of images; a size is one number for both sides, or height and width */
+        struct dt_numbers resize, center_crop, random_crop, random_resized_crop; /* count 0: none */
+        int64_t padding;                                                         /* of random_crop */
+        struct dt_numbers scale, ratio;                                          /* of random_resized_crop */
+        double random_horizontal_flip;                                           /* its probability */
+        struct dt_numbers mean, std;
+    } transforms;
     struct job_training {
         const char *strategy; /* "auto" resolved by strategy.c when the world is known */
         int64_t batch_size_per_gpu, gradient_accumulation_steps;
@@ -180,7 +193,7 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 96 };
+enum { JOB_KEYS_MAX = 128 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {

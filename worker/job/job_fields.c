@@ -18,6 +18,7 @@ static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule sources = {.type = DT_RULE_SOURCES};
 static const struct dt_rule strings_or_null = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule new_tokens = {
     .type = DT_RULE_INTEGER, .min = 1, .max = 1000000, .null = true, .null_value = -1};
@@ -38,6 +39,9 @@ static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 6
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
+static const struct dt_rule id_or_null = {
+    .type = DT_RULE_INTEGER, .min = 0, .max = 16777215, .null = true, .null_value = -1};
+static const struct dt_rule sampler_order = {.type = DT_RULE_ENUM, .choices = "permutation|distributed"};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
@@ -45,8 +49,16 @@ static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
-static const struct dt_rule format = {
-    .type = DT_RULE_CHOICE, .choices = "auto|tokens|tensors", .later = "idx|nanogpt|synthetic|jsonl"};
+static const struct dt_rule format = {.type = DT_RULE_CHOICE,
+                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100",
+                                      .later = "synthetic|jsonl"};
+static const struct dt_rule bad_image = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
+static const struct dt_rule image_size = {.type = DT_RULE_NUMBERS, .min = 1, .max = 8192, .whole = true, .null = true};
+static const struct dt_rule padding = {.type = DT_RULE_INTEGER, .min = 0, .max = 4096};
+static const struct dt_rule area_range = {.type = DT_RULE_NUMBERS, .open_min = true, .max = 1};
+static const struct dt_rule ratio_range = {.type = DT_RULE_NUMBERS, .open_min = true, .max = 1000};
+static const struct dt_rule means = {.type = DT_RULE_NUMBERS, .min = -1000, .max = 1000, .null = true};
+static const struct dt_rule deviations = {.type = DT_RULE_NUMBERS, .open_min = true, .max = 1000, .null = true};
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
                                           .explain = refused_name,
@@ -115,12 +127,45 @@ static const struct dt_field model_fields[] = {
 #undef AT
 #define AT(member) offsetof(struct job_data, member)
 static const struct dt_field data_fields[] = {
-    {"train", NULL, "path or glob of the training shards", AT(train), &string},
+    {"train", NULL, "path or glob of the training shards, or a list of them with weights", AT(train), &sources},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
-    {"format", "\"auto\"", "tokens: llm.c shards; tensors: safetensors with what the model reads", AT(format), &format},
+    {"format", "\"auto\"",
+     "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
+     "what the model reads; "
+     "images: imagefolder, idx, cifar10, cifar100",
+     AT(format), &format},
     {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
+    {"sampler", "\"permutation\"",
+     "order of samples; distributed: that of PyTorch's DistributedSampler, for 8 bytes a sample", AT(sampler),
+     &sampler_order},
+    {"document_mask", "false", "positions and attention begin anew in each document of a sample", AT(document_mask),
+     &boolean},
+    {"document_end", "null", "document_mask: the id that ends each document; as the shards say when null",
+     AT(document_end), &id_or_null},
+    {"on_bad_image", "\"refuse\"", "an image that cannot be decoded ends the run, or is skipped and counted",
+     AT(on_bad_image), &bad_image},
+    {0},
+};
+#undef AT
+#define AT(member) offsetof(struct job_transforms, member)
+static const struct dt_field transform_fields[] = {
+    {"resize", "null", "size of the shorter side, or [height, width]", AT(resize), &image_size},
+    {"center_crop", "null", "size of the middle part that is taken", AT(center_crop), &image_size},
+    {"random_crop", "null", "training: size of a part at a random place, instead of center_crop", AT(random_crop),
+     &image_size},
+    {"padding", "0", "random_crop: black pixels around the image before it", AT(padding), &padding},
+    {"random_resized_crop", "null", "training: size to which a random part is resized, instead of resize and crops",
+     AT(random_resized_crop), &image_size},
+    {"scale", "[0.08, 1]", "random_resized_crop: the part's least and largest share of the area", AT(scale),
+     &area_range},
+    {"ratio", "[0.75, 1.3333333333333333]", "random_resized_crop: the part's least and largest width / height",
+     AT(ratio), &ratio_range},
+    {"random_horizontal_flip", "0", "training: probability that an image is mirrored", AT(random_horizontal_flip),
+     &fraction},
+    {"mean", "null", "what is subtracted from pixels of 0 to 1: one number, or one per channel", AT(mean), &means},
+    {"std", "null", "what they are divided by after that: one number, or one per channel", AT(std), &deviations},
     {0},
 };
 #undef AT
@@ -285,6 +330,7 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TOP] = {"", "the job", top_fields, 0},
     [JOB_MODEL] = {"model", "what is trained", model_fields, offsetof(struct job, model)},
     [JOB_DATA] = {"data", "on what", data_fields, offsetof(struct job, data)},
+    [JOB_TRANSFORMS] = {"transforms", "what is done to images", transform_fields, offsetof(struct job, transforms)},
     [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},

@@ -15,6 +15,7 @@ enum {
     JOB_TOP,
     JOB_MODEL,
     JOB_DATA,
+    JOB_TRANSFORMS,
     JOB_TRAINING,
     JOB_OPTIMIZER,
     JOB_DDP,

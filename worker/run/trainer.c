@@ -78,6 +78,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.grad_norm = x->grad_norm;
     r.lr = x->lr;
     r.step_s = x->step_s;
+    r.data_wait_s = x->data_wait_s;
     r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory(t) : NAN;
     r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
     r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
@@ -204,6 +205,17 @@ static void say_blank_rows(struct trainer *t)
                 i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count,
                 (long long)s->blank_row, s->blank_path);
         }
+    }
+}
+
+/* Says which share each of several sources of data.train has. */
+static void say_mixture(struct trainer *t)
+{
+    const struct data_mixture *m = t->job->evaluates ? NULL : t->feeds.train.mixture;
+    for (int i = 0; m != NULL && i < m->count && t->world->round <= 1; i++) {
+        observers_say(&t->observers, "train: data.train: %.4g %% of the samples are from %s, which has %lld",
+                      100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, t->job->data.train.of[i].path,
+                      (long long)m->part[i].count);
     }
 }
 
@@ -372,6 +384,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_blank_rows(&t);
+    say_mixture(&t);
     if (options->evaluate != NULL) {
         rc = evaluate_alone(&t, options->evaluate, err);
         rc = rc == 0 ? trainer_settle(&t, "end", err) : rc;

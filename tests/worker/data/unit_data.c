@@ -64,14 +64,15 @@ static int open_tokens(struct data_source *s, const char *glob, const char *form
 
 static void read_sample(const struct data_source *s, int64_t sample, int32_t *ids, int32_t *labels)
 {
-    s->ops->read(s, sample, &(struct batch){.layout = &s->layout, .at = {ids, labels}}, 0);
+    assert_int_equal(s->ops->read(s, sample, 0, &(struct batch){.layout = &s->layout, .at = {ids, labels}}, 0, NULL),
+                     0);
 }
 
 static int64_t fill_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first,
                           int rank, int ranks, int64_t samples, int32_t *ids, int32_t *labels)
 {
     struct batch b = {.layout = &s->layout, .samples = samples, .at = {ids, labels}};
-    data_batch(s, order, epoch, first, rank, ranks, &b);
+    assert_int_equal(data_batch(s, order, epoch, first, rank, ranks, &b, NULL), 0);
     return b.weight;
 }
 
@@ -304,8 +305,10 @@ static void test_bad_shards(void **state)
     struct dt_error err = {0};
     assert_int_equal(open_tokens(&s, folder, "auto", 4, &err), -1);
     assert_non_null(strstr(err.text, ": is a folder; name its files, for example "));
-    assert_int_equal(open_tokens(&s, in("few.bin"), "idx", 4, &err), -1);
-    assert_string_equal(err.text, "data.format: idx: unknown; use auto, tokens or tensors");
+    assert_int_equal(open_tokens(&s, in("few.bin"), "arrow", 4, &err), -1);
+    assert_string_equal(
+        err.text,
+        "data.format: arrow: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100");
     write_shard("wide.bin", SHARD_MAGIC_U32, 7, 8, ids, 8, 4);
     assert_int_equal(open_tokens(&s, in("wide.bin"), "auto", 4, &err), 0);
     assert_int_equal(s.vocabulary, 9);
@@ -341,7 +344,7 @@ static void test_bad_info(void **state)
     (void)snprintf(message, sizeof message, "i2.bin: tokenizer b, but %s has a; make all shards with one", in("i.bin"));
     refused("i*.bin", message);
     struct data_source a = {.tokenizer = "a"}, b = {.tokenizer = "b"}, none = {.tokenizer = ""};
-    struct job_data job = {.train = "t", .val = "v"};
+    struct job_data job = {.train.words = "t", .val = "v"};
     assert_int_equal(data_check(&job, &a, &b, &err), -1);
     assert_string_equal(err.text, "data.val: v: tokenizer b, but t has a; make both with one");
     assert_int_equal(data_check(&job, &a, &none, &err), 0);
@@ -455,14 +458,14 @@ static void test_optional_and_derived(void **state)
         b.at[k] = at[k];
     }
     const struct sampler order = {.sample_count = 4};
-    data_batch(&s, &order, 0, 0, 0, 1, &b);
+    assert_int_equal(data_batch(&s, &order, 0, 0, 0, 1, &b, NULL), 0);
     assert_int_equal(b.weight, 1);
     assert_memory_equal(at[MASK], ((int32_t[]){1, 1, 0, 0, 1, 1, 1, 0}), sizeof at[0]);
     assert_memory_equal(at[SEGMENTS], ((int32_t[]){0, 0, -1, -1, 0, 0, 0, -1}), sizeof at[0]);
     assert_memory_equal(at[TYPES], ((int32_t[8]){0}), sizeof at[0]);
     assert_memory_equal(at[POSITIONS], ((int32_t[]){2, 3, 1, 1, 2, 1, 3, 4}), sizeof at[0]);
     assert_memory_equal(at[LABELS], ((int32_t[]){2, -100}), 2 * sizeof at[0][0]);
-    data_batch(&s, &order, 0, 3, 0, 1, &b); /* the last sample, and one beyond the end */
+    assert_int_equal(data_batch(&s, &order, 0, 3, 0, 1, &b, NULL), 0); /* the last sample, and one beyond the end */
     assert_memory_equal(at[SEGMENTS], ((int32_t[8]){0}), sizeof at[0]);
     assert_memory_equal(at[POSITIONS], ((int32_t[]){2, 1, 3, 4, 2, 3, 4, 5}), sizeof at[0]);
     assert_int_equal(at[LABELS][1], -100);
@@ -619,7 +622,8 @@ static void test_advice(void **state)
     char wanted[512];
     write_file("words.bin", "hello", 5);
     refused_images("none.bin", "none.bin: no such file; name safetensors files");
-    refused_images("words.bin", "words.bin: is no safetensors file, and the model reads nothing else");
+    refused_images("words.bin", "words.bin: is no safetensors file, and no IDX or CIFAR file; the model reads these, "
+                                "and folders of images by class");
     refused_images("images", "images: no such file; name safetensors files");
     assert_int_equal(mkdir(in("set"), 0755), 0);
     refused_images("set", "set: is a folder; name its files, for example ");
@@ -653,7 +657,7 @@ static void test_layouts_without_labels(void **state)
     struct sampler order = {.sample_count = s.sample_count};
     float pixels[4];
     struct batch b = {.layout = &s.layout, .samples = 2, .at = {pixels}};
-    data_batch(&s, &order, 0, 2, 0, 1, &b); /* one is beyond the end */
+    assert_int_equal(data_batch(&s, &order, 0, 2, 0, 1, &b, NULL), 0); /* one is beyond the end */
     assert_int_equal(b.weight, 1);
     assert_memory_equal(pixels, ((const float[]){5, 6, 0, 0}), sizeof pixels);
     data_close(&s);
@@ -667,7 +671,7 @@ static void test_layouts_without_labels(void **state)
         assert_int_equal(data_open(&s, in(i == 0 ? "ids.bin" : "ids.safetensors"), "auto", &layout, &err), 0);
         order.sample_count = s.sample_count;
         b = (struct batch){.layout = &s.layout, .samples = 2, .at = {ids}};
-        data_batch(&s, &order, 0, 0, 0, 1, &b);
+        assert_int_equal(data_batch(&s, &order, 0, 0, 0, 1, &b, NULL), 0);
         assert_int_equal(b.weight, 1);
         assert_memory_equal(ids, ((const int32_t[]){4, 5, 6, 0, 0, 0}), sizeof ids);
         data_close(&s);
