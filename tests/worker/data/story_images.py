@@ -81,7 +81,7 @@ def make_job(folder, files, name="job.json", **sections):
     return str(path)
 
 
-def losses(out, keys=("loss", "val_loss", "accuracy")):
+def losses(out, keys=("loss", "val_loss", "val_accuracy")):
     return [(m["step"], k, m[k]) for m in metrics(out) for k in keys if k in m]
 
 
@@ -162,7 +162,7 @@ def test_damaged(tmp_path, ranks):
     ("transforms", {"resize": 1.5}, "is 1.5; give a whole number or a list of up to 4, from 1 to 8192, or null"),
     ("transforms", {"padding": 2}, "belongs to transforms.random_crop, which is not given"),
     ("transforms", {"scale": [1, 0.5]}, "transforms.scale: give two numbers, the lesser one first"),
-    ("data", {"format": "cifar10"}, "cifar10"),
+    ("data", {"format": "cifar10"}, "is a folder; name its files"),
     ("data", {"train": "nowhere"}, "nowhere: no such file"),
 ])
 def test_refuses(tmp_path, section, values, text):

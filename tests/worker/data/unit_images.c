@@ -531,6 +531,15 @@ static void test_crops(void **state)
         assert_true(seen[i / 5][i % 5]);
     }
     assert_int_equal(transforms_check(&t, 3, 3, &err), 0); /* 7 x 7 with padding */
+    t.job.padding = 20;                                    /* the window may lie beside the image */
+    float *out = calloc(16, sizeof *out);
+    for (int64_t sample = 0; sample < 200; sample++) {
+        assert_int_equal(transforms_apply(&t, &a.im, 0, sample, &a.rows, &a.resized, out, &err), 0);
+        for (int i = 0; i < 16; i++) {
+            assert_in_range(lrintf(out[i] * 255), 0, 3 * 16 + 3);
+        }
+    }
+    free(out);
     t.job.padding = 0;
     assert_int_equal(transforms_check(&t, 3, 4, &err), -1);
     assert_says(&err, "is 4 x 3 with padding, smaller than transforms.random_crop (4 x 4)");
