@@ -1,7 +1,7 @@
-/* Images per second of one core: decoded, beside what libjpeg-turbo or libpng alone does, and as samples of
- * a training job, which are read from a folder, decoded, cropped at random, resized to 224 x 224, mirrored
- * and made numbers. Peer: PIL with NumPy, which does the same. Times are those of the processor, so a
- * loaded machine gives the same numbers. */
+/* Images per second of one core: decoded, beside what libjpeg-turbo or libpng alone does, and as
+ * samples of a training job, which are read from a folder, decoded, cropped at random, resized to
+ * 224 x 224, mirrored and made numbers. Peer: PIL with NumPy, which does the same. Times are those
+ * of the processor, so a loaded machine gives the same numbers. */
 #include "cmd/bench/decode.h"
 
 #include "base/bench.h"

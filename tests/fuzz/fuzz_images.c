@@ -1,5 +1,6 @@
-/* Image files: the first byte says which reader gets the rest. What a decoder accepts has the size that
- * the header says, and can be resized; each image of an accepted IDX or CIFAR file can be read. */
+/* Image files: the first byte says which reader gets the rest. What a decoder accepts has the size
+ * that the header says, and can be resized; each image of an accepted IDX or CIFAR file can be
+ * read. */
 #include "driver.h"
 
 #include "base/file.h"

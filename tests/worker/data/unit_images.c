@@ -1,6 +1,6 @@
 /* covers: worker/data/images */
-/* Images: decoders and their errors, IDX, CIFAR, folders by class, transforms by counter, damaged images
- * refused or skipped. */
+/* Images: decoders and their errors, IDX, CIFAR, folders by class, transforms by counter, damaged
+ * images refused or skipped. */
 #include "base/file.h"
 #include "base/text.h"
 #include "tests/lib/folder.h"

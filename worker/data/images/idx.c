@@ -1,5 +1,5 @@
-/* IDX: two zeros, the type, the number of dimensions, each dimension as 4 bytes (the highest first), the
- * values. */
+/* IDX: two zeros, the type, the number of dimensions, each dimension as 4 bytes (the highest
+ * first), the values. */
 #include "worker/data/images/raw.h"
 
 #include "base/text.h"
@@ -53,7 +53,8 @@ static bool is_compressed(const uint8_t *b, size_t size)
     return size > 2 && b[0] == 0x1f && b[1] == 0x8b;
 }
 
-/* The next bytes, at most `size`; fewer at the end of the file. -1: the stream is damaged or cut off. */
+/* The next bytes, at most `size`; fewer at the end of the file. -1: the stream is damaged or cut
+ * off. */
 static int64_t inflate_bytes(gzFile f, uint8_t *out, int64_t size)
 {
     int64_t done = 0;

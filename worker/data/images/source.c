@@ -1,7 +1,7 @@
 /* Sources of images with a label each: folders by class, IDX, CIFAR. Opening looks at all that is
- * cheap to look at. An image that turns out to be damaged when it is decoded is refused or skipped, as
- * the job says: in training the next good image stands in for it, so each batch is full on each rank;
- * in an evaluation it does not count. */
+ * cheap to look at. An image that turns out to be damaged when it is decoded is refused or skipped,
+ * as the job says: in training the next good image stands in for it, so each batch is full on each
+ * rank; in an evaluation it does not count. */
 #include "worker/data/images/source.h"
 
 #include "base/log.h"
@@ -375,8 +375,8 @@ static const struct raw *raw_of(const struct images *im, int64_t sample, int64_t
     return &im->raws[low];
 }
 
-/* Writes the pixels of sample i as the job wants them. DT_INVALID: the image is damaged, or its size does
- * not fit (*damaged is false then). */
+/* Writes the pixels of sample i as the job wants them. DT_INVALID: the image is damaged, or its
+ * size does not fit (*damaged is false then). */
 static int read_pixels(struct images *im, struct work *w, int64_t i, int64_t epoch, float *out, bool *damaged,
                        struct dt_error *err)
 {

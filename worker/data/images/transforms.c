@@ -1,5 +1,5 @@
-/* See the header. An image is resized, or a random part of it is; then a window of it, which may reach
- * beyond its edges, is mirrored or not and becomes numbers. */
+/* See the header. An image is resized, or a random part of it is; then a window of it, which may
+ * reach beyond its edges, is mirrored or not and becomes numbers. */
 #include "worker/data/images/transforms.h"
 
 #include "base/mix.h"
@@ -167,8 +167,8 @@ static int64_t between(int64_t x, int64_t least, int64_t most)
     return x < least ? least : x > most ? most : x;
 }
 
-/* Writes one channel of one row of a window that begins at `left`: pixels from `from` on, one in `step`
- * bytes, and zeros beyond the image's edges. */
+/* Writes one channel of one row of a window that begins at `left`: pixels from `from` on, one in
+ * `step` bytes, and zeros beyond the image's edges. */
 static void write_row(const struct transforms *t, const uint8_t *from, int64_t step, int64_t width, int64_t left,
                       const float *value, bool mirror, float *out)
 {
