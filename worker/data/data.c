@@ -2,6 +2,7 @@
  * global position. tokens.c and tensors.c hold the formats, sampler.c the order of samples. */
 #include "worker/data/data.h"
 
+#include "base/file.h"
 #include "base/text.h"
 #include "worker/data/images/folder.h"
 #include "worker/data/images/source.h"
@@ -17,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens,  &data_tensors,  &data_idx,
+static const struct data_ops *const rows[] = {&data_tokens,  &data_nanogpt,  &data_tensors,    &data_idx,
                                               &data_cifar10, &data_cifar100, &data_imagefolder};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
@@ -70,6 +71,18 @@ static bool has_tensors(const char *folder)
     return has;
 }
 
+/* True for what lies beside FILE.bin: FILE.bin.json, and FILE.idx, Megatron's index. */
+static bool is_beside(const char *path)
+{
+    if (!dt_text_ends_with(path, ".idx")) {
+        return dt_text_ends_with(path, ".bin.json");
+    }
+    char *ids = dt_format("%.*s.bin", (int)(strlen(path) - 4), path);
+    bool beside = dt_file_exists(ids);
+    free(ids);
+    return beside;
+}
+
 int data_files_open(struct data_files *f, const char *pattern, bool tensors, struct dt_error *err)
 {
     glob_t found;
@@ -92,16 +105,17 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
     f->paths = dt_alloc((found.gl_pathc + 1) * sizeof *f->paths);
     bool only_folder = found.gl_pathc == 1 && stat(found.gl_pathv[0], &st) == 0 && S_ISDIR(st.st_mode);
     for (size_t i = 0; i < found.gl_pathc && !only_folder; i++) {
-        if (!dt_text_ends_with(found.gl_pathv[i], ".bin.json")) {
+        if (!is_beside(found.gl_pathv[i])) {
             f->paths[f->count++] = dt_strdup(found.gl_pathv[i]);
         }
     }
     globfree(&found);
     if (f->count == 0) {
         data_files_close(f);
-        return only_folder ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern,
-                                     pattern, tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
-                           : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json beside them", pattern);
+        return only_folder
+                   ? dt_fail(err, DT_INVALID, "%s: is a folder; name its files, for example %s/%s", pattern, pattern,
+                             tensors || has_tensors(pattern) ? "*.safetensors" : "train-*.bin")
+                   : dt_fail(err, DT_INVALID, "%s: matches no data file, only .json and .idx beside them", pattern);
     }
     if (f->count > DATA_FILES_MAX) {
         (void)dt_fail(err, DT_INVALID, "%s: %zu files; at most %d: make larger ones", pattern, f->count,
@@ -153,9 +167,10 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
                                 "of images by class"
                               : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
     } else if (found == NULL) {
-        (void)dt_fail(err, DT_INVALID,
-                      "data.format: %s: unknown; use auto, tokens, tensors, imagefolder, idx, cifar10 or cifar100",
-                      format);
+        (void)dt_fail(
+            err, DT_INVALID,
+            "data.format: %s: unknown; use auto, tokens, nanogpt, tensors, imagefolder, idx, cifar10 or cifar100",
+            format);
     }
     data_files_close(&files);
     return found;
@@ -181,6 +196,7 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
     *s = (struct data_source){.ops = ops,
                               .layout = *layout,
                               .targets = batch_targets(layout),
+                              .document_end = -1,
                               .sequence_length = first->dims == 2 ? first->most[1] : 1};
     if (ops->open(s, glob, err) != 0) {
         clear(s);
@@ -235,6 +251,12 @@ void data_close(struct data_source *s)
         s->ops->close(s);
     }
     clear(s);
+}
+
+void data_end_documents(struct data_source *s, int64_t id)
+{
+    batch_end_documents(&s->layout, id);
+    s->document_end = id;
 }
 
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
@@ -306,7 +328,7 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
                    *b = i < val->class_count ? val->classes[i] : "none";
         if (strcmp(a, b) != 0) {
             return dt_fail(err, DT_INVALID,
-                           "data.val: %s: class %d is %s, but in %s it is %s; both need the same folders", job->val, i,
+                           "data.val: %s: class %d is %s, but in %s it is %s; both need the same classes", job->val, i,
                            b, job->train, a);
         }
     }
@@ -364,13 +386,38 @@ int data_batch(const struct data_source *s, const struct sampler *order, int64_t
     return 0;
 }
 
+bool data_may_be_blank(const struct data_source *s)
+{
+    return s->blank_count > 0 || batch_has_documents(&s->layout);
+}
+
+/* True if the sample has no target between the ends of its documents. */
+static bool blank_documents(const struct data_source *s, int64_t sample, int64_t epoch)
+{
+    struct dt_error ignored;
+    size_t row_bytes = batch_offset(&s->layout, s->layout.count);
+    char *row = dt_alloc(row_bytes);
+    struct batch b = {.layout = &s->layout, .samples = 1};
+    for (int k = 0; k < s->layout.count; k++) {
+        b.at[k] = row + batch_offset(&s->layout, k);
+    }
+    bool blank = s->ops->read(s, sample, epoch, &b, 0, &ignored) == 0;
+    batch_derive(&b, 0);
+    blank = blank && count_targets(s, &b) == 0;
+    free(row);
+    return blank;
+}
+
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size)
 {
-    bool blank = s->blank_count > 0;
+    bool blank = data_may_be_blank(s), documents = batch_has_documents(&s->layout);
     for (int64_t b = 0; b < batch_size && blank; b++) {
         int64_t position = first + b * ranks + rank;
-        blank = position >= order->sample_count || s->ops->blank(s, sampler_at(order, epoch, position));
+        if (position < order->sample_count) {
+            int64_t sample = sampler_at(order, epoch, position);
+            blank = documents ? blank_documents(s, sample, epoch) : s->ops->blank(s, sample);
+        }
     }
     return blank;
 }

@@ -65,7 +65,8 @@ struct data_source {
     /* file and row (from 1) of the first such sample; null: there is none */
     const char *blank_path;
     int64_t blank_row;
-    uint64_t hash; /* over names, sizes and content hashes of the files */
+    int64_t document_end; /* the id that ends each document, as the data say; -1: they do not */
+    uint64_t hash;        /* over names, sizes and content hashes of the files */
     /* in sorted order; data_differ compares them with those of an earlier run */
     struct data_file *files;
     int file_count;
@@ -84,6 +85,8 @@ int data_check_range(const struct data_source *s, const char *key, struct dt_err
  * done to these, or they do not come out as the model reads them. */
 int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err);
 void data_close(struct data_source *s);
+/* Samples hold documents, each of which ends with this id: for a layout that has documents. */
+void data_end_documents(struct data_source *s, int64_t id);
 /* True if the files of `s` are not those of `was`. Then `what` names the first file that is new,
  * changed or gone ("train-00002.bin is new"). Renaming a file makes no difference. */
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what);
@@ -96,14 +99,27 @@ uint64_t data_content(const struct data_source *s);
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err);
 
-/* The order of samples: a permutation per seed and epoch, or the identity without shuffle.
- * sampler_at maps a position in an epoch, 0 .. sample_count - 1, to a sample. It needs no memory
- * (sampler.c). */
+/* The order of samples: a permutation per seed and epoch, or the identity without shuffle. */
+enum sampler_order {
+    ORDER_PERMUTATION, /* ours, which needs no memory */
+    ORDER_DISTRIBUTED  /* that of PyTorch's DistributedSampler with this seed */
+};
+struct sampler_memory; /* orders of epochs, sampler.c */
 struct sampler {
     int64_t sample_count;
     uint64_t seed;
     bool shuffle;
+    enum sampler_order order;
+    struct sampler_memory *memory; /* set by sampler_use; null where the order needs none */
 };
+/* DT_INVALID: more samples than the order can number. */
+int sampler_check(const struct sampler *s, struct dt_error *err);
+/* Bytes of memory that the order needs, 8 per sample or none; gives them to it. The caller frees them
+ * when the sampler is used no more. */
+size_t sampler_bytes(const struct sampler *s);
+void sampler_use(struct sampler *s, void *memory);
+/* Maps a position in an epoch, 0 to sample_count - 1, to a sample. An order with memory makes the whole
+ * epoch when it is first asked for; then one thread at a time may call. */
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
@@ -113,8 +129,10 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                int ranks, struct batch *b, struct dt_error *err);
 
+/* False: each sample has a target. */
+bool data_may_be_blank(const struct data_source *s);
 /* True if data_batch would find no target. Returns at once if each sample has a
- * target. */
+ * target; reads the samples if they hold documents. */
 bool data_blank(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                 int ranks, int64_t batch_size);
 

@@ -4,13 +4,13 @@
 
 #include "worker/data/data.h"
 
-extern const struct data_ops data_tokens, data_tensors;
+extern const struct data_ops data_tokens, data_nanogpt, data_tensors;
 
 struct data_files {
     char **paths; /* sorted by bytes */
     size_t count;
 };
-/* Lists the files that a path or glob matches, without FILE.bin.json beside FILE.bin. No match is
+/* Lists the files that a path or glob matches, without FILE.bin.json and FILE.idx beside FILE.bin. No match is
  * an error. tensors: token shards are no data for the model, so the error does not propose them. */
 int data_files_open(struct data_files *f, const char *glob, bool tensors, struct dt_error *err);
 void data_files_close(struct data_files *f);

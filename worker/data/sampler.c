@@ -1,23 +1,35 @@
-/* The order of samples: a Feistel network over the smallest even number of bits that can number all
+/* Orders of samples.
+ *
+ * ORDER_PERMUTATION: a Feistel network over the smallest even number of bits that can number all
  * samples. A result outside of the samples goes through the network again until it is inside (cycle
  * walking, fewer than four passes on average), so the map stays a permutation. It needs no memory
  * and computes any position directly. So resuming in the middle of an epoch, with any number of
- * ranks, costs nothing. */
+ * ranks, costs nothing.
+ *
+ * ORDER_DISTRIBUTED: PyTorch's order of an epoch is made as a whole when its first position is asked
+ * for, in memory that has room for two epochs: at the end of one the next one is looked into. */
 #include "worker/data/data.h"
 
+#include "base/error.h"
 #include "base/mix.h"
+#include "base/text.h"
+#include "worker/data/randperm.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* with halves of one or two bits, few of all permutations could occur */
-enum { ROUNDS = 6, HALF_BITS_MIN = 4 };
+enum { ROUNDS = 6, HALF_BITS_MIN = 4, EPOCHS = 2 };
 
-int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
+struct sampler_memory {
+    int64_t epoch[EPOCHS]; /* -1: none yet */
+    int oldest;
+    uint32_t order[];
+};
+
+static int64_t permuted(const struct sampler *s, int64_t epoch, int64_t position)
 {
-    assert(position >= 0 && position < s->sample_count);
-    if (!s->shuffle || s->sample_count < 2) {
-        return position;
-    }
     uint64_t count = (uint64_t)s->sample_count, x = (uint64_t)position;
     int bits = 64 - __builtin_clzll(count - 1);
     int half = (bits + 1) / 2 > HALF_BITS_MIN ? (bits + 1) / 2 : HALF_BITS_MIN;
@@ -32,4 +44,57 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
         x = left << half | right;
     } while (x >= count);
     return (int64_t)x;
+}
+
+size_t sampler_bytes(const struct sampler *s)
+{
+    bool ordered = s->order == ORDER_DISTRIBUTED && s->shuffle && s->sample_count > 1;
+    return ordered ? sizeof(struct sampler_memory) + EPOCHS * (size_t)s->sample_count * sizeof(uint32_t) : 0;
+}
+
+int sampler_check(const struct sampler *s, struct dt_error *err)
+{
+    if (sampler_bytes(s) == 0 || s->sample_count <= RANDPERM_MOST) {
+        return 0;
+    }
+    return dt_fail(
+        err, DT_INVALID,
+        "data.sampler: distributed orders at most %d samples, and there are %lld; use permutation, or longer "
+        "samples",
+        RANDPERM_MOST, (long long)s->sample_count);
+}
+
+void sampler_use(struct sampler *s, void *memory)
+{
+    s->memory = memory;
+    for (int i = 0; memory != NULL && i < EPOCHS; i++) {
+        s->memory->epoch[i] = -1;
+    }
+}
+
+static const uint32_t *order_of(const struct sampler *s, int64_t epoch)
+{
+    struct sampler_memory *m = s->memory;
+    int i = 0;
+    while (i < EPOCHS && m->epoch[i] != epoch) {
+        i++;
+    }
+    if (i == EPOCHS) {
+        struct mt19937 g;
+        i = m->oldest;
+        m->oldest = (m->oldest + 1) % EPOCHS;
+        m->epoch[i] = epoch;
+        mt19937_seed(&g, s->seed + (uint64_t)epoch);
+        randperm(&g, s->sample_count, m->order + i * s->sample_count);
+    }
+    return m->order + i * s->sample_count;
+}
+
+int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
+{
+    assert(position >= 0 && position < s->sample_count);
+    if (!s->shuffle || s->sample_count < 2) {
+        return position;
+    }
+    return s->order == ORDER_DISTRIBUTED ? order_of(s, epoch)[position] : permuted(s, epoch, position);
 }

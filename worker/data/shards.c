@@ -1,6 +1,7 @@
 /* Reads token shards. Every number in the header is compared with the size of the file before any
  * id is read. */
 #include "worker/data/shards.h"
+#include "worker/data/shards_foreign.h"
 
 #include "base/file.h"
 #include "base/scan.h"
@@ -29,46 +30,43 @@ bool shard_recognise(const char *path)
     if (fd >= 0) {
         (void)close(fd);
     }
-    return known;
+    return known || shard_has_index(path);
 }
 
-static int map_file(struct shard *s, struct dt_error *err)
+int shard_map(const char *path, void **map, size_t *bytes, struct dt_error *err)
 {
     struct stat st;
-    int fd = open(s->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), result = -1;
+    *map = NULL;
     if (fd < 0 || fstat(fd, &st) != 0) {
-        (void)dt_fail_errno(err, "%s", s->path);
-        goto fail;
+        (void)dt_fail_errno(err, "%s", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        (void)dt_fail(err, DT_INVALID, "%s: not a regular file", path);
+    } else if (st.st_size == 0) {
+        (void)dt_fail(err, DT_INVALID, "%s: is empty", path);
+    } else {
+        *bytes = (size_t)st.st_size;
+        *map = mmap(NULL, *bytes, PROT_READ, MAP_SHARED, fd, 0);
+        result = *map != MAP_FAILED ? 0 : dt_fail_errno(err, "%s: cannot map", path);
+        *map = result == 0 ? *map : NULL;
     }
-    if (!S_ISREG(st.st_mode)) {
-        (void)dt_fail(err, DT_INVALID, "%s: not a regular file", s->path);
-        goto fail;
-    }
-    if (st.st_size < SHARD_HEADER_BYTES) {
-        (void)dt_fail(err, DT_INVALID, "%s: %lld bytes, shorter than the header of a token shard (%d)", s->path,
-                      (long long)st.st_size, SHARD_HEADER_BYTES);
-        goto fail;
-    }
-    s->map_bytes = (size_t)st.st_size;
-    s->map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (s->map == MAP_FAILED) {
-        s->map = NULL;
-        (void)dt_fail_errno(err, "%s: cannot map", s->path);
-        goto fail;
-    }
-    (void)close(fd);
-    return 0;
-fail:
     if (fd >= 0) {
         (void)close(fd);
     }
-    return -1;
+    return result;
 }
 
 static int read_header(struct shard *s, struct dt_error *err)
 {
     int32_t header[3];
+    if (s->map_bytes < SHARD_HEADER_BYTES) {
+        return dt_fail(err, DT_INVALID, "%s: %zu bytes, shorter than the header of a token shard (%d)", s->path,
+                       s->map_bytes, SHARD_HEADER_BYTES);
+    }
     memcpy(header, s->map, sizeof header);
+    if (memcmp(s->map, SHARD_INDEX_MAGIC, sizeof SHARD_INDEX_MAGIC) == 0) {
+        return dt_fail(err, DT_INVALID, "%s: is the index of a Megatron data set; name its .bin file", s->path);
+    }
     if (header[0] != SHARD_MAGIC_U16 && header[0] != SHARD_MAGIC_U32) {
         return dt_fail(err, DT_INVALID,
                        "%s: begins with %" PRId32
@@ -112,22 +110,27 @@ static int take_info(struct shard *s, const cJSON *tree, const char *path, struc
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(tree, "tokenizer"),
                 *hash = cJSON_GetObjectItemCaseSensitive(tree, "xxh3");
-    int64_t tokens = number_of(tree, "tokens", -1);
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(tree, "dtype");
+    s->info.tokens = number_of(tree, "tokens", -1);
+    bool bytes = cJSON_IsString(name) && strcmp(name->valuestring, "bytes") == 0;
+    s->info.document_end = number_of(tree, "document_end", bytes ? 0 : -1);
     s->info.vocabulary = number_of(tree, "vocabulary", 0);
     s->info.max_id = number_of(tree, "max_id", -1);
     s->info.source_count = number_of(tree, "source_count", 0);
-    if (!cJSON_IsObject(tree) || tokens == -2 || s->info.vocabulary == -2 || s->info.max_id == -2 ||
-        s->info.source_count == -2 ||
+    if (!cJSON_IsObject(tree) || s->info.tokens == -2 || s->info.vocabulary == -2 || s->info.max_id == -2 ||
+        s->info.source_count == -2 || s->info.document_end == -2 ||
         (name != NULL && (!cJSON_IsString(name) || strlen(name->valuestring) >= sizeof s->info.tokenizer))) {
         return dt_fail(err, DT_INVALID, "%s: not what dtdata writes beside a shard; remove it, or make the shard again",
                        path);
     }
-    if (tokens >= 0 && tokens != s->token_count) {
-        return dt_fail(err, DT_INVALID, "%s: says %" PRId64 " tokens, the shard has %" PRId64 "; make both again", path,
-                       tokens, s->token_count);
-    }
     if (name != NULL) {
         (void)snprintf(s->info.tokenizer, sizeof s->info.tokenizer, "%s", name->valuestring);
+    }
+    if (dtype != NULL) {
+        s->info.wide = cJSON_IsString(dtype) && strcmp(dtype->valuestring, "uint32") == 0;
+        if (!s->info.wide && !(cJSON_IsString(dtype) && strcmp(dtype->valuestring, "uint16") == 0)) {
+            return dt_fail(err, DT_INVALID, "%s: dtype is neither \"uint16\" nor \"uint32\"", path);
+        }
     }
     if (hash != NULL) {
         char *end = NULL;
@@ -151,7 +154,7 @@ static int read_info(struct shard *s, struct dt_error *err)
     int result = 0;
     struct dt_text text;
     dt_text_init(&text);
-    s->info.max_id = -1;
+    s->info.max_id = s->info.tokens = s->info.document_end = -1;
     if (dt_file_exists(path)) {
         result = dt_file_read_own(path, INFO_BYTES, &text, err);
         cJSON *tree = result == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
@@ -164,14 +167,42 @@ static int read_info(struct shard *s, struct dt_error *err)
     return result;
 }
 
-int shard_open(struct shard *s, const char *path, struct dt_error *err)
+/* Checks the JSON's number of tokens against that of the shard. */
+static int check_info(const struct shard *s, struct dt_error *err)
 {
-    *s = (struct shard){.path = dt_strdup(path)};
-    if (map_file(s, err) != 0 || read_header(s, err) != 0 || read_info(s, err) != 0) {
-        shard_close(s);
-        return -1;
+    if (s->info.tokens >= 0 && s->info.tokens != s->token_count) {
+        return dt_fail(err, DT_INVALID, "%s.json: says %" PRId64 " tokens, the shard has %" PRId64 "; make both again",
+                       s->path, s->info.tokens, s->token_count);
     }
     return 0;
+}
+
+static int open_as(struct shard *s, const char *path, enum shard_format format, struct dt_error *err)
+{
+    *s = (struct shard){.path = dt_strdup(path)};
+    int result = shard_map(path, &s->map, &s->map_bytes, err);
+    if (result == 0 && format != SHARD_NANOGPT) {
+        result = format == SHARD_MEGATRON ? shard_read_index(s, err) : read_header(s, err);
+    }
+    result = result == 0 ? read_info(s, err) : -1;
+    if (result == 0 && format == SHARD_NANOGPT) {
+        result = shard_read_raw(s, err);
+    }
+    result = result == 0 ? check_info(s, err) : -1;
+    if (result != 0) {
+        shard_close(s);
+    }
+    return result;
+}
+
+int shard_open(struct shard *s, const char *path, struct dt_error *err)
+{
+    return open_as(s, path, shard_has_index(path) ? SHARD_MEGATRON : SHARD_LLMC, err);
+}
+
+int shard_open_raw(struct shard *s, const char *path, struct dt_error *err)
+{
+    return open_as(s, path, SHARD_NANOGPT, err);
 }
 
 void shard_close(struct shard *s)
@@ -186,7 +217,7 @@ void shard_close(struct shard *s)
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)
 {
     uint32_t max = 0;
-    if (s->width == 2) {
+    if (s->width == 2 && !s->is_signed) { /* a loop that the compiler can vectorize */
         const uint16_t *ids = s->tokens;
         uint16_t m = 0;
         for (int64_t i = 0; i < s->token_count; i++) {
@@ -194,9 +225,9 @@ void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)
         }
         max = m;
     } else {
-        const uint32_t *ids = s->tokens;
         for (int64_t i = 0; i < s->token_count; i++) {
-            max = ids[i] > max ? ids[i] : max;
+            uint32_t id = shard_id(s, i);
+            max = id > max ? id : max;
         }
     }
     *max_id = max;

@@ -1,6 +1,7 @@
-/* Token shards in llm.c's format: a header of 256 int32, then the ids. FILE.bin.json beside
- * FILE.bin has what the header lacks (tokenizer, vocabulary, hash). They are read by mapping. The
- * writer makes either all shards of a run appear, or none. */
+/* Token shards, read by mapping. Ours are in llm.c's format: a header of 256 int32, then the ids.
+ * Shards of others are read as they are (shards_foreign.c): Megatron's FILE.bin with its index
+ * FILE.idx, and nanoGPT's ids without a header. FILE.bin.json beside FILE.bin has what the file lacks
+ * (tokenizer, vocabulary, hash). The writer makes either all shards of a run appear, or none. */
 #ifndef DT_WORKER_DATA_SHARDS_H
 #define DT_WORKER_DATA_SHARDS_H
 
@@ -14,6 +15,9 @@ enum { SHARD_HEADER_BYTES = 1024, SHARD_MAGIC_U16 = 20240520, SHARD_MAGIC_U32 = 
 
 struct shard_info {
     char tokenizer[SHARD_TOKENIZER_BYTES]; /* "bytes"; "": unknown */
+    int64_t tokens;                        /* number of ids in the file; -1: unknown */
+    int64_t document_end;                  /* the id that ends each document; -1: unknown */
+    bool wide;                             /* "dtype" is "uint32": ids without a header have 4 bytes */
     int64_t vocabulary;                    /* size of the tokenizer's vocabulary; 0: unknown */
     int64_t max_id;                        /* largest id in the file; -1: unknown */
     int64_t source_count;                  /* number of source files that begin in this shard */
@@ -21,9 +25,12 @@ struct shard_info {
     bool has_hash;
 };
 
+enum shard_format { SHARD_LLMC, SHARD_MEGATRON, SHARD_NANOGPT };
+
 struct shard {
     char *path;
-    int width; /* bytes per id: 2 or 4 */
+    int width;      /* bytes per id: 1, 2, 4 or 8 */
+    bool is_signed; /* negative ids are damage; they read as UINT32_MAX */
     int64_t token_count;
     const void *tokens; /* in the mapping */
     void *map;
@@ -32,17 +39,31 @@ struct shard {
     struct shard_info info;
 };
 
-/* True if the file begins with one of the magic numbers. */
+/* True if the file begins with one of llm.c's magic numbers, or has an index of Megatron's. */
 bool shard_recognise(const char *path);
-/* Maps a shard and reads the JSON beside it. Refuses another magic or version, a size that does not
- * match the header, a shard without tokens, and a JSON that is malformed or has another number of
- * tokens. */
+/* Maps a shard of llm.c's or Megatron's format and reads the JSON beside it. Refuses another magic or
+ * version, a size that does not match the header or the index, a shard without tokens, and a JSON
+ * that is malformed or has another number of tokens. */
 int shard_open(struct shard *s, const char *path, struct dt_error *err);
+/* The same for ids without a header, which no content can tell from other data: uint16, or uint32 if
+ * the JSON beside the file says so ("dtype": "uint32"). */
+int shard_open_raw(struct shard *s, const char *path, struct dt_error *err);
 void shard_close(struct shard *s);
-/* Id number i. */
+/* Id number i. An id that no uint32 can hold reads as UINT32_MAX, which is beyond any vocabulary. */
 static inline uint32_t shard_id(const struct shard *s, int64_t i)
 {
-    return s->width == 2 ? ((const uint16_t *)s->tokens)[i] : ((const uint32_t *)s->tokens)[i];
+    switch (s->width) {
+    case 1:
+        return s->is_signed ? (uint32_t)((const int8_t *)s->tokens)[i] : ((const uint8_t *)s->tokens)[i];
+    case 2:
+        return s->is_signed ? (uint32_t)((const int16_t *)s->tokens)[i] : ((const uint16_t *)s->tokens)[i];
+    case 4: /* a negative id becomes one above INT32_MAX */
+        return ((const uint32_t *)s->tokens)[i];
+    default: {
+        uint64_t id = ((const uint64_t *)s->tokens)[i];
+        return id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
+    }
+    }
 }
 /* Reads all ids once: returns the largest, and the hash. */
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash);

@@ -30,6 +30,13 @@ static bool recognise(const char *path)
     return shard_recognise(path);
 }
 
+/* Ids without a header can be anything. */
+static bool recognise_none(const char *path)
+{
+    (void)path;
+    return false;
+}
+
 static void close_tokens(struct data_source *s)
 {
     struct tokens *t = s->state;
@@ -85,6 +92,13 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
                        s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
+    int64_t end = sh->info.document_end;
+    if (i > 0 && end != s->document_end) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: document_end %" PRId64 ", but %s has %" PRId64 " (-1: unknown); make all shards with one",
+                       sh->path, end, t->shards[0].path, s->document_end);
+    }
+    s->document_end = end;
     int64_t vocabulary =
         sh->info.vocabulary > 0 && sh->info.vocabulary <= VOCABULARY_MAX ? sh->info.vocabulary : sh->info.max_id + 1;
     s->vocabulary = vocabulary > s->vocabulary ? vocabulary : s->vocabulary;
@@ -129,7 +143,8 @@ const char *data_tokens_lack(const struct batch_layout *layout)
     return name;
 }
 
-static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
+static int open_stream(struct data_source *s, const char *glob,
+                       int (*open)(struct shard *, const char *, struct dt_error *), struct dt_error *err)
 {
     struct data_files files;
     int64_t sequence_length = s->sequence_length;
@@ -148,7 +163,7 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
     size_t bytes = 0;
     int result = 0;
     for (; result == 0 && t->count < files.count; t->count += result == 0) {
-        result = shard_open(&t->shards[t->count], files.paths[t->count], err);
+        result = open(&t->shards[t->count], files.paths[t->count], err);
         bytes += result == 0 ? t->shards[t->count].map_bytes : 0;
     }
     for (size_t i = 0; result == 0 && i < t->count; i++) {
@@ -172,6 +187,16 @@ static int open_tokens(struct data_source *s, const char *glob, struct dt_error 
         close_tokens(s);
     }
     return result;
+}
+
+static int open_tokens(struct data_source *s, const char *glob, struct dt_error *err)
+{
+    return open_stream(s, glob, shard_open, err);
+}
+
+static int open_nanogpt(struct data_source *s, const char *glob, struct dt_error *err)
+{
+    return open_stream(s, glob, shard_open_raw, err);
 }
 
 /* The shard that holds position p of the stream. */
@@ -239,3 +264,10 @@ const struct data_ops data_tokens = {.name = "tokens",
                                      .read = read_tokens,
                                      .expect = expect_tokens,
                                      .close = close_tokens};
+
+const struct data_ops data_nanogpt = {.name = "nanogpt",
+                                      .recognise = recognise_none,
+                                      .open = open_nanogpt,
+                                      .read = read_tokens,
+                                      .expect = expect_tokens,
+                                      .close = close_tokens};

@@ -46,6 +46,7 @@ struct report {
     int64_t targets;     /* of this step, all ranks */
     int64_t blank_steps; /* steps without any target since the start of the run */
     double loss, grad_norm, lr, step_s, tokens_per_s; /* NaN: a loss and a norm without targets */
+    double data_wait_s;                               /* of step_s: this rank waited for its batches */
     double memory_bytes;                              /* in use; NaN: not logged, or another rank */
     double mfu;                                       /* share of all ranks' peak; not finite: unknown */
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add); null: none did */

@@ -36,9 +36,19 @@ struct trainer_run {
     double peak_flops;    /* of one rank's device, by rank 0; NaN: unknown */
 };
 
-struct trainer_micro { /* where a micro-step takes its samples */
-    int64_t epoch, position;
+/* The batches of one step in host memory. SLOT_EMPTY: the loader may read into it; SLOT_FULL: it has;
+ * SLOT_TAKEN: the step copies from it. */
+struct trainer_slot {
+    char *host;                        /* for each micro-step the fields of a batch */
+    int64_t *valid;                    /* per micro-step, as the batches say */
+    int64_t step, count;               /* which one; its micro-steps */
+    int64_t from_epoch, from_position; /* where its data begin */
+    int64_t epoch, position;           /* where the data go on behind it */
+    bool blank;                        /* no rank has a target in it: the weights stay as they are */
+    int blank_rank; /* the first rank that has no target in one of its micro-steps, where others have some; -1: none */
+    enum { SLOT_EMPTY, SLOT_FULL, SLOT_TAKEN } state;
 };
+struct trainer_loader; /* trainer_loader.c */
 
 struct trainer_feed { /* the batches of one step */
     struct batch *batches;
@@ -46,13 +56,11 @@ struct trainer_feed { /* the batches of one step */
     int64_t count;           /* micro-steps */
     int64_t epoch, position; /* where the data go on behind the step */
     double data_s;           /* how long the step waited for them */
-    bool blank;              /* no rank has a target in them: the weights stay as they are */
-    /* The first rank that has no target in one of its micro-steps, where others have some; -1: none. */
+    bool blank;              /* as struct trainer_slot */
     int blank_rank;
-    bool full; /* read, and not taken yet */
-    /* For each micro-step the fields of a batch; the loader fills the host's. */
-    char *host, *device;
-    struct dt_event *copied, *used; /* on a device with memory of its own; else null */
+    bool full;                      /* copied, and not taken yet */
+    char *device;                   /* for each micro-step the fields of a batch */
+    struct dt_event *copied, *used; /* used: null where the host's memory is the device's */
 };
 
 /* Samples, and batches on their way to the device. trainer_batch.c */
@@ -60,20 +68,16 @@ struct trainer_feeds {
     struct data_source train, val;
     bool has_val;
     struct sampler order, val_order;
-    int64_t read_epoch, read_position; /* where the next step's batches come from */
-    /* For `cold` steps more the disk is asked for samples before they are read; after the next wait
-     * for the disk, for `cold_span` steps. */
-    int64_t cold, cold_span;
-    struct trainer_feed feed[2]; /* used alternately, as the steps are */
-    struct trainer_micro *micro; /* the micro-steps of the step that is read */
-    struct dt_stream *copy;      /* to a device with memory of its own; else null */
+    struct trainer_loader *loader; /* null until the plan is open */
+    struct trainer_feed feed[2];   /* used alternately, as the steps are */
+    struct dt_stream *copy;        /* to a device with memory of its own; else null */
 };
 
 /* The plan, and which of its pieces are whose. trainer_open.c, trainer_memory.c */
 struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host;
+    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, order;
     int numbers; /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
@@ -173,6 +177,7 @@ struct trainer_result {
     bool not_finite;        /* trainer_finish fails for that: the loss or the gradient */
     double lr, step_s;
     int64_t valid_count, micro_steps;
+    double data_wait_s;  /* how long this rank's step waited for its batches */
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until
                           * the next one; null: none did */
 };
@@ -222,6 +227,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err);
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
+/* For a host that waits since begin_s: looks at peers, orders and the clock. */
+int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_error *err);
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
  * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err);
@@ -229,6 +236,21 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
  * arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);
 void trainer_close(struct trainer *t);
+/* trainer_loader.c: samples of the next steps, read by a thread of its own. host: memory of two steps
+ * of so many bytes. Reading begins with restart, where the run stands. Close may be called twice, and
+ * without open. */
+void trainer_loader_open(struct trainer *t, char *host, size_t step_bytes);
+void trainer_loader_close(struct trainer *t);
+void trainer_loader_restart(struct trainer *t);
+/* Waits for the batches of step number `step` (steps come one after the other); they stay until
+ * release. */
+int trainer_loader_take(struct trainer *t, int64_t step, struct trainer_slot **out, struct dt_error *err);
+/* Nothing copies from the step's slot any more. Nothing happens if it was not taken. */
+void trainer_loader_release(struct trainer *t, int64_t step);
+/* The host memory of a step that was not taken, for other use until the next take. */
+char *trainer_loader_borrow(struct trainer *t, int64_t step);
+/* A batch of that shape in host memory. */
+struct batch trainer_batch_in(const struct batch *shape, char *host);
 /* trainer_batch.c: batches on their way. */
 int trainer_batch_open(struct trainer *t, struct dt_error *err);
 /* Ends reading ahead, so that no thread runs any more. May be called twice, and without open. */

@@ -1,24 +1,17 @@
-/* Batches: where a step's micro-steps take their samples, and their way to the device. Where a
- * device has memory of its own, the next step's are read while this one computes, and a stream
- * of their own copies them: two sets of buffers, used in turn, and nobody waits but for what is
- * not there yet.
+/* Batches on their way from the loader (trainer_loader.c) to the device. Where a device has memory of
+ * its own, the next step's are copied while this one computes, by a stream of their own: two sets of
+ * buffers, used in turn, and nobody waits but for what is not there yet.
  *
- *   host      | step 0 | read 1 | step 1 | read 2 | ...        (puts work in, and reads)
+ *   host      | step 0 | take 1 | step 1 | take 2 | ...        (puts work in, and takes what was read)
  *   copy      | 0 |      | 1 |             | 2: when step 0 has used its own |
  *   compute       | step 0            | step 1             | step 2
  *
- * A CPU reads when a step begins, as its cores have nothing else to do meanwhile. Where that
- * waits for the disk, the kernel is told what the next steps read. */
+ * A CPU takes a step's batches when the step begins. */
 #include "worker/engine/trainer.h"
 
 #include "base/clock.h"
 
-#include <sys/resource.h>
-
 #define NOW 0.0
-/* Steps that are asked for ahead; for how many steps, after reading had to wait for the disk, at
- * first and at most. */
-enum { EXPECTED_STEPS = 2, COLD_STEPS = 64, COLD_MOST = 1 << 20 };
 
 int trainer_batch_open(struct trainer *t, struct dt_error *err)
 {
@@ -30,13 +23,14 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->stepper.ahead = d->host_memory ? 0 : 1;
+    sampler_use(&t->feeds.order, plan_at(&t->memory.plan, t->memory.order));
     int numbers = batch_numbers(layout);
     if (numbers >= 0) {
         t->stepper.shape.at[numbers] = plan_at(&t->memory.plan, t->memory.numbers);
     }
+    trainer_loader_open(t, host, of_step);
     for (int i = 0; i < 2; i++) {
         struct trainer_feed *f = &t->feeds.feed[i];
-        f->host = host + (size_t)i * of_step;
         f->device = device + (size_t)i * of_step;
         f->valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->valid);
         f->batches = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *f->batches);
@@ -47,7 +41,7 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
                                                    : f->device + (size_t)j * batch_bytes + batch_offset(layout, k);
             }
         }
-        if (t->feeds.copy != NULL && (dt_event_open(d, &f->copied, err) != 0 || dt_event_open(d, &f->used, err) != 0)) {
+        if (dt_event_open(d, &f->copied, err) != 0 || (t->feeds.copy != NULL && dt_event_open(d, &f->used, err) != 0)) {
             return -1;
         }
     }
@@ -56,6 +50,7 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
 
 void trainer_batch_close(struct trainer *t)
 {
+    trainer_loader_close(t);
     if (t->feeds.copy != NULL) {
         dt_stream_close(t->feeds.copy);
         t->feeds.copy = NULL;
@@ -71,132 +66,59 @@ void trainer_batch_restart(struct trainer *t)
 {
     t->stepper.begun = t->run.step;
     t->stepper.begun_samples = t->run.horizon.samples;
-    t->feeds.read_epoch = t->run.epoch;
-    t->feeds.read_position = t->run.position;
     t->feeds.feed[0].full = t->feeds.feed[1].full = false;
-    t->feeds.cold = 0;
-    t->feeds.cold_span = COLD_STEPS;
+    trainer_loader_restart(t);
 }
 
-/* Decides where the next step's micro-steps take their samples; returns how many there are. The
- * rest of an epoch that fills no micro-batch of all ranks is left out; what is left of a step at
- * its end is up to partial_accumulation. */
-static int64_t place_micro_steps(struct trainer *t)
+/* One copy in stream order brings all fields of a micro-batch to the device. */
+static void copy_batch(struct trainer *t, struct trainer_feed *f, const char *host, int64_t j, struct dt_stream *stream)
 {
-    enum partial_accumulation partial = t->job->training.partial_accumulation;
-    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (t->feeds.train.sample_count - t->feeds.read_position) / samples, n = 0;
-    if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
-        t->feeds.read_epoch++;
-        t->feeds.read_position = 0;
-        room = t->feeds.train.sample_count / samples;
-    }
-    while (n < t->micro_steps) {
-        if (room == 0) {
-            if (partial != PARTIAL_CARRY) {
-                break;
-            }
-            t->feeds.read_epoch++;
-            t->feeds.read_position = 0;
-            room = t->feeds.train.sample_count / samples;
-        }
-        t->feeds.micro[n++] = (struct trainer_micro){.epoch = t->feeds.read_epoch, .position = t->feeds.read_position};
-        t->feeds.read_position += samples;
-        room--;
-    }
-    return n;
-}
-
-/* The loader fills host memory, one copy in stream order brings all fields to the device. */
-static int read_batch(struct trainer *t, struct trainer_feed *f, const struct data_source *from,
-                      const struct sampler *order, const struct trainer_micro *at, int64_t j, struct dt_stream *stream,
-                      struct dt_error *err)
-{
-    struct batch *b = &f->batches[j], in_host = *b;
-    size_t batch_bytes = batch_offset(b->layout, b->layout->count);
-    for (int k = 0; k < b->layout->count; k++) {
-        in_host.at[k] = f->host + (size_t)j * batch_bytes + batch_offset(b->layout, k);
-    }
-    if (data_batch(from, order, at->epoch, at->position, t->rank, t->size, &in_host, err) != 0) {
-        return dt_wrap(err, from == &t->feeds.val ? "data.val" : "data.train");
-    }
-    b->weight = f->valid[j] = in_host.weight;
+    size_t batch_bytes = batch_offset(&t->chain.batch, t->chain.batch.count);
     int span = timeline_begin(t->stepper.timeline, t->feeds.copy != NULL ? TIMELINE_COPY : TIMELINE_COMPUTE, stream,
                               "batch", NULL);
-    dt_stream_copy(stream, f->device + (size_t)j * batch_bytes, f->host + (size_t)j * batch_bytes, batch_bytes);
+    dt_stream_copy(stream, f->device + (size_t)j * batch_bytes, host + (size_t)j * batch_bytes, batch_bytes);
     timeline_end(t->stepper.timeline, span, stream);
+}
+
+/* Waits until the batches of a step have left the host's memory, which is the loader's then. */
+static int let_go(struct trainer *t, int64_t step, struct dt_error *err)
+{
+    if (trainer_wait(t, t->feeds.feed[step % 2].copied, "batch", err) != 0) {
+        return -1;
+    }
+    trainer_loader_release(t, step);
     return 0;
 }
 
-static long disk_reads(void)
-{
-    struct rusage use;
-    return getrusage(RUSAGE_THREAD, &use) == 0 ? use.ru_majflt : 0;
-}
-
-/* Of the next steps: what memory has not got of them is on its way when they are read, all of it
- * at once, not page by page. */
-static void expect_next(struct trainer *t)
-{
-    int64_t samples = t->job->training.batch_size_per_gpu * t->micro_steps;
-    int64_t left = data_expect(&t->feeds.train, &t->feeds.order, t->feeds.read_epoch, t->feeds.read_position, t->rank,
-                               t->size, EXPECTED_STEPS * samples);
-    (void)data_expect(&t->feeds.train, &t->feeds.order, t->feeds.read_epoch + 1, 0, t->rank, t->size, left);
-}
-
-/* Which targets are missing in this step, of which every rank knows by itself. */
-static void look_for_blanks(const struct trainer *t, struct trainer_feed *f)
-{
-    int64_t micro_batches = 0, blank = 0;
-    f->blank_rank = -1;
-    for (int64_t j = 0; j < f->count && t->feeds.train.blank_count > 0; j++) {
-        for (int r = 0; r < t->size; r++, micro_batches++) {
-            const struct trainer_micro *at = &t->feeds.micro[j];
-            if (data_blank(&t->feeds.train, &t->feeds.order, at->epoch, at->position, r, t->size,
-                           t->job->training.batch_size_per_gpu)) {
-                f->blank_rank = f->blank_rank < 0 || r < f->blank_rank ? r : f->blank_rank;
-                blank++;
-            }
-        }
-    }
-    f->blank = blank > 0 && blank == micro_batches;
-}
-
-/* Reads the next step's batches. */
+/* Takes the next step's batches from the loader. The host waits for the copy only where it takes no
+ * time: of a device with memory of its own it lets the step before go, which was copied long ago. */
 static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
 {
     struct dt_stream *stream = t->feeds.copy != NULL ? t->feeds.copy : t->world->compute;
+    struct trainer_slot *s;
+    int64_t step = t->stepper.begun;
     double begin_s = dt_now_s();
     if (t->feeds.copy != NULL) {
-        if (trainer_wait(t, f->copied, "batch", err) != 0) { /* the last one left the host's
-                                                              * buffer long ago */
+        if (step > 0 && let_go(t, step - 1, err) != 0) {
             return -1;
         }
         dt_event_wait(f->used, t->feeds.copy);
     }
-    long before = disk_reads();
-    f->count = place_micro_steps(t);
-    f->epoch = t->feeds.read_epoch;
-    f->position = t->feeds.read_position;
-    look_for_blanks(t, f);
+    if (trainer_loader_take(t, step, &s, err) != 0) {
+        return -1;
+    }
+    f->count = s->count;
+    f->epoch = s->epoch;
+    f->position = s->position;
+    f->blank = s->blank;
+    f->blank_rank = s->blank_rank;
     for (int64_t j = 0; j < f->count; j++) {
-        if (read_batch(t, f, &t->feeds.train, &t->feeds.order, &t->feeds.micro[j], j, stream, err) != 0) {
-            return -1;
-        }
+        f->batches[j].weight = f->valid[j] = s->valid[j];
+        copy_batch(t, f, s->host, j, stream);
     }
-    if (t->feeds.copy != NULL) {
-        dt_event_record(f->copied, t->feeds.copy);
-    }
-    if (disk_reads() > before && t->feeds.cold < t->feeds.cold_span) {
-        /* What was asked for waits for nothing, so it would be forgotten again and again: longer
-         * each time. */
-        t->feeds.cold = t->feeds.cold_span;
-        t->feeds.cold_span *= t->feeds.cold_span < COLD_MOST ? 2 : 1;
-    } else if (t->feeds.cold > 0) {
-        t->feeds.cold--;
-    }
-    if (t->feeds.cold > 0) {
-        expect_next(t);
+    dt_event_record(f->copied, stream);
+    if (t->feeds.copy == NULL && let_go(t, step, err) != 0) {
+        return -1;
     }
     f->data_s = dt_now_s() - begin_s;
     f->full = true;
@@ -253,10 +175,16 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
 
 struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err)
 {
-    struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2]; /* the other one may hold the next
-                                                             * step's already */
-    int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int rc = read_batch(t, f, &t->feeds.val, &t->feeds.val_order, &(struct trainer_micro){.position = i * samples}, 0,
-                        t->world->compute, err);
-    return rc == 0 ? &f->batches[0] : NULL;
+    /* the other feed may hold the next step's batches already */
+    struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2];
+    char *host = trainer_loader_borrow(t, t->stepper.begun + 1);
+    struct batch *b = &f->batches[0], in_host = trainer_batch_in(b, host);
+    int64_t first = i * t->job->training.batch_size_per_gpu * t->size;
+    if (data_batch(&t->feeds.val, &t->feeds.val_order, 0, first, t->rank, t->size, &in_host, err) != 0) {
+        (void)dt_wrap(err, "data.val");
+        return NULL;
+    }
+    b->weight = in_host.weight;
+    copy_batch(t, f, host, 0, t->world->compute);
+    return b;
 }

@@ -56,6 +56,7 @@ static void plan_activations(struct trainer *t)
         numbers < 0 ? -1
                     : plan_add(p, PLAN_BATCH, PLAN_LOCAL, (size_t)batch_elements(&c->batch, numbers) * sizeof(int64_t));
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
+    t->memory.order = plan_add(p, PLAN_STAGING, PLAN_PINNED, sampler_bytes(&t->feeds.order));
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
     t->memory.eval_host =
         plan_add(p, PLAN_STAGING, PLAN_PINNED, takes_logits(t) ? logits_bytes(t) + targets_bytes(t) : 0);
@@ -117,6 +118,37 @@ static int check_samples(const struct trainer *t, struct dt_error *err)
                    (long long)job->training.batch_size_per_gpu, (long long)need);
 }
 
+/* Tells the chain and the data which id ends a document: the job's, or that of the data. */
+static int end_documents(struct trainer *t, struct dt_error *err)
+{
+    const struct job_data *job = &t->job->data;
+    struct data_source *const sources[] = {t->job->evaluates ? NULL : &t->feeds.train,
+                                           t->feeds.has_val ? &t->feeds.val : NULL};
+    int64_t end = job->document_end;
+    for (int i = 0; i < 2 && job->document_mask; i++) {
+        int64_t own = sources[i] != NULL && job->document_end < 0 ? sources[i]->document_end : end;
+        if (sources[i] != NULL && own < 0) {
+            return dt_fail(err, DT_INVALID,
+                           "data.document_mask: %s does not say which id ends a document; set data.document_end to it",
+                           i == 0 ? job->train : job->val);
+        }
+        if (end >= 0 && own != end) {
+            return dt_fail(err, DT_INVALID,
+                           "data.document_mask: documents of %s end with id %lld, those of %s with %lld; make both "
+                           "alike",
+                           job->train, (long long)end, job->val, (long long)own);
+        }
+        end = own;
+    }
+    batch_end_documents(&t->chain.batch, end);
+    for (int i = 0; i < 2 && job->document_mask; i++) {
+        if (sources[i] != NULL) {
+            data_end_documents(sources[i], end);
+        }
+    }
+    return 0;
+}
+
 /* data.train, unless the job only evaluates, and data.val, if it has any. */
 static int open_data(struct trainer *t, struct dt_error *err)
 {
@@ -140,11 +172,15 @@ static int open_data(struct trainer *t, struct dt_error *err)
         (val != NULL && data_check_range(val, "data.val", err) != 0)) {
         return -1;
     }
+    if (end_documents(t, err) != 0) {
+        return -1;
+    }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
+                                      .order = job->data.sampler,
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};
     t->feeds.val_order = (struct sampler){.sample_count = t->feeds.val.sample_count};
-    return train != NULL ? check_samples(t, err) : 0;
+    return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
 }
 
 static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory, struct dt_error *err)
@@ -154,6 +190,7 @@ static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory,
                               .sizes = job->model.sizes.bytes,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = job->data.sequence_length,
+                              .documents = job->data.document_mask,
                               .own_memory = own_memory,
                               .norm_ranks = job->training.sync_batch_norm ? t->size : 1,
                               .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
@@ -326,7 +363,6 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
-    t->feeds.micro = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *t->feeds.micro);
     if (trainer_batch_open(t, err) != 0) {
         return -1;
     }

@@ -100,28 +100,37 @@ static int poll_peers(struct world *w, struct dt_error *err)
     return 0;
 }
 
+int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_error *err)
+{
+    /* of many ranks the agent finds the silent one */
+    double limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0;
+    look_at_marks(t);
+    if (poll_peers(t->world, err) != 0) {
+        return -1;
+    }
+    if (atomic_load(&t->world->page->order) == DT_ORDER_ABORT) {
+        (void)dt_fail(err, DT_STOPPED, "%s: told to stop, the round is over", what);
+        return dt_blame(err, DT_FAULT_FAILED, t->rank);
+    }
+    if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
+        (void)dt_fail(err, DT_TIMEOUT, "%s: not done after %.1f s (training.step_timeout)", what, limit_s);
+        return dt_blame(err, DT_FAULT_FAILED, t->rank);
+    }
+    return 0;
+}
+
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err)
 {
     struct world *w = t->world;
-    /* of many ranks the agent finds the silent one */
-    double begin_s = dt_now_s(), limit_s = t->size == 1 ? t->job->training.step_timeout_s : 0;
+    double begin_s = dt_now_s();
     double slice_s = w->device->host_memory ? WAIT_SLICE_S : WAIT_SLICE_DEVICE_S;
     while (dt_event_sync(event, slice_s, err) != 0) {
         /* why it failed, not that time went by */
         if (err->status != DT_TIMEOUT || dt_stream_failed(w->compute, err)) {
             return -1;
         }
-        look_at_marks(t);
-        if (poll_peers(w, err) != 0) {
+        if (trainer_look(t, what, begin_s, err) != 0) {
             return -1;
-        }
-        if (atomic_load(&w->page->order) == DT_ORDER_ABORT) {
-            (void)dt_fail(err, DT_STOPPED, "%s: told to stop, the round is over", what);
-            return dt_blame(err, DT_FAULT_FAILED, t->rank);
-        }
-        if (limit_s > 0 && dt_now_s() - begin_s > limit_s) {
-            (void)dt_fail(err, DT_TIMEOUT, "%s: not done after %.1f s (training.step_timeout)", what, limit_s);
-            return dt_blame(err, DT_FAULT_FAILED, t->rank);
         }
     }
     look_at_marks(t);
@@ -442,6 +451,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                                    .lr = p->rate,
                                    .step_s = now_s - fmax(p->begin_s, t->stepper.finished_s),
                                    .valid_count = r->valid_count,
+                                   .data_wait_s = p->data_s,
                                    .micro_steps = p->count,
                                    .pace = p->riders ? step_sums_riders(&t->step_sums, p->turn) : NULL};
     t->stepper.finished_s = now_s;

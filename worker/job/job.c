@@ -43,6 +43,14 @@ static void check_data(struct job *job, struct dt_config *c)
 {
     const struct model_ops *ops = job->model.ops;
     int64_t *length = &job->data.sequence_length;
+    if (job->data.document_mask && !ops->documents) {
+        dt_config_problem(c, "data.document_mask", "%s knows no documents within a sample; remove it", ops->name);
+    }
+    if (job->data.document_end >= 0 && !job->data.document_mask) {
+        dt_config_problem(c, "data.document_end",
+                          "nothing reads it while data.document_mask is false; set that to "
+                          "true");
+    }
     if (ops->positions == NULL) {
         if (*length > 1) {
             dt_config_problem(c, "data.sequence_length", "samples of %s are no sequences; remove it", ops->name);

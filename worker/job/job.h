@@ -46,7 +46,10 @@ struct job {
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;
         bool shuffle;
-        int on_bad_image; /* enum on_bad_image */
+        int sampler;          /* enum sampler_order */
+        bool document_mask;   /* positions and attention begin anew in each document of a sample */
+        int64_t document_end; /* the id that ends a document; -1: as the data say */
+        int on_bad_image;     /* enum on_bad_image */
     } data;
     struct job_transforms { /* of images; a size is one number for both sides, or height and width */
         struct dt_numbers resize, center_crop, random_crop, random_resized_crop; /* count 0: none */

@@ -22,6 +22,9 @@ static const struct job_key {
     {JOB_DATA_KEY, JOB_KEY_DATA},
     {"data.sequence_length", JOB_KEY_DATA},
     {"data.shuffle", JOB_KEY_DATA},
+    {"data.sampler", JOB_KEY_DATA},
+    {"data.document_mask", JOB_KEY_DATA},
+    {"data.document_end", JOB_KEY_DATA},
     {"data.on_bad_image", JOB_KEY_NUMBER},
     {"transforms.resize", JOB_KEY_NUMBER},
     {"transforms.center_crop", JOB_KEY_NUMBER},
@@ -165,6 +168,18 @@ static bool same_in_model(const struct model_ops *ops, const char *path, const c
            model_same(ops, short_name(path), x.bytes, y.bytes);
 }
 
+/* What a job means that does not say this key, as it is older than the key. Null: it says nothing. */
+static cJSON *older_value(const char *path)
+{
+    if (strcmp(path, "optimizer.name") == 0) { /* there was one optimizer */
+        return cJSON_CreateString(optimizer_at(0)->name);
+    }
+    if (strcmp(path, "data.sampler") == 0) {
+        return cJSON_CreateString("permutation");
+    }
+    return strcmp(path, "data.document_mask") == 0 ? cJSON_CreateFalse() : NULL;
+}
+
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */
 static bool differs(const struct model_ops *ops, const struct job_key *key, const cJSON *was, const cJSON *is,
                     const char *other_data, struct job_change *out)
@@ -176,8 +191,7 @@ static bool differs(const struct model_ops *ops, const struct job_key *key, cons
     }
     const cJSON *x = value_at(was, key->path), *y = value_at(is, key->path);
     bool state = key->kind == JOB_KEY_STATE;
-    bool names = strcmp(key->path, "optimizer.name") == 0; /* where it is not said, there was one optimizer */
-    cJSON *first = x == NULL && names ? cJSON_CreateString(optimizer_at(0)->name) : NULL;
+    cJSON *first = x == NULL ? older_value(key->path) : NULL;
     x = first != NULL ? first : x;
     bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true) && !same_in_model(ops, key->path, was, is);
     if (differ) {

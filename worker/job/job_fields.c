@@ -38,6 +38,9 @@ static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 6
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
+static const struct dt_rule id_or_null = {
+    .type = DT_RULE_INTEGER, .min = 0, .max = 16777215, .null = true, .null_value = -1};
+static const struct dt_rule sampler_order = {.type = DT_RULE_ENUM, .choices = "permutation|distributed"};
 static const struct dt_rule mesh = {.type = DT_RULE_PAIR, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS, .null = true};
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
@@ -46,8 +49,8 @@ static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
-                                      .choices = "auto|tokens|tensors|imagefolder|idx|cifar10|cifar100",
-                                      .later = "nanogpt|synthetic|jsonl"};
+                                      .choices = "auto|tokens|nanogpt|tensors|imagefolder|idx|cifar10|cifar100",
+                                      .later = "synthetic|jsonl"};
 static const struct dt_rule bad_image = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
 static const struct dt_rule image_size = {.type = DT_RULE_NUMBERS, .min = 1, .max = 8192, .whole = true, .null = true};
 static const struct dt_rule padding = {.type = DT_RULE_INTEGER, .min = 0, .max = 4096};
@@ -126,12 +129,20 @@ static const struct dt_field data_fields[] = {
     {"train", NULL, "path or glob of the training shards", AT(train), &string},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
-     "tokens: llm.c shards; tensors: safetensors with what the model reads; images: imagefolder, idx, cifar10, "
-     "cifar100",
+     "tokens: llm.c or Megatron shards; nanogpt: ids without a header; tensors: safetensors with "
+     "what the model reads; "
+     "images: imagefolder, idx, cifar10, cifar100",
      AT(format), &format},
     {"tokenizer", "null", "name of the tokenizer; as the shards say when null", AT(tokenizer), &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
+    {"sampler", "\"permutation\"",
+     "order of samples; distributed: that of PyTorch's DistributedSampler, for 8 bytes a sample", AT(sampler),
+     &sampler_order},
+    {"document_mask", "false", "positions and attention begin anew in each document of a sample", AT(document_mask),
+     &boolean},
+    {"document_end", "null", "document_mask: the id that ends each document; as the shards say when null",
+     AT(document_end), &id_or_null},
     {"on_bad_image", "\"refuse\"", "an image that cannot be decoded ends the run, or is skipped and counted",
      AT(on_bad_image), &bad_image},
     {0},

@@ -81,6 +81,59 @@ void batch_add_positions(struct batch_layout *l, int64_t padding_id)
     l->field[l->count++] = positions;
 }
 
+static void segments_of_ends(const int32_t *ids, int64_t count, int64_t end, int32_t *out)
+{
+    int32_t segment = 0;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = segment;
+        segment += ids[i] == end;
+    }
+}
+
+static void positions_of_ends(const int32_t *ids, int64_t count, int64_t end, int32_t *out)
+{
+    int32_t position = 0;
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = position;
+        position = ids[i] == end ? 0 : position + 1;
+    }
+}
+
+void batch_add_documents(struct batch_layout *l)
+{
+    int ids = batch_find(l, "input_ids");
+    struct batch_field segments = {.name = "segments",
+                                   .type = DT_I32,
+                                   .dims = 2,
+                                   .most = {l->field[ids].most[0], l->field[ids].most[1]},
+                                   .derive = segments_of_ends,
+                                   .from = ids,
+                                   .number = -1},
+                       positions = segments;
+    positions.name = "position_ids";
+    positions.derive = positions_of_ends;
+    l->field[l->count++] = segments;
+    l->field[l->count++] = positions;
+}
+
+static bool of_documents(const struct batch_field *f)
+{
+    return f->derive == segments_of_ends || f->derive == positions_of_ends;
+}
+
+void batch_end_documents(struct batch_layout *l, int64_t id)
+{
+    for (int i = 0; i < l->count; i++) {
+        l->field[i].number = of_documents(&l->field[i]) ? id : l->field[i].number;
+    }
+}
+
+bool batch_has_documents(const struct batch_layout *l)
+{
+    int i = batch_find(l, "segments");
+    return i >= 0 && of_documents(&l->field[i]);
+}
+
 void batch_add_numbers(struct batch_layout *l, int64_t samples)
 {
     l->field[l->count++] =
@@ -92,6 +145,18 @@ bool batch_in_data(const struct batch_field *f)
     return f->derive == NULL && !f->counts;
 }
 
+/* What follows a document is no target of its last token. */
+static void cut_targets(const struct batch *b, int64_t row)
+{
+    const struct batch_field *segments = &b->layout->field[batch_find(b->layout, "segments")];
+    int64_t count = segments->most[1];
+    const int32_t *ids = (const int32_t *)b->at[segments->from] + row * count;
+    int32_t *labels = (int32_t *)b->at[batch_targets(b->layout)] + row * count;
+    for (int64_t i = 0; i < count; i++) {
+        labels[i] = ids[i] == segments->number ? -100 : labels[i];
+    }
+}
+
 void batch_derive(const struct batch *b, int64_t row)
 {
     for (int i = 0; i < b->layout->count; i++) {
@@ -101,6 +166,9 @@ void batch_derive(const struct batch *b, int64_t row)
             f->derive((const int32_t *)b->at[f->from] + row * count, count, f->number,
                       (int32_t *)b->at[i] + row * count);
         }
+    }
+    if (batch_has_documents(b->layout) && batch_targets(b->layout) >= 0) {
+        cut_targets(b, row);
     }
 }
 

@@ -70,11 +70,20 @@ void batch_add_encoder(struct batch_layout *l, int64_t samples, int64_t length, 
 /* Appends position_ids (B, T), which follow from the ids: padding stands at position padding_id, and
  * the n-th other token of a row, from 1, at padding_id + n. */
 void batch_add_positions(struct batch_layout *l, int64_t padding_id);
+/* Appends segments (B, T) and position_ids (B, T), which follow from the ids: a sample holds documents,
+ * each of which is a segment with positions from 0. batch_end_documents says which id ends a document;
+ * until then a sample is one. The last token of a document has no target. */
+void batch_add_documents(struct batch_layout *l);
+/* -1: none. Nothing if the layout has no documents. */
+void batch_end_documents(struct batch_layout *l, int64_t id);
+/* True if the layout has documents. */
+bool batch_has_documents(const struct batch_layout *l);
 /* Appends "sample_numbers" (B), which dropout reads. */
 void batch_add_numbers(struct batch_layout *l, int64_t samples);
 /* True if the data have the field, or stand in for it. */
 bool batch_in_data(const struct batch_field *f);
-/* Fills the derived fields of row `row` of b, which is in host memory, from the others. */
+/* Fills the derived fields of row `row` of b, which is in host memory, from the others. Takes away the
+ * targets behind the ends of documents. */
 void batch_derive(const struct batch *b, int64_t row);
 /* Gives row `row` of b, which is in host memory, its sample's number; nothing if no field has it. */
 void batch_number(const struct batch *b, int64_t row, int64_t number);

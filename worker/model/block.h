@@ -121,6 +121,8 @@ struct model_spec { /* a model for one job */
     int64_t batch_size, sequence_length;
     /* generation: positions of a sample for which blocks keep what later passes need; 0: none */
     int64_t cache_length;
+    /* training and evaluation: a sample holds documents (batch_add_documents), for models that can */
+    bool documents;
     /* the device has its own memory, and its products are fast with aligned rows and many of
      * them */
     bool own_memory;

@@ -168,6 +168,8 @@ struct model_ops {
     void (*settle)(void *sizes);
     /* the key of the longest sequence; null: samples are not sequences */
     const char *positions;
+    /* a sample may hold documents: positions and attention begin anew in each (struct model_spec) */
+    bool documents;
     /* Checks that involve several keys. DT_INVALID with what to change; *key: the key to blame. */
     int (*check)(const void *sizes, const char **key, struct dt_error *err);
     /* called with c->spec set: sets c->batch, adds units and blocks */

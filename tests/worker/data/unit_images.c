@@ -802,7 +802,7 @@ static void test_refused_sources(void **state)
     job.data.train = "small";
     job.data.val = "other";
     assert_int_equal(data_check(&job.data, &s, &t, &err), -1);
-    assert_says(&err, "data.val: other: class 1 is class2, but in small it is class1; both need the same folders");
+    assert_says(&err, "data.val: other: class 1 is class2, but in small it is class1; both need the same classes");
     assert_int_equal(data_check(&job.data, &s, &s, &err), 0);
     data_close(&s);
     data_close(&t);

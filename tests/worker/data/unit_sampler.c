@@ -1,12 +1,15 @@
-/* covers: worker/data/data.c */
+/* covers: worker/data/sampler.c worker/data/randperm.c */
 /* The order of samples: a permutation for every count, another one per seed and epoch, spread
- * evenly. */
+ * evenly; and that of PyTorch's DistributedSampler, sample by sample. */
+#include "tests/lib/golden.h"
 #include "worker/data/data.h"
+#include "worker/data/randperm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 #include <cmocka.h>
 
 static void check_permutation(int64_t count, uint64_t seed, int64_t epoch)
@@ -113,11 +116,181 @@ static void test_fixed(void **state)
     assert_string_equal(text, "1364207598");
 }
 
+/* ---- the order of PyTorch ---- */
+
+static int64_t number(const cJSON *row, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(row, key);
+    assert_true(cJSON_IsNumber(v));
+    return (int64_t)v->valuedouble;
+}
+
+static bool flag(const cJSON *row, const char *key)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, key));
+}
+
+static const cJSON *array(const cJSON *row, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(row, key);
+    assert_true(cJSON_IsArray(v));
+    return v;
+}
+
+static uint32_t checksum(uint32_t crc, int64_t value)
+{
+    return (uint32_t)crc32(crc, (const unsigned char *)&value, sizeof value);
+}
+
+static void test_randperm(void **state)
+{
+    (void)state;
+    cJSON *json = golden_json("tests/golden/numbers/orders.json");
+    const cJSON *row;
+    cJSON_ArrayForEach(row, array(json, "randperm"))
+    {
+        struct mt19937 g;
+        int64_t count = number(row, "n");
+        uint32_t *out = malloc((size_t)count * sizeof *out), crc = 0;
+        assert_non_null(out);
+        mt19937_seed(&g, (uint64_t)number(row, "seed"));
+        randperm(&g, count, out);
+        const cJSON *head = array(row, "head");
+        for (int i = 0; i < cJSON_GetArraySize(head); i++) {
+            assert_int_equal(out[i], (int64_t)cJSON_GetArrayItem(head, i)->valuedouble);
+        }
+        for (int64_t i = 0; i < count; i++) {
+            crc = checksum(crc, out[i]);
+        }
+        assert_int_equal(crc, (uint32_t)number(row, "crc32"));
+        free(out);
+    }
+    cJSON_Delete(json);
+}
+
+static struct sampler open_distributed(const cJSON *row, bool shuffle)
+{
+    struct sampler s = {.sample_count = number(row, "n"),
+                        .seed = (uint64_t)number(row, "seed"),
+                        .shuffle = shuffle,
+                        .order = ORDER_DISTRIBUTED};
+    struct dt_error err;
+    assert_int_equal(sampler_check(&s, &err), 0);
+    size_t bytes = sampler_bytes(&s);
+    assert_true(bytes <= 64 + 8 * (size_t)s.sample_count);
+    void *memory = bytes > 0 ? calloc(1, bytes) : NULL;
+    assert_true(bytes == 0 || memory != NULL);
+    sampler_use(&s, memory);
+    return s;
+}
+
+/* Number i of a rank's list. PyTorch fills the lists up from the epoch's begin; our epochs end there. */
+static int64_t listed(const struct sampler *s, const cJSON *row, int64_t rank, int64_t i)
+{
+    int64_t position = i * number(row, "N") + rank;
+    return sampler_at(s, number(row, "epoch"), position % s->sample_count);
+}
+
+static void test_distributed(void **state)
+{
+    (void)state;
+    cJSON *json = golden_json("tests/golden/numbers/sampler.json");
+    const cJSON *row, *list;
+    int compared = 0;
+    cJSON_ArrayForEach(row, array(json, "rows"))
+    {
+        struct sampler s = open_distributed(row, flag(row, "shuffle"));
+        int64_t rank = 0;
+        cJSON_ArrayForEach(list, array(row, "ranks"))
+        {
+            for (int i = 0; i < cJSON_GetArraySize(list); i++, compared++) {
+                assert_int_equal(listed(&s, row, rank, i), (int64_t)cJSON_GetArrayItem(list, i)->valuedouble);
+            }
+            rank++;
+        }
+        free(s.memory);
+    }
+    assert_true(compared > 300);
+    cJSON_ArrayForEach(row, array(json, "large"))
+    {
+        struct sampler s = open_distributed(row, true);
+        uint32_t crc = 0, first = 0;
+        for (int64_t rank = 0; rank < number(row, "N"); rank++) {
+            for (int64_t i = 0; i < number(row, "per_rank"); i++) {
+                crc = checksum(crc, listed(&s, row, rank, i));
+            }
+            first = rank == 0 ? crc : first;
+        }
+        assert_int_equal(first, (uint32_t)number(row, "crc32_rank0"));
+        assert_int_equal(crc, (uint32_t)number(row, "crc32_all_ranks"));
+        free(s.memory);
+    }
+    cJSON_Delete(json);
+}
+
+/* Every sample comes once in an epoch, wherever a run was stopped and at whatever number of ranks it
+ * went on; the memory holds this epoch and the next one, in any order of questions. */
+static void test_stops_and_other_ranks(void **state)
+{
+    (void)state;
+    enum { COUNT = 997 };
+    struct sampler s = {.sample_count = COUNT, .seed = 3, .shuffle = true, .order = ORDER_DISTRIBUTED};
+    void *memory = calloc(1, sampler_bytes(&s));
+    assert_non_null(memory);
+    for (int64_t epoch = 0; epoch < 6; epoch++) {
+        unsigned char seen[COUNT] = {0};
+        int64_t position = 0, ranks = 1;
+        while (position + ranks <= COUNT) {
+            if (position % 7 == 0) { /* a new process */
+                sampler_use(&s, memory);
+            }
+            for (int64_t rank = 0; rank < ranks; rank++) {
+                seen[sampler_at(&s, epoch, position + rank)]++;
+                (void)sampler_at(&s, epoch + 1, rank);
+            }
+            position += ranks;
+            ranks = 1 + (ranks * 5 + epoch) % 8;
+            ranks = position + ranks > COUNT ? COUNT - position > 0 ? COUNT - position : 1 : ranks;
+        }
+        assert_int_equal(position, COUNT);
+        for (int i = 0; i < COUNT; i++) {
+            assert_int_equal(seen[i], 1);
+        }
+    }
+    free(memory);
+}
+
+static void test_most(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct sampler s = {.sample_count = RANDPERM_MOST, .shuffle = true, .order = ORDER_DISTRIBUTED};
+    assert_int_equal(sampler_check(&s, &err), 0);
+    s.sample_count++;
+    assert_int_equal(sampler_check(&s, &err), -1);
+    assert_non_null(strstr(err.text, "data.sampler: distributed orders at most 214748363 samples, and there are "
+                                     "214748364; use permutation"));
+    s.order = ORDER_PERMUTATION;
+    assert_int_equal(sampler_check(&s, &err), 0);
+    assert_int_equal(sampler_bytes(&s), 0);
+    s = (struct sampler){.sample_count = 10, .order = ORDER_DISTRIBUTED}; /* no shuffle */
+    assert_int_equal(sampler_bytes(&s), 0);
+    assert_int_equal(sampler_at(&s, 1, 7), 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_permutation),   cmocka_unit_test(test_identity), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_orders_differ), cmocka_unit_test(test_uniform),  cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_permutation),
+        cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_orders_differ),
+        cmocka_unit_test(test_uniform),
+        cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_randperm),
+        cmocka_unit_test(test_distributed),
+        cmocka_unit_test(test_stops_and_other_ranks),
+        cmocka_unit_test(test_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

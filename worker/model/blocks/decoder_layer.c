@@ -206,6 +206,7 @@ static int declare(struct block *b, struct dt_error *err)
     assert(!m->fused || m->qk_norm == QK_NORM_NONE); /* `project` takes q and k apart from v */
     (void)walk_tensors(b, b);
     declare_memory(b);
+    packed_declare_segments(b);
     if (m->turns) {
         block_constant(b, m->rope_name, most_positions(b) * m->rope.width, rope_fill, &m->rope, sizeof m->rope);
     }

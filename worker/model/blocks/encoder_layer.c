@@ -131,12 +131,6 @@ static void declare_memory(struct block *b)
     packed_declare_cache(b, m->causal ? m->heads : 0, c / m->heads);
 }
 
-/* -1: no token is masked. */
-static int segments_field(const struct block *b)
-{
-    return batch_find(&b->chain->batch, "segments");
-}
-
 static int declare(struct block *b, struct dt_error *err)
 {
     (void)err;
@@ -145,9 +139,7 @@ static int declare(struct block *b, struct dt_error *err)
     bool sums_input = m->norms_first && !m->plain_input;
     (void)walk_tensors(b, b);
     declare_memory(b);
-    if (segments_field(b) >= 0) {
-        (void)block_field(b, "segments");
-    }
+    packed_declare_segments(b);
     for (int i = 0; i < 4; i++) {
         drop_declare(b, rates[i]);
     }
@@ -193,11 +185,9 @@ static struct packed attention_of(const struct block *b, const struct pass *p)
                        .out = pass_memory(b, p, ATT),
                        .lse = pass_memory(b, p, LSE),
                        .cache = pass_memory(b, p, CACHE)};
-    int segments = segments_field(b);
     a.shape.causal = m->causal;
     a.shape.window = m->window;
     drop_attention(b, p, m->attention_dropout, DROP_ATTENTION, &a.shape);
-    a.shape.segments = segments >= 0 ? p->batch->at[segments] : NULL;
     return a;
 }
 

@@ -132,6 +132,7 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "mean", LIFE_CALL, 0, rows, wide);
     block_memory(b, "rstd", LIFE_CALL, 0, rows, wide);
     packed_declare_cache(b, m->heads, c / m->heads);
+    packed_declare_segments(b);
     drop_declare(b, m->attention_dropout);
     drop_declare(b, m->residual_dropout);
     b->in = b->out = stream_flow(b, c, true);

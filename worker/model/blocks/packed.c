@@ -6,9 +6,17 @@
 #include "worker/model/blocks/drop.h"
 #include "worker/model/blocks/linear.h"
 
+void packed_declare_segments(struct block *b)
+{
+    if (batch_find(&b->chain->batch, "segments") >= 0) {
+        (void)block_field(b, "segments");
+    }
+}
+
 struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
                                        int64_t head_size)
 {
+    int segments = batch_find(&b->chain->batch, "segments"); /* -1: each sample is one */
     return (struct dt_attention_shape){.batch = p->batch->samples,
                                        .queries = p->batch->length,
                                        .keys = p->batch->length,
@@ -16,6 +24,7 @@ struct dt_attention_shape packed_shape(const struct block *b, const struct pass 
                                        .heads = heads,
                                        .kv_heads = kv_heads,
                                        .head_size = head_size,
+                                       .segments = segments >= 0 ? p->batch->at[segments] : NULL,
                                        .type = b->spec->type};
 }
 
@@ -88,9 +97,12 @@ void packed_attention_backward(const struct pass *p, const struct packed *a, voi
 void packed_turn(const struct block *b, const struct pass *p, const struct dt_attention_shape *s, int64_t width,
                  void *x, bool inverse)
 {
+    const struct batch_layout *l = &b->chain->batch;
+    const int32_t *positions =
+        batch_has_documents(l) ? p->batch->at[batch_find(l, "position_ids")] : p->batch->positions;
     p->kernels->rope(p->stream, &(struct dt_rope_args){.x = x,
                                                        .table = pass_constant(b, p, 0),
-                                                       .positions = p->batch->positions,
+                                                       .positions = positions,
                                                        .row_count = row_count(p),
                                                        .position_count = p->batch->length,
                                                        .heads = s->heads + s->kv_heads,

@@ -15,7 +15,10 @@ struct packed {
     void *cache;                     /* (slots, key_capacity, 2 KV D): keys and values; null: none */
 };
 
-/* The shape of a pass in which all positions see each other; callers add what their model has. */
+/* Declares that the layer reads the segments of the batch, if it has any. */
+void packed_declare_segments(struct block *b);
+/* The shape of a pass in which all positions of a segment see each other; callers add what their model
+ * has. */
 struct dt_attention_shape packed_shape(const struct block *b, const struct pass *p, int64_t heads, int64_t kv_heads,
                                        int64_t head_size);
 /* Declares the cache, and returns its memory's number. */
@@ -28,7 +31,8 @@ void packed_attention(const struct pass *p, const struct packed *a);
 void packed_attention_backward(const struct pass *p, const struct packed *a, void *dqkv, const void *dout, void *work,
                                size_t work_bytes);
 /* Turns the queries and keys of x, with the rows of qkv, by the block's constant 0, in which `width`
- * values of a head turn. inverse: back. */
+ * values of a head turn. Positions begin anew in each document of the batch, if it has any. inverse:
+ * back. */
 void packed_turn(const struct block *b, const struct pass *p, const struct dt_attention_shape *s, int64_t width,
                  void *x, bool inverse);
 

@@ -511,6 +511,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
                                             .dropouts = dropouts,                                                      \
                                             .spelled = spelled,                                                        \
                                             .positions = "max_position_embeddings",                                    \
+                                            .documents = true,                                                         \
                                             .check = model##_check,                                                    \
                                             .settle = model##_settle,                                                  \
                                             .build = model##_build,                                                    \

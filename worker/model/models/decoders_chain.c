@@ -131,6 +131,9 @@ int decoder_build(const struct decoder_family *f, struct chain *c, struct dt_err
                                  .logit_cap = m->final_logit_softcapping,
                                  .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
+    if (c->spec.documents) {
+        batch_add_documents(&c->batch);
+    }
     int root = chain_unit(c, "root", ROLE_TRAINED);
     if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
         return -1;

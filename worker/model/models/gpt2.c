@@ -80,6 +80,7 @@ static int build(struct chain *c, struct dt_error *err)
                                 .channels = m->n_embd,
                                 .position_count = m->n_positions,
                                 .padding_id = -1,
+                                .position_ids = c->spec.documents,
                                 .dropout = m->embd_pdrop,
                                 .init_std = m->initializer_range};
     const struct gpt_layer layer = {.layers = m->n_layer,
@@ -98,6 +99,9 @@ static int build(struct chain *c, struct dt_error *err)
                                  .norm_epsilon = m->layer_norm_epsilon,
                                  .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
+    if (c->spec.documents) {
+        batch_add_documents(&c->batch);
+    }
     int root = chain_unit(c, "root", ROLE_TRAINED);
     if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
         return -1;
@@ -181,6 +185,7 @@ const struct model_ops model_gpt2 = {.name = "gpt2",
                                      .keys = keys,
                                      .settle = settle,
                                      .positions = "n_positions",
+                                     .documents = true,
                                      .check = check,
                                      .build = build,
                                      .flops = flops,

@@ -61,6 +61,7 @@ void observer_step_numbers(struct observer *o, const struct report *r, struct st
         {"grad_norm", r->grad_norm, false, false},
         {"lr", r->lr, false, false},
         {"step_s", r->step_s, false, false},
+        {"data_wait_s", r->data_wait_s, false, false},
         {r->sequences ? "tokens_per_s" : "samples_per_s", r->tokens_per_s, false, false},
         {"mfu", r->mfu, false, false},
         {"gpu_busy", gpu && s.busy >= 0 ? s.busy : NAN, false, true},
