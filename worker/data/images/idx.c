@@ -91,12 +91,13 @@ static int inflate_file(struct raw_bytes *b, gzFile f, const char *path, struct 
     memcpy(all, head, (size_t)have);
     int64_t rest = h.bytes > have ? inflate_bytes(f, all + have, h.bytes - have) : 0;
     int64_t end = rest >= 0 ? inflate_bytes(f, &more, 1) : -1;
-    *b = (struct raw_bytes){all, (size_t)(have + rest + (end > 0)), false};
     if (rest < 0 || end < 0) {
         free(all);
-        *b = (struct raw_bytes){0};
         return dt_fail(err, DT_INVALID, "%s: the gzip stream is damaged or cut off", path);
     }
+    b->at = all;
+    b->size = (size_t)(have + rest + (end > 0));
+    b->mapped = false;
     return 0;
 }
 
