@@ -778,6 +778,40 @@ static void test_damaged(void **state)
     }
 }
 
+/* Of more than 1 GiB names and sizes are looked at, and damage shows when an image is read. */
+static void test_large_folder(void **state)
+{
+    (void)state;
+    struct data_source s;
+    struct dt_error err;
+    struct job job = job_of();
+    struct batch_layout l = layout_of(1);
+    float pixels[PIXELS];
+    int32_t label;
+    struct batch b = {.layout = &l, .at = {pixels, &label}, .samples = 1};
+    make_folder("large");
+    write_file("large/class0/00.png", "no image", 8);
+    write_png("large/class0/01.png", SIDE, 9, 1, 1, 1);
+    write_file("large/class2/99.png", "", 0);
+    assert_int_equal(truncate(in("large/class2/99.png"), (off_t)1 << 30), 0); /* takes no room on the disk */
+    uint64_t was = 0;
+    for (int renamed = 0; renamed < 2; renamed++) {
+        assert_int_equal(data_open(&s, in("large"), "auto", &l, &err), 0);
+        assert_int_equal(data_prepare(&s, &job, true, &err), 0);
+        assert_true(s.sample_count == SAMPLES + 1 && data_content(&s) != was);
+        was = data_content(&s);
+        assert_int_equal(s.ops->read(&s, 0, 0, &b, 0, &err), -1);
+        assert_says(&err, "00.png: is no PNG, JPEG, PPM or PGM file; remove it, or set data.on_bad_image");
+        assert_int_equal(s.ops->read(&s, 1, 0, &b, 0, &err), -1);
+        assert_says(&err, ".png: is 9 x 4 (height x width), but the model reads 4 x 4");
+        assert_int_equal(s.ops->read(&s, 2, 0, &b, 0, &err), 0);
+        assert_true(label == 0 && lrintf(pixels[0] * 255) == 40);
+        data_close(&s);
+        assert_int_equal(rename(in("large/class0/01.png"), in("large/class0/01b.png")), renamed ? -1 : 0);
+    }
+    assert_int_equal(unlink(in("large/class2/99.png")), 0);
+}
+
 static void test_refused_sources(void **state)
 {
     (void)state;
@@ -825,10 +859,11 @@ static void test_refused_sources(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_png),    cmocka_unit_test(test_jpeg),    cmocka_unit_test(test_pnm),
-        cmocka_unit_test(test_idx),    cmocka_unit_test(test_cifar),   cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_crops),  cmocka_unit_test(test_counter), cmocka_unit_test(test_numbers_of_pixels),
-        cmocka_unit_test(test_source), cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused_sources),
+        cmocka_unit_test(test_png),          cmocka_unit_test(test_jpeg),    cmocka_unit_test(test_pnm),
+        cmocka_unit_test(test_idx),          cmocka_unit_test(test_cifar),   cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_crops),        cmocka_unit_test(test_counter), cmocka_unit_test(test_numbers_of_pixels),
+        cmocka_unit_test(test_source),       cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused_sources),
+        cmocka_unit_test(test_large_folder),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
