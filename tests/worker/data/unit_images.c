@@ -848,6 +848,10 @@ static void test_refused_sources(void **state)
     l.field[1].below_key = "num_labels";
     l.field[1].value = "class";
     l.field[1].values = "classes";
+    write_gz("n-images-idx3-ubyte.gz", images, sizeof images);
+    assert_int_equal(data_open(&s, in("n-*"), "auto", &l, &err), -1);
+    assert_says(&err, "n-images-idx3-ubyte and n-images-idx3-ubyte.gz have the same images; name one of them");
+    assert_int_equal(unlink(in("n-images-idx3-ubyte.gz")), 0);
     assert_int_equal(data_open(&s, in("n-*"), "auto", &l, &err), 0);
     assert_int_equal(s.sample_count, 5);
     assert_int_equal(data_check_range(&s, "data.train", &err), -1);
