@@ -18,8 +18,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens,  &data_nanogpt,  &data_tensors,    &data_idx,
-                                              &data_cifar10, &data_cifar100, &data_imagefolder};
+static const struct data_ops *const rows[] = {&data_tokens, &data_nanogpt, &data_labelled, &data_tensors,
+                                              &data_idx,    &data_cifar10, &data_cifar100, &data_imagefolder};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
@@ -169,7 +169,7 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     } else if (found == NULL) {
         (void)dt_fail(
             err, DT_INVALID,
-            "data.format: %s: unknown; use auto, tokens, nanogpt, tensors, imagefolder, idx, cifar10 or cifar100",
+            "data.format: %s: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100",
             format);
     }
     data_files_close(&files);

@@ -4,7 +4,7 @@
 
 #include "worker/data/data.h"
 
-extern const struct data_ops data_tokens, data_nanogpt, data_tensors;
+extern const struct data_ops data_tokens, data_nanogpt, data_labelled, data_tensors;
 
 struct data_files {
     char **paths; /* sorted by bytes */

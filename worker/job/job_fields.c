@@ -49,7 +49,7 @@ static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
-                                      .choices = "auto|tokens|nanogpt|tensors|imagefolder|idx|cifar10|cifar100",
+                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100",
                                       .later = "synthetic|jsonl"};
 static const struct dt_rule bad_image = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
 static const struct dt_rule image_size = {.type = DT_RULE_NUMBERS, .min = 1, .max = 8192, .whole = true, .null = true};
@@ -129,7 +129,7 @@ static const struct dt_field data_fields[] = {
     {"train", NULL, "path or glob of the training shards", AT(train), &string},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
-     "tokens: llm.c or Megatron shards; nanogpt: ids without a header; tensors: safetensors with "
+     "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
      "what the model reads; "
      "images: imagefolder, idx, cifar10, cifar100",
      AT(format), &format},

@@ -303,7 +303,7 @@ static void test_bad_shards(void **state)
     assert_int_equal(open_tokens(&s, in("few.bin"), "arrow", 4, &err), -1);
     assert_string_equal(
         err.text,
-        "data.format: arrow: unknown; use auto, tokens, nanogpt, tensors, imagefolder, idx, cifar10 or cifar100");
+        "data.format: arrow: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100");
     write_shard("wide.bin", SHARD_MAGIC_U32, 7, 8, ids, 8, 4);
     assert_int_equal(open_tokens(&s, in("wide.bin"), "auto", 4, &err), 0);
     assert_int_equal(s.vocabulary, 9);
