@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--models|--lint|--slurm|--etcd]
+# Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--models|--examples|--lint|--slurm|--etcd]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
 packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
@@ -11,9 +11,10 @@ for option in "$@"; do
     --lint) packages="clang-format cppcheck mandoc"; what="check the source" ;;
     --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch, transformers and MPICH beside dtrun" ;;
     --models) models=1; [ $peers -eq 1 ] || packages="python3" ;;
+    --examples) packages="dataset-fashion-mnist"; what="train the examples in configs/" ;;
     --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
     --etcd) packages="etcd-server"; what="test with a real etcd" ;;
-    *) echo "setup.sh: unknown option $option; there are --peers, --models, --lint, --slurm and --etcd" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown option $option; there are --peers, --models, --examples, --lint, --slurm and --etcd" >&2; exit 2 ;;
     esac
 done
 

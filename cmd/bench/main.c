@@ -4,6 +4,7 @@
 #include "base/bench.h"
 #include "base/text.h"
 #include "cmd/bench/collectives.h"
+#include "cmd/bench/decode.h"
 #include "cmd/bench/first.h"
 #include "cmd/bench/generate.h"
 #include "cmd/bench/kernels.h"
@@ -26,6 +27,8 @@ static const struct {
      "--heap --no-floor "
      "--peer --peers=FOLDER",
      bench_collectives},
+    {"data", "images from files to samples, on one core",
+     "--width=8..8192 --height=8..8192 --repeats=1..101 --script=PATH --peer", bench_data},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"floor", "each kernel of a training step, and the step, against what the machine allows",
      "--device=NAME --job=FILE --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 "

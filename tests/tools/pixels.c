@@ -1,7 +1,7 @@
-/* Pixels of an image, to be compared with another decoder's: pixels CHANNELS [HEIGHT WIDTH] reads paths from
- * stdin, one a line, and for each writes a line "WIDTH HEIGHT HASH", or "error: why". HASH is XXH3 (64
- * bits) of the pixels, after a resize if HEIGHT and WIDTH are given; with --raw as the last argument the
- * pixels follow the line. */
+/* Pixels of an image, to be compared with another decoder's: pixels CHANNELS [HEIGHT WIDTH] reads
+ * paths from stdin, one a line, and for each writes a line "WIDTH HEIGHT HASH", or "error: why".
+ * HASH is XXH3 (64 bits) of the pixels, after a resize if HEIGHT and WIDTH are given; with --raw as
+ * the last argument the pixels follow the line. */
 #include "base/file.h"
 #include "worker/data/images/image.h"
 

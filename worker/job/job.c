@@ -70,38 +70,6 @@ static void check_data(struct job *job, struct dt_config *c)
     }
 }
 
-static void check_transforms(const struct job *job, struct dt_config *c)
-{
-    const struct job_transforms *t = &job->transforms;
-    const struct {
-        const char *key;
-        const struct dt_numbers *numbers;
-        int least, most;
-    } lists[] = {{"resize", &t->resize, 0, 2},
-                 {"center_crop", &t->center_crop, 0, 2},
-                 {"random_crop", &t->random_crop, 0, 2},
-                 {"random_resized_crop", &t->random_resized_crop, 0, 2},
-                 {"scale", &t->scale, 2, 2},
-                 {"ratio", &t->ratio, 2, 2}};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        const struct dt_numbers *n = lists[i].numbers;
-        char key[64];
-        (void)snprintf(key, sizeof key, "transforms.%s", lists[i].key);
-        if (n->count > lists[i].most) {
-            dt_config_problem(c, key, "has %d numbers; give one, or height and width", n->count);
-        } else if (n->count < lists[i].least || (lists[i].least == 2 && n->of[0] > n->of[1])) {
-            dt_config_problem(c, key, "give two numbers, the lesser one first");
-        }
-    }
-    if (t->random_crop.count > 0 && t->random_resized_crop.count > 0) {
-        dt_config_problem(c, "transforms.random_crop", "transforms.random_resized_crop does the same (%s); remove one",
-                          dt_config_source(c, "transforms.random_resized_crop"));
-    }
-    if (t->padding > 0 && t->random_crop.count == 0) {
-        dt_config_problem(c, "transforms.padding", "belongs to transforms.random_crop, which is not given");
-    }
-}
-
 /* Numbers of one schedule say nothing to the others; a saved job has them all, with their defaults. */
 static void check_schedule(const struct job *job, struct dt_config *c)
 {
@@ -443,7 +411,7 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
         check_data(job, c);
     }
     if (good[JOB_TRANSFORMS]) {
-        check_transforms(job, c);
+        job_check_transforms(&job->transforms, c);
     }
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);

@@ -39,6 +39,8 @@ struct job_part {
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
 /* The fields that a section has with some model or optimizer: table number i; null behind the last one. */
 const struct dt_field *job_other_fields(const struct job_section *s, int i);
+/* Adds what is wrong with the section `transforms` to c. */
+void job_check_transforms(const struct job_transforms *t, struct dt_config *c);
 /* keys of other systems, and those that come later */
 extern const struct dt_config_hint job_hints[];
 

@@ -32,10 +32,16 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "first", "floor", "generate", "kernels", "load", "start", "step", "store"):
+    for name in ("collectives", "data", "first", "floor", "generate", "kernels", "load", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
+
+
+def test_data():
+    found = cases(bench("data", "--width=40", "--height=30", "--repeats=2"))
+    assert set(found) == {f"{kind} {what} 30x40" for kind in ("jpeg", "png") for what in ("decoded", "samples")}
+    assert found["jpeg decoded 30x40"]["floor"] > 0
 
 
 def test_generate():

@@ -1,6 +1,6 @@
 /* covers: worker/data/images */
-/* Images: decoders and their errors, IDX, CIFAR, folders by class, transforms by counter, damaged images
- * refused or skipped. */
+/* Images: decoders and their errors, IDX, CIFAR, folders by class, transforms by counter, damaged
+ * images refused or skipped. */
 #include "base/file.h"
 #include "base/text.h"
 #include "tests/lib/folder.h"
@@ -531,6 +531,15 @@ static void test_crops(void **state)
         assert_true(seen[i / 5][i % 5]);
     }
     assert_int_equal(transforms_check(&t, 3, 3, &err), 0); /* 7 x 7 with padding */
+    t.job.padding = 20;                                    /* the window may lie beside the image */
+    float *out = calloc(16, sizeof *out);
+    for (int64_t sample = 0; sample < 200; sample++) {
+        assert_int_equal(transforms_apply(&t, &a.im, 0, sample, &a.rows, &a.resized, out, &err), 0);
+        for (int i = 0; i < 16; i++) {
+            assert_in_range(lrintf(out[i] * 255), 0, 3 * 16 + 3);
+        }
+    }
+    free(out);
     t.job.padding = 0;
     assert_int_equal(transforms_check(&t, 3, 4, &err), -1);
     assert_says(&err, "is 4 x 3 with padding, smaller than transforms.random_crop (4 x 4)");
@@ -769,6 +778,40 @@ static void test_damaged(void **state)
     }
 }
 
+/* Of more than 1 GiB names and sizes are looked at, and damage shows when an image is read. */
+static void test_large_folder(void **state)
+{
+    (void)state;
+    struct data_source s;
+    struct dt_error err;
+    struct job job = job_of();
+    struct batch_layout l = layout_of(1);
+    float pixels[PIXELS];
+    int32_t label;
+    struct batch b = {.layout = &l, .at = {pixels, &label}, .samples = 1};
+    make_folder("large");
+    write_file("large/class0/00.png", "no image", 8);
+    write_png("large/class0/01.png", SIDE, 9, 1, 1, 1);
+    write_file("large/class2/99.png", "", 0);
+    assert_int_equal(truncate(in("large/class2/99.png"), (off_t)1 << 30), 0); /* takes no room on the disk */
+    uint64_t was = 0;
+    for (int renamed = 0; renamed < 2; renamed++) {
+        assert_int_equal(data_open(&s, in("large"), "auto", &l, &err), 0);
+        assert_int_equal(data_prepare(&s, &job, true, &err), 0);
+        assert_true(s.sample_count == SAMPLES + 1 && data_content(&s) != was);
+        was = data_content(&s);
+        assert_int_equal(s.ops->read(&s, 0, 0, &b, 0, &err), -1);
+        assert_says(&err, "00.png: is no PNG, JPEG, PPM or PGM file; remove it, or set data.on_bad_image");
+        assert_int_equal(s.ops->read(&s, 1, 0, &b, 0, &err), -1);
+        assert_says(&err, ".png: is 9 x 4 (height x width), but the model reads 4 x 4");
+        assert_int_equal(s.ops->read(&s, 2, 0, &b, 0, &err), 0);
+        assert_true(label == 0 && lrintf(pixels[0] * 255) == 40);
+        data_close(&s);
+        assert_int_equal(rename(in("large/class0/01.png"), in("large/class0/01b.png")), renamed ? -1 : 0);
+    }
+    assert_int_equal(unlink(in("large/class2/99.png")), 0);
+}
+
 static void test_refused_sources(void **state)
 {
     (void)state;
@@ -805,6 +848,10 @@ static void test_refused_sources(void **state)
     l.field[1].below_key = "num_labels";
     l.field[1].value = "class";
     l.field[1].values = "classes";
+    write_gz("n-images-idx3-ubyte.gz", images, sizeof images);
+    assert_int_equal(data_open(&s, in("n-*"), "auto", &l, &err), -1);
+    assert_says(&err, "n-images-idx3-ubyte and n-images-idx3-ubyte.gz have the same images; name one of them");
+    assert_int_equal(unlink(in("n-images-idx3-ubyte.gz")), 0);
     assert_int_equal(data_open(&s, in("n-*"), "auto", &l, &err), 0);
     assert_int_equal(s.sample_count, 5);
     assert_int_equal(data_check_range(&s, "data.train", &err), -1);
@@ -816,10 +863,11 @@ static void test_refused_sources(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_png),    cmocka_unit_test(test_jpeg),    cmocka_unit_test(test_pnm),
-        cmocka_unit_test(test_idx),    cmocka_unit_test(test_cifar),   cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_crops),  cmocka_unit_test(test_counter), cmocka_unit_test(test_numbers_of_pixels),
-        cmocka_unit_test(test_source), cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused_sources),
+        cmocka_unit_test(test_png),          cmocka_unit_test(test_jpeg),    cmocka_unit_test(test_pnm),
+        cmocka_unit_test(test_idx),          cmocka_unit_test(test_cifar),   cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_crops),        cmocka_unit_test(test_counter), cmocka_unit_test(test_numbers_of_pixels),
+        cmocka_unit_test(test_source),       cmocka_unit_test(test_damaged), cmocka_unit_test(test_refused_sources),
+        cmocka_unit_test(test_large_folder),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -1,5 +1,5 @@
-/* The binary version of CIFAR: records of a label (CIFAR-100: a coarse one and a fine one) and 32 x 32
- * pixels, all red ones, then green, then blue. */
+/* The binary version of CIFAR: records of a label (CIFAR-100: a coarse one and a fine one) and 32 x
+ * 32 pixels, all red ones, then green, then blue. */
 #include "worker/data/images/raw.h"
 
 #include "base/text.h"

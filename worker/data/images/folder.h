@@ -1,6 +1,6 @@
 /* A folder of images by class, as torchvision's ImageFolder reads it: each folder in it is a class,
- * numbered in the order of names; images in deeper folders belong to the class, too. Files with other
- * names than those of images are passed over, and so is what begins with a dot. */
+ * numbered in the order of names; images in deeper folders belong to the class, too. Files with
+ * other names than those of images are passed over, and so is what begins with a dot. */
 #ifndef DT_WORKER_DATA_IMAGES_FOLDER_H
 #define DT_WORKER_DATA_IMAGES_FOLDER_H
 

@@ -1,5 +1,5 @@
-/* IDX: two zeros, the type, the number of dimensions, each dimension as 4 bytes (the highest first), the
- * values. */
+/* IDX: two zeros, the type, the number of dimensions, each dimension as 4 bytes (the highest
+ * first), the values. */
 #include "worker/data/images/raw.h"
 
 #include "base/text.h"
@@ -53,7 +53,8 @@ static bool is_compressed(const uint8_t *b, size_t size)
     return size > 2 && b[0] == 0x1f && b[1] == 0x8b;
 }
 
-/* The next bytes, at most `size`; fewer at the end of the file. -1: the stream is damaged or cut off. */
+/* The next bytes, at most `size`; fewer at the end of the file. -1: the stream is damaged or cut
+ * off. */
 static int64_t inflate_bytes(gzFile f, uint8_t *out, int64_t size)
 {
     int64_t done = 0;
@@ -90,12 +91,13 @@ static int inflate_file(struct raw_bytes *b, gzFile f, const char *path, struct 
     memcpy(all, head, (size_t)have);
     int64_t rest = h.bytes > have ? inflate_bytes(f, all + have, h.bytes - have) : 0;
     int64_t end = rest >= 0 ? inflate_bytes(f, &more, 1) : -1;
-    *b = (struct raw_bytes){all, (size_t)(have + rest + (end > 0)), false};
     if (rest < 0 || end < 0) {
         free(all);
-        *b = (struct raw_bytes){0};
         return dt_fail(err, DT_INVALID, "%s: the gzip stream is damaged or cut off", path);
     }
+    b->at = all;
+    b->size = (size_t)(have + rest + (end > 0));
+    b->mapped = false;
     return 0;
 }
 

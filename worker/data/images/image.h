@@ -27,10 +27,11 @@ void image_clear(struct image *im);
  * .tif .tiff .webp, which image_decode refuses by name. Other files in a folder are no images. */
 bool image_has_name(const char *name);
 
-/* Decodes PNG, JPEG, PPM or PGM (binary or text), whichever the first bytes say, to `channels`: 1 or 3.
- * The pixels are those of PIL's Image.convert("L" or "RGB"): alpha, EXIF and color profiles are
- * ignored. Of 16 bits PNG keeps the high byte, and PPM and PGM round to 255 steps. DT_INVALID: no such
- * file, damaged or cut off, or more than IMAGE_PIXELS_MAX. The error does not name the file. */
+/* Decodes PNG, JPEG, PPM or PGM (binary or text), whichever the first bytes say, to `channels`: 1
+ * or 3. The pixels are those of PIL's Image.convert("L" or "RGB"): alpha, EXIF and color profiles
+ * are ignored. Of 16 bits PNG keeps the high byte, and PPM and PGM round to 255 steps. DT_INVALID:
+ * no such file, damaged or cut off, or more than IMAGE_PIXELS_MAX. The error does not name the
+ * file. */
 int image_decode(const void *bytes, size_t size, int channels, struct image *out, struct dt_error *err);
 /* Width and height as the file's header says. */
 int image_measure(const void *bytes, size_t size, int64_t *width, int64_t *height, struct dt_error *err);
@@ -43,16 +44,17 @@ int jpeg_measure(const void *bytes, size_t size, int64_t *width, int64_t *height
 int pnm_measure(const void *bytes, size_t size, int64_t *width, int64_t *height, struct dt_error *err);
 /* DT_INVALID if an image of this size is empty or has too many pixels. */
 int image_check_size(int64_t width, int64_t height, struct dt_error *err);
-/* Copies `count` pixels between channel counts of 1 and 3: gray is (19595 R + 38470 G + 7471 B + 2^15) /
- * 2^16, as PIL has it. */
+/* Copies `count` pixels between channel counts of 1 and 3: gray is (19595 R + 38470 G + 7471 B +
+ * 2^15) / 2^16, as PIL has it. */
 void image_convert(const uint8_t *from, int from_channels, uint8_t *to, int to_channels, int64_t count);
 
 struct image_box { /* a part of an image, within it */
     int64_t left, top, width, height;
 };
-/* Resizes a part of `in` to width x height with a triangle filter that is as wide as the step between
- * pixels, so smaller images do not alias. Bit for bit Pillow 13's Image.crop(box).resize(BILINEAR).
- * `between`, which is scratch, and `out` are other images than `in`. */
+/* Resizes a part of `in` to width x height with a triangle filter that is as wide as the step
+ * between pixels, so smaller images do not alias. Bit for bit Pillow 13's
+ * Image.crop(box).resize(BILINEAR). `between`, which is scratch, and `out` are other images than
+ * `in`. */
 void image_resize(const struct image *in, const struct image_box *box, int64_t width, int64_t height,
                   struct image *between, struct image *out);
 

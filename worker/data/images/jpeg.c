@@ -1,5 +1,5 @@
-/* JPEG, by libjpeg-turbo: its default methods, which PIL uses, too. What libjpeg only warns about is
- * an error here where pixels are missing or wrong. */
+/* JPEG, by libjpeg-turbo: its default methods, which PIL uses, too. What libjpeg only warns about
+ * is an error here where pixels are missing or wrong. */
 #include "worker/data/images/image.h"
 
 #include <setjmp.h>
@@ -10,7 +10,8 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-/* A progressive file of a few kilobytes may ask for hours of work by its scans; real ones have ten. */
+/* A progressive file of a few kilobytes may ask for hours of work by its scans; real ones have ten.
+ * */
 enum { SCANS_MAX = 500 };
 
 struct reader {

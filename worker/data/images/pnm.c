@@ -58,7 +58,8 @@ static int open_reader(struct reader *r, const void *bytes, size_t size, struct 
     return image_check_size(r->width, r->height, err);
 }
 
-/* A sample in 255 steps, rounded to even as Python's round() does; -1: it is larger than the header says. */
+/* A sample in 255 steps, rounded to even as Python's round() does; -1: it is larger than the header
+ * says. */
 static int step_of(const struct reader *r, int64_t value)
 {
     if (value < 0 || value > r->most) {

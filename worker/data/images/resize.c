@@ -1,5 +1,5 @@
-/* Resampling as Pillow 13 does it: weights in fixed point, and bytes between the two passes. Rows come
- * first, unless the height loses more than twice the pixels that the width does. */
+/* Resampling as Pillow 13 does it: weights in fixed point, and bytes between the two passes. Rows
+ * come first, unless the height loses more than twice the pixels that the width does. */
 #include "worker/data/images/image.h"
 
 #include "base/text.h"

@@ -1,7 +1,7 @@
 /* Sources of images with a label each: folders by class, IDX, CIFAR. Opening looks at all that is
- * cheap to look at. An image that turns out to be damaged when it is decoded is refused or skipped, as
- * the job says: in training the next good image stands in for it, so each batch is full on each rank;
- * in an evaluation it does not count. */
+ * cheap to look at. An image that turns out to be damaged when it is decoded is refused or skipped,
+ * as the job says: in training the next good image stands in for it, so each batch is full on each
+ * rank; in an evaluation it does not count. */
 #include "worker/data/images/source.h"
 
 #include "base/log.h"
@@ -157,6 +157,19 @@ static void note_raw(struct data_source *s, struct images *im, const struct raw 
     s->sample_count += r->count;
 }
 
+/* torchvision leaves FILE.gz beside the FILE that it unpacks: one glob would take the images twice. */
+static int check_twice(const struct data_files *files, struct dt_error *err)
+{
+    for (size_t i = 0; i + 1 < files->count; i++) {
+        const char *a = files->paths[i], *b = files->paths[i + 1];
+        if (strncmp(a, b, strlen(a)) == 0 && strcmp(b + strlen(a), ".gz") == 0) {
+            return dt_fail(err, DT_INVALID, "%s and %s.gz have the same images; name one of them", a,
+                           data_base_name(a));
+        }
+    }
+    return 0;
+}
+
 static int open_raws(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
@@ -164,7 +177,8 @@ static int open_raws(struct data_source *s, const char *glob, struct dt_error *e
     if (data_files_open(&files, glob, true, err) != 0) {
         return -1;
     }
-    int rc = open_state(s, files.paths[0], &im, err);
+    int rc = check_twice(&files, err);
+    rc = rc == 0 ? open_state(s, files.paths[0], &im, err) : rc;
     XXH3_state_t *h = XXH3_createState();
     (void)XXH3_64bits_reset(h);
     if (rc == 0) {
@@ -375,8 +389,8 @@ static const struct raw *raw_of(const struct images *im, int64_t sample, int64_t
     return &im->raws[low];
 }
 
-/* Writes the pixels of sample i as the job wants them. DT_INVALID: the image is damaged, or its size does
- * not fit (*damaged is false then). */
+/* Writes the pixels of sample i as the job wants them. DT_INVALID: the image is damaged, or its
+ * size does not fit (*damaged is false then). */
 static int read_pixels(struct images *im, struct work *w, int64_t i, int64_t epoch, float *out, bool *damaged,
                        struct dt_error *err)
 {

@@ -1,5 +1,5 @@
-/* See the header. An image is resized, or a random part of it is; then a window of it, which may reach
- * beyond its edges, is mirrored or not and becomes numbers. */
+/* See the header. An image is resized, or a random part of it is; then a window of it, which may
+ * reach beyond its edges, is mirrored or not and becomes numbers. */
 #include "worker/data/images/transforms.h"
 
 #include "base/mix.h"
@@ -162,21 +162,40 @@ static int64_t middle(int64_t whole, int64_t part)
     return part > whole ? -((part - whole) / 2) : (int64_t)nearbyint((double)(whole - part) / 2.0);
 }
 
-/* Writes the window of the image that begins at (left, top); zeros stand for pixels beyond its edges. */
+static int64_t between(int64_t x, int64_t least, int64_t most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+/* Writes one channel of one row of a window that begins at `left`: pixels from `from` on, one in
+ * `step` bytes, and zeros beyond the image's edges. */
+static void write_row(const struct transforms *t, const uint8_t *from, int64_t step, int64_t width, int64_t left,
+                      const float *value, bool mirror, float *out)
+{
+    int64_t begin = between(-left, 0, t->width), end = between(width - left, begin, t->width);
+    int64_t by = mirror ? -1 : 1;
+    float *to = mirror ? out + t->width - 1 : out;
+    for (int64_t x = 0; x < begin; x++) {
+        to[by * x] = value[0];
+    }
+    for (int64_t x = begin; x < end; x++) {
+        to[by * x] = value[from[(left + x) * step]];
+    }
+    for (int64_t x = end; x < t->width; x++) {
+        to[by * x] = value[0];
+    }
+}
+
+/* Writes the window of the image that begins at (left, top). */
 static void write_window(const struct transforms *t, const struct image *in, int64_t left, int64_t top, bool mirror,
                          float *out)
 {
-    int64_t begin = left < 0 ? -left : 0, end = in->width - left < t->width ? in->width - left : t->width;
     for (int c = 0; c < t->channels; c++) {
-        const float *value = t->value[c];
         for (int64_t y = 0; y < t->height; y++) {
-            float *row = out + ((int64_t)c * t->height + y) * t->width;
             bool inside = top + y >= 0 && top + y < in->height;
-            const uint8_t *from = inside ? in->pixels + ((top + y) * in->width + left) * in->channels + c : NULL;
-            for (int64_t x = 0; x < t->width; x++) {
-                uint8_t v = inside && x >= begin && x < end ? from[x * in->channels] : 0;
-                row[mirror ? t->width - 1 - x : x] = value[v];
-            }
+            const uint8_t *row = in->pixels + (inside ? (top + y) * in->width * in->channels : 0) + c;
+            write_row(t, row, in->channels, inside ? in->width : 0, inside ? left : 0, t->value[c], mirror,
+                      out + ((int64_t)c * t->height + y) * t->width);
         }
     }
 }

@@ -23,11 +23,11 @@ struct transforms {
  * image has. */
 int transforms_open(struct transforms *t, const struct job_transforms *job, bool training, uint64_t seed, int channels,
                     int64_t height, int64_t width, struct dt_error *err);
-/* DT_INVALID if an image of width x height does not become one of the model's size. Fails for the same
- * sizes as transforms_apply. */
+/* DT_INVALID if an image of width x height does not become one of the model's size. Fails for the
+ * same sizes as transforms_apply. */
 int transforms_check(const struct transforms *t, int64_t width, int64_t height, struct dt_error *err);
-/* Writes the image `in` (of t->channels) as (channels, height, width) floats. `rows` and `resized` are
- * scratch. Returns -1 as transforms_check does. */
+/* Writes the image `in` (of t->channels) as (channels, height, width) floats. `rows` and `resized`
+ * are scratch. Returns -1 as transforms_check does. */
 int transforms_apply(const struct transforms *t, const struct image *in, int64_t epoch, int64_t sample,
                      struct image *rows, struct image *resized, float *out, struct dt_error *err);
 
