@@ -274,6 +274,45 @@ struct dt_cost dt_cost_fold(const struct dt_fold_args *a)
     return moved((outputs(&a->windows) * window + pixels(&a->windows) * times(a->accumulate)) * size_of(a->type));
 }
 
+/* Values of a convolution's output, and of its weights. */
+static double convolved(const struct dt_windows *w, int64_t out)
+{
+    return (double)w->batch * (double)w->out_height * (double)w->out_width * (double)out;
+}
+
+static double weights(const struct dt_windows *w, int64_t out)
+{
+    return (double)out * (double)w->channels * (double)(w->size * w->size);
+}
+
+/* Operations as a sum over windows takes them. */
+static double convolution_flops(const struct dt_windows *w, int64_t out)
+{
+    return 2.0 * convolved(w, out) * (double)(w->channels * w->size * w->size);
+}
+
+struct dt_cost dt_cost_convolution(const struct dt_convolution_args *a)
+{
+    const struct dt_windows *w = &a->windows;
+    double bytes = pixels(w) * size_of(a->x_type) + (convolved(w, a->out) + weights(w, a->out)) * size_of(a->type);
+    return (struct dt_cost){.bytes = bytes, .flops = convolution_flops(w, a->out)};
+}
+
+struct dt_cost dt_cost_convolution_input(const struct dt_convolution_input_args *a)
+{
+    const struct dt_windows *w = &a->windows;
+    double values = pixels(w) * times(a->accumulate) + convolved(w, a->out) + weights(w, a->out);
+    return (struct dt_cost){.bytes = values * size_of(a->type), .flops = convolution_flops(w, a->out)};
+}
+
+struct dt_cost dt_cost_convolution_weights(const struct dt_convolution_weights_args *a)
+{
+    const struct dt_windows *w = &a->windows;
+    double bytes = pixels(w) * size_of(a->x_type) + convolved(w, a->out) * size_of(a->type) +
+                   weights(w, a->out) * own_size(a->type, a->grad_type) * times(a->accumulate);
+    return (struct dt_cost){.bytes = bytes, .flops = convolution_flops(w, a->out)};
+}
+
 struct dt_cost dt_cost_max_pool(const struct dt_max_pool_args *a)
 {
     return moved((pixels(&a->windows) + outputs(&a->windows)) * size_of(a->type) + outputs(&a->windows));

@@ -13,5 +13,7 @@ struct dt_cost {
 
 #define KERNEL(name, types) struct dt_cost dt_cost_##name(const struct dt_##name##_args *a);
 #include "kernels/rows.def"
+#define CONVOLUTION(name) struct dt_cost dt_cost_##name(const struct dt_##name##_args *a);
+#include "kernels/convolutions.def"
 
 #endif

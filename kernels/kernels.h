@@ -389,6 +389,42 @@ struct dt_fold_args {
     bool accumulate;
     enum dt_dtype type;
 };
+/* Convolutions (kernels/convolution.h) of x (B, H, W, C) with weights (out, C, size, size), as PyTorch
+ * has them: y (B, out_height, out_width, out), and gradients by that of y, dy. planar: x is (B, C, H, W)
+ * of x_type, F32 or type. work: dt_convolution_work bytes for this call; at_once:
+ * dt_convolution_at_once. busy_sms as in dt_matmul_args. */
+struct dt_convolution_args {
+    void *y;
+    const void *x, *weights;
+    void *work;
+    struct dt_windows windows;
+    int64_t out, at_once;
+    bool planar;
+    enum dt_dtype type, x_type;
+    int busy_sms;
+};
+/* dx = [dx +] the gradient of x, whose channels come last. */
+struct dt_convolution_input_args {
+    void *dx;
+    const void *dy, *weights;
+    void *work;
+    struct dt_windows windows;
+    int64_t out, at_once;
+    bool accumulate;
+    enum dt_dtype type;
+    int busy_sms;
+};
+/* dweights = [dweights +] the gradient of the weights, of grad_type. */
+struct dt_convolution_weights_args {
+    void *dweights;
+    const void *dy, *x;
+    void *work;
+    struct dt_windows windows;
+    int64_t out, at_once;
+    bool planar, accumulate;
+    enum dt_dtype type, x_type, grad_type;
+    int busy_sms;
+};
 /* y (B, out_height, out_width, C) = the largest value of each window; at: its number in the window,
  * the first one of equal values. Each window has a pixel of the image. */
 struct dt_max_pool_args {
@@ -557,6 +593,10 @@ struct dt_kernels {
     /* An optional shortcut: a product with its epilogue in one pass. False: the device cannot do
      * it, or not faster than in two passes, and nothing was done. Null: it never can. */
     bool (*matmul_epilogue)(struct dt_stream *s, const struct dt_matmul_args *a);
+    /* Convolutions without unfolded images (kernels/convolution.h). False: not of this shape, and
+     * nothing was done. Null: never. */
+#define CONVOLUTION(name) bool (*name)(struct dt_stream * s, const struct dt_##name##_args *a);
+#include "kernels/convolutions.def"
 };
 
 /* A product with its epilogue: by k's row matmul_epilogue, or in two passes. dt_matmul_parts:

@@ -9,12 +9,16 @@
 #define KERNEL(name, types) ROW_##name,
 enum row {
 #include "kernels/rows.def"
+#define CONVOLUTION(name) ROW_##name,
+#include "kernels/convolutions.def"
     ROW_matmul_epilogue
 };
 
 static const char *const names[DT_METER_ROWS] = {
 #define KERNEL(name, types) #name,
 #include "kernels/rows.def"
+#define CONVOLUTION(name) #name,
+#include "kernels/convolutions.def"
     "matmul_epilogue"};
 
 const char *dt_meter_name(int row)
@@ -63,18 +67,23 @@ static void end(struct dt_metered *call, struct dt_stream *s)
     }
 #include "kernels/rows.def"
 
-static bool metered_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
-{
-    struct dt_meter *m = meter_of(s);
-    struct dt_metered *call = begin(m, s, ROW_matmul_epilogue, dt_cost_matmul(a));
-    bool done = m->inner->matmul_epilogue(s, a);
-    if (done) {
-        end(call, s);
-    } else if (call != NULL) {
-        m->count--;
+/* Of a call that is refused, nothing is kept. */
+#define OPTIONAL(name, args_of, cost_of)                                                                               \
+    static bool metered_##name(struct dt_stream *s, const struct args_of *a)                                           \
+    {                                                                                                                  \
+        struct dt_meter *m = meter_of(s);                                                                              \
+        struct dt_metered *call = begin(m, s, ROW_##name, cost_of(a));                                                 \
+        bool done = m->inner->name(s, a);                                                                              \
+        if (done) {                                                                                                    \
+            end(call, s);                                                                                              \
+        } else if (call != NULL) {                                                                                     \
+            m->count--;                                                                                                \
+        }                                                                                                              \
+        return done;                                                                                                   \
     }
-    return done;
-}
+OPTIONAL(matmul_epilogue, dt_matmul_args, dt_cost_matmul)
+#define CONVOLUTION(name) OPTIONAL(name, dt_##name##_args, dt_cost_##name)
+#include "kernels/convolutions.def"
 
 void dt_meter_open(struct dt_meter *m, struct dt_device *d)
 {
@@ -83,6 +92,8 @@ void dt_meter_open(struct dt_meter *m, struct dt_device *d)
     m->table = (struct dt_kernels){.name = k->name,
 #define KERNEL(row, types) .row = metered_##row,
 #include "kernels/rows.def"
+#define CONVOLUTION(row) .row = k->row != NULL ? metered_##row : NULL,
+#include "kernels/convolutions.def"
                                    .matmul_epilogue = k->matmul_epilogue != NULL ? metered_matmul_epilogue : NULL};
 }
 

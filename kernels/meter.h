@@ -22,12 +22,14 @@ struct dt_meter {
     int64_t count, room;      /* room: number of calls that have a timer */
 };
 
-/* Rows of the meter: those of rows.def, and matmul_epilogue. A call that matmul_epilogue refuses
- * does not count; the calls that replace it do. */
+/* Rows of the meter: those of rows.def, and the optional functions of a table. A call that one of
+ * these refuses does not count; the calls that replace it do. */
 enum {
     DT_METER_ROWS = 1 /* matmul_epilogue */
 #define KERNEL(name, types) +1
 #include "kernels/rows.def"
+#define CONVOLUTION(name) +1
+#include "kernels/convolutions.def"
 };
 const char *dt_meter_name(int row);
 

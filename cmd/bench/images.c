@@ -1,9 +1,12 @@
 #include "cmd/bench/images.h"
 
+#include "kernels/convolution.h"
 #include "kernels/cost.h"
 
 enum { SIDE = 32, WINDOW = 3 };
 
+/* Calls the convolution when `go`; its operations. */
+#define CONVOLVE(name, b, go, args) ((go) ? dt_##name((b)->k, (b)->s, args) : (void)0, dt_cost_##name(args).flops)
 /* Calls the kernel when `go`; the bytes that it must move. */
 #define CALL(kernel, b, go, args) ((go) ? (b)->k->kernel((b)->s, args) : (void)0, dt_cost_##kernel(args).bytes)
 
@@ -33,6 +36,11 @@ static int64_t outputs_of(const struct dt_windows *w)
     return w->batch * w->out_height * w->out_width * w->channels;
 }
 
+static bool own_memory(const struct bench *b)
+{
+    return !b->d->host_memory;
+}
+
 double bench_unfold(struct bench *b, bool go)
 {
     struct dt_windows w = windows_of(b, b->rows / WINDOW / WINDOW, 1);
@@ -52,6 +60,67 @@ double bench_fold(struct bench *b, bool go)
                              .windows = w,
                              .type = b->type};
     return CALL(fold, b, go, &a);
+}
+
+/* Of weights (cols, cols, 3, 3). */
+static int64_t weights_of(const struct bench *b)
+{
+    return b->cols * b->cols * WINDOW * WINDOW;
+}
+
+static void *work_of(struct bench *b, const struct dt_windows *w)
+{
+    return bench_buffer(b, 3, dt_convolution_work(w, b->cols, false, b->type, own_memory(b)), DT_U8);
+}
+
+static int64_t at_once(const struct bench *b, const struct dt_windows *w)
+{
+    return dt_convolution_at_once(w, false, b->type, own_memory(b));
+}
+
+double bench_convolution(struct bench *b, bool go)
+{
+    struct dt_windows w = windows_of(b, b->rows, 1);
+    struct dt_convolution_args a = {.y = bench_buffer(b, 0, outputs_of(&w), b->type),
+                                    .x = bench_buffer(b, 1, pixels_of(&w), b->type),
+                                    .weights = bench_buffer(b, 2, weights_of(b), b->type),
+                                    .work = work_of(b, &w),
+                                    .windows = w,
+                                    .out = b->cols,
+                                    .at_once = at_once(b, &w),
+                                    .type = b->type,
+                                    .x_type = b->type};
+    return CONVOLVE(convolution, b, go, &a);
+}
+
+double bench_convolution_input(struct bench *b, bool go)
+{
+    struct dt_windows w = windows_of(b, b->rows, 1);
+    struct dt_convolution_input_args a = {.dx = bench_buffer(b, 0, pixels_of(&w), b->type),
+                                          .dy = bench_buffer(b, 1, outputs_of(&w), b->type),
+                                          .weights = bench_buffer(b, 2, weights_of(b), b->type),
+                                          .work = work_of(b, &w),
+                                          .windows = w,
+                                          .out = b->cols,
+                                          .at_once = at_once(b, &w),
+                                          .type = b->type};
+    return CONVOLVE(convolution_input, b, go, &a);
+}
+
+double bench_convolution_weights(struct bench *b, bool go)
+{
+    struct dt_windows w = windows_of(b, b->rows, 1);
+    struct dt_convolution_weights_args a = {.dweights = bench_buffer(b, 2, weights_of(b), DT_F32),
+                                            .dy = bench_buffer(b, 0, outputs_of(&w), b->type),
+                                            .x = bench_buffer(b, 1, pixels_of(&w), b->type),
+                                            .work = work_of(b, &w),
+                                            .windows = w,
+                                            .out = b->cols,
+                                            .at_once = at_once(b, &w),
+                                            .type = b->type,
+                                            .x_type = b->type,
+                                            .grad_type = DT_F32};
+    return CONVOLVE(convolution_weights, b, go, &a);
 }
 
 double bench_max_pool(struct bench *b, bool go)

@@ -394,6 +394,9 @@ static const struct {
     {"matmul_dx_gelu", bench_matmul_dx_gelu, ARITHMETIC},
     {"matmul_dw", bench_matmul_dw, ARITHMETIC},
     {"matmul_dw_bias", bench_matmul_dw_bias, ARITHMETIC},
+    {"convolution", bench_convolution, ARITHMETIC},
+    {"convolution_input", bench_convolution_input, ARITHMETIC},
+    {"convolution_weights", bench_convolution_weights, ARITHMETIC},
     {"attention", bench_attention, ARITHMETIC},
     {"attention_backward", bench_attention_backward, ARITHMETIC},
 };

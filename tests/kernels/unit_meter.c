@@ -34,7 +34,7 @@ static void each_row_is_one_of_its_own(void **state)
         memcpy(inner, (const char *)m.inner + sizeof(char *), sizeof inner);
         assert_string_equal(m.table.name, d.kernels->name);
         for (int a = 0; a < ROWS; a++) {
-            /* a device may have no matmul_epilogue */
+            /* a device may have no optional functions */
             assert_true((outer[a] == NULL) == (inner[a] == NULL));
             assert_true(outer[a] == NULL || outer[a] != inner[a]);
             for (int b = 0; b < a; b++) {

@@ -1,7 +1,9 @@
 /* Cases of the kernels of images: windows and batch norm. */
+#include "kernels/convolution.h"
 #include "tests/lib/kernel_cases.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum { PLANAR = 1, ADDS = 2 };
 
@@ -53,6 +55,95 @@ void case_run_windows(const struct case_run *r)
                                             .windows = windows_of(r->n),
                                             .accumulate = (r->n[5] & ADDS) != 0,
                                             .type = r->type});
+}
+
+/* A convolution and both gradients, as the windows above; n[5]: flags, samples that are unfolded at a
+ * time (0: as many as the library says) << 4, channels of the output << 8. */
+static int64_t outputs_at(const int64_t *n)
+{
+    return n[5] >> 8;
+}
+
+static int64_t values_of(const int64_t *n)
+{
+    struct dt_windows w = windows_of(n);
+    return w.batch * w.out_height * w.out_width * outputs_at(n);
+}
+
+void case_make_convolution(const int64_t *n)
+{
+    struct dt_windows w = windows_of(n);
+    int64_t weights = outputs_at(n) * w.channels * w.size * w.size;
+    case_make(0, values_of(n), 1, 0);
+    case_make_of((n[5] & PLANAR) != 0 ? STAT : FLOWS, 1, pixels_of(&w), 1, 0);
+    case_make(2, weights, 1.0 / (double)(w.channels * w.size), 0);
+    case_make(3, values_of(n), 1.0 / (double)outputs_at(n), 0);
+    case_make(4, pixels_of(&w), 1, 0);
+    case_make_of(GRAD, 5, weights, 1, 0);
+}
+
+static void run_gradients(const struct case_run *r, const struct dt_convolution_args *a)
+{
+    bool adds = (r->n[5] & ADDS) != 0;
+    dt_convolution_weights(r->k, r->s,
+                           &(struct dt_convolution_weights_args){.dweights = case_at(r, 5),
+                                                                 .dy = case_at(r, 3),
+                                                                 .x = a->x,
+                                                                 .work = a->work,
+                                                                 .windows = a->windows,
+                                                                 .out = a->out,
+                                                                 .at_once = a->at_once,
+                                                                 .planar = a->planar,
+                                                                 .accumulate = adds,
+                                                                 .type = a->type,
+                                                                 .x_type = a->x_type,
+                                                                 .grad_type = r->grad});
+    if (!a->planar) {
+        dt_convolution_input(r->k, r->s,
+                             &(struct dt_convolution_input_args){.dx = case_at(r, 4),
+                                                                 .dy = case_at(r, 3),
+                                                                 .weights = a->weights,
+                                                                 .work = a->work,
+                                                                 .windows = a->windows,
+                                                                 .out = a->out,
+                                                                 .at_once = a->at_once,
+                                                                 .accumulate = adds,
+                                                                 .type = a->type});
+    }
+}
+
+/* Work memory has exactly the bytes that a call may use, and no number that anybody could count on. */
+void case_run_convolution(const struct case_run *r)
+{
+    struct dt_windows w = windows_of(r->n);
+    bool planar = (r->n[5] & PLANAR) != 0, device = r->on != NULL;
+    int64_t pieces = r->n[5] >> 4 & 15, bytes = dt_convolution_work(&w, outputs_at(r->n), planar, r->type, device);
+    bytes += pieces == 0 ? 0 : outputs_at(r->n) * w.channels * w.size * w.size * 4 + 256;
+    void *work;
+    struct dt_error err;
+    int opened = dt_device_alloc(r->s->device, DT_MEMORY_DEVICE, (size_t)bytes + 1, &work, &err);
+    assert(opened == 0);
+    if (!device) {
+        memset(work, 0xff, (size_t)bytes);
+    }
+    const struct dt_convolution_args a = {.y = case_at(r, 0),
+                                          .x = case_at(r, 1),
+                                          .weights = case_at(r, 2),
+                                          .work = work,
+                                          .windows = w,
+                                          .out = outputs_at(r->n),
+                                          .at_once = pieces != 0 ? pieces
+                                                                 : dt_convolution_at_once(&w, planar, r->type, device),
+                                          .planar = planar,
+                                          .type = r->type,
+                                          .x_type = planar ? dt_dtype_wide(r->type) : r->type};
+    dt_convolution(r->k, r->s, &a);
+    run_gradients(r, &a);
+    int ended = dt_stream_finish(r->s, 600, &err);
+    dt_device_free(r->s->device, DT_MEMORY_DEVICE, work, (size_t)bytes + 1);
+    assert(ended == 0);
+    (void)opened;
+    (void)ended;
 }
 
 void case_make_pool(const int64_t *n)

@@ -31,6 +31,8 @@ void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t s
 #define DECLARE_masters(name) DECLARE_flows(name)
 #define KERNEL(name, types) DECLARE_##types(name)
 #include "kernels/rows.def"
+#define CONVOLUTION(name) bool ISA(dt_##name)(struct dt_stream * s, const struct dt_##name##_args *a);
+#include "kernels/convolutions.def"
 
 /* Defines the row of a kernel. It enqueues run_<kernel>, which refuses types that <kernel>_now does
  * not take. */

@@ -10,4 +10,6 @@ const struct dt_kernels ISA(dt_kernels_table) = {
 #define ROW_masters(row) ROW_flows(row)
 #define KERNEL(row, types) ROW_##types(row)
 #include "kernels/rows.def"
+#define CONVOLUTION(row) .row = ISA(dt_##row),
+#include "kernels/convolutions.def"
 };

@@ -108,7 +108,7 @@ KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backwa
            "embedding embedding_tables embedding_backward embedding_backward_types position_backward dropout masked_mean masked_mean_backward "
            "take_rows take_rows_backward unfold fold max_pool max_pool_backward batch_moments "
            "batch_merge batch_norm batch_norm_sums batch_norm_backward cross_entropy cross_entropy_capped label_loss adamw adamw_many adamw_bf16_moments adam sgd lion adagrad norm_sum norm_finish exact_sum").split()
-ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias attention attention_backward".split()
+ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias convolution convolution_input convolution_weights attention attention_backward".split()
 
 
 def test_kernels():

@@ -39,7 +39,7 @@ static const struct {
     {"bert", SMALL ", \"num_labels\": 3, \"hidden_dropout_prob\": 0.1", "rows.safetensors"},
     {"modernbert", SMALL ", \"num_labels\": 3, \"pad_token_id\": 0, \"local_attention\": 4", "rows.safetensors"},
     {"resnet",
-     IMAGES ", \"embedding_size\": 4, \"hidden_sizes\": [4, 6], \"depths\": [1, 1], \"layer_type\": \"basic\", "
+     IMAGES ", \"embedding_size\": 16, \"hidden_sizes\": [16, 20], \"depths\": [1, 1], \"layer_type\": \"basic\", "
             "\"stem\": \"small\"",
      "images.safetensors"},
     {"mlp", IMAGES ", \"hidden_size\": 16, \"last_hidden_size\": 8, \"frozen_layers\": 1", "images.safetensors"},

@@ -1,12 +1,10 @@
 /* See the header. */
 #include "worker/model/blocks/convolution.h"
 
+#include "kernels/convolution.h"
+
 #include <math.h>
 #include <stdio.h>
-
-/* Bytes of unfolded images at a time: what a cache holds, and enough rows for a GPU. */
-#define CONV_BYTES ((int64_t)8 << 20)
-#define CONV_BYTES_DEVICE ((int64_t)128 << 20)
 
 enum { WEIGHT, GAMMA, BETA, RUNNING_MEAN, RUNNING_VAR, TRACKED, TENSORS };
 enum { Z, STATISTICS, MEMORIES };
@@ -49,21 +47,6 @@ double conv_flops(const struct conv *c)
     return 6.0 * (double)conv_outputs(c, 1) * (double)columns_of(c);
 }
 
-/* The input is its own unfolded form. */
-static bool is_plain(const struct conv *c)
-{
-    return c->size == 1 && c->stride == 1 && !c->planar;
-}
-
-/* Samples that are unfolded at a time. */
-static int64_t samples_at_once(const struct block *b, const struct conv *c)
-{
-    int64_t bytes = rows_of(c, 1) * columns_of(c) * (int64_t)dt_dtype_size(b->spec->type);
-    int64_t count = (b->spec->own_memory ? CONV_BYTES_DEVICE : CONV_BYTES) / bytes;
-    count = count > 1 ? count : 1;
-    return is_plain(c) || count > b->spec->batch_size ? b->spec->batch_size : count;
-}
-
 static struct dt_windows windows_of(const struct conv *c, int64_t samples)
 {
     return (struct dt_windows){.batch = samples,
@@ -75,6 +58,13 @@ static struct dt_windows windows_of(const struct conv *c, int64_t samples)
                                .size = c->size,
                                .stride = c->stride,
                                .padding = c->size / 2};
+}
+
+/* Samples that a device without convolutions of its own unfolds at a time. */
+static int64_t at_once(const struct block *b, const struct conv *c)
+{
+    const struct dt_windows w = windows_of(c, b->spec->batch_size);
+    return dt_convolution_at_once(&w, c->planar, b->spec->type, b->spec->own_memory);
 }
 
 struct flow image_flow(const struct block *b, int64_t height, int64_t width, int64_t channels)
@@ -117,68 +107,38 @@ static int64_t more(int64_t a, int64_t b)
 struct conv_calls conv_declare_calls(struct block *b, const struct conv *convs, int count)
 {
     enum dt_dtype type = b->spec->type, wide = dt_dtype_wide(type);
-    int64_t columns = 0, out = 0, weights = 0;
+    int64_t work = 0, out = 0;
     for (int i = 0; i < count; i++) {
-        const struct conv *c = &convs[i];
-        int64_t samples = samples_at_once(b, c);
-        columns = more(columns, is_plain(c) ? 0 : rows_of(c, samples) * columns_of(c));
-        out = more(out, c->out);
-        weights = more(weights, type == DT_BF16 && samples < b->spec->batch_size ? c->out * columns_of(c) : 0);
+        const struct dt_windows w = windows_of(&convs[i], b->spec->batch_size);
+        work = more(work, dt_convolution_work(&w, convs[i].out, convs[i].planar, type, b->spec->own_memory));
+        out = more(out, convs[i].out);
     }
     int64_t records = b->spec->norm_ranks > 1 ? b->spec->norm_ranks + 1 : 1;
     struct conv_calls m;
-    m.columns = block_memory(b, "unfolded images", LIFE_CALL, 0, columns, type);
+    m.work = block_memory(b, "work of convolutions", LIFE_CALL, 0, work, DT_U8);
     m.moments = block_memory(b, "moments", LIFE_CALL, 0, records * (2 * out + 1), wide);
     m.sums = block_memory(b, "sums", LIFE_CALL, 0, 2 * out, wide);
-    m.weight_sums = block_memory(b, "sums of weights", LIFE_CALL, 0, weights, DT_F32);
     return m;
 }
 
 /* ---- forward ---- */
 
-/* Element `at` of a tensor of the model's type. */
-static void *element(const struct block *b, const void *x, int64_t at)
-{
-    return (char *)(uintptr_t)x + (size_t)at * dt_dtype_size(b->spec->type);
-}
-
-/* Unfolds `count` images of x from the first one on. */
-static const void *unfold(const struct block *b, const struct pass *p, const struct conv *c, const struct conv_calls *m,
-                          const void *x, int64_t first, int64_t count)
-{
-    int64_t at = first * c->height * c->width * c->in;
-    if (is_plain(c)) {
-        return element(b, x, at);
-    }
-    void *out = pass_memory(b, p, m->columns);
-    p->kernels->unfold(p->stream, &(struct dt_unfold_args){.out = out,
-                                                           .x = c->planar ? (const float *)x + at : element(b, x, at),
-                                                           .windows = windows_of(c, count),
-                                                           .planar = c->planar,
-                                                           .type = b->spec->type,
-                                                           .x_type = c->planar ? DT_F32 : b->spec->type});
-    return out;
-}
-
 static void multiply(const struct block *b, const struct pass *p, const struct conv *c, int i,
                      const struct conv_calls *m, const void *x)
 {
     enum dt_dtype type = b->spec->type;
-    int64_t most = samples_at_once(b, c), samples = p->batch->samples;
-    for (int64_t first = 0, n; first < samples; first += n) {
-        n = samples - first < most ? samples - first : most;
-        void *z = element(b, pass_memory(b, p, MEMORIES * i + Z), conv_outputs(c, first));
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = z,
-                                                               .a = unfold(b, p, c, m, x, first, n),
-                                                               .b = pass_weight(b, p, TENSORS * i + WEIGHT),
-                                                               .m = rows_of(c, n),
-                                                               .n = c->out,
-                                                               .k = columns_of(c),
-                                                               .b_transposed = true,
-                                                               .type = type,
-                                                               .c_type = type,
-                                                               .busy_sms = p->busy_sms});
-    }
+    dt_convolution(p->kernels, p->stream,
+                   &(struct dt_convolution_args){.y = pass_memory(b, p, MEMORIES * i + Z),
+                                                 .x = x,
+                                                 .weights = pass_weight(b, p, TENSORS * i + WEIGHT),
+                                                 .work = pass_memory(b, p, m->work),
+                                                 .windows = windows_of(c, p->batch->samples),
+                                                 .out = c->out,
+                                                 .at_once = at_once(b, c),
+                                                 .planar = c->planar,
+                                                 .type = type,
+                                                 .x_type = c->planar ? DT_F32 : type,
+                                                 .busy_sms = p->busy_sms});
 }
 
 /* Moments of z over this rank's samples, or, by turns, of each rank's. Returns how many there are. A
@@ -274,61 +234,42 @@ void conv_norm_backward(const struct block *b, const struct pass *p, const struc
                                                          .type = b->spec->type});
 }
 
-/* Gradients in BF16 would be rounded for each piece of the batch: then the sum of the pieces is F32. */
 void conv_weight_backward(const struct block *b, const struct pass *p, const struct conv *c, int i,
                           const struct conv_calls *m, const void *dy, const void *x)
 {
-    int64_t most = samples_at_once(b, c), samples = p->batch->samples, count = c->out * columns_of(c);
+    enum dt_dtype type = b->spec->type;
     void *grad = pass_grad(b, p, TENSORS * i + WEIGHT);
-    enum dt_dtype type = pass_grad_type(b, p);
-    bool adds = pass_adds(b, p, TENSORS * i + WEIGHT), apart = type == DT_BF16 && samples > most && !adds;
     if (grad == NULL) {
         return;
     }
-    for (int64_t first = 0, n; first < samples; first += n) {
-        n = samples - first < most ? samples - first : most;
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = apart ? pass_memory(b, p, m->weight_sums) : grad,
-                                                               .a = element(b, dy, conv_outputs(c, first)),
-                                                               .b = unfold(b, p, c, m, x, first, n),
-                                                               .m = c->out,
-                                                               .n = columns_of(c),
-                                                               .k = rows_of(c, n),
-                                                               .a_transposed = true,
-                                                               .accumulate = adds || first > 0,
-                                                               .type = b->spec->type,
-                                                               .c_type = apart ? DT_F32 : type,
-                                                               .busy_sms = p->busy_sms});
-    }
-    if (apart) {
-        p->kernels->cast(p->stream,
-                         &(struct dt_cast_args){grad, pass_memory(b, p, m->weight_sums), count, type, DT_F32});
-    }
+    dt_convolution_weights(p->kernels, p->stream,
+                           &(struct dt_convolution_weights_args){.dweights = grad,
+                                                                 .dy = dy,
+                                                                 .x = x,
+                                                                 .work = pass_memory(b, p, m->work),
+                                                                 .windows = windows_of(c, p->batch->samples),
+                                                                 .out = c->out,
+                                                                 .at_once = at_once(b, c),
+                                                                 .planar = c->planar,
+                                                                 .accumulate = pass_adds(b, p, TENSORS * i + WEIGHT),
+                                                                 .type = type,
+                                                                 .x_type = c->planar ? DT_F32 : type,
+                                                                 .grad_type = pass_grad_type(b, p),
+                                                                 .busy_sms = p->busy_sms});
 }
 
 void conv_input_backward(const struct block *b, const struct pass *p, const struct conv *c, int i,
                          const struct conv_calls *m, void *dx, const void *dy, bool adds)
 {
-    enum dt_dtype type = b->spec->type;
-    int64_t most = samples_at_once(b, c), samples = p->batch->samples;
-    for (int64_t first = 0, n; first < samples; first += n) {
-        n = samples - first < most ? samples - first : most;
-        void *to = element(b, dx, first * c->height * c->width * c->in);
-        void *columns = is_plain(c) ? to : pass_memory(b, p, m->columns);
-        p->kernels->matmul(p->stream, &(struct dt_matmul_args){.c = columns,
-                                                               .a = element(b, dy, conv_outputs(c, first)),
-                                                               .b = pass_weight(b, p, TENSORS * i + WEIGHT),
-                                                               .m = rows_of(c, n),
-                                                               .n = columns_of(c),
-                                                               .k = c->out,
-                                                               .accumulate = is_plain(c) && adds,
-                                                               .type = type,
-                                                               .c_type = type,
-                                                               .busy_sms = p->busy_sms});
-        if (!is_plain(c)) {
-            p->kernels->fold(
-                p->stream,
-                &(struct dt_fold_args){
-                    .dx = to, .dout = columns, .windows = windows_of(c, n), .accumulate = adds, .type = type});
-        }
-    }
+    dt_convolution_input(p->kernels, p->stream,
+                         &(struct dt_convolution_input_args){.dx = dx,
+                                                             .dy = dy,
+                                                             .weights = pass_weight(b, p, TENSORS * i + WEIGHT),
+                                                             .work = pass_memory(b, p, m->work),
+                                                             .windows = windows_of(c, p->batch->samples),
+                                                             .out = c->out,
+                                                             .at_once = at_once(b, c),
+                                                             .accumulate = adds,
+                                                             .type = b->spec->type,
+                                                             .busy_sms = p->busy_sms});
 }

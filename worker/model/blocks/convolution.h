@@ -1,8 +1,7 @@
 /* A convolution without bias and a batch norm behind it, of which the blocks of a ResNet are made.
  *
  * Images are (B, H, W, C) between blocks, weights (out, C, size, size) as PyTorch has them. A
- * convolution is a product of unfolded images (dt_unfold_args) with its weights, for as many samples
- * at a time as fit CONV_BYTES. With struct pass_peers, the batch norm's statistics, and the sums of
+ * convolution is a call of kernels/convolution.h. With struct pass_peers, the batch norm's statistics, and the sums of
  * its backward, are those of the samples of all ranks.
  *
  * Convolution number i of a block has the tensors 6 i ... 6 i + 5 and the memories 2 i and 2 i + 1; the
@@ -24,7 +23,7 @@ struct conv { /* sizes of one convolution, and of its norm */
 
 /* Memory that calls share, by its numbers. */
 struct conv_calls {
-    int columns, moments, sums, weight_sums;
+    int work, moments, sums;
 };
 
 /* Height and width of the output. */

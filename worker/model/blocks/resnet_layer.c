@@ -53,8 +53,8 @@ static struct layer_memory layer_memory(const struct block *b, struct block *dec
     int64_t samples = b->spec->batch_size, most = 0;
     int convs = a->count + a->shortcut;
     struct layer_memory m = {.y = 2 * convs};
-    m.calls = (struct conv_calls){m.y + a->count, m.y + a->count + 1, m.y + a->count + 2, m.y + a->count + 3};
-    m.sum = m.calls.weight_sums + 1;
+    m.calls = (struct conv_calls){m.y + a->count, m.y + a->count + 1, m.y + a->count + 2};
+    m.sum = m.calls.sums + 1;
     m.main = m.sum + 1;
     m.other = m.main + 1;
     for (int i = 0; i < convs; i++) {
@@ -140,8 +140,8 @@ const struct block_ops block_resnet_layer = {
 
 /* Memory behind that of the convolution: its y, places of the largest values and these values where it
  * pools; of one call: dz. */
-enum { Y = 2, PLACES, POOLED, COLUMNS, MOMENTS, SUMS, WEIGHT_SUMS, DZ };
-static const struct conv_calls stem_calls = {COLUMNS, MOMENTS, SUMS, WEIGHT_SUMS};
+enum { Y = 2, PLACES, POOLED, WORK, MOMENTS, SUMS, DZ };
+static const struct conv_calls stem_calls = {WORK, MOMENTS, SUMS};
 
 static struct dt_windows pool_windows(const struct resnet_layer *a, int64_t samples)
 {
