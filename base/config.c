@@ -353,7 +353,8 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
         bool auto_word = field->fallback != NULL && cJSON_IsString(e->value) &&
                          strcmp(e->value->valuestring, "auto") == 0 && field->rule->type != DT_RULE_STRING &&
                          field->rule->type != DT_RULE_CHOICE && field->rule->type != DT_RULE_ENUM &&
-                         field->rule->type != DT_RULE_NAMES && field->rule->type != DT_RULE_STRINGS;
+                         field->rule->type != DT_RULE_NAMES && field->rule->type != DT_RULE_STRINGS &&
+                         field->rule->type != DT_RULE_SOURCES;
         if (auto_word) {
             e = NULL;
         } else if (!dt_value_parse(field->rule, e->value, c->arena, (char *)out + field->offset)) {

@@ -28,6 +28,8 @@ enum dt_rule_type {
     DT_RULE_NAMES,
     /* struct dt_strings: a string, or a list of 1 to DT_STRINGS_MAX strings, none of them empty */
     DT_RULE_STRINGS,
+    /* struct dt_sources: a string, or a list of 1 to DT_SOURCES_MAX objects {"path", "weight"} */
+    DT_RULE_SOURCES,
     /* struct dt_numbers: a number, or a list of 1 to DT_NUMBERS_MAX numbers */
     DT_RULE_NUMBERS,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
@@ -50,6 +52,20 @@ struct dt_strings {
     int count;             /* 0: null */
     const char *const *of; /* in the arena */
 };
+
+enum { DT_SOURCES_MAX = 64 };
+struct dt_source {
+    const char *path;
+    double weight; /* above 0, up to 1e9 */
+};
+struct dt_sources {
+    const char *words; /* the path, or "a, b" for messages; null: there is none */
+    int count;
+    const struct dt_source *of; /* in the arena, as the words */
+};
+
+/* One source. The path is copied. */
+struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path);
 
 enum { DT_KINDS_MAX = 252 };
 struct dt_kinds {

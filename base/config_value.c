@@ -68,6 +68,8 @@ const char *dt_value_nearest(const struct dt_rule *rule, const cJSON *value, str
     return dt_text_nearest(word, names, (size_t)count);
 }
 
+#define DT_WEIGHT_MAX 1e9
+
 static bool parse_null(const struct dt_rule *rule, void *out)
 {
     switch (rule->type) {
@@ -93,6 +95,9 @@ static bool parse_null(const struct dt_rule *rule, void *out)
         return true;
     case DT_RULE_STRINGS:
         ((struct dt_strings *)out)->count = 0;
+        return true;
+    case DT_RULE_SOURCES:
+        *(struct dt_sources *)out = (struct dt_sources){0};
         return true;
     case DT_RULE_NUMBERS:
         ((struct dt_numbers *)out)->count = 0;
@@ -205,6 +210,50 @@ static bool parse_strings(const cJSON *value, struct dt_arena *arena, struct dt_
     return true;
 }
 
+struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path)
+{
+    struct dt_source *of = dt_arena_alloc(arena, sizeof *of);
+    *of = (struct dt_source){dt_arena_strdup(arena, path), 1};
+    return (struct dt_sources){of->path, 1, of};
+}
+
+/* One of a list: an object with a path and a weight. */
+static bool parse_source(const cJSON *value, struct dt_arena *arena, struct dt_source *out)
+{
+    const cJSON *path = cJSON_GetObjectItemCaseSensitive(value, "path"),
+                *weight = cJSON_GetObjectItemCaseSensitive(value, "weight");
+    if (!cJSON_IsObject(value) || cJSON_GetArraySize(value) != 2 || !cJSON_IsString(path) ||
+        path->valuestring[0] == 0 || !cJSON_IsNumber(weight) || !(weight->valuedouble > 0) ||
+        !(weight->valuedouble <= DT_WEIGHT_MAX)) {
+        return false;
+    }
+    *out = (struct dt_source){dt_arena_strdup(arena, path->valuestring), weight->valuedouble};
+    return true;
+}
+
+static bool parse_sources(const cJSON *value, struct dt_arena *arena, struct dt_sources *out)
+{
+    if (cJSON_IsString(value) && value->valuestring[0] != 0) {
+        *out = dt_source_alone(arena, value->valuestring);
+        return true;
+    }
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 0;
+    if (count < 1 || count > DT_SOURCES_MAX) {
+        return false;
+    }
+    struct dt_source *of = dt_arena_alloc(arena, (size_t)count * sizeof *of);
+    const cJSON *v = value->child;
+    const char *words = "";
+    for (int i = 0; i < count; i++, v = v->next) {
+        if (!parse_source(v, arena, &of[i])) {
+            return false;
+        }
+        words = dt_arena_printf(arena, "%s%s%s", words, i > 0 ? ", " : "", of[i].path);
+    }
+    *out = (struct dt_sources){words, count, of};
+    return true;
+}
+
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
 {
     if (cJSON_IsNull(value)) {
@@ -254,6 +303,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_kinds(rule, value, out);
     case DT_RULE_STRINGS:
         return parse_strings(value, arena, out);
+    case DT_RULE_SOURCES:
+        return parse_sources(value, arena, out);
     case DT_RULE_NUMBERS:
         return parse_numbers(rule, value, out);
     case DT_RULE_INTEGERS:
@@ -334,6 +385,9 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_STRINGS:
         dt_text_puts(out, "a string that is not empty, or a list of such strings");
         break;
+    case DT_RULE_SOURCES:
+        dt_text_puts(out, "a path, or a list of {\"path\": PATH, \"weight\": NUMBER} with weights above 0");
+        break;
     case DT_RULE_NUMBERS:
         dt_text_printf(out, "a %snumber or a list of up to %d,", rule->whole ? "whole " : "", DT_NUMBERS_MAX);
         add_range(rule, out);
@@ -403,6 +457,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_kinds *)in)->count == 0;
     case DT_RULE_STRINGS:
         return ((const struct dt_strings *)in)->count == 0;
+    case DT_RULE_SOURCES:
+        return ((const struct dt_sources *)in)->count == 0;
     case DT_RULE_NUMBERS:
         return ((const struct dt_numbers *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
@@ -464,6 +520,8 @@ size_t dt_config_size(const struct dt_rule *rule)
         return sizeof(struct dt_kinds);
     case DT_RULE_STRINGS:
         return sizeof(struct dt_strings);
+    case DT_RULE_SOURCES:
+        return sizeof(struct dt_sources);
     case DT_RULE_NUMBERS:
         return sizeof(struct dt_numbers);
     case DT_RULE_INTEGERS:
@@ -483,6 +541,22 @@ static void format_strings(const struct dt_strings *list, struct dt_text *out)
         dt_text_json(out, list->of[i], strlen(list->of[i]));
     }
     dt_text_puts(out, "]");
+}
+
+static void format_sources(const struct dt_sources *list, struct dt_text *out)
+{
+    for (int i = 0; i < list->count && list->count > 1; i++) {
+        dt_text_puts(out, i > 0 ? ", {\"path\": " : "[{\"path\": ");
+        dt_text_json(out, list->of[i].path, strlen(list->of[i].path));
+        dt_text_puts(out, ", \"weight\": ");
+        add_double(list->of[i].weight, out);
+        dt_text_puts(out, "}");
+    }
+    if (list->count == 1) {
+        dt_text_json(out, list->words, strlen(list->words));
+    } else {
+        dt_text_puts(out, "]");
+    }
 }
 
 static void format_numbers(const struct dt_numbers *list, struct dt_text *out)
@@ -542,6 +616,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
     case DT_RULE_STRINGS:
         format_strings(in, out);
         break;
+    case DT_RULE_SOURCES:
+        format_sources(in, out);
+        break;
     case DT_RULE_NUMBERS:
         format_numbers(in, out);
         break;
@@ -596,6 +673,15 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
                        "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
                        "\"items\": {\"type\": \"string\", \"minLength\": 1}",
                        null, DT_STRINGS_MAX);
+        break;
+    case DT_RULE_SOURCES:
+        dt_text_printf(out,
+                       "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
+                       "\"items\": {\"type\": \"object\", \"required\": [\"path\", \"weight\"], "
+                       "\"additionalProperties\": false, \"properties\": {\"path\": {\"type\": \"string\", "
+                       "\"minLength\": 1}, \"weight\": {\"type\": \"number\", \"exclusiveMinimum\": 0, "
+                       "\"maximum\": 1000000000}}}",
+                       null, DT_SOURCES_MAX);
         break;
     case DT_RULE_NUMBERS: {
         const char *type = rule->whole ? "integer" : "number";

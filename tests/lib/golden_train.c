@@ -80,7 +80,8 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
                                       .vocab_size = 131,
                                       .layer_norm_epsilon = 1e-5,
                                       .initializer_range = 0.02};
-    job->data = (struct job_data){.train = path, .format = "tensors", .sequence_length = LENGTH};
+    job->data =
+        (struct job_data){.train = dt_source_alone(&job->arena, path), .format = "tensors", .sequence_length = LENGTH};
     job->training.batch_size_per_gpu = BATCH;
     job->training.gradient_accumulation_steps = MICRO / ranks;
     job->training.max_steps = STEPS;

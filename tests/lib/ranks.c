@@ -69,10 +69,11 @@ void ranks_job(struct job *job)
                                       .vocab_size = VOCABULARY,
                                       .layer_norm_epsilon = 1e-5,
                                       .initializer_range = 0.02};
-    job->data = (struct job_data){.train = dt_arena_printf(&job->arena, "%s/train.bin", folder),
-                                  .format = "tokens",
-                                  .sequence_length = SEQUENCE,
-                                  .shuffle = true};
+    job->data =
+        (struct job_data){.train = dt_source_alone(&job->arena, dt_arena_printf(&job->arena, "%s/train.bin", folder)),
+                          .format = "tokens",
+                          .sequence_length = SEQUENCE,
+                          .shuffle = true};
     job->training = (struct job_training){.strategy = "ddp",
                                           .batch_size_per_gpu = 2,
                                           .gradient_accumulation_steps = 1,

@@ -314,11 +314,11 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
     const struct data_source *first = train != NULL ? train : val;
     if (first != NULL && differ(job->tokenizer, first->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
-                       job->tokenizer, first == train ? job->train : job->val, first->tokenizer);
+                       job->tokenizer, first == train ? job->train.words : job->val, first->tokenizer);
     }
     if (train != NULL && val != NULL && differ(train->tokenizer, val->tokenizer)) {
         return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
-                       val->tokenizer, job->train, train->tokenizer);
+                       val->tokenizer, job->train.words, train->tokenizer);
     }
     if (train == NULL || val == NULL || train->classes == NULL || val->classes == NULL) {
         return 0;
@@ -329,7 +329,7 @@ int data_check(const struct job_data *job, const struct data_source *train, cons
         if (strcmp(a, b) != 0) {
             return dt_fail(err, DT_INVALID,
                            "data.val: %s: class %d is %s, but in %s it is %s; both need the same classes", job->val, i,
-                           b, job->train, a);
+                           b, job->train.words, a);
         }
     }
     return 0;

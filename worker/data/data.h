@@ -49,8 +49,18 @@ struct data_largest { /* the largest integer of a field */
     int64_t sample;
 };
 
+/* Several sources as one: their samples are numbered one after the other. */
+struct data_mixture {
+    int count;
+    struct data_part {
+        int64_t first, count;  /* its samples */
+        int64_t quota, before; /* of MIXTURE_BLOCK samples of the run; those of the parts before it */
+    } part[DT_SOURCES_MAX];
+};
+
 struct data_source {
     const struct data_ops *ops;
+    const struct data_mixture *mixture; /* null: one source */
     struct batch_layout layout;
     int targets;                           /* the layout's field with the targets; -1: none */
     int64_t sample_count, sequence_length; /* sequence_length: T; 1 if samples are not sequences */
@@ -78,6 +88,11 @@ struct data_source {
  * tokenizer, other shape, too short for one sequence, id >= vocabulary). */
 int data_open(struct data_source *s, const char *glob, const char *format, const struct batch_layout *layout,
               struct dt_error *err);
+/* The same for several sources with weights (mixture.c): of each MIXTURE_BLOCK samples of a run, so many
+ * come from each. One source alone is opened as by data_open. DT_INVALID: they do not fit each other. */
+enum { MIXTURE_BLOCK = 4096 };
+int data_open_mixture(struct data_source *s, const struct dt_sources *from, const char *format,
+                      const struct batch_layout *layout, struct dt_error *err);
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
@@ -110,7 +125,8 @@ struct sampler {
     uint64_t seed;
     bool shuffle;
     enum sampler_order order;
-    struct sampler_memory *memory; /* set by sampler_use; null where the order needs none */
+    const struct data_mixture *mixture; /* null: one source */
+    struct sampler_memory *memory;      /* set by sampler_use; null where the order needs none */
 };
 /* DT_INVALID: more samples than the order can number. */
 int sampler_check(const struct sampler *s, struct dt_error *err);

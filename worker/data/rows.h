@@ -4,6 +4,8 @@
 
 #include "worker/data/data.h"
 
+/* Sources of which a mixture is made; not in the table. */
+extern const struct data_ops data_mixed;
 extern const struct data_ops data_tokens, data_nanogpt, data_labelled, data_tensors;
 
 struct data_files {

@@ -6,6 +6,11 @@
  * and computes any position directly. So resuming in the middle of an epoch, with any number of
  * ranks, costs nothing.
  *
+ * A mixture is dealt out in blocks of MIXTURE_BLOCK samples of the run. A block has a permutation of its
+ * own, and the first places of it belong to the first part, and so on. So the n-th sample of a part
+ * follows from the place in the run alone; it is the n-th of the part's own epochs, which end where they
+ * end, whatever the epochs of the run.
+ *
  * ORDER_DISTRIBUTED: PyTorch's order of an epoch is made as a whole when its first position is asked
  * for, in memory that has room for two epochs: at the end of one the next one is looked into. */
 #include "worker/data/data.h"
@@ -54,6 +59,9 @@ size_t sampler_bytes(const struct sampler *s)
 
 int sampler_check(const struct sampler *s, struct dt_error *err)
 {
+    if (s->mixture != NULL && s->order == ORDER_DISTRIBUTED) {
+        return dt_fail(err, DT_INVALID, "data.sampler: distributed orders one source; use permutation for several");
+    }
     if (sampler_bytes(s) == 0 || s->sample_count <= RANDPERM_MOST) {
         return 0;
     }
@@ -90,9 +98,27 @@ static const uint32_t *order_of(const struct sampler *s, int64_t epoch)
     return m->order + i * s->sample_count;
 }
 
+static int64_t mixed(const struct sampler *s, int64_t number)
+{
+    const struct data_part *p = s->mixture->part;
+    const struct sampler slots = {.sample_count = MIXTURE_BLOCK, .seed = s->seed, .shuffle = true};
+    int64_t block = number / MIXTURE_BLOCK, slot = permuted(&slots, block, number % MIXTURE_BLOCK);
+    while (slot >= p->before + p->quota) {
+        p++;
+    }
+    int64_t n = block * p->quota + slot - p->before;
+    const struct sampler own = {.sample_count = p->count,
+                                .seed = dt_mix64(s->seed + (uint64_t)(p - s->mixture->part) + 1),
+                                .shuffle = s->shuffle};
+    return p->first + sampler_at(&own, n / p->count, n % p->count);
+}
+
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {
     assert(position >= 0 && position < s->sample_count);
+    if (s->mixture != NULL) {
+        return mixed(s, epoch * s->sample_count + position);
+    }
     if (!s->shuffle || s->sample_count < 2) {
         return position;
     }

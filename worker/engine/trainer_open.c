@@ -80,7 +80,7 @@ struct batch_split trainer_split(const struct trainer *t)
 static int open_train(struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
-    if (data_open(&t->feeds.train, job->data.train, job->data.format, &t->chain.batch, err) != 0) {
+    if (data_open_mixture(&t->feeds.train, &job->data.train, job->data.format, &t->chain.batch, err) != 0) {
         return dt_wrap(err, "data.train");
     }
     if (data_prepare(&t->feeds.train, job, true, err) != 0) {
@@ -130,13 +130,13 @@ static int end_documents(struct trainer *t, struct dt_error *err)
         if (sources[i] != NULL && own < 0) {
             return dt_fail(err, DT_INVALID,
                            "data.document_mask: %s does not say which id ends a document; set data.document_end to it",
-                           i == 0 ? job->train : job->val);
+                           i == 0 ? job->train.words : job->val);
         }
         if (end >= 0 && own != end) {
             return dt_fail(err, DT_INVALID,
                            "data.document_mask: documents of %s end with id %lld, those of %s with %lld; make both "
                            "alike",
-                           job->train, (long long)end, job->val, (long long)own);
+                           job->train.words, (long long)end, job->val, (long long)own);
         }
         end = own;
     }
@@ -176,6 +176,7 @@ static int open_data(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
+                                      .mixture = t->feeds.train.mixture,
                                       .order = job->data.sampler,
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};

@@ -41,7 +41,8 @@ struct job {
         struct model_sizes sizes; /* the values of ops->fields */
     } model;
     struct job_data {
-        const char *train, *val; /* path or glob of shards; val may be null */
+        struct dt_sources train; /* paths or globs of shards */
+        const char *val;         /* path or glob; may be null */
         const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;

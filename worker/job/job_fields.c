@@ -18,6 +18,7 @@ static const struct dt_rule names_or_null = {.type = DT_RULE_NAMES, .null = true
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
+static const struct dt_rule sources = {.type = DT_RULE_SOURCES};
 static const struct dt_rule strings_or_null = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule new_tokens = {
     .type = DT_RULE_INTEGER, .min = 1, .max = 1000000, .null = true, .null_value = -1};
@@ -126,7 +127,7 @@ static const struct dt_field model_fields[] = {
 #undef AT
 #define AT(member) offsetof(struct job_data, member)
 static const struct dt_field data_fields[] = {
-    {"train", NULL, "path or glob of the training shards", AT(train), &string},
+    {"train", NULL, "path or glob of the training shards, or a list of them with weights", AT(train), &sources},
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "

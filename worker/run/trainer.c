@@ -208,6 +208,17 @@ static void say_blank_rows(struct trainer *t)
     }
 }
 
+/* Says which share each of several sources of data.train has. */
+static void say_mixture(struct trainer *t)
+{
+    const struct data_mixture *m = t->job->evaluates ? NULL : t->feeds.train.mixture;
+    for (int i = 0; m != NULL && i < m->count && t->world->round <= 1; i++) {
+        observers_say(&t->observers, "train: data.train: %.4g %% of the samples are from %s, which has %lld",
+                      100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, t->job->data.train.of[i].path,
+                      (long long)m->part[i].count);
+    }
+}
+
 static bool eval_falls_on(const struct trainer *t, int64_t step)
 {
     return t->feeds.has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
@@ -373,6 +384,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_blank_rows(&t);
+    say_mixture(&t);
     if (options->evaluate != NULL) {
         rc = evaluate_alone(&t, options->evaluate, err);
         rc = rc == 0 ? trainer_settle(&t, "end", err) : rc;

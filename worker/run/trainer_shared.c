@@ -129,7 +129,7 @@ static void look(struct trainer *t, const char *said, struct dt_text *out)
             &why, DT_USAGE,
             "data.%s: %s holds other data on host %s (rank %d) than on host %s (rank 0); give all hosts the same files",
             train ? "train" : "val",
-            train                   ? job->data.train
+            train                   ? job->data.train.words
             : job->data.val != NULL ? job->data.val
                                     : "none",
             here, t->rank, there);

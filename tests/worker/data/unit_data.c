@@ -339,7 +339,7 @@ static void test_bad_info(void **state)
     (void)snprintf(message, sizeof message, "i2.bin: tokenizer b, but %s has a; make all shards with one", in("i.bin"));
     refused("i*.bin", message);
     struct data_source a = {.tokenizer = "a"}, b = {.tokenizer = "b"}, none = {.tokenizer = ""};
-    struct job_data job = {.train = "t", .val = "v"};
+    struct job_data job = {.train.words = "t", .val = "v"};
     assert_int_equal(data_check(&job, &a, &b, &err), -1);
     assert_string_equal(err.text, "data.val: v: tokenizer b, but t has a; make both with one");
     assert_int_equal(data_check(&job, &a, &none, &err), 0);

@@ -156,7 +156,7 @@ static void test_evaluates(void **state)
     job_close(&job);
     write_file(job_path, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"}}");
     assert_int_equal(job_open(&job, &args, &problems, &err), 0);
-    assert_string_equal(job.data.train, "x");
+    assert_string_equal(job.data.train.words, "x");
     job_close(&job);
     assert_int_equal(problems.size, 0);
     dt_text_clear(&problems);
@@ -169,7 +169,8 @@ static void test_bad_keys(void **state)
             "\"warmup_step\": 3\n  }\n}",
             NULL, "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
     refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
-            "job.json: data.train: missing; add it (path or glob of the training shards)\n");
+            "job.json: data.train: missing; add it (path or glob of the training shards, or a list of them with "
+            "weights)\n");
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");

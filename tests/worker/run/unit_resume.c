@@ -106,6 +106,11 @@ static void test_stopped_equals_uninterrupted(void **state)
     }
 }
 
+static struct dt_sources source_in(struct job *job, const char *name)
+{
+    return dt_source_alone(&job->arena, dt_arena_printf(&job->arena, "%s/%s", folder, name));
+}
+
 /* "STEP KEY VALUE" of each line of metrics.jsonl; the arena owns it. */
 static const char *told(struct job *job)
 {
@@ -697,7 +702,7 @@ static void test_accepted_data(void **state)
     train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 5}, &out);
     ranks_clear(&out);
     /* 13 samples: 3 steps an epoch */
-    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.train = source_in(&job, "val.bin");
     ranks_train(&job, 2, &files, &out);
     assert_non_null(strstr(out.err[0].text,
                            "step-00000006: data.train: val.bin stands where train.bin was; bring the old data back, "
@@ -723,11 +728,11 @@ static void test_accepted_data(void **state)
     job.training.learning_rate = 0;
     job.training.num_epochs = 1;
     train(&job, 2, &(struct ranks_options){.files = true}, &alone);
-    job.data.train = dt_arena_printf(&job.arena, "%s/train.bin", folder);
+    job.data.train = source_in(&job, "train.bin");
     set_out(&job, "rows-2");
     train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 1}, &out);
     ranks_clear(&out);
-    job.data.train = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.train = source_in(&job, "val.bin");
     job.checkpointing.accept = "data.train";
     train(&job, 2, &files, &out);
     assert_int_equal(out.step_count, 3);
@@ -747,8 +752,8 @@ static void test_renamed_data(void **state)
     train(&job, 2, &(struct ranks_options){.files = true, .stop_after = 2}, &out);
     ranks_clear(&out);
     char *other = dt_format("%s/other.bin", folder);
-    assert_int_equal(rename(job.data.train, other), 0);
-    job.data.train = dt_arena_strdup(&job.arena, other);
+    assert_int_equal(rename(job.data.train.words, other), 0);
+    job.data.train = dt_source_alone(&job.arena, other);
     train(&job, 2, &files, &out);
     assert_int_equal(out.step_count, 3);
     ranks_clear(&out);

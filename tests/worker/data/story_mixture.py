@@ -1,0 +1,68 @@
+# covers: worker/data/mixture.c worker/data/sampler.c base/config_value.c
+"""data.train as a list with weights: shares are said, a run that goes on has the samples of one that was not stopped, and other weights are refused."""
+
+import json
+import struct
+
+import training
+
+LENGTH = 8
+
+
+def shard(path, first, samples):
+    ids = [first + i % 20 for i in range(samples * LENGTH + 1)]
+    path.write_bytes(struct.pack("<3i", 20240520, 1, len(ids)) + bytes(1012) + struct.pack(f"<{len(ids)}H", *ids))
+    return str(path)
+
+
+def make_job(folder, weights=(3, 1)):
+    a, b = shard(folder / "a.bin", 0, 30), shard(folder / "b.bin", 30, 500)
+    path = folder / "job.json"
+    path.write_text(json.dumps({
+        "model": {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": LENGTH, "vocab_size": 64},
+        "data": {"train": [{"path": a, "weight": weights[0]}, {"path": b, "weight": weights[1]}], "sequence_length": LENGTH},
+        "training": {"threads": 1, "batch_size_per_gpu": 4, "max_steps": 8},
+        "checkpointing": {"save_every_n_steps": 0},
+        "logging": {"log_every_n_steps": 1},
+    }))
+    return str(path), a, b
+
+
+def run(job, out, steps, ranks, *sets, code=0):
+    result = training.train(job, str(out), ranks=ranks, sets=[f"training.max_steps={steps}", *sets])
+    assert (result.code == 0) == (code == 0), result
+    return result
+
+
+def test_shares_and_going_on(tmp_path):
+    job, a, b = make_job(tmp_path)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    said = run(job, whole, 8, 1).err
+    assert f"train: data.train: 75 % of the samples are from {a}, which has 30\n" in said, said
+    assert f"train: data.train: 25 % of the samples are from {b}, which has 500\n" in said, said
+    run(job, parts, 3, 1, "training.lr_scheduler_type=constant")
+    run(job, parts, 8, 1, "training.lr_scheduler_type=constant")
+    run(job, tmp_path / "constant", 8, 1, "training.lr_scheduler_type=constant")
+    assert training.hash_of(parts) == training.hash_of(tmp_path / "constant")
+    saved = json.loads((whole / "job.json").read_text())["data"]["train"]
+    assert saved == [{"path": a, "weight": 3}, {"path": b, "weight": 1}]
+
+
+def test_other_weights(tmp_path):
+    job, _, _ = make_job(tmp_path)
+    out = tmp_path / "out"
+    run(job, out, 2, 1)
+    make_job(tmp_path, (1, 1))
+    refused = run(job, out, 4, 1, code=1)
+    assert "data.train: the mixture 50 %, 50 % stands where the mixture 75 %, 25 % was; bring the old data back" in refused.err, refused
+    run(job, out, 4, 1, 'checkpointing.accept=["data.train"]')
+
+
+def test_lists_that_are_none(tmp_path):
+    job, a, _ = make_job(tmp_path)
+    for value in ('[{"path": "a.bin"}]', '[{"path": "a.bin", "weight": 0}]', "[]", '[{"path": "a.bin", "weight": 1, "name": "x"}]'):
+        refused = run(job, tmp_path / "out", 2, 1, f"data.train={value}", code=1)
+        assert 'give a path, or a list of {"path": PATH, "weight": NUMBER} with weights above 0' in refused.err, refused
+    alone = run(job, tmp_path / "alone", 2, 1, f'data.train=[{{"path": "{a}", "weight": 7}}]')
+    assert "% of the samples" not in alone.err
+    assert json.loads((tmp_path / "alone" / "job.json").read_text())["data"]["train"] == a
