@@ -141,8 +141,8 @@ static int run_baseline(int argc, char **argv)
 static int run_train_tokenizer(int argc, char **argv)
 {
     struct dt_error err = {0};
-    int code = train_tokenizer(argc, argv, go_on, &err);
-    return code == DT_EXIT_DONE ? code : fail(&err, stopped != 0 ? 128 + (int)stopped : code);
+    int code = train_tokenizer(argc, argv, stop_check, &err);
+    return code == DT_EXIT_DONE ? code : command_fail(&err, stop_signal() != 0 ? 128 + stop_signal() : code);
 }
 
 int main(int argc, char **argv)
