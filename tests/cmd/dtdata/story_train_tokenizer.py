@@ -92,7 +92,7 @@ def test_wordpiece_is_the_librarys(tmp_path):
     assert set(ours["model"]["vocab"]) == set(theirs["vocab"])
 
 
-SAMPLES = ["the quick  brown fox", "ba ko\n\n  né 中文 12345 it's", "", " <|endoftext|>x</s>[SEP]"]
+SAMPLES = ["the quick  brown fox", "ba ko\n\n  né 中文 12345 it's", "", "a <|endoftext|>x</s>[SEP]"]
 ROLES = {
     ("--pattern", "llama3"): {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
     (): {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
