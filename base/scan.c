@@ -207,6 +207,27 @@ static int scan_escape(struct scanner *s)
     return 0;
 }
 
+/* The bytes at the begin of `text` that stand for themselves in a string: ASCII but for controls, quotes and
+ * backslashes. */
+static size_t plain_run(const unsigned char *text, size_t size)
+{
+    const uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
+    size_t at = 0;
+    for (; at + 8 <= size; at += 8) {
+        uint64_t word;
+        memcpy(&word, text + at, sizeof word);
+        uint64_t quote = word ^ ones * '"', slash = word ^ ones * '\\';
+        /* a byte below n borrows from its highest bit; one of 0x80 or more is found by that bit itself */
+        if (((word | (word - ones * 0x20) | (quote - ones) | (slash - ones)) & highs) != 0) {
+            break;
+        }
+    }
+    while (at < size && text[at] >= 0x20 && text[at] < 0x80 && text[at] != '"' && text[at] != '\\') {
+        at++;
+    }
+    return at;
+}
+
 /* Scans a string from its opening quote. s->decoded becomes its decoded bytes. */
 static int scan_string(struct scanner *s)
 {
@@ -215,7 +236,13 @@ static int scan_string(struct scanner *s)
     s->no_text = false;
     s->at++;
     s->column++;
-    while (s->at < s->size) {
+    for (size_t plain; s->at < s->size;) {
+        if ((plain = plain_run(s->text + s->at, s->size - s->at)) > 0) {
+            dt_text_add(&s->decoded, s->text + s->at, plain);
+            s->at += plain;
+            s->column += (uint32_t)plain;
+            continue;
+        }
         unsigned char c = s->text[s->at];
         if (c == '"') {
             s->at++;

@@ -59,21 +59,23 @@ static int64_t step_tokens(const struct shape *s)
 static int write_shard(const struct shape *s, const char *folder, struct dt_error *err)
 {
     struct shard_writer *w = NULL;
-    uint16_t ids[4096];
+    int32_t ids[4096];
     uint64_t x = 1;
     int64_t left = EPOCH_STEPS * step_tokens(s) + 1;
-    int rc = shard_writer_open(&w, folder, "train", "random", s->vocabulary, INT32_MAX, false, err);
+    const struct shard_form form = {
+        .tokenizer = "random", .document_end = 0, .vocabulary = s->vocabulary, .shard_tokens = INT32_MAX};
+    int rc = shard_writer_open(&w, folder, "train", &form, false, err);
     for (size_t count = 0; rc == 0 && left > 0; left -= (int64_t)count) {
         for (count = 0; count < sizeof ids / sizeof *ids && (int64_t)count < left; count++) {
             x = x * 6364136223846793005ULL + 1442695040888963407ULL;
-            ids[count] = (uint16_t)((x >> 33) % (uint64_t)s->vocabulary);
+            ids[count] = (int32_t)((x >> 33) % (uint64_t)s->vocabulary);
         }
         rc = shard_writer_add(w, ids, count, err);
     }
     if (rc == 0) {
         rc = shard_writer_finish(w, err) != 0 ? -1 : shard_writer_commit(w, err);
     }
-    shard_writer_close(w);
+    shard_writer_close(w, false);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include "cmd/bench/start.h"
 #include "cmd/bench/step.h"
 #include "cmd/bench/store.h"
+#include "cmd/bench/tokenizer.h"
 #include "cmd/bench/floor.h"
 
 #include <stdio.h>
@@ -52,6 +53,8 @@ static const struct {
      bench_step},
     {"store", "requests, connections, wake-ups",
      "--ops=1..10000000 --clients=1..60000 --repeats=1..101 --script=PATH --peer", bench_store},
+    {"tokenizer", "text to ids, one thread", "--tokenizer=PATH --text=FILE --repeats=1..101 --script=PATH --peer",
+     bench_tokenizer},
 };
 
 static void print_help(FILE *out)

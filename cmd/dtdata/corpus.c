@@ -1,8 +1,9 @@
 /* Collecting and reading text. */
 #include "cmd/dtdata/corpus.h"
 
-#include "base/scan.h"
 #include "base/text.h"
+#include "cmd/dtdata/records.h"
+#include "cmd/dtdata/source.h"
 #include "cmd/dtdata/unpack.h"
 
 #include <dirent.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { MARK_BYTES = 4, LOOK_BYTES = 8192, PIECE_BYTES = 65536, DEPTH_MAX = 64, FILES_MAX = 10000000 };
+enum { MARK_BYTES = 4, LOOK_BYTES = 8192, DEPTH_MAX = 64, FILES_MAX = 10000000 };
 
 enum content { CONTENT_TEXT, CONTENT_BINARY, CONTENT_EMPTY };
 
@@ -220,108 +221,78 @@ static void count(struct corpus_left_out *x, const char *where)
 
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err)
 {
-    struct unpack *in;
-    if (unpack_open(&in, path, err) != 0) {
+    struct source *in;
+    struct block b = {0};
+    if (source_open(&in, path, SOURCE_TEXT, NULL, NULL, err) != 0) {
         return -1;
     }
-    unsigned char *piece = dt_alloc(PIECE_BYTES);
-    enum content content = CONTENT_EMPTY;
-    size_t n = 0, mark = 0;
-    int result = read_head(in, path, piece, PIECE_BYTES, &n, &mark, &content, err);
-    if (result == 0 && content == CONTENT_BINARY) { /* a pipe; nobody could look into it before */
-        result = dt_fail(err, DT_INVALID, "%s: binary, not text: a NUL among its first bytes", path);
+    int more;
+    while ((more = source_next(in, &b, err)) > 0) {
+        if (b.marked) {
+            count(marks, path);
+        }
+        if (b.size > 0 && sink(context, (const unsigned char *)b.text, b.size, err) != 0) {
+            more = -1;
+            break;
+        }
     }
-    if (result == 0 && mark > 0) {
-        count(marks, path);
-    }
-    while (result == 0 && n > 0) {
-        result = sink(context, piece + mark, n - mark, err);
-        result = result == 0 ? unpack_read(in, piece, PIECE_BYTES, &n, err) : result;
-        mark = 0;
-    }
-    unpack_close(in);
-    free(piece);
-    return result;
+    source_close(in);
+    block_clear(&b);
+    return more;
 }
 
 bool corpus_is_records(const char *path)
 {
-    size_t n = strlen(path), tail = n >= 3 && strcmp(path + n - 3, ".gz") == 0 ? 3 : 0;
-    return n >= 6 + tail && strncmp(path + n - tail - 6, ".jsonl", 6) == 0;
+    return source_kind(path) == SOURCE_JSONL;
 }
 
-struct records {
-    const char *path, *key;
+static void join(struct corpus_left_out *x, const struct corpus_left_out *later)
+{
+    if (x->count == 0) {
+        (void)snprintf(x->first, sizeof x->first, "%s", later->first);
+    }
+    x->count += later->count;
+}
+
+struct give {
     corpus_sink *sink;
     void *context;
-    struct dt_text line, found;
-    long long number;
-    struct corpus_left_out *no_text, *marks;
 };
 
-static int end_line(struct records *r, struct dt_error *err)
+static int give_text(void *context, const struct record *r, struct dt_error *err)
 {
-    char where[512];
-    r->number++;
-    (void)snprintf(where, sizeof where, "%s: record %lld", r->path, r->number);
-    const char *text = dt_text_str(&r->line), *other;
-    size_t size = r->line.size, mark = dt_text_mark(text, size, &other);
-    if (mark > 0) { /* of a file that was put behind another one */
-        count(r->marks, where);
-        text += mark;
-        size -= mark;
-    }
-    if (strspn(text, " \t\r") == size) {
-        dt_text_reset(&r->line);
-        return 0;
-    }
-    enum dt_scan_found state;
-    int result = dt_scan_record(text, size, where, r->key, &r->found, &state, err);
-    dt_text_reset(&r->line);
-    if (result == 0 && state == DT_SCAN_NONE) {
-        result = dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", where, r->key);
-    } else if (result == 0 && state == DT_SCAN_FOUND) {
-        result = r->sink(r->context, (const unsigned char *)dt_text_str(&r->found), r->found.size, err);
-    } else if (result == 0) {
-        count(r->no_text, where);
-    }
-    return result;
-}
-
-static int split_lines(void *context, const unsigned char *text, size_t size, struct dt_error *err)
-{
-    struct records *r = context;
-    while (size > 0) {
-        const unsigned char *newline = memchr(text, '\n', size);
-        size_t n = newline != NULL ? (size_t)(newline - text) : size;
-        dt_text_add(&r->line, text, n);
-        if (r->line.size > DT_SCAN_BYTES) {
-            return dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", r->path, r->number + 1,
-                           DT_SCAN_BYTES);
-        }
-        if (newline != NULL && end_line(r, err) != 0) {
-            return -1;
-        }
-        n += newline != NULL;
-        text += n;
-        size -= n;
-    }
-    return 0;
+    const struct give *g = context;
+    return g->sink(g->context, (const unsigned char *)r->text, r->text_size, err);
 }
 
 int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
                         struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err)
 {
-    struct records r = {.path = path, .key = key, .sink = sink, .context = context, .no_text = no_text, .marks = marks};
-    dt_text_init(&r.line);
-    dt_text_init(&r.found);
-    int result = corpus_read(path, split_lines, &r, marks, err);
-    if (result == 0) {
-        result = end_line(&r, err); /* a last line without its newline */
+    const struct record_form form = {.text_key = key};
+    struct give g = {sink, context};
+    struct source *in;
+    struct block b = {0};
+    struct tally *tally = dt_alloc(sizeof *tally);
+    if (source_open(&in, path, SOURCE_JSONL, NULL, NULL, err) != 0) {
+        free(tally);
+        return -1;
     }
-    dt_text_clear(&r.found);
-    dt_text_clear(&r.line);
-    return result;
+    int more;
+    while ((more = source_next(in, &b, err)) > 0) {
+        if (b.marked) {
+            tally_add(tally, TALLY_MARKS, 1, path);
+        }
+        if (records_of(&form, SOURCE_JSONL, path, NULL, &b, tally, give_text, &g, err) != 0) {
+            more = -1;
+            break;
+        }
+    }
+    join(no_text, &tally->of[TALLY_NO_TEXT]);
+    join(marks, &tally->of[TALLY_MARKS]);
+    source_close(in);
+    block_clear(&b);
+    free(tally);
+    return more;
 }
 
 void corpus_close(struct corpus *c)

@@ -108,16 +108,26 @@ static int64_t number_of(const cJSON *tree, const char *key, int64_t missing)
     return whole ? (int64_t)v->valuedouble : -2;
 }
 
+/* Reads 16 hexadecimal digits under `key`; *has: they are there. */
+static int hash_of(const cJSON *tree, const char *key, const char *path, uint64_t *out, bool *has, struct dt_error *err)
+{
+    const cJSON *hash = cJSON_GetObjectItemCaseSensitive(tree, key);
+    const char *digits = cJSON_IsString(hash) ? hash->valuestring : "";
+    *has = strlen(digits) == 16 && strspn(digits, "0123456789abcdef") == 16;
+    *out = *has ? strtoull(digits, NULL, 16) : 0;
+    return hash == NULL || *has ? 0 : dt_fail(err, DT_INVALID, "%s: %s is not 16 hexadecimal digits", path, key);
+}
+
 static int take_info(struct shard *s, const cJSON *tree, const char *path, struct dt_error *err)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(tree, "tokenizer"),
-                *hash = cJSON_GetObjectItemCaseSensitive(tree, "xxh3");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(tree, "tokenizer");
     int64_t tokens = number_of(tree, "tokens", -1);
     s->info.vocabulary = number_of(tree, "vocabulary", 0);
     s->info.max_id = number_of(tree, "max_id", -1);
     s->info.source_count = number_of(tree, "source_count", 0);
+    s->info.document_end = number_of(tree, "document_end", -1);
     if (!cJSON_IsObject(tree) || tokens == -2 || s->info.vocabulary == -2 || s->info.max_id == -2 ||
-        s->info.source_count == -2 ||
+        s->info.source_count == -2 || s->info.document_end == -2 ||
         (name != NULL && (!cJSON_IsString(name) || strlen(name->valuestring) >= sizeof s->info.tokenizer))) {
         return dt_fail(err, DT_INVALID, "%s: not what dtdata writes beside a shard; remove it, or make the shard again",
                        path);
@@ -129,15 +139,12 @@ static int take_info(struct shard *s, const cJSON *tree, const char *path, struc
     if (name != NULL) {
         (void)snprintf(s->info.tokenizer, sizeof s->info.tokenizer, "%s", name->valuestring);
     }
-    if (hash != NULL) {
-        char *end = NULL;
-        const char *digits = cJSON_IsString(hash) ? hash->valuestring : "";
-        s->info.hash = strtoull(digits, &end, 16);
-        s->info.has_hash = strlen(digits) == 16 && strspn(digits, "0123456789abcdef") == 16;
-        if (!s->info.has_hash) {
-            return dt_fail(err, DT_INVALID, "%s: xxh3 is not 16 hexadecimal digits", path);
-        }
+    if (hash_of(tree, "xxh3", path, &s->info.hash, &s->info.has_hash, err) != 0 ||
+        hash_of(tree, "tokenizer_hash", path, &s->info.tokenizer_hash, &s->info.has_tokenizer_hash, err) != 0) {
+        return -1;
     }
+    const char *tokenizer_path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, "tokenizer_path"));
+    s->info.tokenizer_path = tokenizer_path != NULL ? dt_strdup(tokenizer_path) : NULL;
     if (s->info.vocabulary > 0 && s->info.max_id >= s->info.vocabulary) {
         return dt_fail(err, DT_INVALID, "%s: largest id %" PRId64 " does not fit into the vocabulary of %" PRId64, path,
                        s->info.max_id, s->info.vocabulary);
@@ -151,7 +158,7 @@ static int read_info(struct shard *s, struct dt_error *err)
     int result = 0;
     struct dt_text text;
     dt_text_init(&text);
-    s->info.max_id = -1;
+    s->info.max_id = s->info.document_end = -1;
     if (dt_file_exists(path)) {
         result = dt_file_read_own(path, INFO_BYTES, &text, err);
         cJSON *tree = result == 0 ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err) : NULL;
@@ -179,8 +186,21 @@ void shard_close(struct shard *s)
     if (s->map != NULL) {
         (void)munmap(s->map, s->map_bytes);
     }
+    free(s->info.tokenizer_path);
     free(s->path);
     *s = (struct shard){0};
+}
+
+int shard_check_tokenizer(const struct shard_info *info, const char *where, const char *tokenizer, uint64_t hash,
+                          struct dt_error *err)
+{
+    if (!info->has_tokenizer_hash || info->tokenizer_hash == hash) {
+        return 0;
+    }
+    return dt_fail(err, DT_INVALID,
+                   "%s: made with tokenizer %s of hash %016" PRIx64 ", but that of %s is %016" PRIx64
+                   "; give the tokenizer of the shards, or make them again",
+                   where, info->tokenizer, info->tokenizer_hash, tokenizer, hash);
 }
 
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)

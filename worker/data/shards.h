@@ -1,6 +1,6 @@
-/* Token shards in llm.c's format: a header of 256 int32, then the ids. FILE.bin.json beside
- * FILE.bin has what the header lacks (tokenizer, vocabulary, hash). They are read by mapping. The
- * writer makes either all shards of a run appear, or none. */
+/* Token shards in llm.c's two formats: a header of 256 int32, then uint16 or uint32 ids. FILE.bin.json
+ * beside FILE.bin has what the header lacks (tokenizer, vocabulary, hash). They are read by mapping.
+ * The writer makes either all shards of a run appear, or none. */
 #ifndef DT_WORKER_DATA_SHARDS_H
 #define DT_WORKER_DATA_SHARDS_H
 
@@ -19,6 +19,10 @@ struct shard_info {
     int64_t source_count;                  /* number of source files that begin in this shard */
     uint64_t hash;                         /* XXH3 of the ids in their form in the file */
     bool has_hash;
+    uint64_t tokenizer_hash; /* tokenizer_hash() of the tokenizer */
+    bool has_tokenizer_hash;
+    int64_t document_end; /* the id that ends each document; -1: unknown */
+    char *tokenizer_path; /* where tokenizer.json was when the shard was made; null: unknown */
 };
 
 struct shard {
@@ -47,24 +51,48 @@ static inline uint32_t shard_id(const struct shard *s, int64_t i)
 /* Reads all ids once: returns the largest, and the hash. */
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash);
 
+/* DT_INVALID if the shards of `info` were not made with the tokenizer of that hash. A shard that does
+ * not know the hash of its tokenizer passes. `where`: the shards in the message; `tokenizer`: its path. */
+int shard_check_tokenizer(const struct shard_info *info, const char *where, const char *tokenizer, uint64_t hash,
+                          struct dt_error *err);
+
+/* What all shards of a run have in common. */
+struct shard_form {
+    const char *tokenizer;      /* its name */
+    const char *tokenizer_path; /* null: it is no file */
+    uint64_t tokenizer_hash;    /* of that file */
+    int64_t document_end;
+    int64_t vocabulary;   /* up to 65536: uint16 ids; more: uint32 */
+    int64_t shard_tokens; /* most ids in a shard, 1 to 2^31 - 1 */
+};
+
 struct shard_writer;
-/* Begins PREFIX-00000.bin, ... in `dir`, which it makes if missing: uint16 ids, at most
- * shard_tokens per file (1 to 2^31 - 1). The files have temporary names until shard_writer_commit.
- * Refuses if there are shards already, unless `overwrite` is set. */
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer,
-                      int64_t vocabulary, int64_t shard_tokens, bool overwrite, struct dt_error *err);
+/* Begins PREFIX-00000.bin, ... in `dir`, which it makes if missing. Until shard_writer_commit the files
+ * lie in its folder `.unfinished`. Refuses if there are shards already, unless `overwrite` is set. The
+ * writer copies `form`. */
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const struct shard_form *form,
+                      bool overwrite, struct dt_error *err);
+/* Takes over the first `count` shards that an earlier run has completed in `.unfinished`, which it reads and
+ * checks; the ids that follow go behind them. Call it before any id is added. DT_INVALID if one is damaged or
+ * missing. */
+int shard_writer_resume(struct shard_writer *w, int count, struct dt_error *err);
 /* Names the file that the following ids come from. */
 void shard_writer_source(struct shard_writer *w, const char *name);
-/* Appends ids, each of which must be below the vocabulary. */
-int shard_writer_add(struct shard_writer *w, const uint16_t *ids, size_t count, struct dt_error *err);
-/* Completes all files on disk, still under temporary names. */
+/* Appends ids, each of which must be below the vocabulary. A shard is complete on disk when it is full. */
+int shard_writer_add(struct shard_writer *w, const int32_t *ids, size_t count, struct dt_error *err);
+/* The number of ids until the shard is full. */
+int64_t shard_writer_room(const struct shard_writer *w);
+/* The number of shards that are complete on disk. */
+int shard_writer_complete(const struct shard_writer *w);
+/* Completes all files on disk, still in `.unfinished`. */
 int shard_writer_finish(struct shard_writer *w, struct dt_error *err);
 /* After finish: gives the files their names, and removes further shards of an earlier run. After an
  * error the earlier run's shards are unchanged, and none of this run's is left. */
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err);
 int64_t shard_writer_tokens(const struct shard_writer *w);
 int shard_writer_shards(const struct shard_writer *w);
-/* Frees the writer and removes what was not committed. Null is allowed. */
-void shard_writer_close(struct shard_writer *w);
+/* Frees the writer and removes what was not committed; with `keep` all but complete shards. Null is
+ * allowed. */
+void shard_writer_close(struct shard_writer *w, bool keep);
 
 #endif

@@ -1,92 +1,98 @@
-/* Writes token shards as PREFIX-NNNNN.bin.tmp-PID, and renames all of them at the end. A full disk
- * or a signal leaves the folder as it was. */
-#include "worker/data/shards.h"
-
+/* Writes token shards into the folder `.unfinished`, and gives all of them their names at the end. A full
+ * disk or a signal leaves the shards of an earlier run as they were. */
 #include "base/file.h"
 #include "base/text.h"
+#include "worker/data/shards.h"
+#include "worker/data/shards_set.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { BUFFER_IDS = 65536, SOURCES_LISTED = 10000 };
+enum { BUFFER_BYTES = 1 << 18, SOURCES_LISTED = 10000, U16_VOCABULARY = 65536 };
+
+/* the JSON first, so a process that sees a shard finds its JSON */
+static const char *const suffixes[] = {".bin.json", ".bin", NULL};
 
 struct shard_writer {
-    char *dir, *prefix;
-    char tokenizer[SHARD_TOKENIZER_BYTES];
-    int64_t vocabulary, shard_tokens, total;
-    int shards;    /* shards begun */
-    int committed; /* shards that have their final names */
+    struct shard_set set;
+    char *tokenizer, *tokenizer_path;
+    struct shard_form form;
+    size_t width; /* bytes per id */
+    int64_t total;
     bool finished;
     /* the shard being written */
     int fd; /* -1: none */
     int64_t count;
-    int max_id;
+    int32_t max_id;
     XXH3_state_t *hash;
     struct dt_text sources;
     int64_t source_count;
-    uint16_t buffer[BUFFER_IDS];
-    size_t buffered;
+    _Alignas(8) unsigned char buffer[BUFFER_BYTES];
+    size_t buffered; /* bytes */
 };
 
-/* "DIR/PREFIX-00003.bin" + suffix; the caller frees it. */
-static char *path_of(const struct shard_writer *w, int shard, const char *suffix)
+int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const struct shard_form *form,
+                      bool overwrite, struct dt_error *err)
 {
-    return dt_format("%s/%s-%05d.bin%s", w->dir, w->prefix, shard, suffix);
-}
-
-static char *temporary_path(const struct shard_writer *w, int shard, const char *suffix)
-{
-    char *tail = dt_format("%s.tmp-%ld", suffix, (long)getpid());
-    char *path = path_of(w, shard, tail);
-    free(tail);
-    return path;
-}
-
-int shard_writer_open(struct shard_writer **out, const char *dir, const char *prefix, const char *tokenizer,
-                      int64_t vocabulary, int64_t shard_tokens, bool overwrite, struct dt_error *err)
-{
-    if (dt_file_mkdirs(dir, err) != 0) {
+    struct shard_writer *w = dt_alloc(sizeof *w);
+    if (shard_set_open(&w->set, dir, prefix, suffixes, overwrite, err) != 0) {
+        free(w);
         return -1;
     }
-    struct shard_writer *w = dt_alloc(sizeof *w);
-    w->dir = dt_strdup(dir);
-    w->prefix = dt_strdup(prefix);
-    (void)snprintf(w->tokenizer, sizeof w->tokenizer, "%s", tokenizer);
-    w->vocabulary = vocabulary;
-    w->shard_tokens = shard_tokens;
+    w->form = *form;
+    w->form.tokenizer = w->tokenizer = dt_strdup(form->tokenizer);
+    w->form.tokenizer_path = w->tokenizer_path = form->tokenizer_path != NULL ? dt_strdup(form->tokenizer_path) : NULL;
+    w->width = form->vocabulary <= U16_VOCABULARY ? 2 : 4;
     w->fd = -1;
     w->hash = XXH3_createState();
-    char *first = path_of(w, 0, "");
-    bool there = dt_file_exists(first);
-    if (there && !overwrite) {
-        (void)dt_fail(err, DT_INVALID, "%s: is there already; choose another folder with -o, or give --overwrite",
-                      first);
-    }
-    free(first);
-    if (there && !overwrite) {
-        shard_writer_close(w);
-        return -1;
-    }
     *out = w;
     return 0;
 }
 
+/* True if the shard of an earlier run is as its JSON says, and as ours would be. */
+static int check_complete(struct shard_writer *w, const char *path, struct dt_error *err)
+{
+    struct shard s;
+    if (shard_open(&s, path, err) != 0) {
+        return -1;
+    }
+    int64_t max_id = 0;
+    uint64_t hash = 0;
+    shard_measure(&s, &max_id, &hash);
+    bool same = s.info.has_hash && s.info.hash == hash && s.token_count == w->form.shard_tokens &&
+                s.info.vocabulary == w->form.vocabulary;
+    w->total += s.token_count;
+    shard_close(&s);
+    return same ? 0
+                : dt_fail(err, DT_INVALID,
+                          "%s: changed or damaged since it was written; remove its folder to begin anew", path);
+}
+
+int shard_writer_resume(struct shard_writer *w, int count, struct dt_error *err)
+{
+    int result = 0;
+    for (; result == 0 && w->set.count < count; w->set.count += result == 0) {
+        char *path = shard_set_work_path(&w->set, w->set.count, ".bin");
+        result = check_complete(w, path, err);
+        free(path);
+    }
+    return result;
+}
+
 static int begin_shard(struct shard_writer *w, struct dt_error *err)
 {
-    if (w->shards == 100000) {
-        return dt_fail(err, DT_INVALID, "%s: more than 100000 shards; raise --shard_tokens", w->dir);
+    if (w->set.count == SHARD_SET_MOST) {
+        return dt_fail(err, DT_INVALID, "%s: more than %d shards; raise --shard_tokens", w->set.dir, SHARD_SET_MOST);
     }
-    char *path = temporary_path(w, w->shards, "");
+    char *path = shard_set_work_path(&w->set, w->set.count, ".bin");
     static const char header[SHARD_HEADER_BYTES];
     int result = -1;
     w->fd = dt_file_create(path, err);
     if (w->fd >= 0) {
-        w->shards++;
+        w->set.count++;
         w->count = 0;
         w->max_id = -1;
         (void)XXH3_64bits_reset(w->hash);
@@ -100,14 +106,20 @@ static int begin_shard(struct shard_writer *w, struct dt_error *err)
 static int write_info(struct shard_writer *w, struct dt_error *err)
 {
     struct dt_text t;
-    char *path = temporary_path(w, w->shards - 1, ".json");
+    char *path = shard_set_work_path(&w->set, w->set.count - 1, ".bin.json");
     dt_text_init(&t);
     dt_text_puts(&t, "{\n  \"tokenizer\": ");
     dt_text_json(&t, w->tokenizer, strlen(w->tokenizer));
+    if (w->tokenizer_path != NULL) {
+        dt_text_printf(&t,
+                       ",\n  \"tokenizer_hash\": \"%016" PRIx64 "\",\n  \"tokenizer_path\": ", w->form.tokenizer_hash);
+        dt_text_json(&t, w->tokenizer_path, strlen(w->tokenizer_path));
+    }
+    dt_text_printf(&t, ",\n  \"document_end\": %" PRId64, w->form.document_end);
     dt_text_printf(&t,
-                   ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64
-                   ",\n  \"max_id\": %d,\n  \"xxh3\": \"%016" PRIx64 "\",\n",
-                   w->vocabulary, w->count, w->max_id, (uint64_t)XXH3_64bits_digest(w->hash));
+                   ",\n  \"vocabulary\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n  \"max_id\": %" PRId32
+                   ",\n  \"xxh3\": \"%016" PRIx64 "\",\n",
+                   w->form.vocabulary, w->count, w->max_id, (uint64_t)XXH3_64bits_digest(w->hash));
     dt_text_printf(&t, "  \"source_count\": %" PRId64 ",\n  \"sources\": [%s\n  ]\n}\n", w->source_count,
                    dt_text_str(&w->sources));
     int result = dt_file_write(path, t.data, t.size, err);
@@ -120,10 +132,9 @@ static int write_info(struct shard_writer *w, struct dt_error *err)
 
 static int flush(struct shard_writer *w, struct dt_error *err)
 {
-    char *path = temporary_path(w, w->shards - 1, "");
-    int result =
-        w->buffered == 0 ? 0 : dt_file_write_all(w->fd, w->buffer, w->buffered * sizeof w->buffer[0], path, err);
-    (void)XXH3_64bits_update(w->hash, w->buffer, w->buffered * sizeof w->buffer[0]);
+    char *path = shard_set_work_path(&w->set, w->set.count - 1, ".bin");
+    int result = w->buffered == 0 ? 0 : dt_file_write_all(w->fd, w->buffer, w->buffered, path, err);
+    (void)XXH3_64bits_update(w->hash, w->buffer, w->buffered);
     w->buffered = 0;
     free(path);
     return result;
@@ -134,8 +145,8 @@ static int end_shard(struct shard_writer *w, struct dt_error *err)
     if (flush(w, err) != 0) {
         return -1;
     }
-    char *path = temporary_path(w, w->shards - 1, "");
-    int32_t header[3] = {SHARD_MAGIC_U16, 1, (int32_t)w->count};
+    char *path = shard_set_work_path(&w->set, w->set.count - 1, ".bin");
+    int32_t header[3] = {w->width == 2 ? SHARD_MAGIC_U16 : SHARD_MAGIC_U32, w->width == 2 ? 1 : 7, (int32_t)w->count};
     int result = dt_file_pwrite_all(w->fd, header, sizeof header, 0, path, err);
     if (result == 0 && fsync(w->fd) != 0) {
         result = dt_fail_errno(err, "%s", path);
@@ -156,28 +167,64 @@ void shard_writer_source(struct shard_writer *w, const char *name)
     }
 }
 
-int shard_writer_add(struct shard_writer *w, const uint16_t *ids, size_t count, struct dt_error *err)
+int64_t shard_writer_room(const struct shard_writer *w)
 {
+    return w->form.shard_tokens - (w->fd >= 0 ? w->count : 0);
+}
+
+/* Appends ids that the shard has room for, and the buffer too. */
+static int buffer_ids(struct shard_writer *w, const int32_t *ids, size_t count, struct dt_error *err)
+{
+    int32_t most = 0, least = 0;
     for (size_t i = 0; i < count; i++) {
-        if (w->fd >= 0 && w->count == w->shard_tokens && end_shard(w, err) != 0) {
-            return -1;
+        most = ids[i] > most ? ids[i] : most;
+        least = ids[i] < least ? ids[i] : least;
+    }
+    if (least < 0 || most >= w->form.vocabulary) {
+        return dt_fail(err, DT_INVALID, "%s: id %" PRId32 " does not fit into the vocabulary of %" PRId64, w->set.dir,
+                       least < 0 ? least : most, w->form.vocabulary);
+    }
+    if (w->width == 2) {
+        uint16_t *at = (uint16_t *)(void *)(w->buffer + w->buffered);
+        for (size_t i = 0; i < count; i++) {
+            at[i] = (uint16_t)ids[i];
         }
+    } else {
+        memcpy(w->buffer + w->buffered, ids, count * sizeof ids[0]);
+    }
+    w->max_id = most > w->max_id ? most : w->max_id;
+    w->buffered += count * w->width;
+    w->count += (int64_t)count;
+    w->total += (int64_t)count;
+    return 0;
+}
+
+int shard_writer_add(struct shard_writer *w, const int32_t *ids, size_t count, struct dt_error *err)
+{
+    while (count > 0) {
         if (w->fd < 0 && begin_shard(w, err) != 0) {
             return -1;
         }
-        if (ids[i] >= w->vocabulary) {
-            return dt_fail(err, DT_INVALID, "%s: id %u does not fit into the vocabulary of %" PRId64, w->dir, ids[i],
-                           w->vocabulary);
+        size_t room = (BUFFER_BYTES - w->buffered) / w->width, n = count < room ? count : room;
+        n = (int64_t)n < shard_writer_room(w) ? n : (size_t)shard_writer_room(w);
+        if (buffer_ids(w, ids, n, err) != 0) {
+            return -1;
         }
-        w->max_id = ids[i] > w->max_id ? ids[i] : w->max_id;
-        w->buffer[w->buffered++] = ids[i];
-        w->count++;
-        w->total++;
-        if (w->buffered == BUFFER_IDS && flush(w, err) != 0) {
+        ids += n;
+        count -= n;
+        int result = w->count == w->form.shard_tokens ? end_shard(w, err)
+                     : w->buffered == BUFFER_BYTES    ? flush(w, err)
+                                                      : 0;
+        if (result != 0) {
             return -1;
         }
     }
     return 0;
+}
+
+int shard_writer_complete(const struct shard_writer *w)
+{
+    return w->set.count - (w->fd >= 0);
 }
 
 int shard_writer_finish(struct shard_writer *w, struct dt_error *err)
@@ -189,91 +236,12 @@ int shard_writer_finish(struct shard_writer *w, struct dt_error *err)
     return 0;
 }
 
-/* Gives one file its final name; `suffix` is "" or ".json". */
-static int rename_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
-{
-    char *from = temporary_path(w, shard, suffix), *to = path_of(w, shard, suffix);
-    int result = rename(from, to) == 0 ? 0 : dt_fail_errno(err, "%s", to);
-    free(from);
-    free(to);
-    return result;
-}
-
-static void remove_one(struct shard_writer *w, int shard, bool temporary)
-{
-    static const char *const suffixes[] = {"", ".json"};
-    for (size_t i = 0; i < 2; i++) {
-        char *path = temporary ? temporary_path(w, shard, suffixes[i]) : path_of(w, shard, suffixes[i]);
-        (void)unlink(path);
-        free(path);
-    }
-}
-
-/* The name of an earlier run's file until all of ours have their final names. */
-static char *aside_path(const struct shard_writer *w, int shard, const char *suffix)
-{
-    char *tail = dt_format("%s.old-%ld", suffix, (long)getpid());
-    char *path = path_of(w, shard, tail);
-    free(tail);
-    return path;
-}
-
-/* the JSON first, so a process that sees a shard finds its JSON */
-static const char *const commit_order[] = {".json", ""};
-
-/* Sets the earlier run's file aside, and puts ours in its place. After an error the earlier file is
- * back. */
-static int replace_one(struct shard_writer *w, int shard, const char *suffix, struct dt_error *err)
-{
-    char *path = path_of(w, shard, suffix), *aside = aside_path(w, shard, suffix);
-    int result = rename(path, aside) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s", path);
-    if (result == 0 && (result = rename_one(w, shard, suffix, err)) != 0) {
-        (void)rename(aside, path);
-    }
-    free(aside);
-    free(path);
-    return result;
-}
-
-/* Ends the replacement of `count` files. done: removes the earlier files. Otherwise it removes
- * ours, and puts the earlier ones back. */
-static void settle_replaced(struct shard_writer *w, int count, bool done)
-{
-    for (int i = 0; i < count; i++) {
-        char *path = path_of(w, i / 2, commit_order[i % 2]), *aside = aside_path(w, i / 2, commit_order[i % 2]);
-        if (done) {
-            (void)unlink(aside);
-        } else if (rename(aside, path) != 0) {
-            (void)unlink(path);
-        }
-        free(aside);
-        free(path);
-    }
-}
-
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err)
 {
     if (!w->finished) {
-        return dt_fail(err, DT_INTERNAL, "%s: commit before finish", w->dir);
+        return dt_fail(err, DT_INTERNAL, "%s: commit before finish", w->set.dir);
     }
-    for (int i = 0; i < 2 * w->shards; i++) {
-        if (replace_one(w, i / 2, commit_order[i % 2], err) != 0) {
-            settle_replaced(w, i, false);
-            return -1;
-        }
-    }
-    settle_replaced(w, 2 * w->shards, true);
-    w->committed = w->shards;
-    for (int i = w->shards;; i++) { /* remove further shards of an earlier run */
-        char *path = path_of(w, i, "");
-        bool there = dt_file_exists(path);
-        free(path);
-        if (!there) {
-            break;
-        }
-        remove_one(w, i, false);
-    }
-    return dt_file_sync_dir(w->dir, err);
+    return shard_set_commit(&w->set, err);
 }
 
 int64_t shard_writer_tokens(const struct shard_writer *w)
@@ -283,23 +251,22 @@ int64_t shard_writer_tokens(const struct shard_writer *w)
 
 int shard_writer_shards(const struct shard_writer *w)
 {
-    return w->shards;
+    return w->set.count;
 }
 
-void shard_writer_close(struct shard_writer *w)
+void shard_writer_close(struct shard_writer *w, bool keep)
 {
     if (w == NULL) {
         return;
     }
+    int complete = shard_writer_complete(w);
     if (w->fd >= 0) {
         (void)close(w->fd);
     }
-    for (int i = w->committed; i < w->shards; i++) {
-        remove_one(w, i, true);
-    }
+    shard_set_close(&w->set, keep ? complete : 0);
     (void)XXH3_freeState(w->hash);
     dt_text_clear(&w->sources);
-    free(w->dir);
-    free(w->prefix);
+    free(w->tokenizer);
+    free(w->tokenizer_path);
     free(w);
 }

@@ -75,6 +75,13 @@ static int64_t fill_batch(const struct data_source *s, const struct sampler *ord
     return b.weight;
 }
 
+static int open_writer(struct shard_writer **w, const char *dir, const char *prefix, int64_t shard_tokens,
+                       bool overwrite, struct dt_error *err)
+{
+    const struct shard_form form = {.tokenizer = "bytes", .vocabulary = 256, .shard_tokens = shard_tokens};
+    return shard_writer_open(w, dir, prefix, &form, overwrite, err);
+}
+
 static void refused(const char *name, const char *message)
 {
     struct data_source s;
@@ -91,16 +98,16 @@ static void test_stream(void **state)
     (void)state;
     struct shard_writer *w = NULL;
     struct dt_error err = {0};
-    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, false, &err), 0);
+    assert_int_equal(open_writer(&w, in("stream"), "train", 4, false, &err), 0);
     shard_writer_source(w, "a \"quoted\" name");
-    for (uint16_t id = 10; id < 20; id++) {
+    for (int32_t id = 10; id < 20; id++) {
         assert_int_equal(shard_writer_add(w, &id, 1, &err), 0);
     }
     assert_false(dt_file_exists(in("stream/train-00000.bin")));
     assert_int_equal(shard_writer_finish(w, &err), 0);
     assert_int_equal(shard_writer_commit(w, &err), 0);
     assert_int_equal(shard_writer_shards(w), 3);
-    shard_writer_close(w);
+    shard_writer_close(w, false);
 
     struct data_source s;
     int32_t ids[3], labels[3];
@@ -125,16 +132,16 @@ static void test_stream(void **state)
                                           * otherwise */
     assert_true(s.hash != hash);
     data_close(&s);
-    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, false, &err), -1);
+    assert_int_equal(open_writer(&w, in("stream"), "train", 4, false, &err), -1);
     assert_non_null(strstr(
         err.text, "stream/train-00000.bin: is there already; choose another folder with -o, or give --overwrite"));
     /* fewer shards than before: the old rest goes */
-    uint16_t id = 7;
-    assert_int_equal(shard_writer_open(&w, in("stream"), "train", "bytes", 256, 4, true, &err), 0);
+    int32_t id = 7;
+    assert_int_equal(open_writer(&w, in("stream"), "train", 4, true, &err), 0);
     assert_int_equal(shard_writer_add(w, &id, 1, &err), 0);
     assert_int_equal(shard_writer_finish(w, &err), 0);
     assert_int_equal(shard_writer_commit(w, &err), 0);
-    shard_writer_close(w);
+    shard_writer_close(w, false);
     assert_true(dt_file_exists(in("stream/train-00000.bin")));
     assert_false(dt_file_exists(in("stream/train-00001.bin")));
     assert_false(dt_file_exists(in("stream/train-00002.bin.json")));
@@ -201,17 +208,17 @@ static void test_literal_names(void **state)
 {
     (void)state;
     static const char *const folders[] = {"sp ace[1]", "st*r", "back\\slash"};
-    const uint16_t ids[] = {1, 2, 3, 4};
+    const int32_t ids[] = {1, 2, 3, 4};
     struct dt_error err = {0};
     char path[128];
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
         struct shard_writer *w = NULL;
         struct data_files f;
-        assert_int_equal(shard_writer_open(&w, in(folders[i]), "train[0]", "bytes", 256, 2, false, &err), 0);
+        assert_int_equal(open_writer(&w, in(folders[i]), "train[0]", 2, false, &err), 0);
         assert_int_equal(shard_writer_add(w, ids, 4, &err), 0);
         assert_int_equal(shard_writer_finish(w, &err), 0);
         assert_int_equal(shard_writer_commit(w, &err), 0);
-        shard_writer_close(w);
+        shard_writer_close(w, false);
         (void)snprintf(path, sizeof path, "%s/*.bin", folders[i]);
         assert_int_equal(data_files_open(&f, in(path), false, &err), 0);
         assert_int_equal(f.count, 2);
@@ -233,20 +240,18 @@ static void test_failed_overwrite(void **state)
     (void)state;
     struct shard_writer *w = NULL;
     struct dt_error err = {0};
-    char path[512];
-    const uint16_t before[] = {1, 2, 3, 4}, after[] = {5, 6, 7, 8};
-    assert_int_equal(shard_writer_open(&w, in("twice"), "train", "bytes", 256, 2, false, &err), 0);
+    const int32_t before[] = {1, 2, 3, 4}, after[] = {5, 6, 7, 8};
+    assert_int_equal(open_writer(&w, in("twice"), "train", 2, false, &err), 0);
     assert_int_equal(shard_writer_add(w, before, 4, &err), 0);
     assert_int_equal(shard_writer_finish(w, &err), 0);
     assert_int_equal(shard_writer_commit(w, &err), 0);
-    shard_writer_close(w);
-    assert_int_equal(shard_writer_open(&w, in("twice"), "train", "bytes", 256, 2, true, &err), 0);
+    shard_writer_close(w, false);
+    assert_int_equal(open_writer(&w, in("twice"), "train", 2, true, &err), 0);
     assert_int_equal(shard_writer_add(w, after, 4, &err), 0);
     assert_int_equal(shard_writer_finish(w, &err), 0);
-    (void)snprintf(path, sizeof path, "%s.tmp-%ld", in("twice/train-00001.bin"), (long)getpid());
-    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(in("twice/.unfinished/train-00001.bin")), 0);
     assert_int_equal(shard_writer_commit(w, &err), -1);
-    shard_writer_close(w);
+    shard_writer_close(w, false);
     struct data_source s;
     int32_t ids[3], labels[3];
     assert_int_equal(open_tokens(&s, in("twice/train-*.bin"), "tokens", 3, &err), 0);
@@ -267,12 +272,12 @@ static void test_abandoned(void **state)
     (void)state;
     struct shard_writer *w = NULL;
     struct dt_error err = {0};
-    uint16_t ids[] = {1, 2, 3, 300};
-    assert_int_equal(shard_writer_open(&w, in("gone"), "val", "bytes", 256, 2, false, &err), 0);
+    int32_t ids[] = {1, 2, 3, 300};
+    assert_int_equal(open_writer(&w, in("gone"), "val", 2, false, &err), 0);
     assert_int_equal(shard_writer_add(w, ids, 3, &err), 0);
     assert_int_equal(shard_writer_add(w, ids + 3, 1, &err), -1);
     assert_non_null(strstr(err.text, "id 300 does not fit into the vocabulary of 256"));
-    shard_writer_close(w);
+    shard_writer_close(w, false);
     assert_int_equal(rmdir(in("gone")), 0); /* nothing is left in it */
 }
 
@@ -796,13 +801,13 @@ static void test_expect(void **state)
     enum { EACH = 1 << 20, LENGTH = 300000 }; /* more than the kernel brings at once */
     struct shard_writer *w = NULL;
     struct dt_error err = {0};
-    assert_int_equal(shard_writer_open(&w, in("expect"), "train", "bytes", 256, EACH, false, &err), 0);
+    assert_int_equal(open_writer(&w, in("expect"), "train", EACH, false, &err), 0);
     for (int i = 0; i < 2 * EACH; i++) {
-        assert_int_equal(shard_writer_add(w, &(uint16_t){(uint16_t)(i % 251)}, 1, &err), 0);
+        assert_int_equal(shard_writer_add(w, &(int32_t){(int32_t)(i % 251)}, 1, &err), 0);
     }
     assert_int_equal(shard_writer_finish(w, &err), 0);
     assert_int_equal(shard_writer_commit(w, &err), 0);
-    shard_writer_close(w);
+    shard_writer_close(w, false);
     const char *first = in("expect/train-00000.bin"), *second = in("expect/train-00001.bin");
     struct data_source s;
     assert_int_equal(open_tokens(&s, in("expect/*.bin"), "auto", LENGTH, &err), 0);

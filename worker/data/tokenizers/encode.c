@@ -115,10 +115,9 @@ static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, c
 static bool lost_first(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size)
 {
     size_t n;
-    struct dt_error ignored;
     (void)utf8_read(text, &n);
     dt_text_reset(&s->spare);
-    return normalizer_apply(t->normalizer, text + n, size - n, &s->spare, &ignored) == 0 &&
+    return normalizer_apply(t->normalizer, text + n, size - n, &s->spare, NULL) == 0 &&
            s->spare.size == s->normal.size && memcmp(s->spare.data, s->normal.data, s->spare.size) == 0;
 }
 

@@ -34,10 +34,6 @@ struct tokenizer_scratch {
     struct piece_cache *cache;
 };
 
-/* Encodes a part of a text without special tokens. from: bytes of the text before the part. */
-int tokenizer_encode_part(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
-                          uint64_t from, struct token_ids *out, struct dt_error *err);
-
 /* Places where a text may be cut (stream.c). normalizer: of tokenizer.json. */
 enum pretokenizer_cuts stream_cuts(const struct tokenizer *t, const cJSON *normalizer);
 

@@ -24,6 +24,7 @@ struct form {
     struct part *parts;
     size_t count;
     size_t added; /* special tokens, as truncation counts them */
+    bool pair;
 };
 
 struct postprocessor {
@@ -74,6 +75,7 @@ static struct form form_open(size_t parts)
 static void form_replace(struct form *f, struct form next)
 {
     next.added += f->added;
+    next.pair = f->pair;
     form_clear(f);
     *f = next;
 }
@@ -114,7 +116,7 @@ static int apply_bert(struct form *f, const cJSON *json, struct dt_error *err)
         part_append(&next.parts[i], &f->parts[i], -1);
         part_add_special(&next.parts[i], sep, i > 0);
     }
-    next.added = f->count > 1 ? 3 : 2;
+    next.added = f->pair ? 3 : 2;
     form_replace(f, next);
     return 0;
 }
@@ -134,7 +136,7 @@ static int apply_roberta(struct form *f, const cJSON *json, struct dt_error *err
         part_append(&next.parts[i], &f->parts[i], 0);
         part_add_special(&next.parts[i], sep, 0);
     }
-    next.added = f->count > 1 ? 4 : 2;
+    next.added = f->pair ? 4 : 2;
     form_replace(f, next);
     return 0;
 }
@@ -198,7 +200,7 @@ static int apply_piece(struct form *next, const struct form *f, const cJSON *pie
 
 static int apply_template(struct form *f, const cJSON *json, struct dt_error *err)
 {
-    const char *key = f->count > 1 ? "pair" : "single";
+    const char *key = f->count > 1 ? "pair" : "single"; /* as many parts as there are now */
     const cJSON *template = cJSON_GetObjectItemCaseSensitive(json, key), *piece = NULL;
     const cJSON *specials = cJSON_GetObjectItemCaseSensitive(json, "special_tokens");
     if (!cJSON_IsArray(template)) {
@@ -280,6 +282,7 @@ static int apply_one(struct form *f, const cJSON *json, struct dt_error *err)
 static int make_form(struct form *f, size_t count, const cJSON *json, struct dt_error *err)
 {
     *f = form_open(count);
+    f->pair = count > 1;
     for (size_t i = 0; i < count; i++) {
         part_add(&f->parts[i], (struct item){(int)i, 0, (uint8_t)i});
     }

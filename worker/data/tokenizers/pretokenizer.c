@@ -294,8 +294,8 @@ void pre_tokens_clear(struct pre_tokens *w)
 /* ---- opening ---- */
 
 static const struct splitter_ops *const splitters[] = {
-    &splitter_bert,        &splitter_whitespace, &splitter_whitespace_split,
-    &splitter_punctuation, &splitter_digits,     &splitter_char_delimiter, &splitter_fixed_length,
+    &splitter_bert,   &splitter_whitespace,     &splitter_whitespace_split, &splitter_punctuation,
+    &splitter_digits, &splitter_char_delimiter, &splitter_fixed_length,
 };
 
 static int add_step(struct pretokenizer *p, struct step step, struct dt_error *err)

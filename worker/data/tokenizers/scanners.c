@@ -233,3 +233,8 @@ scanner_function *scanner_find(const char *regex)
     }
     return NULL;
 }
+
+const char *scanner_regex(int number)
+{
+    return number < (int)(sizeof scanners / sizeof *scanners) ? scanners[number].regex : NULL;
+}

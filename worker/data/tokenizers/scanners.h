@@ -12,6 +12,8 @@ typedef size_t scanner_function(const char *text, size_t size, size_t at);
 
 /* The scanner of a regular expression, as tokenizer.json spells it; null: there is none. */
 scanner_function *scanner_find(const char *regex);
+/* The regular expressions that have a scanner, by number from 0 on; null: there are no more. */
+const char *scanner_regex(int number);
 /* GPT-2's, which ByteLevel uses. */
 extern const char scanner_gpt2_regex[];
 scanner_function scanner_gpt2;

@@ -67,6 +67,11 @@ void tokenizer_stream_close(struct tokenizer_stream *r)
     }
 }
 
+void tokenizer_stream_begin(struct tokenizer_stream *r, uint64_t from)
+{
+    r->done = from;
+}
+
 static bool is_space_at(const char *text, size_t at)
 {
     size_t n;
@@ -132,6 +137,13 @@ static size_t find_cut(const struct tokenizer *t, const char *text, size_t size,
     return cut;
 }
 
+size_t tokenizer_cut(const struct tokenizer *t, const char *text, size_t size)
+{
+    size_t valid = utf8_valid(text, size), keep = added_tokens_longest(t->added) + 16;
+    bool known = t->cuts != CUTS_NEVER && valid + utf8_cut(text, size) >= size && valid > keep;
+    return known ? find_cut(t, text, valid, valid - keep) : 0;
+}
+
 /* Encodes what no later part can change. */
 static int encode_held(struct tokenizer_stream *r, struct token_ids *out, struct dt_error *err)
 {
@@ -141,8 +153,7 @@ static int encode_held(struct tokenizer_stream *r, struct token_ids *out, struct
     if (valid + utf8_cut(text, size) < size) {
         size = 0; /* not UTF-8: all of it, which says so */
     } else {
-        size_t keep = added_tokens_longest(t->added) + 16;
-        size = valid > keep ? find_cut(t, text, valid, valid - keep) : 0;
+        size = tokenizer_cut(t, text, size);
         if (size == 0) {
             r->wanted = 2 * r->held.size;
             return 0;

@@ -72,6 +72,14 @@ int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s
  * nothing if the file says nothing. */
 void tokenizer_pad(const struct tokenizer *t, struct token_sequence *batch, size_t count);
 
+/* The last known place to cut a text at: the ids of both parts are those of the whole, whatever follows text[0 ..
+ * size), which may end within a character. 0: none is known, or the text is not UTF-8. */
+size_t tokenizer_cut(const struct tokenizer *t, const char *text, size_t size);
+/* As tokenizer_encode without special tokens, for the part of a text that begins at such a place, behind `from` bytes
+ * of it. */
+int tokenizer_encode_part(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
+                          uint64_t from, struct token_ids *out, struct dt_error *err);
+
 /* A text that comes in parts: the ids of all parts are those of tokenizer_encode for the whole, in
  * memory that does not grow with the text where the pre-tokenizer splits it. Each call appends the ids
  * that no later part can change. */
@@ -79,6 +87,9 @@ struct tokenizer_stream;
 struct tokenizer_stream *tokenizer_stream_open(const struct tokenizer *t, struct tokenizer_scratch *s);
 int tokenizer_stream_add(struct tokenizer_stream *r, const char *text, size_t size, struct token_ids *out,
                          struct dt_error *err);
+/* The text is the rest of another from a place of tokenizer_cut on, behind `from` bytes of it. Call it before the
+ * first add. */
+void tokenizer_stream_begin(struct tokenizer_stream *r, uint64_t from);
 /* Ends the text; the next add begins another. */
 int tokenizer_stream_end(struct tokenizer_stream *r, struct token_ids *out, struct dt_error *err);
 void tokenizer_stream_close(struct tokenizer_stream *r);

@@ -165,8 +165,7 @@ static int combining_class(int32_t c)
     return c < 0x300 || IN(not_combining, c) ? 0 : utf8proc_get_property(c)->combining_class;
 }
 
-/* Sorts a run of marks by their classes. Marks of one class keep their order. */
-static void order_run(int32_t *at, size_t count)
+static void order_short(int32_t *at, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
         int32_t moved = at[i];
@@ -176,6 +175,36 @@ static void order_run(int32_t *at, size_t count)
             to--;
         }
         at[to] = moved;
+    }
+}
+
+/* Counts the marks of each class, so that a long run takes no more than linear time. */
+static void order_long(int32_t *at, size_t count)
+{
+    enum { CLASSES = 256 };
+    size_t begin[CLASSES + 1] = {0};
+    int32_t *sorted = dt_alloc(count * sizeof *sorted);
+    for (size_t i = 0; i < count; i++) {
+        begin[combining_class(at[i]) + 1]++;
+    }
+    for (size_t k = 1; k <= CLASSES; k++) {
+        begin[k] += begin[k - 1];
+    }
+    for (size_t i = 0; i < count; i++) {
+        sorted[begin[combining_class(at[i])]++] = at[i];
+    }
+    memcpy(at, sorted, count * sizeof *sorted);
+    free(sorted);
+}
+
+/* Sorts a run of marks by their classes. Marks of one class keep their order. */
+static void order_run(int32_t *at, size_t count)
+{
+    enum { SHORT = 16 };
+    if (count <= SHORT) {
+        order_short(at, count);
+    } else {
+        order_long(at, count);
     }
 }
 

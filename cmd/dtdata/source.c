@@ -1,0 +1,280 @@
+/* See the header. */
+#include "cmd/dtdata/source.h"
+
+#include "base/scan.h"
+#include "base/text.h"
+#include "cmd/dtdata/unpack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_BYTES = 8192 };
+
+struct source {
+    struct unpack *in;
+    char *path;
+    enum source_kind kind;
+    source_cut *cut;
+    const void *context;
+    struct source_place at; /* of `rest` */
+    bool begun, ended;
+    bool joined; /* the next block is */
+    bool given;  /* the next block is not the file's first */
+    bool marked; /* the mark of the file belongs to the next block */
+    char *rest;  /* read, and not yet in a block */
+    size_t size, capacity;
+    struct dt_text header;
+};
+
+enum source_kind source_kind(const char *path)
+{
+    static const struct {
+        const char *end;
+        enum source_kind kind;
+    } rows[] = {{".jsonl", SOURCE_JSONL}, {".ndjson", SOURCE_JSONL}, {".csv", SOURCE_CSV}, {".tsv", SOURCE_TSV}};
+    size_t size = strlen(path);
+    size -= dt_text_ends_with(path, ".gz") ? 3 : dt_text_ends_with(path, ".zst") ? 4 : 0;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        size_t n = strlen(rows[i].end);
+        if (size >= n && strncmp(path + size - n, rows[i].end, n) == 0) {
+            return rows[i].kind;
+        }
+    }
+    return SOURCE_TEXT;
+}
+
+const struct csv_form *source_csv_form(enum source_kind kind)
+{
+    static const struct csv_form csv = {',', true}, tsv = {'\t', false};
+    return kind == SOURCE_TSV ? &tsv : &csv;
+}
+
+void block_clear(struct block *b)
+{
+    free(b->text);
+    *b = (struct block){0};
+}
+
+int source_open(struct source **out, const char *path, enum source_kind kind, source_cut *cut, const void *context,
+                struct dt_error *err)
+{
+    struct source *s = dt_alloc(sizeof *s);
+    if (unpack_open(&s->in, path, err) != 0) {
+        free(s);
+        return -1;
+    }
+    s->path = dt_strdup(path);
+    s->kind = kind == SOURCE_AUTO ? source_kind(path) : kind;
+    s->cut = cut;
+    s->context = context;
+    *out = s;
+    return 0;
+}
+
+/* Reads on until `rest` has `least` bytes, or the file ends. */
+static int fill(struct source *s, size_t least, struct dt_error *err)
+{
+    static const size_t piece = 1 << 16;
+    while (s->size < least && !s->ended) {
+        size_t room = least - s->size > piece ? least - s->size : piece, got = 0;
+        if (s->capacity - s->size < room) {
+            s->capacity = s->size + room;
+            s->rest = dt_realloc(s->rest, s->capacity);
+        }
+        if (unpack_read(s->in, (unsigned char *)s->rest + s->size, room, &got, err) != 0) {
+            return -1;
+        }
+        s->size += got;
+        s->ended = got == 0;
+    }
+    return 0;
+}
+
+static void drop(struct source *s, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        s->at.line += s->rest[i] == '\n';
+    }
+    s->at.offset += (int64_t)size;
+    s->size -= size;
+    if (size > 0) {
+        memmove(s->rest, s->rest + size, s->size);
+    }
+}
+
+/* The first bytes of the file: its byte order mark goes, and a NUL makes it binary. */
+static int begin(struct source *s, struct dt_error *err)
+{
+    const char *other;
+    if (fill(s, LOOK_BYTES, err) != 0) {
+        return -1;
+    }
+    size_t mark = dt_text_mark(s->rest, s->size, &other);
+    if (other != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: begins with the byte order mark of %s; convert it: iconv -f %s -t UTF-8",
+                       s->path, other, other);
+    }
+    if (memchr(s->rest, 0, s->size < LOOK_BYTES ? s->size : LOOK_BYTES) != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: binary, not text: a NUL among its first bytes", s->path);
+    }
+    s->marked = mark > 0;
+    drop(s, mark);
+    s->begun = true;
+    return 0;
+}
+
+/* The end of the whole records in `rest`; 0: not even one is there. */
+static size_t records_end(const struct source *s)
+{
+    static const struct csv_form lines = {'\n', false};
+    bool csv = s->kind == SOURCE_CSV || s->kind == SOURCE_TSV;
+    return csv_last_end(csv ? source_csv_form(s->kind) : &lines, s->rest, s->size);
+}
+
+/* Reads whole records until there are about `least` bytes of them; *end: where they end. */
+static int fill_records(struct source *s, size_t least, size_t *end, struct dt_error *err)
+{
+    *end = 0;
+    for (size_t want = least; *end == 0; want *= 2) {
+        if (fill(s, want, err) != 0) {
+            return -1;
+        }
+        *end = s->ended ? s->size : records_end(s);
+        if (s->ended) {
+            return 0;
+        }
+        if (*end == 0 && s->size > DT_SCAN_BYTES) {
+            return s->kind == SOURCE_JSONL ? dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", s->path,
+                                                     (long long)s->at.line + 1, DT_SCAN_BYTES)
+                                           : dt_fail(err, DT_INVALID, "%s:%lld: a record of more than %zu bytes%s",
+                                                     s->path, (long long)s->at.line + 1, DT_SCAN_BYTES,
+                                                     s->kind == SOURCE_CSV ? "; is a quote never closed?" : "");
+        }
+    }
+    return 0;
+}
+
+static int read_header(struct source *s, struct dt_error *err)
+{
+    size_t end;
+    if (fill_records(s, SOURCE_BLOCK_BYTES, &end, err) != 0) {
+        return -1;
+    }
+    end = csv_first_end(source_csv_form(s->kind), s->rest, end);
+    dt_text_add(&s->header, s->rest, end);
+    drop(s, end);
+    return 0;
+}
+
+static int begin_all(struct source *s, struct dt_error *err)
+{
+    if (s->begun) {
+        return 0;
+    }
+    bool csv = s->kind == SOURCE_CSV || s->kind == SOURCE_TSV;
+    return begin(s, err) != 0 || (csv && read_header(s, err) != 0) ? -1 : 0;
+}
+
+int source_seek(struct source *s, const struct source_place *to, struct dt_error *err)
+{
+    if (to->offset == 0) {
+        return 0;
+    }
+    if (begin_all(s, err) != 0) {
+        return -1;
+    }
+    struct unpack *in;
+    if (unpack_open(&in, s->path, err) != 0) {
+        return -1;
+    }
+    unpack_close(s->in);
+    s->in = in;
+    s->at = *to;
+    s->ended = s->marked = s->joined = false;
+    s->given = true;
+    s->size = 0;
+    return unpack_skip(s->in, to->offset, err);
+}
+
+/* The place before which a text may be cut between any two characters, at or before `size`. A byte that continues
+ * none begins a character; four bytes that continue one cannot all belong to it. */
+static size_t character_cut(const char *text, size_t size)
+{
+    for (size_t back = 1; back <= 4 && back < size; back++) {
+        if (((unsigned char)text[size - back] & 0xc0) != 0x80) {
+            return size - back;
+        }
+    }
+    return size;
+}
+
+/* *open: the end is no place for a cut; then no later one is, either. */
+static int text_end(struct source *s, size_t *end, bool *open, struct dt_error *err)
+{
+    if (fill(s, SOURCE_BLOCK_BYTES, err) != 0) {
+        return -1;
+    }
+    size_t size = s->size < SOURCE_BLOCK_BYTES ? s->size : SOURCE_BLOCK_BYTES;
+    if (s->ended && size == s->size) {
+        *end = size;
+        return 0;
+    }
+    /* behind a block that is open the places are not known: a token may reach over its end */
+    *end = s->cut != NULL && !s->joined ? s->cut(s->context, s->rest, size) : 0;
+    *open = s->cut != NULL && *end == 0;
+    *end = *end > 0 ? *end : character_cut(s->rest, size);
+    return 0;
+}
+
+int source_next(struct source *s, struct block *b, struct dt_error *err)
+{
+    size_t end = 0;
+    bool first = !s->given, open = false;
+    if (begin_all(s, err) != 0) {
+        return -1;
+    }
+    if (s->ended && s->size == 0 && !first) {
+        return 0;
+    }
+    int result =
+        s->kind == SOURCE_TEXT ? text_end(s, &end, &open, err) : fill_records(s, SOURCE_BLOCK_BYTES, &end, err);
+    if (result != 0) {
+        return -1;
+    }
+    if (b->capacity < end + 1) {
+        b->capacity = end + 1 > SOURCE_BLOCK_BYTES + 1 ? end + 1 : SOURCE_BLOCK_BYTES + 1;
+        b->text = dt_realloc(b->text, b->capacity);
+    }
+    memcpy(b->text, s->rest, end);
+    b->text[end] = 0;
+    b->size = end;
+    b->begin = s->at;
+    b->first = first;
+    s->given = true;
+    b->joined = s->joined;
+    b->open = s->joined = open;
+    b->marked = s->marked;
+    s->marked = false;
+    drop(s, end);
+    /* the last block must be known as it: look whether more follows */
+    result = fill(s, 1, err);
+    b->last = s->ended && s->size == 0;
+    return result == 0 ? 1 : -1;
+}
+
+const struct dt_text *source_header(const struct source *s)
+{
+    return &s->header;
+}
+
+void source_close(struct source *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    unpack_close(s->in);
+    free(s->rest);
+    dt_text_clear(&s->header);
+    free(s->path);
+    free(s);
+}

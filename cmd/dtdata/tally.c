@@ -1,0 +1,62 @@
+/* See the header. */
+#include "cmd/dtdata/tally.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+
+void tally_add(struct tally *t, enum tally_kind kind, long long count, const char *where)
+{
+    struct corpus_left_out *x = &t->of[kind];
+    if (x->count == 0 && count > 0) {
+        (void)snprintf(x->first, sizeof x->first, "%s", where);
+    }
+    x->count += count;
+}
+
+void tally_join(struct tally *t, const struct tally *later)
+{
+    for (int kind = 0; kind < TALLY_KINDS; kind++) {
+        tally_add(t, (enum tally_kind)kind, later->of[kind].count, later->of[kind].first);
+    }
+}
+
+static void say(enum tally_kind kind, const struct corpus_left_out *x)
+{
+    const char *s = x->count == 1 ? "" : "s";
+    switch (kind) {
+    case TALLY_MARKS:
+        dt_text_say(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s", x->count, s, x->first);
+        return;
+    case TALLY_NO_TEXT:
+        dt_text_say(
+            stderr,
+            "dtdata: left out %lld record%s with \\u0000 or half of a surrogate pair in the text; the first is %s",
+            x->count, s, x->first);
+        return;
+    case TALLY_REPLACED:
+        dt_text_say(stderr, "dtdata: replaced %lld part%s that %s not UTF-8 by U+FFFD; the first is %s", x->count, s,
+                    x->count == 1 ? "is" : "are", x->first);
+        return;
+    case TALLY_BROKEN:
+        dt_text_say(stderr, "dtdata: skipped %lld broken record%s; the first: %s", x->count, s, x->first);
+        return;
+    case TALLY_EMPTY:
+        dt_text_say(stderr, "dtdata: skipped %lld document%s without text; the first is %s", x->count, s, x->first);
+        return;
+    case TALLY_TRUNCATED:
+        dt_text_say(stderr, "dtdata: cut %lld row%s to --max_length; the first is %s", x->count, s, x->first);
+        return;
+    case TALLY_KINDS:
+        return;
+    }
+}
+
+void tally_say(const struct tally *t)
+{
+    for (int kind = 0; kind < TALLY_KINDS; kind++) {
+        if (t->of[kind].count > 0) {
+            say((enum tally_kind)kind, &t->of[kind]);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+/* The numbered files of one run, PREFIX-00000.bin, PREFIX-00001.bin, ...: they are made in the folder
+ * `.unfinished` of their folder, and get their names together. A run that failed or was killed leaves the
+ * files of an earlier run as they were. */
+#ifndef DT_WORKER_DATA_SHARDS_SET_H
+#define DT_WORKER_DATA_SHARDS_SET_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+
+#define SHARD_WORK_FOLDER ".unfinished"
+enum { SHARD_SET_MOST = 100000 }; /* files of a run */
+
+struct shard_set {
+    char *dir, *prefix;
+    /* the files of each number, in the order in which they get their names; ends with null */
+    const char *const *suffixes;
+    int count; /* of numbers begun */
+    int named; /* of numbers whose files have their names */
+};
+
+/* Makes the folders. Refuses if the file that gets its name last is there for number 0, unless `overwrite` is
+ * set. suffixes must outlive the set. */
+int shard_set_open(struct shard_set *s, const char *dir, const char *prefix, const char *const *suffixes,
+                   bool overwrite, struct dt_error *err);
+/* The path of a file of the set, once it has its name, and until then. The caller frees. */
+char *shard_set_path(const struct shard_set *s, int number, const char *suffix);
+char *shard_set_work_path(const struct shard_set *s, int number, const char *suffix);
+/* Gives all files their names, and removes those of an earlier run that has more. After an error the earlier
+ * run's files are unchanged. */
+int shard_set_commit(struct shard_set *s, struct dt_error *err);
+/* Removes files without their names from number `from` on, and frees. */
+void shard_set_close(struct shard_set *s, int from);
+
+#endif
