@@ -24,7 +24,8 @@ PATTERNS = {
                        + CONTRACTIONS + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES + ")",
     "possessive": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
     "deepseek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "han": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{M}&&]*".replace("&&", "") + r"\p{L}+|\p{N}{1,3}",
+    "han": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}\p{Lo}&&[^\p{Han}]]+|\p{N}{1,3}",
+    "bloom": r" ?[^(\s|[.,!?…。，、।۔،])]+", "within": r"[a-f[^\S\n]&&[^bc\r]&&\w ]+|[^x&&\w]",
     "words": r"\w+|[^\w\s]+", "not words": r"\W+", "boundary": r"\b", "digits": r"\d{2,}?", "lines": r"^.*$", "any": r"(?m:.)+?x", "case": r"(?i)the|AND|ss?k",
     "look": r"(?<=[a-z])(?=\P{Ll})|(?<!\s)\n", "empty": r"x*", "classes": r"[^\S\n]+|[\p{^L}\d]{,2}|[\u0041-\x{5a}\]\-]",
 }

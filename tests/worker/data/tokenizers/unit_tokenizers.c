@@ -278,8 +278,8 @@ static uint32_t next_random(uint64_t *x)
 /* Text that has what the patterns ask for. */
 static void add_random(struct dt_text *t, uint64_t *x)
 {
-    static const char *const words[] = {"'s", "'S", "'ſ", "'re",  "'LL",     "'v",     "'",      "a",
-                                        "B",  "Ab", "ǅ",  "ʰ",    "中",      "1",      "²",      "Ⅳ",
+    static const char *const words[] = {"'s", "'S", "'ſ", "'re",  "'LL",     "'v",     "'",        "a",
+                                        "B",  "Ab", "ǅ",  "ʰ",    "中",      "1",      "²",        "Ⅳ",
                                         " ",  "  ", "\n", "\r\n", "\t",      "\u3000", "\xc2\x85", "\u180e",
                                         ".",  "/",  "!?", "é",    "e\u0301", "\u0301", "_"};
     char character[4];
@@ -471,6 +471,8 @@ static void test_patterns(void **state)
         {"\\bx", "\xc2\xb2x x", "x"},
         {"(?i:s)", "\xc5\xbf", "\xc5\xbf"},
         {"\\p{Lu}", "\xea\x9f\x9a", "\xea\x9f\x9a"}, /* U+A7DA, of Unicode 16 */
+        {"[^(\\s|[.,])]+", "(|a.", "a"},             /* a class within a class */
+        {"[a-f&&[^bc]]+", "bade", "ade"},
         {"[\\]\\-]+", "a]-", "]-"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
