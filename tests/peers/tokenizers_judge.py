@@ -207,6 +207,12 @@ def compare(tool, path, t, strings):
         lines += ["e " + hexed(s), "s " + hexed(s), f"r {i} " + hexed(s), "d 0 " + " ".join(map(str, ids)), "d 1 " + " ".join(map(str, ids))]
         wanted += [" ".join(map(str, ids)), " ".join(map(str, t.encode(s).ids)), " ".join(map(str, ids)), hexed(t.decode(ids, skip_special_tokens=False)), hexed(t.decode(ids))]
     r, size = random.Random(3), t.get_vocab_size()
+    for i in range(2):  # long enough to be cut
+        text = ""
+        while len(text) < 100_000:
+            text += r.choice(strings) + r.choice(GAPS)
+        lines.append(f"r {i} " + hexed(text))
+        wanted.append(" ".join(map(str, t.encode(text, add_special_tokens=False).ids)))
     for _ in range(len(strings) // 3):
         ids = [r.randrange(size + 3) for _ in range(r.randrange(0, 12))]
         lines.append("d 0 " + " ".join(map(str, ids)))
