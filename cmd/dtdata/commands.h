@@ -10,6 +10,7 @@ int run_encode(int argc, char **argv);
 int run_decode(int argc, char **argv);
 int run_inspect(int argc, char **argv);
 int run_convert(int argc, char **argv);
+int run_train_tokenizer(int argc, char **argv);
 
 /* Says the error on standard error; returns the code. */
 int command_fail(const struct dt_error *err, int code);

@@ -4,7 +4,6 @@
 #include "cmd/dtdata/commands.h"
 #include "cmd/dtdata/stop.h"
 #include "worker/data/data.h"
-#include "cmd/dtdata/train_tokenizer.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -45,13 +44,19 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "      --val FRACTION      share of rows held out, by a hash of their text [0]\n"
                            "\n"
                            "  train-tokenizer TEXT...\n"
-                           "                      text -> DIR/tokenizer.json; see man dtdata for all options\n"
-                           "      -o DIR              where it goes [tokenizer]; -v N: tokens [32768]\n"
-                           "      --type TYPE         bpe, wordpiece, unigram [bpe]\n"
-                           "      --pattern P         gpt2, llama3, qwen2, o200k, sentencepiece, or a regular\n"
-                           "                          expression [gpt2]\n"
-                           "      --special TOKEN     may be given again\n"
-                           "      --memory SIZE       most memory [2G]; --threads N [all cores]\n"
+                           "                      text -> DIR/tokenizer.json and tokenizer_config.json\n"
+                           "      -o DIR              where they go [tokenizer]\n"
+                           "      -v N, --vocab_size N  tokens in all [32768]\n"
+                           "      --type TYPE         bpe, wordpiece or unigram [bpe]\n"
+                           "      --pattern NAME      bpe: gpt2, llama3, qwen2, o200k, sentencepiece, or a\n"
+                           "                          regular expression [gpt2]\n"
+                           "      --special TOKEN     a special token; also repeated [those of the type]\n"
+                           "      --min_frequency N   merge no pair that is rarer [0]\n"
+                           "      --limit_alphabet N  most characters, of the most frequent ones [all]\n"
+                           "      --keep_case         wordpiece: do not make letters small\n"
+                           "      --memory SIZE       most memory; the rest goes to DIR.counts [2G]\n"
+                           "      --save_every SIZE   text between two saves of the counts [500M]\n"
+                           "      --threads --text_key --overwrite  as above\n"
                            "\n"
                            "  encode, decode      text on standard input to ids, or ids to text\n"
                            "      --tokenizer PATH\n"
@@ -59,10 +64,11 @@ static const char help[] = "usage: dtdata COMMAND [options] PATH...\n"
                            "      --tokenizer PATH    [the one that their JSON names]\n"
                            "      --samples N         how many texts [2]\n"
                            "  convert-tokenizer IN OUT\n"
-                           "                      a .model of SentencePiece, or ranks of tiktoken -> OUT, a\n"
-                           "                      tokenizer.json\n"
-                           "      --bos  --eos        .model: its begin and end tokens around each text\n"
-                           "      --pattern NAME      ranks: gpt2, cl100k, o200k, llama3, or a regular expression\n"
+                           "                      a .model of SentencePiece, or ranks of tiktoken, to OUT,\n"
+                           "                      a tokenizer.json that gives the same ids\n"
+                           "      --bos, --eos        .model: its begin and end tokens around each text\n"
+                           "      --pattern NAME      ranks: how text is split: gpt2, cl100k, o200k, llama3,\n"
+                           "                          or a regular expression\n"
                            "      --special NAME=ID,...  ranks: special tokens\n"
                            "  baseline --train GLOB --val GLOB\n"
                            "                      bits per byte of gzip and of n-gram models on val\n"
@@ -91,8 +97,7 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
         bytes = dt_alloc((size_t)count + 1);
         for (int64_t i = 0; i < count; i++) { /* samples of one token and its label */
             int32_t id, label;
-            (void)s.ops->read(&s, i / PIECE * stride + i % PIECE, 0,
-                              &(struct batch){.layout = &layout, .at = {&id, &label}}, 0, NULL);
+            s.ops->read(&s, i / PIECE * stride + i % PIECE, &(struct batch){.layout = &layout, .at = {&id, &label}}, 0);
             bytes[i] = (uint8_t)id;
         }
     }
@@ -136,13 +141,6 @@ static int run_baseline(int argc, char **argv)
     free(train);
     free(val);
     return code;
-}
-
-static int run_train_tokenizer(int argc, char **argv)
-{
-    struct dt_error err = {0};
-    int code = train_tokenizer(argc, argv, stop_check, &err);
-    return code == DT_EXIT_DONE ? code : command_fail(&err, stop_signal() != 0 ? 128 + stop_signal() : code);
 }
 
 int main(int argc, char **argv)

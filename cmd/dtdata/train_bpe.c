@@ -149,7 +149,7 @@ static void add_alphabet(struct trainer *t)
         limit_alphabet(t);
     }
     for (uint32_t c = 0; c < CHARACTERS; c++) {
-        size_t size = t->counts[c] > 0 ? word_utf8(c, token) : 0;
+        size_t size = t->counts[c] > 0 ? utf8_write(c, token) : 0;
         if (size > 0) {
             t->first[c] = train_vocabulary_add(t->v, token, size) + 1;
         }
@@ -161,7 +161,7 @@ static void add_alphabet(struct trainer *t)
     memcpy(token, t->o->prefix, head);
     for (uint32_t c = 0; c < CHARACTERS; c++) {
         if (t->first[c] > 0 && t->rest[c] > 0) {
-            t->rest[c] = train_vocabulary_add(t->v, token, head + word_utf8(c, token + head)) + 1;
+            t->rest[c] = train_vocabulary_add(t->v, token, head + utf8_write(c, token + head)) + 1;
         }
     }
 }

@@ -3,6 +3,7 @@
 
 #include "cmd/dtdata/train_runs.h"
 #include "cmd/dtdata/train_store.h"
+#include "worker/data/tokenizers/characters.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -92,8 +93,13 @@ static void count_piece(void *context, const char *piece, size_t size)
 static int count_text(struct thread *t, const struct block *b, const char *text, size_t size, struct dt_error *err)
 {
     if (tokenizer_pieces(t->c->o.splitter, t->scratch, text, size, count_piece, t, err) != 0) {
-        int64_t offset = b->offset + (text - b->text.data);
-        return dt_wrap(err, "%s: in the text behind byte %lld", b->path, (long long)offset);
+        size_t valid = utf8_valid(text, size);
+        long long offset = b->offset + (text - b->text.data);
+        return valid == size ? dt_wrap(err, "%s: in the text behind byte %lld", b->path, offset)
+                             : dt_fail(err, DT_INVALID,
+                                       "%s: byte %lld (0x%02x) is not UTF-8; convert the file (iconv -f ENCODING -t "
+                                       "UTF-8)",
+                                       b->path, offset + (long long)valid, (unsigned char)text[valid]);
     }
     if (t->failed) {
         *err = t->err;

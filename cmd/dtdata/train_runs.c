@@ -140,7 +140,8 @@ int runs_open(struct runs *r, const char *folder, uint64_t settings, size_t buff
     if (result == 0 && (r->lock = dt_file_open_lock(path, err)) < 0) {
         result = -1;
     }
-    if (result == 0 && flock(r->lock, LOCK_EX | LOCK_NB) != 0) {
+    r->locked = result == 0 && flock(r->lock, LOCK_EX | LOCK_NB) == 0;
+    if (result == 0 && !r->locked) {
         result =
             errno == EWOULDBLOCK
                 ? dt_fail(err, DT_IN_USE, "%s: another dtdata trains here; wait for it, or choose another -o", folder)
@@ -156,7 +157,7 @@ int runs_open(struct runs *r, const char *folder, uint64_t settings, size_t buff
 
 void runs_close(struct runs *r, bool remove)
 {
-    if (remove && r->folder != NULL) {
+    if (r->locked && (remove || r->count == 0)) {
         (void)dt_file_remove_tree(r->folder, NULL);
     }
     if (r->lock >= 0) {

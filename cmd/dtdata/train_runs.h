@@ -13,6 +13,7 @@ struct run_row {
 struct runs {
     char *folder;
     int lock;
+    bool locked;
     size_t buffer_bytes; /* for merging */
     /* in the manifest */
     uint64_t settings;
@@ -28,7 +29,7 @@ struct runs {
  * counts there. */
 int runs_open(struct runs *r, const char *folder, uint64_t settings, size_t buffer_bytes, bool *other,
               struct dt_error *err);
-/* remove: with the folder. */
+/* remove: with the folder, which also goes if there is no run in it. */
 void runs_close(struct runs *r, bool remove);
 /* The path of a run; the caller frees it. */
 char *runs_path(const struct runs *r, int64_t number);

@@ -1,10 +1,11 @@
-/* See the header: options, the text, and the files of the tokenizer. */
-#include "cmd/dtdata/train_tokenizer.h"
+/* dtdata train-tokenizer: options, the text, and the files of the tokenizer. */
+#include "cmd/dtdata/commands.h"
 
 #include "base/file.h"
 #include "base/size.h"
 #include "base/text.h"
 #include "cmd/dtdata/corpus.h"
+#include "cmd/dtdata/stop.h"
 #include "cmd/dtdata/train_bpe.h"
 #include "cmd/dtdata/train_counting.h"
 #include "cmd/dtdata/train_format.h"
@@ -34,7 +35,6 @@ struct train_options {
 
 struct job {
     struct train_options o;
-    int (*go_on)(struct dt_error *err);
     struct train_shape own;
     const struct train_shape *shape;
     char *folder; /* for the counts */
@@ -391,7 +391,7 @@ static int count_and_train(struct job *j, const struct dt_text *splitter_json, s
                                  .memory_bytes = j->o.memory,
                                  .save_bytes = j->o.save,
                                  .threads = (int)j->o.threads,
-                                 .go_on = j->go_on};
+                                 .go_on = stop_check};
     int result = counting_run(&counting, &j->corpus, &o, &j->counted, err);
     if (result == 0) {
         struct words words = counting_words(counting);
@@ -427,21 +427,31 @@ static int run(struct job *j, char **paths, int count, struct dt_error *err)
     return result;
 }
 
-int train_tokenizer(int argc, char **argv, int (*go_on)(struct dt_error *err), struct dt_error *err)
+/* The folder for the counts lies beside the one for the result. */
+static char *counts_folder(const char *dir)
 {
-    struct job *j = dt_alloc(sizeof *j);
-    j->go_on = go_on;
-    int result = -1;
-    if (parse(&j->o, argc, argv, err) == 0 && choose(j, err) == 0) {
-        size_t n = strlen(j->o.dir);
-        while (n > 1 && j->o.dir[n - 1] == '/') {
-            n--;
-        }
-        j->folder = dt_format("%.*s.counts", (int)n, j->o.dir);
-        result = run(j, argv + optind, argc - optind, err);
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') {
+        n--;
     }
-    if (result != 0 && err->status == DT_STOPPED && j->folder != NULL) {
-        (void)dt_fail(err, DT_STOPPED, "stopped; the same command goes on with the counts in %s", j->folder);
+    return dt_format("%.*s.counts", (int)n, dir);
+}
+
+int run_train_tokenizer(int argc, char **argv)
+{
+    struct dt_error err = {0};
+    struct job *j = dt_alloc(sizeof *j);
+    int result = -1, code = DT_EXIT_DONE;
+    if (parse(&j->o, argc, argv, &err) == 0 && choose(j, &err) == 0) {
+        j->folder = counts_folder(j->o.dir);
+        result = run(j, argv + optind, argc - optind, &err);
+    }
+    if (result != 0 && stop_signal() != 0) {
+        (void)dt_fail(&err, DT_STOPPED, "stopped; the same command goes on with the counts in %s", j->folder);
+        code = command_fail(&err, 128 + stop_signal());
+    } else if (result != 0) {
+        code = err.status == DT_USAGE ? command_usage("%s", err.text)
+                                      : command_fail(&err, err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_FAILED);
     }
     free(j->folder);
     free(j->bpe.merges);
@@ -449,7 +459,5 @@ int train_tokenizer(int argc, char **argv, int (*go_on)(struct dt_error *err), s
     train_vocabulary_clear(&j->vocabulary);
     corpus_close(&j->corpus);
     free(j);
-    return result == 0                                              ? DT_EXIT_DONE
-           : err->status == DT_USAGE || err->status == DT_NOT_FOUND ? DT_EXIT_USAGE
-                                                                    : DT_EXIT_FAILED;
+    return code;
 }

@@ -440,7 +440,7 @@ static void finish(const struct em *e, struct train_vocabulary *v, double **scor
         char token[4 * SEED_LENGTH];
         size_t size = 0;
         for (uint32_t k = 0; k < s->length; k++) {
-            size += word_utf8(e->text.characters[s->at + k], token + size);
+            size += utf8_write(e->text.characters[s->at + k], token + size);
         }
         uint32_t before = v->count, id = train_vocabulary_add(v, token, size);
         if (id == before) { /* not the name of a special token */

@@ -92,7 +92,7 @@ def test_wordpiece_is_the_librarys(tmp_path):
     assert set(ours["model"]["vocab"]) == set(theirs["vocab"])
 
 
-SAMPLES = ["the quick  brown fox", "ba ko\n\n  né 中文 12345 it's", "", " <|endoftext|>x</s>[SEP]"]
+SAMPLES = ["the quick  brown fox", "ba ko\n\n  né 中文 12345 it's", "", "a <|endoftext|>x</s>[SEP]"]
 ROLES = {
     ("--pattern", "llama3"): {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
     (): {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
@@ -280,3 +280,10 @@ def test_wrong_use(tmp_path):
     assert "--pattern" in err
     out, err = dtdata("-v", "5", "--type", "unigram", "-o", tmp_path / "other", text, code=1)
     assert "do not fit; give at least" in err
+    text.write_bytes(b"ab\n" * 200000 + b"cd \xff ef\n")
+    for pattern in ("gpt2", "sentencepiece"):
+        out, err = dtdata("-v", 300, "--pattern", pattern, "-o", tmp_path / "bad", text, code=1)
+        assert err == f"dtdata: {text}: byte 600003 (0xff) is not UTF-8; convert the file (iconv -f ENCODING -t UTF-8)\n"
+    assert not (tmp_path / "bad.counts").exists() and not (tmp_path / "other.counts").exists()
+    out, err = dtdata("-v", 300, "-o", tmp_path / "bad", "-", code=1, input=b"")
+    assert err == "dtdata: -: no text: what was read is empty; give other files\n"

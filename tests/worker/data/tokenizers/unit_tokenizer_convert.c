@@ -1,5 +1,5 @@
-/* covers: worker/data/tokenizers/convert_sentencepiece.c worker/data/tokenizers/convert_tiktoken.c
- * covers: worker/data/tokenizers/sentencepiece.c */
+/* covers: worker/data/tokenizers/convert_sentencepiece.c worker/data/tokenizers/convert_tiktoken.c */
+/* covers: worker/data/tokenizers/sentencepiece.c */
 /* Converted tokenizers give the ids that SentencePiece and tiktoken gave
  * (tests/golden/tokenizers/convert, written by convert.py there). And what is refused. */
 #include "base/file.h"

@@ -1,9 +1,9 @@
-/* covers: worker/data/tokenizers/normalizer.c worker/data/tokenizers/replace.c
- * covers: worker/data/tokenizers/precompiled.c worker/data/tokenizers/unicode.c
- * covers: worker/data/tokenizers/splitters.c worker/data/tokenizers/trie.c
- * covers: worker/data/tokenizers/wordpiece.c worker/data/tokenizers/unigram.c
- * covers: worker/data/tokenizers/wordlevel.c worker/data/tokenizers/postprocess.c
- * covers: worker/data/tokenizers/length.c */
+/* covers: worker/data/tokenizers/normalizer.c worker/data/tokenizers/replace.c */
+/* covers: worker/data/tokenizers/precompiled.c worker/data/tokenizers/unicode.c */
+/* covers: worker/data/tokenizers/splitters.c worker/data/tokenizers/trie.c */
+/* covers: worker/data/tokenizers/wordpiece.c worker/data/tokenizers/unigram.c */
+/* covers: worker/data/tokenizers/wordlevel.c worker/data/tokenizers/postprocess.c */
+/* covers: worker/data/tokenizers/length.c */
 /* Parts of tokenizers against what the tokenizers library gave (tests/golden/tokenizers/parts.jsonl,
  * written by parts.py beside it), for every character among others, and what they refuse. */
 #include "base/file.h"
