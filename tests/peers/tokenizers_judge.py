@@ -24,7 +24,8 @@ PATTERNS = {
                        + CONTRACTIONS + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES + ")",
     "possessive": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
     "deepseek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "han": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{M}&&]*".replace("&&", "") + r"\p{L}+|\p{N}{1,3}",
+    "han": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}\p{Lo}&&[^\p{Han}]]+|\p{N}{1,3}",
+    "bloom": r" ?[^(\s|[.,!?…。，、।۔،])]+", "within": r"[a-f[^\S\n]&&[^bc\r]&&\w ]+|[^x&&\w]",
     "words": r"\w+|[^\w\s]+", "not words": r"\W+", "boundary": r"\b", "digits": r"\d{2,}?", "lines": r"^.*$", "any": r"(?m:.)+?x", "case": r"(?i)the|AND|ss?k",
     "look": r"(?<=[a-z])(?=\P{Ll})|(?<!\s)\n", "empty": r"x*", "classes": r"[^\S\n]+|[\p{^L}\d]{,2}|[\u0041-\x{5a}\]\-]",
 }
@@ -206,6 +207,12 @@ def compare(tool, path, t, strings):
         lines += ["e " + hexed(s), "s " + hexed(s), f"r {i} " + hexed(s), "d 0 " + " ".join(map(str, ids)), "d 1 " + " ".join(map(str, ids))]
         wanted += [" ".join(map(str, ids)), " ".join(map(str, t.encode(s).ids)), " ".join(map(str, ids)), hexed(t.decode(ids, skip_special_tokens=False)), hexed(t.decode(ids))]
     r, size = random.Random(3), t.get_vocab_size()
+    for i in range(2):  # long enough to be cut
+        text = ""
+        while len(text) < 100_000:
+            text += r.choice(strings) + r.choice(GAPS)
+        lines.append(f"r {i} " + hexed(text))
+        wanted.append(" ".join(map(str, t.encode(text, add_special_tokens=False).ids)))
     for _ in range(len(strings) // 3):
         ids = [r.randrange(size + 3) for _ in range(r.randrange(0, 12))]
         lines.append("d 0 " + " ".join(map(str, ids)))

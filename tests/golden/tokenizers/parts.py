@@ -47,9 +47,18 @@ def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def normalizer(part, every=True, count=40):
+# one rule of clusters each; a mark at the end tells a cluster that is cut from one that is not
+CLUSTERS = ["\u00a9\u200d\u00a9\u0300", "\u00a9\u0300\u200d\u00ae\u0300", "a\u200d\u00a9\u0300", "\u00a9\u00a9\u0300",
+            "\u2764\u200d\u00a9\u0300", "\u2605\u200d\u00a9\u0300", "\u0915\u094d\u0915\u0300", "\u0915\u0915\u0300",
+            "\u0915\u094d\u200c\u0915\u0300", "\u0915\u200d\u094d\u0915\u0300", "\u0915\u0300\u0915\u0300",
+            "\u0915\u094da\u0300", "\u1100\uac00\u0300", "\uac00\u1161\u0300", "\uac00\u11a8\u0300",
+            "\uac01\u11a8\u0300", "\uac01\u1161\u0300", "\u1161\u1100\u0300", "\r\n\u0300", "\n\u0300", "\u200b\u0300",
+            "a\u0903", "\u0600a", "\u0600\u0300a", "\U0001f1e6\U0001f1e7\u0300", "\u0600\n", "e\u0301\u0323x"]
+
+
+def normalizer(part, every=True, count=40, more=()):
     n = library(normalizer=part).normalizer
-    cases = [[t, n.normalize_str(t)] for t in (text() for _ in range(count))]
+    cases = [[t, n.normalize_str(t)] for t in [*(text() for _ in range(count)), *more]]
     row = {"all": digest(n.normalize_str(WHOLE))} if every else {}
     say(kind="normalizer", part=part, cases=cases, **row)
 
@@ -98,7 +107,7 @@ def normalizers():
     normalizer({"type": "Prepend", "prepend": "\u2581"}, every=False, count=5)
     normalizer({"type": "Sequence", "normalizers": [{"type": "NFKD"}, {"type": "Lowercase"}, {"type": "StripAccents"}]})
     normalizer({"type": "Sequence", "normalizers": []}, every=False, count=3)
-    normalizer({"type": "Precompiled", "precompiled_charsmap": every_byte()}, count=400)
+    normalizer({"type": "Precompiled", "precompiled_charsmap": every_byte()}, count=400, more=CLUSTERS)
 
 
 def splitters():
@@ -126,6 +135,10 @@ def models():
               letters + ["<unk>", "<unk>xa"])
     model({"type": "WordLevel", "vocab": {"a": 5, "bc": 3, "?": 1}, "unk_token": "?"}, ["a", "bc", "b", "\u00e9"])
     model({"type": "WordLevel", "vocab": {"a": 5}, "unk_token": "?"}, ["a", "b"])
+    # as the library reads the first score, the two ways tie; as the nearest double, the second wins
+    for near, read in ((-11.929070472717285, -11.929070472717283), (-12.864946365356445, -12.864946365356444)):
+        model({"type": "Unigram", "unk_id": 0, "vocab": [["?", 0], ["ab", near], ["a", read], ["b", 0]],
+               "byte_fallback": False}, ["ab", "abab"])
 
 
 def lengths():

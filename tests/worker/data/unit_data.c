@@ -281,6 +281,62 @@ static void test_abandoned(void **state)
     assert_int_equal(rmdir(in("gone")), 0); /* nothing is left in it */
 }
 
+/* Ids beyond 65535 make uint32 shards; the JSON has the tokenizer's hash and path. A writer that takes over complete
+ * shards goes on behind them. */
+static void test_wide_and_resumed(void **state)
+{
+    (void)state;
+    const struct shard_form form = {.tokenizer = "wide",
+                                    .tokenizer_path = "/there/tokenizer.json",
+                                    .tokenizer_hash = 0xabc,
+                                    .document_end = 69999,
+                                    .vocabulary = 70000,
+                                    .shard_tokens = 2};
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    const int32_t ids[] = {1, 69999, 65536, 5};
+    assert_int_equal(shard_writer_open(&w, in("wide"), "train", &form, false, &err), 0);
+    assert_int_equal(shard_writer_add(w, ids, 3, &err), 0);
+    assert_int_equal(shard_writer_complete(w), 1);
+    assert_int_equal(shard_writer_room(w), 1);
+    shard_writer_close(w, true); /* as after a kill: one shard is complete */
+    assert_int_equal(shard_writer_open(&w, in("wide"), "train", &form, false, &err), 0);
+    assert_int_equal(shard_writer_resume(w, 1, &err), 0);
+    assert_int_equal(shard_writer_tokens(w), 2);
+    assert_int_equal(shard_writer_add(w, ids + 2, 2, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w, false);
+    for (int i = 0; i < 2; i++) {
+        struct shard s;
+        assert_int_equal(shard_open(&s, in(i == 0 ? "wide/train-00000.bin" : "wide/train-00001.bin"), &err), 0);
+        assert_int_equal(s.width, 4);
+        assert_int_equal(s.token_count, 2);
+        assert_int_equal(shard_id(&s, 0), ids[2 * i]);
+        assert_int_equal(shard_id(&s, 1), ids[2 * i + 1]);
+        assert_int_equal(s.info.document_end, 69999);
+        assert_string_equal(s.info.tokenizer_path, "/there/tokenizer.json");
+        assert_int_equal(shard_check_tokenizer(&s.info, "x", "t", 0xabc, &err), 0);
+        assert_int_equal(shard_check_tokenizer(&s.info, "x", "t", 0xabd, &err), -1);
+        assert_string_equal(err.text, "x: made with tokenizer wide of hash 0000000000000abc, but that of t is "
+                                      "0000000000000abd; give the tokenizer of the shards, or make them again");
+        shard_close(&s);
+    }
+    /* a shard that was damaged meanwhile is not taken over */
+    assert_int_equal(shard_writer_open(&w, in("worn"), "train", &form, false, &err), 0);
+    assert_int_equal(shard_writer_add(w, ids, 2, &err), 0);
+    shard_writer_close(w, true);
+    FILE *f = fopen(in("worn/.unfinished/train-00000.bin"), "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, SHARD_HEADER_BYTES, SEEK_SET), 0);
+    assert_int_equal(fputc(7, f), 7);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(shard_writer_open(&w, in("worn"), "train", &form, false, &err), 0);
+    assert_int_equal(shard_writer_resume(w, 1, &err), -1);
+    assert_non_null(strstr(err.text, "changed or damaged since it was written"));
+    shard_writer_close(w, false);
+}
+
 static void test_bad_shards(void **state)
 {
     (void)state;
@@ -849,6 +905,7 @@ int main(void)
         cmocka_unit_test(test_failed_overwrite),
         cmocka_unit_test(test_literal_names),
         cmocka_unit_test(test_abandoned),
+        cmocka_unit_test(test_wide_and_resumed),
         cmocka_unit_test(test_bad_shards),
         cmocka_unit_test(test_bad_info),
         cmocka_unit_test(test_batches),

@@ -36,6 +36,20 @@ void code_set_add(struct code_set *s, uint32_t first, uint32_t last)
     }
 }
 
+void code_set_add_set(struct code_set *s, const struct code_set *other, bool not )
+{
+    for (size_t i = 0; i < CHARACTERS / 64; i++) {
+        s->bits[i] |= not ? ~other->bits[i] : other->bits[i];
+    }
+}
+
+void code_set_intersect(struct code_set *s, const struct code_set *other)
+{
+    for (size_t i = 0; i < CHARACTERS / 64; i++) {
+        s->bits[i] &= other->bits[i];
+    }
+}
+
 /* Oniguruma counts these numbers among the characters of words. */
 static bool is_word(uint32_t c)
 {

@@ -18,6 +18,10 @@ void code_set_add(struct code_set *s, uint32_t first, uint32_t last);
 void code_set_add_escape(struct code_set *s, char letter, bool not );
 /* The same for \p{name}. False: the name is not known. */
 bool code_set_add_property(struct code_set *s, const char *name, size_t size, bool not );
+/* Adds the characters of another set, or all others (`not`). */
+void code_set_add_set(struct code_set *s, const struct code_set *other, bool not );
+/* Removes what another set lacks. */
+void code_set_intersect(struct code_set *s, const struct code_set *other);
 /* Appends the class of PCRE2, [...] or [^...] (`not`), by its ranges. */
 void code_set_write(const struct code_set *s, bool not, struct dt_text *out);
 

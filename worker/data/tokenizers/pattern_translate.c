@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUPS_MOST = 200 };
+enum { GROUPS_MOST = 200, CLASSES_MOST = 8, TRANSLATED_MOST = 1 << 20 };
 
 struct translator {
     const char *regex;
@@ -19,7 +19,7 @@ struct translator {
         size_t begin;
         int closers; /* brackets that were opened within, for (?i) */
     } groups[GROUPS_MOST];
-    int depth;
+    int depth, classes; /* classes: open ones within the outermost */
     struct dt_error *err;
 };
 
@@ -173,12 +173,35 @@ static int translate_escape(struct translator *t)
     return rc == 0 ? refuse(t, begin, 2, "this escape is not supported") : rc < 0 ? -1 : 0;
 }
 
+static int read_class(struct translator *t, struct code_set *s);
+
+/* A class within a class. */
+static int read_inner(struct translator *t, struct code_set *s)
+{
+    struct code_set inner;
+    size_t begin = t->at++;
+    bool not = next_is(t, "^");
+    t->at += not ;
+    if (next_is(t, ":") || t->classes == CLASSES_MOST) {
+        return refuse(t, begin, 8,
+                      next_is(t, ":") ? "named classes are not supported; properties are, as \\p{L}"
+                                      : "classes are nested too deeply");
+    }
+    t->classes++;
+    code_set_open(&inner);
+    int rc = read_class(t, &inner);
+    code_set_add_set(s, &inner, not );
+    code_set_close(&inner);
+    t->classes--;
+    return rc == 0 ? 2 : -1;
+}
+
 /* One item of a class: a character (1, *code) or a whole class, which is added (2). */
 static int read_item(struct translator *t, struct code_set *s, uint32_t *code)
 {
     size_t n, begin = t->at;
-    if (next_is(t, "[") || next_is(t, "&&")) {
-        return refuse(t, begin, 8, "classes within classes are not supported");
+    if (next_is(t, "[")) {
+        return read_inner(t, s);
     }
     if (!next_is(t, "\\")) {
         *code = utf8_read(t->regex + t->at, &n);
@@ -198,43 +221,63 @@ static int read_item(struct translator *t, struct code_set *s, uint32_t *code)
     return rc > 0 ? 2 : rc < 0 ? -1 : refuse(t, begin, 2, "this escape is not supported in a class");
 }
 
-static int read_class(struct translator *t, struct code_set *s)
+/* An item, or a range from it on. */
+static int read_range(struct translator *t, struct code_set *s)
 {
-    size_t begin = t->at - 1;
-    for (bool first = true; !next_is(t, "]") || first; first = false) {
-        uint32_t from, to;
-        if (t->at >= t->size) {
-            return refuse(t, begin, 8, "the class has no end");
-        }
-        if (first && next_is(t, "]")) {
-            return refuse(t, begin, 8, "an empty class, or one that begins with ]; write \\]");
-        }
-        int rc = read_item(t, s, &from);
+    uint32_t from, to;
+    size_t begin = t->at;
+    int rc = read_item(t, s, &from);
+    bool range = rc > 0 && next_is(t, "-") && t->at + 1 < t->size && t->regex[t->at + 1] != ']';
+    if (rc == 2 && range) {
+        return refuse(t, begin, 16, "a class cannot begin a range; write \\-");
+    }
+    if (rc != 1) {
+        return rc < 0 ? -1 : 0;
+    }
+    to = from;
+    if (range) {
+        t->at++;
+        rc = next_is(t, "[") ? 2 : read_item(t, s, &to);
         if (rc < 0) {
             return -1;
         }
-        bool range = next_is(t, "-") && t->at + 1 < t->size && t->regex[t->at + 1] != ']';
-        if (rc == 2 && range) {
-            return refuse(t, begin, 16, "a class cannot begin a range; write \\-");
+        if (rc == 2 || to < from) {
+            return refuse(t, begin, 16, "this range has no end behind its beginning");
         }
-        if (rc == 2) {
-            continue;
-        }
-        to = from;
-        if (range) {
-            t->at++;
-            rc = read_item(t, s, &to);
-            if (rc < 0) {
-                return -1;
+    }
+    code_set_add(s, from, to);
+    return 0;
+}
+
+/* The items up to the ] of a class; && intersects what stands on both sides. */
+static int read_class(struct translator *t, struct code_set *s)
+{
+    size_t begin = t->at - 1;
+    struct code_set left = {0}; /* the sides before the last && */
+    int rc = 0;
+    for (bool first = true; rc == 0 && (first || !next_is(t, "]")); first = false) {
+        if (t->at >= t->size || (first && next_is(t, "]"))) {
+            rc = refuse(t, begin, 8,
+                        t->at >= t->size ? "the class has no end"
+                                         : "an empty class, or one that begins with ]; write \\]");
+        } else if (next_is(t, "&&")) {
+            t->at += 2;
+            if (left.bits != NULL) {
+                code_set_intersect(s, &left);
+                code_set_close(&left);
             }
-            if (rc == 2 || to < from) {
-                return refuse(t, begin, 16, "this range has no end behind its beginning");
-            }
+            left = *s;
+            code_set_open(s);
+        } else {
+            rc = read_range(t, s);
         }
-        code_set_add(s, from, to);
     }
     t->at++;
-    return 0;
+    if (left.bits != NULL) {
+        code_set_intersect(s, &left);
+        code_set_close(&left);
+    }
+    return rc;
 }
 
 static int translate_class(struct translator *t)
@@ -439,6 +482,9 @@ int pattern_translate(const char *regex, struct dt_text *out, struct dt_error *e
     int rc = 0;
     while (rc == 0 && t->at < t->size) {
         rc = translate_one(t);
+        if (rc == 0 && out->size > TRANSLATED_MOST) {
+            rc = refuse(t, 0, t->size, "too many classes");
+        }
     }
     if (rc == 0 && t->depth > 0) {
         rc = refuse(t, 0, t->size, "a group is not closed");

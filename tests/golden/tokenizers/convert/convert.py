@@ -66,11 +66,12 @@ def ranks(name, pattern, regex, special):
     keep = {a + b for a, b in merged} | set(byte_of)
     tokens = [t for t, _ in sorted(model["vocab"].items(), key=lambda x: x[1]) if t in keep]
     table = {bytes(byte_of[c] for c in t): i for i, t in enumerate(sorted(tokens, key=lambda t: len(t) > 1))}
+    table[b" zqxj"] = len(table)  # no merges lead to it: only a whole piece is it
     with open(os.path.join(HERE, name), "w", encoding="ascii") as f:
         for token, rank in table.items():
             f.write(base64.b64encode(token).decode() + f" {rank}\n")
     encoding = tiktoken.Encoding(name, pat_str=regex, mergeable_ranks=table, special_tokens=special)
-    texts = [text() + random.choice(["", "", *special]) for _ in range(150)]
+    texts = [text() + random.choice(["", " zqxj", *special]) for _ in range(150)]
     return {"file": name, "pattern": pattern, "special": special,
             "cases": [[t, encoding.encode(t, allowed_special="all")] for t in texts]}
 

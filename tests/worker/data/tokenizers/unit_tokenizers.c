@@ -278,8 +278,8 @@ static uint32_t next_random(uint64_t *x)
 /* Text that has what the patterns ask for. */
 static void add_random(struct dt_text *t, uint64_t *x)
 {
-    static const char *const words[] = {"'s", "'S", "'ſ", "'re",  "'LL",     "'v",     "'",      "a",
-                                        "B",  "Ab", "ǅ",  "ʰ",    "中",      "1",      "²",      "Ⅳ",
+    static const char *const words[] = {"'s", "'S", "'ſ", "'re",  "'LL",     "'v",     "'",        "a",
+                                        "B",  "Ab", "ǅ",  "ʰ",    "中",      "1",      "²",        "Ⅳ",
                                         " ",  "  ", "\n", "\r\n", "\t",      "\u3000", "\xc2\x85", "\u180e",
                                         ".",  "/",  "!?", "é",    "e\u0301", "\u0301", "_"};
     char character[4];
@@ -364,6 +364,65 @@ static void test_long_piece(void **state)
     token_ids_clear(&ids);
     dt_text_clear(&text);
     close_tokenizer(&k);
+}
+
+/* The texts of a folder's cases, again and again, with spaces and line ends between them. */
+static void add_long_text(const char *folder, struct dt_text *out)
+{
+    struct dt_text file, text;
+    struct dt_error err;
+    char *path = dt_format("tests/golden/tokenizers/%s/cases.jsonl", folder);
+    uint64_t x = 11;
+    dt_text_init(&file);
+    dt_text_init(&text);
+    assert_int_equal(dt_file_read(path, 1 << 20, &file, &err), 0);
+    while (out->size < 400000) {
+        for (const char *line = file.data; *line != 0 && out->size < 400000; line = strchr(line, '\n') + 1) {
+            cJSON *c = cJSON_ParseWithLength(line, (size_t)(strchr(line, '\n') - line));
+            if (case_text(c, "text", &text)) {
+                dt_text_add(out, dt_text_str(&text), text.size);
+                dt_text_puts(out, next_random(&x) % 3 == 0 ? "" : next_random(&x) % 3 == 0 ? "\n" : " ");
+            }
+            cJSON_Delete(c);
+        }
+    }
+    dt_text_clear(&file);
+    dt_text_clear(&text);
+    free(path);
+}
+
+/* A long text in random parts has the ids of the whole, and most of them come before its end. */
+static void test_long_stream(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        struct open_tokenizer k = open_folder(folders[i]);
+        struct dt_text text;
+        struct token_ids whole = {0}, parts = {0};
+        struct dt_error err;
+        uint64_t x = i + 1;
+        dt_text_init(&text);
+        add_long_text(folders[i], &text);
+        assert_int_equal(tokenizer_encode(k.t, k.s, text.data, text.size, false, &whole, &err), 0);
+        struct tokenizer_stream *r = tokenizer_stream_open(k.t, k.s);
+        for (size_t at = 0; at < text.size;) {
+            size_t n = next_random(&x) % 30000 + 1;
+            n = n > text.size - at ? text.size - at : n;
+            assert_int_equal(tokenizer_stream_add(r, text.data + at, n, &parts, &err), 0);
+            at += n;
+        }
+        size_t before_end = parts.count;
+        assert_int_equal(tokenizer_stream_end(r, &parts, &err), 0);
+        assert_int_equal(parts.count, whole.count);
+        assert_memory_equal(parts.ids, whole.ids, whole.count * sizeof *whole.ids);
+        bool cuts = strcmp(folders[i], "llama2") != 0 && strcmp(folders[i], "bert_added") != 0;
+        assert_true(!cuts || before_end > whole.count / 2);
+        tokenizer_stream_close(r);
+        token_ids_clear(&whole);
+        token_ids_clear(&parts);
+        dt_text_clear(&text);
+        close_tokenizer(&k);
+    }
 }
 
 static void test_invalid_text(void **state)
@@ -471,6 +530,8 @@ static void test_patterns(void **state)
         {"\\bx", "\xc2\xb2x x", "x"},
         {"(?i:s)", "\xc5\xbf", "\xc5\xbf"},
         {"\\p{Lu}", "\xea\x9f\x9a", "\xea\x9f\x9a"}, /* U+A7DA, of Unicode 16 */
+        {"[^(\\s|[.,])]+", "(|a.", "a"},             /* a class within a class */
+        {"[a-f&&[^bc]]+", "bade", "ade"},
         {"[\\]\\-]+", "a]-", "]-"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -514,15 +575,11 @@ static void test_slow_pattern(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_characters),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_scanners),
-        cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test(test_unknown_character),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_scanners),
+        cmocka_unit_test(test_long_piece),   cmocka_unit_test(test_long_stream),
+        cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_unknown_character),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_slow_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
