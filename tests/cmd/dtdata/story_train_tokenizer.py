@@ -121,7 +121,7 @@ def test_the_library_and_auto_tokenizer_read_the_folders(tmp_path):
 
 @pytest.mark.parametrize("options", [(), ("--type", "wordpiece"), ("--type", "unigram")])
 def test_memory_and_threads_change_nothing(tmp_path, options):
-    text = write_text(tmp_path / "text.txt", 150000 if "unigram" in options else 900000)
+    text = write_text(tmp_path / "text.txt", 60000 if "unigram" in options else 900000)
     results = set()
     for memory, threads in (("2G", 1), ("2G", 4), ("1M", 1), ("1M", 4), ("12M", 2), ("1", 3)):
         out = tmp_path / f"tok-{memory}-{threads}"
@@ -199,9 +199,9 @@ def test_kills_at_any_moment(tmp_path):
     dtdata(*args, tmp_path / "whole", text)
     length_s = time.monotonic() - began
     chance = random.Random(5)
-    for round in range(3):
+    for round in range(2):
         out = tmp_path / f"tok-{round}"
-        for _ in range(6):
+        for _ in range(5):
             p = start(*args, out, text)
             time.sleep(chance.uniform(0, length_s))
             p.send_signal(signal.SIGKILL)
@@ -284,6 +284,7 @@ def test_wrong_use(tmp_path):
     for pattern in ("gpt2", "sentencepiece"):
         out, err = dtdata("-v", 300, "--pattern", pattern, "-o", tmp_path / "bad", text, code=1)
         assert err == f"dtdata: {text}: byte 600003 (0xff) is not UTF-8; convert the file (iconv -f ENCODING -t UTF-8)\n"
-    assert not (tmp_path / "bad.counts").exists() and not (tmp_path / "other.counts").exists()
+    assert not (tmp_path / "bad.counts").exists()
+    assert (tmp_path / "other.counts").exists()  # with a larger -v they need not be counted again
     out, err = dtdata("-v", 300, "-o", tmp_path / "bad", "-", code=1, input=b"")
     assert err == "dtdata: -: no text: what was read is empty; give other files\n"
