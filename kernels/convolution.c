@@ -84,7 +84,7 @@ int64_t dt_convolution_work(const struct dt_windows *w, int64_t out, bool planar
     int64_t samples = dt_convolution_at_once(w, planar, type, own_memory);
     int64_t unfolded = is_plain(w, planar) ? 0 : rows_of(w, samples) * columns_of(w) * (int64_t)dt_dtype_size(type);
     int64_t parts = unfolded + (samples < w->batch ? weight_sum_bytes(w, out, type) : 0);
-    return !own_memory && dt_convolution_is_winograd(w, out, planar) ? more(parts, winograd_bytes(w, out)) : parts;
+    return dt_convolution_is_winograd(w, out, planar) ? more(parts, winograd_bytes(w, out)) : parts;
 }
 
 /* ---- parts ---- */

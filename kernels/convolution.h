@@ -18,7 +18,8 @@ bool dt_convolution_is_winograd(const struct dt_windows *w, int64_t out, bool pl
 /* Samples of w->batch that are unfolded at a time: as many as a cache holds, or, with own_memory (of
  * the device), as a GPU needs rows. All, if an image is its own unfolded form. */
 int64_t dt_convolution_at_once(const struct dt_windows *w, bool planar, enum dt_dtype type, bool own_memory);
-/* Bytes of `work` that calls with up to w->batch images take. */
+/* Bytes of `work` that calls with up to w->batch images take, whichever device computes them: device
+ * `separate` has memory of its own and the CPU's kernels. */
 int64_t dt_convolution_work(const struct dt_windows *w, int64_t out, bool planar, enum dt_dtype type, bool own_memory);
 
 /* By k's function of that name, or in parts. The _parts: always by unfold, matmul and fold. */
