@@ -97,7 +97,8 @@ static uint8_t *bytes_of(const char *glob, int64_t limit, size_t *size, struct d
         bytes = dt_alloc((size_t)count + 1);
         for (int64_t i = 0; i < count; i++) { /* samples of one token and its label */
             int32_t id, label;
-            s.ops->read(&s, i / PIECE * stride + i % PIECE, &(struct batch){.layout = &layout, .at = {&id, &label}}, 0);
+            (void)s.ops->read(&s, i / PIECE * stride + i % PIECE, 0,
+                              &(struct batch){.layout = &layout, .at = {&id, &label}}, 0, NULL);
             bytes[i] = (uint8_t)id;
         }
     }
