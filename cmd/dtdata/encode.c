@@ -52,7 +52,8 @@ static int decode_id(struct use *u, struct dt_error *err)
     if (u->decoder != NULL) {
         tokenizer_decoder_add(u->decoder, (int32_t)u->id, &u->text);
     } else {
-        coder_decode(u->coder, &(int32_t){(int32_t)u->id}, 1, &u->text);
+        const int32_t id = (int32_t)u->id;
+        coder_decode(u->coder, &id, 1, &u->text);
     }
     u->id = -1;
     return 0;

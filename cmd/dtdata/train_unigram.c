@@ -86,16 +86,20 @@ static int build_trie(struct em *e, struct dt_error *err)
     e->least = INFINITY;
     for (size_t i = 1; i < e->count; i++) {
         const struct seed *s = &e->tokens[i];
-        struct trie_row *row = NULL;
-        for (uint32_t k = 0, node = 0; k < s->length; k++, node = row->child) {
+        uint32_t node = 0, *id = NULL;
+        for (uint32_t k = 0; k < s->length; k++) {
             uint32_t c = e->text.characters[s->at + k];
-            row = row_of(e, node, c);
+            struct trie_row *row = row_of(e, node, c);
             if (row->key == 0) {
                 row->key = (uint64_t)node << 32 | c;
                 row->child = e->nodes++;
             }
+            node = row->child;
+            id = &row->id;
         }
-        row->id = (uint32_t)i;
+        if (id != NULL) { /* no token is empty */
+            *id = (uint32_t)i;
+        }
         e->least = s->score < e->least ? s->score : e->least;
         if (i % BREATHE_PIECES == 0 && store_breathe(e->store, err) != 0) {
             return -1;

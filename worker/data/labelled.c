@@ -146,7 +146,7 @@ static int check_starts(const struct data_source *s, const struct rows_file *f, 
 static int check_ids(struct data_source *s, const struct labelled *r, const struct rows_file *f, const char *path,
                      struct dt_error *err)
 {
-    struct data_largest *ids = &s->largest[r->ids], none, *types = r->types >= 0 ? &s->largest[r->types] : &none;
+    struct data_largest none = {0}, *ids = &s->largest[r->ids], *types = r->types >= 0 ? &s->largest[r->types] : &none;
     for (int64_t row = 0; row < f->rows; row++) {
         for (int64_t i = start_of(f, row); i < start_of(f, row + 1); i++) {
             int32_t id = id_at(f, i), type = f->types != NULL ? ((const uint8_t *)f->types->data)[i] : 0;

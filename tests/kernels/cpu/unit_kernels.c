@@ -1,4 +1,4 @@
-/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/normal.h kernels/matmul_parts.c */
+/* covers: kernels/cpu kernels/kernels.h kernels/stochastic.h kernels/exact.h kernels/normal.h kernels/convolution.c kernels/matmul_parts.c */
 /* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
  * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
  * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
