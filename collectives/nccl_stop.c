@@ -32,11 +32,11 @@ static const struct timespec short_pause = {.tv_nsec = 50000};
 static bool lock_soon(struct nccl *n, int64_t nanoseconds)
 {
     struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
     nanoseconds += until.tv_nsec;
     until.tv_sec += (time_t)(nanoseconds / 1000000000);
     until.tv_nsec = (long)(nanoseconds % 1000000000);
-    return pthread_mutex_timedlock(&n->lock, &until) == 0;
+    return pthread_mutex_clocklock(&n->lock, CLOCK_MONOTONIC, &until) == 0;
 }
 
 static enum dt_status status_of(int result)

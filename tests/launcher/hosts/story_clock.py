@@ -25,12 +25,13 @@ HOUR_S = 3600
 
 
 class Clock:
-    """The wall clock of whatever is started with its environment."""
+    """The wall clock of whatever is started with its environment. NO_FAKE_STAT: libfaketime holds a lock that agent and workers share while it changes a
+    file's times; a worker that is killed there would stop them all."""
 
     def __init__(self, folder, offset_s=0):
         self.path = os.path.join(str(folder), "clock")
         self.set(offset_s)
-        self.env = {"LD_PRELOAD": LIBRARY, "FAKETIME_TIMESTAMP_FILE": self.path, "FAKETIME_NO_CACHE": "1", "DONT_FAKE_MONOTONIC": "1"}
+        self.env = {"LD_PRELOAD": LIBRARY, "FAKETIME_TIMESTAMP_FILE": self.path, "FAKETIME_NO_CACHE": "1", "DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
 
     def set(self, offset_s):
         with open(self.path + ".new", "w") as f:
