@@ -72,8 +72,9 @@ struct pieces {
     size_t count, capacity;
 };
 void pieces_add(struct pieces *p, size_t begin, size_t end);
-/* Splits one piece, text[0 .. size), appending pieces with offsets from its begin. For the pre-tokenizers that only split;
- * those that also rewrite (ByteLevel, Metaspace) are pretokenizer.c's own. */
+/* Splits one piece, text[0 .. size), appending pieces with offsets from its beginning. For the
+ * pre-tokenizers that only split; those that also rewrite (ByteLevel, Metaspace) are pretokenizer.c's
+ * own. */
 struct splitter_ops {
     const char *type; /* "Whitespace" */
     int (*open)(void **state, const cJSON *json, struct dt_error *err);
@@ -86,7 +87,7 @@ extern const struct splitter_ops splitter_bert, splitter_whitespace, splitter_wh
 /* ---- models: bpe.c, wordpiece.c, unigram.c, wordlevel.c ---- */
 struct token_model_ops {
     const char *type; /* "BPE" */
-    /* v: the vocabulary of `model`, which must outlive the state. */
+    /* v: the vocabulary of `model`, which must outlive the state; `model` itself goes after this call. */
     int (*open)(void **state, const cJSON *model, const struct vocabulary *v, struct dt_error *err);
     /* The memory that one thread needs; null: none. */
     void *(*scratch_open)(const void *state);

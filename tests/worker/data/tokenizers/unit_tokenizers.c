@@ -366,6 +366,101 @@ static void test_long_piece(void **state)
     close_tokenizer(&k);
 }
 
+/* ---- merges, one by one ---- */
+
+enum { MERGES = 60, TOKENS = 3 + MERGES, TOKEN_MOST = 12 };
+struct merges {
+    char tokens[TOKENS][TOKEN_MOST + 1];
+    int left[MERGES], right[MERGES]; /* makes token 3 + i */
+};
+
+/* Tokens of a, b and c, each of two that were there before. */
+static void make_merges(struct merges *m, uint64_t *x)
+{
+    for (int i = 0; i < TOKENS; i++) {
+        bool fresh = i < 3;
+        if (fresh) {
+            (void)snprintf(m->tokens[i], sizeof m->tokens[i], "%c", 'a' + i);
+        }
+        while (!fresh) {
+            int l = (int)(next_random(x) % (uint32_t)i), r = (int)(next_random(x) % (uint32_t)i);
+            if (strlen(m->tokens[l]) + strlen(m->tokens[r]) > TOKEN_MOST) {
+                continue;
+            }
+            m->left[i - 3] = l;
+            m->right[i - 3] = r;
+            (void)strcpy(m->tokens[i], m->tokens[l]);
+            (void)strcat(m->tokens[i], m->tokens[r]);
+            fresh = true;
+            for (int k = 0; k < i; k++) {
+                fresh = fresh && strcmp(m->tokens[k], m->tokens[i]) != 0;
+            }
+        }
+    }
+}
+
+static struct open_tokenizer open_merges(const struct merges *m)
+{
+    struct dt_text json;
+    dt_text_init(&json);
+    dt_text_puts(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (int i = 0; i < TOKENS; i++) {
+        dt_text_printf(&json, "%s\"%s\":%d", i > 0 ? "," : "", m->tokens[i], i);
+    }
+    dt_text_puts(&json, "},\"merges\":[");
+    for (int i = 0; i < MERGES; i++) {
+        dt_text_printf(&json, "%s\"%s %s\"", i > 0 ? "," : "", m->tokens[m->left[i]], m->tokens[m->right[i]]);
+    }
+    dt_text_puts(&json, "]}}");
+    struct open_tokenizer k = open_text(json.data);
+    dt_text_clear(&json);
+    return k;
+}
+
+/* The pair of lowest rank, the leftmost of equals, again and again. */
+static int merge_slowly(const struct merges *m, int32_t *ids, int count)
+{
+    for (int rank = 0; rank < MERGES; rank++) {
+        for (int i = 0; i + 1 < count; i++) {
+            if (ids[i] == m->left[rank] && ids[i + 1] == m->right[rank]) {
+                ids[i] = 3 + rank;
+                memmove(ids + i + 1, ids + i + 2, (size_t)(count - i - 2) * sizeof *ids);
+                count--;
+                rank = -1; /* a lower rank may be there now */
+                break;
+            }
+        }
+    }
+    return count;
+}
+
+static void test_merges(void **state)
+{
+    (void)state;
+    uint64_t x = 3;
+    for (int round = 0; round < 60; round++) {
+        struct merges m;
+        make_merges(&m, &x);
+        struct open_tokenizer k = open_merges(&m);
+        for (int i = 0; i < 20; i++) {
+            char text[300];
+            int32_t ids[sizeof text];
+            struct token_ids got = {0};
+            struct dt_error err;
+            int count = (int)(next_random(&x) % (i % 2 == 0 ? 40 : sizeof text)) + 1;
+            for (int c = 0; c < count; c++) {
+                ids[c] = (int32_t)(next_random(&x) % 3);
+                text[c] = (char)('a' + ids[c]);
+            }
+            assert_int_equal(tokenizer_encode(k.t, k.s, text, (size_t)count, false, &got, &err), 0);
+            assert_int_equal(got.count, merge_slowly(&m, ids, count));
+            assert_memory_equal(got.ids, ids, got.count * sizeof *ids);
+            token_ids_clear(&got);
+        }
+        close_tokenizer(&k);
+    }
+}
+
 /* The texts of a folder's cases, again and again, with spaces and line ends between them. */
 static void add_long_text(const char *folder, struct dt_text *out)
 {
@@ -575,11 +670,17 @@ static void test_slow_pattern(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_characters),
-        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_scanners),
-        cmocka_unit_test(test_long_piece),   cmocka_unit_test(test_long_stream),
-        cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_unknown_character),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_scanners),
+        cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_long_stream),
+        cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test(test_unknown_character),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_slow_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
