@@ -36,10 +36,10 @@ void code_set_add(struct code_set *s, uint32_t first, uint32_t last)
     }
 }
 
-void code_set_add_set(struct code_set *s, const struct code_set *other, bool not )
+void code_set_add_set(struct code_set *s, const struct code_set *other, bool negated)
 {
     for (size_t i = 0; i < CHARACTERS / 64; i++) {
-        s->bits[i] |= not ? ~other->bits[i] : other->bits[i];
+        s->bits[i] |= negated ? ~other->bits[i] : other->bits[i];
     }
 }
 
@@ -56,13 +56,13 @@ static bool is_word(uint32_t c)
     return character_is_word(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || (c >= 0xbc && c <= 0xbe);
 }
 
-void code_set_add_escape(struct code_set *s, char letter, bool not )
+void code_set_add_escape(struct code_set *s, char letter, bool negated)
 {
     for (uint32_t c = 0; c < CHARACTERS; c++) {
         bool in = letter == 's'   ? (character_flags(c) & IS_SPACE) != 0
                   : letter == 'd' ? character_table[c] == UTF8PROC_CATEGORY_ND
                                   : is_word(c);
-        if (in != not ) {
+        if (in != negated) {
             add(s, c);
         }
     }
@@ -102,7 +102,7 @@ static uint32_t categories_of(const char *name, size_t size)
     return bits;
 }
 
-bool code_set_add_property(struct code_set *s, const char *name, size_t size, bool not )
+bool code_set_add_property(struct code_set *s, const char *name, size_t size, bool negated)
 {
     bool script = size == 3 && strncasecmp(name, "Han", 3) == 0;
     uint32_t bits = size == 0 ? 0 : categories_of(name, size);
@@ -112,7 +112,7 @@ bool code_set_add_property(struct code_set *s, const char *name, size_t size, bo
     for (uint32_t c = 0; c < CHARACTERS; c++) {
         uint32_t category = character_table[c] == CHARACTER_CONTROL_SPACE ? UTF8PROC_CATEGORY_CC : character_table[c];
         bool in = script ? is_han(c) : (bits >> category & 1) != 0;
-        if (in != not ) {
+        if (in != negated) {
             add(s, c);
         }
     }
@@ -131,7 +131,7 @@ static int by_length(const void *a, const void *b)
     return n != m ? (n < m) - (n > m) : (x->first > y->first) - (x->first < y->first);
 }
 
-void code_set_write(const struct code_set *s, bool not, struct dt_text *out)
+void code_set_write(const struct code_set *s, bool negated, struct dt_text *out)
 {
     struct range *ranges = dt_alloc(CHARACTERS / 2 * sizeof *ranges);
     size_t count = 0;
@@ -147,10 +147,10 @@ void code_set_write(const struct code_set *s, bool not, struct dt_text *out)
     }
     qsort(ranges, count, sizeof *ranges, by_length);
     if (count == 0) { /* none, or all */
-        dt_text_puts(out, not ? "(?s:.)" : "(?!)");
+        dt_text_puts(out, negated ? "(?s:.)" : "(?!)");
     }
     for (size_t i = 0; i < count; i++) {
-        dt_text_printf(out, "%s\\x{%x}", i > 0 ? "" : not ? "[^" : "[", ranges[i].first);
+        dt_text_printf(out, "%s\\x{%x}", i > 0 ? "" : negated ? "[^" : "[", ranges[i].first);
         if (ranges[i].last > ranges[i].first) {
             dt_text_printf(out, "-\\x{%x}", ranges[i].last);
         }

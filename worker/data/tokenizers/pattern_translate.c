@@ -67,7 +67,7 @@ static int read_hex(struct translator *t, char letter, uint32_t *code)
 }
 
 /* {name} of \p{name} or \p{^name}, after the letter. */
-static int add_property(struct translator *t, struct code_set *s, bool not )
+static int add_property(struct translator *t, struct code_set *s, bool negated)
 {
     size_t begin = t->at - 2;
     const char *close = next_is(t, "{") ? memchr(t->regex + t->at, '}', t->size - t->at) : NULL;
@@ -77,10 +77,10 @@ static int add_property(struct translator *t, struct code_set *s, bool not )
     t->at++;
     if (next_is(t, "^")) {
         t->at++;
-        not = !not ;
+        negated = !negated;
     }
     size_t size = (size_t)(close - t->regex) - t->at;
-    if (!code_set_add_property(s, t->regex + t->at, size, not )) {
+    if (!code_set_add_property(s, t->regex + t->at, size, negated)) {
         return refuse(t, begin, t->at + size + 1 - begin,
                       "this property is not supported; general categories (L, Lu, Nd, ...) and Han are");
     }
@@ -123,7 +123,7 @@ static int add_class(struct translator *t, char letter, struct code_set *s)
 }
 
 /* The characters of words, for \b, which PCRE2 sees otherwise. */
-static void write_boundary(struct translator *t, bool not )
+static void write_boundary(struct translator *t, bool negated)
 {
     struct code_set words;
     struct dt_text set;
@@ -133,7 +133,7 @@ static void write_boundary(struct translator *t, bool not )
     code_set_write(&words, false, &set);
     t->atom = t->out->size;
     const char *w = dt_text_str(&set);
-    dt_text_printf(t->out, not ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))" : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))", w, w, w, w);
+    dt_text_printf(t->out, negated ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))" : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))", w, w, w, w);
     code_set_close(&words);
     dt_text_clear(&set);
 }
@@ -180,8 +180,8 @@ static int read_inner(struct translator *t, struct code_set *s)
 {
     struct code_set inner;
     size_t begin = t->at++;
-    bool not = next_is(t, "^");
-    t->at += not ;
+    bool negated = next_is(t, "^");
+    t->at += negated;
     if (next_is(t, ":") || t->classes == CLASSES_MOST) {
         return refuse(t, begin, 8,
                       next_is(t, ":") ? "named classes are not supported; properties are, as \\p{L}"
@@ -190,7 +190,7 @@ static int read_inner(struct translator *t, struct code_set *s)
     t->classes++;
     code_set_open(&inner);
     int rc = read_class(t, &inner);
-    code_set_add_set(s, &inner, not );
+    code_set_add_set(s, &inner, negated);
     code_set_close(&inner);
     t->classes--;
     return rc == 0 ? 2 : -1;
@@ -284,13 +284,13 @@ static int translate_class(struct translator *t)
 {
     struct code_set s;
     t->at++;
-    bool not = next_is(t, "^");
-    t->at += not ;
+    bool negated = next_is(t, "^");
+    t->at += negated;
     code_set_open(&s);
     int rc = read_class(t, &s);
     if (rc == 0) {
         t->atom = t->out->size;
-        code_set_write(&s, not, t->out);
+        code_set_write(&s, negated, t->out);
     }
     code_set_close(&s);
     return rc;
