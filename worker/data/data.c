@@ -7,6 +7,7 @@
 #include "worker/data/images/folder.h"
 #include "worker/data/images/source.h"
 #include "worker/data/rows.h"
+#include "worker/data/tokenizers/tokenizer.h"
 
 #include <glob.h>
 #include <inttypes.h>
@@ -308,15 +309,40 @@ static bool differ(const char *a, const char *b)
     return a != NULL && b != NULL && *a != 0 && *b != 0 && strcmp(a, b) != 0;
 }
 
+/* data.tokenizer is the path of a tokenizer.json, or of its folder; or else a name as the shards have it. */
+static int check_tokenizer(const struct job_data *job, const struct data_source *s, bool trains, struct dt_error *err)
+{
+    const char *data = trains ? job->train.words : job->val;
+    uint64_t hash;
+    if (!dt_file_exists(job->tokenizer)) {
+        return differ(job->tokenizer, s->tokenizer)
+                   ? dt_fail(
+                         err, DT_INVALID,
+                         "data.tokenizer: is %s, which is no file, and %s has %s; remove it, or make the shards again",
+                         job->tokenizer, data, s->tokenizer)
+                   : 0;
+    }
+    if (tokenizer_hash_file(job->tokenizer, &hash, err) != 0) {
+        return dt_wrap(err, "data.tokenizer");
+    }
+    if (s->tokenizer_hash == hash || s->tokenizer[0] == 0) {
+        return 0;
+    }
+    return dt_fail(err, DT_INVALID,
+                   "data.tokenizer: %s is another one than %s of %s; give that of the data, or make them again with it",
+                   job->tokenizer, s->tokenizer, data);
+}
+
 int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
                struct dt_error *err)
 {
     const struct data_source *first = train != NULL ? train : val;
-    if (first != NULL && differ(job->tokenizer, first->tokenizer)) {
-        return dt_fail(err, DT_INVALID, "data.tokenizer: is %s, but %s has %s; remove it, or make the shards again",
-                       job->tokenizer, first == train ? job->train.words : job->val, first->tokenizer);
+    if (first != NULL && job->tokenizer != NULL && check_tokenizer(job, first, first == train, err) != 0) {
+        return -1;
     }
-    if (train != NULL && val != NULL && differ(train->tokenizer, val->tokenizer)) {
+    if (train != NULL && val != NULL &&
+        (differ(train->tokenizer, val->tokenizer) ||
+         (train->tokenizer_hash != val->tokenizer_hash && train->tokenizer_hash != 0 && val->tokenizer_hash != 0))) {
         return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
                        val->tokenizer, job->train.words, train->tokenizer);
     }

@@ -248,6 +248,13 @@ static int read_metadata(struct data_source *s, struct labelled *r, struct rows_
                        names != NULL ? names : "without names", st_path(r->files[0].file),
                        r->names != NULL ? r->names : "none");
     }
+    const char *hash = st_metadata(f->file, "tokenizer_hash");
+    uint64_t number = hash != NULL ? strtoull(hash, NULL, 16) : 0;
+    if (!first && number != s->tokenizer_hash) {
+        return dt_fail(err, DT_INVALID, "%s: another tokenizer %s than that of %s; make all files with one", path,
+                       tokenizer, st_path(r->files[0].file));
+    }
+    s->tokenizer_hash = number;
     (void)snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tokenizer);
     if (first && names != NULL) {
         r->names = dt_strdup(names);

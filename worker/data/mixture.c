@@ -67,7 +67,7 @@ static int check_alike(const struct data_source *first, const struct data_source
         return dt_fail(err, DT_INVALID, "%s: is of format %s, but %s is of %s; give sources of one format", path,
                        other->ops->name, first_path, first->ops->name);
     }
-    if (strcmp(first->tokenizer, other->tokenizer) != 0) {
+    if (strcmp(first->tokenizer, other->tokenizer) != 0 || first->tokenizer_hash != other->tokenizer_hash) {
         return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but %s has %s; make both with one", path,
                        other->tokenizer[0] != 0 ? other->tokenizer : "unknown", first_path,
                        first->tokenizer[0] != 0 ? first->tokenizer : "unknown");
@@ -161,6 +161,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
     }
     const struct data_source *first = &m->source[0];
     memcpy(s->tokenizer, first->tokenizer, sizeof s->tokenizer);
+    s->tokenizer_hash = first->tokenizer_hash;
     s->sequence_length = first->sequence_length;
     s->document_end = first->document_end;
     s->classes = first->classes;

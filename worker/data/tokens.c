@@ -91,7 +91,12 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
                        sh->info.tokenizer[0] != 0 ? sh->info.tokenizer : "unknown", t->shards[0].path,
                        s->tokenizer[0] != 0 ? s->tokenizer : "unknown");
     }
+    if (i > 0 && sh->info.tokenizer_hash != s->tokenizer_hash) {
+        return dt_fail(err, DT_INVALID, "%s: another tokenizer %s than that of %s; make all shards with one", sh->path,
+                       s->tokenizer, t->shards[0].path);
+    }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
+    s->tokenizer_hash = sh->info.tokenizer_hash;
     int64_t end = sh->info.document_end;
     if (i > 0 && end != s->document_end) {
         return dt_fail(err, DT_INVALID,

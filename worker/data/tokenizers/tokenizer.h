@@ -30,6 +30,8 @@ void token_ids_clear(struct token_ids *l);
 int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *err);
 /* The same from memory; `name` stands for the path in errors. */
 int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, size_t size, struct dt_error *err);
+/* What tokenizer_hash says of such a file, without opening the tokenizer. */
+int tokenizer_hash_file(const char *path, uint64_t *hash, struct dt_error *err);
 void tokenizer_close(struct tokenizer *t); /* null is allowed */
 
 /* The largest id plus one, added tokens included. */
