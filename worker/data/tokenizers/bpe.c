@@ -238,18 +238,8 @@ static const char *spell(const struct bpe *b, struct scratch *s, const char *pie
     return s->text.data;
 }
 
-static int fail_unknown(const char *character, size_t size, struct dt_error *err)
-{
-    char shown[32];
-    return dt_fail(err, DT_INVALID,
-                   "the model has no token for the character %s, and neither byte tokens nor an unknown token "
-                   "(`unk_token`) in its place",
-                   dt_text_excerpt(character, size, shown, sizeof shown));
-}
-
 /* Unknown characters wait in `unknown`: byte tokens behind them come first, as in the library. */
-static int first_symbols(const struct bpe *b, struct scratch *s, const char *piece, size_t size, size_t *count,
-                         struct dt_error *err)
+static void first_symbols(const struct bpe *b, struct scratch *s, const char *piece, size_t size, size_t *count)
 {
     bool unknown = false;
     size_t n;
@@ -264,7 +254,7 @@ static int first_symbols(const struct bpe *b, struct scratch *s, const char *pie
             continue;
         }
         if (id < 0 && b->unk < 0) {
-            return fail_unknown(piece + at, n, err);
+            continue; /* the library leaves it out */
         }
         if (unknown && (id >= 0 || !b->fuse_unk)) {
             s->symbols[(*count)++].id = b->unk;
@@ -278,7 +268,6 @@ static int first_symbols(const struct bpe *b, struct scratch *s, const char *pie
         reserve_symbols(s, *count + 1);
         s->symbols[(*count)++].id = b->unk;
     }
-    return 0;
 }
 
 static int encode(const void *state, void *scratch, const char *piece, size_t size, struct token_ids *out,
@@ -295,9 +284,7 @@ static int encode(const void *state, void *scratch, const char *piece, size_t si
     if (size > INT32_MAX / 8) {
         return dt_fail(err, DT_INVALID, "a piece of %zu bytes; the pre-tokenizer must split it", size);
     }
-    if (first_symbols(b, s, piece, size, &count, err) != 0) {
-        return -1;
-    }
+    first_symbols(b, s, piece, size, &count);
     if (count > 0) {
         merge_symbols(b, s, count, out);
     }

@@ -51,8 +51,9 @@ struct tokenizer_scratch *tokenizer_scratch_open(const struct tokenizer *t);
 void tokenizer_scratch_close(struct tokenizer_scratch *s);
 
 /* Appends the ids of a text to `out`. special: with the tokens that the post-processor adds. No
- * truncation, no padding. DT_INVALID if the text is not UTF-8 (with the byte's offset), or if the
- * model has no id for a part of it and no unknown token. */
+ * truncation, no padding. DT_INVALID if the text is not UTF-8 (with the byte's offset), or if a
+ * model of words has no id for one and no unknown token. A BPE without one leaves out the characters
+ * that it has no token for, as the library does. */
 int tokenizer_encode(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                      bool special, struct token_ids *out, struct dt_error *err);
 

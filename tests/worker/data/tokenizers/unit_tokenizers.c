@@ -554,8 +554,8 @@ static void test_unknown_character(void **state)
     struct open_tokenizer k = open_text("{" NULLS "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
     struct token_ids ids = {0};
     struct dt_error err;
-    assert_int_equal(tokenizer_encode(k.t, k.s, "aab", 3, false, &ids, &err), -1);
-    assert_non_null(strstr(err.text, "no token for the character b"));
+    assert_int_equal(tokenizer_encode(k.t, k.s, "abab", 4, false, &ids, &err), 0);
+    assert_int_equal(ids.count, 2); /* the library leaves out what it has no token for */
     token_ids_clear(&ids);
     close_tokenizer(&k);
 }
