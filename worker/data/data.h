@@ -70,9 +70,10 @@ struct data_source {
     int64_t token_count;        /* tokens; samples, if they are not sequences */
     const char *const *classes; /* names of the classes, by label; null: the data have none */
     int class_count;
-    char tokenizer[64];      /* its name in the shards' JSON ("bytes"), or "" */
-    uint64_t tokenizer_hash; /* of its file (tokenizer_hash); 0: unknown */
-    int64_t blank_count;     /* number of samples without a target */
+    char tokenizer[64];         /* its name in the shards' JSON ("bytes"), or "" */
+    const char *tokenizer_path; /* where tokenizer.json was when the shards were made; null: unknown */
+    uint64_t tokenizer_hash;    /* of its file (tokenizer_hash); 0: unknown */
+    int64_t blank_count;        /* number of samples without a target */
     /* file and row (from 1) of the first such sample; null: there is none */
     const char *blank_path;
     int64_t blank_row;

@@ -162,6 +162,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
     const struct data_source *first = &m->source[0];
     memcpy(s->tokenizer, first->tokenizer, sizeof s->tokenizer);
     s->tokenizer_hash = first->tokenizer_hash;
+    s->tokenizer_path = first->tokenizer_path;
     s->sequence_length = first->sequence_length;
     s->document_end = first->document_end;
     s->classes = first->classes;

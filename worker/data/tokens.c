@@ -97,6 +97,7 @@ static int add_shard(struct data_source *s, struct tokens *t, size_t i, struct d
     }
     memcpy(s->tokenizer, sh->info.tokenizer, sizeof s->tokenizer);
     s->tokenizer_hash = sh->info.tokenizer_hash;
+    s->tokenizer_path = t->shards[0].info.tokenizer_path;
     int64_t end = sh->info.document_end;
     if (i > 0 && end != s->document_end) {
         return dt_fail(err, DT_INVALID,

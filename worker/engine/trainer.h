@@ -68,6 +68,8 @@ struct trainer_feeds {
     struct data_source train, val;
     bool has_val;
     struct sampler order, val_order;
+    struct text_bytes *val_bytes;  /* of data.val; null until the first evaluation */
+    int64_t val_text_bytes;        /* of the targets of this rank that were evaluated */
     struct trainer_loader *loader; /* null until the plan is open */
     struct trainer_feed feed[2];   /* used alternately, as the steps are */
     struct dt_stream *copy;        /* to a device with memory of its own; else null */
@@ -167,6 +169,7 @@ struct trainer {
 struct trainer_evaluation { /* of all samples, each once */
     double loss;            /* NaN: data.val has no target */
     int64_t targets;
+    int64_t text_bytes;          /* of the targets; 0: unknown */
     double pearson;              /* NaN: the model gives no numbers, or they do not vary */
     struct class_report classes; /* classes 0: the model names none. f1 is good until the next evaluation */
 };

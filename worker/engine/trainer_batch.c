@@ -7,6 +7,7 @@
  *   compute       | step 0            | step 1             | step 2
  *
  * A CPU takes a step's batches when the step begins. */
+#include "worker/engine/text_bytes.h"
 #include "worker/engine/trainer.h"
 
 #include "base/clock.h"
@@ -185,6 +186,9 @@ struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *
         return NULL;
     }
     b->weight = in_host.weight;
+    if (t->feeds.val_bytes != NULL) {
+        t->feeds.val_text_bytes += text_bytes_count(t->feeds.val_bytes, &t->feeds.val, &in_host);
+    }
     copy_batch(t, f, host, 0, t->world->compute);
     return b;
 }

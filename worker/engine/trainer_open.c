@@ -1,5 +1,6 @@
 /* Sizes and memory of a trainer: everything is measured by trainer_prepare, allocated by
  * trainer_open, and printed by trainer_print_plan. */
+#include "worker/engine/text_bytes.h"
 #include "worker/engine/trainer.h"
 
 #include "base/log.h"
@@ -398,6 +399,7 @@ void trainer_close(struct trainer *t)
     trainer_graph_close(t);
     class_counts_close(&t->stepper.classes);
     number_sums_close(&t->stepper.numbers);
+    text_bytes_close(t->feeds.val_bytes);
     timeline_close(t->stepper.timeline);
     dt_event_close(t->stepper.done);
     for (int i = 0; i < 2; i++) {

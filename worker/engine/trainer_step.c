@@ -10,6 +10,7 @@
  * by then, and that step's batches are on their way. So a step's results are known one step
  * late, while the device goes on. Before a save, an evaluation and the end, which need a step's
  * state, nothing more is enqueued. */
+#include "worker/engine/text_bytes.h"
 #include "worker/engine/trainer.h"
 
 #include "base/clock.h"
@@ -511,6 +512,24 @@ static int sum_tally(struct trainer *t, int64_t *tally, int64_t size, struct dt_
     return 0;
 }
 
+/* Next tokens of a tokenizer whose file the data know: all ranks say the same of that. */
+static bool asks_text_bytes(const struct trainer *t)
+{
+    const struct data_source *s = &t->feeds.val;
+    return s->tokenizer_hash != 0 && s->targets >= 0 && s->layout.field[s->targets].shifted;
+}
+
+/* Bytes of text that all ranks' targets stand for; 0: a rank does not know. */
+static int sum_text_bytes(struct trainer *t, int64_t *out, struct dt_error *err)
+{
+    int64_t sums[2] = {t->feeds.val_text_bytes, !text_bytes_known(t->feeds.val_bytes)};
+    if (sum_tally(t, sums, 2, err) != 0) {
+        return -1;
+    }
+    *out = sums[1] == 0 ? sums[0] : 0;
+    return 0;
+}
+
 int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err)
 {
     int64_t tally_size, *tally = tally_of(t, &tally_size);
@@ -524,6 +543,10 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     if (tally != NULL) {
         memset(tally, 0, (size_t)tally_size * sizeof *tally);
     }
+    if (asks_text_bytes(t) && t->feeds.val_bytes == NULL) {
+        t->feeds.val_bytes = text_bytes_open(&t->feeds.val, t->job->data.tokenizer, t->job->model.load);
+    }
+    t->feeds.val_text_bytes = 0;
     timeline_step(t->stepper.timeline, 0);
     strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = 1, .type = DT_F64});
@@ -562,6 +585,9 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
     out->targets = r != NULL ? r->valid_count : 0;
     out->loss = out->targets > 0 ? r->loss : NAN;
+    if (asks_text_bytes(t) && sum_text_bytes(t, &out->text_bytes, err) != 0) {
+        return -1;
+    }
     if (tally != NULL && sum_tally(t, tally, tally_size, err) != 0) {
         return -1;
     }

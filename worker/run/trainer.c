@@ -179,7 +179,8 @@ static int evaluate(struct trainer *t, struct dt_error *err)
          bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
     r.val_loss = e.loss;
     r.perplexity = next ? exp(e.loss) : NAN;
-    r.bits_per_byte = bytes ? e.loss / M_LN2 : NAN;
+    double bytes_per_target = bytes ? 1 : next && e.text_bytes > 0 ? (double)e.text_bytes / (double)e.targets : NAN;
+    r.bits_per_byte = e.loss / M_LN2 / bytes_per_target;
     r.pearson = e.pearson;
     r.classes = e.classes.classes > 0 ? &e.classes : NULL;
     if (!trainer_stops(t)) {

@@ -535,6 +535,38 @@ int decoder_open(struct decoder **out, const cJSON *json, struct dt_error *err)
     return 0;
 }
 
+static bool has_step(const struct decoder *d, enum kind kind)
+{
+    int i = 0;
+    while (d != NULL && i < d->count && d->steps[i].kind != kind) {
+        i++;
+    }
+    return d != NULL && i < d->count;
+}
+
+int64_t decoder_token_bytes(const struct decoder *d, const char *token, size_t size)
+{
+    static const char mark[] = "\xe2\x96\x81"; /* U+2581, a space */
+    int64_t bytes = 0;
+    if (has_step(d, BYTE_LEVEL)) {
+        for (size_t i = 0, n; i < size; i += n) {
+            bytes += byte_level_byte(utf8_read(token + i, &n)) >= 0 ? 1 : (int64_t)n;
+        }
+        return bytes;
+    }
+    if (!has_step(d, METASPACE) && !has_step(d, REPLACE)) {
+        return -1;
+    }
+    if (has_step(d, BYTE_FALLBACK) && size == 6 && memcmp(token, "<0x", 3) == 0 && token[5] == '>') {
+        return 1;
+    }
+    for (size_t i = 0, n; i < size; i += n) {
+        (void)utf8_read(token + i, &n);
+        bytes += n == 3 && memcmp(token + i, mark, 3) == 0 ? 1 : (int64_t)n;
+    }
+    return bytes;
+}
+
 void decoder_close(struct decoder *d)
 {
     for (int i = 0; d != NULL && i < d->count; i++) {

@@ -7,6 +7,8 @@
 struct decoder;
 /* json: null or JSON null: tokens are joined by spaces. */
 int decoder_open(struct decoder **out, const cJSON *json, struct dt_error *err);
+/* The bytes of text that a token of the model stands for wherever it is; -1: that depends. */
+int64_t decoder_token_bytes(const struct decoder *d, const char *token, size_t size);
 void decoder_close(struct decoder *d); /* null is allowed */
 
 /* Tokens of one text go in one by one, and the text comes out as soon as no later token can change it. */

@@ -197,3 +197,16 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 {
     return added_tokens_special(t->added, id);
 }
+
+int64_t tokenizer_text_bytes(const struct tokenizer *t, int32_t id)
+{
+    size_t size;
+    if (tokenizer_is_special(t, id)) {
+        return 0;
+    }
+    const char *token = vocabulary_token(t->vocabulary, id, &size);
+    if (token == NULL) { /* an added token stands for its own letters */
+        return tokenizer_token(t, id, &size) != NULL ? (int64_t)size : -1;
+    }
+    return decoder_token_bytes(t->decoder, token, size);
+}

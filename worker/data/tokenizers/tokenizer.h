@@ -44,6 +44,10 @@ int32_t tokenizer_id(const struct tokenizer *t, const char *token, size_t size);
 const char *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *size);
 /* True if the id is an added token that is marked special. */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+/* The bytes of text that an id stands for, where a text is its tokens one behind the other: with a
+ * ByteLevel decoder, or one that makes spaces of a mark. Special tokens stand for 0. -1: it cannot be said
+ * (WordPiece), or the id has no token. */
+int64_t tokenizer_text_bytes(const struct tokenizer *t, int32_t id);
 
 /* The memory of one thread: buffers, and the ids of pieces that it met before. */
 struct tokenizer_scratch;

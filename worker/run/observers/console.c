@@ -164,6 +164,9 @@ static void say_evaluation(struct console *c, const struct report *r)
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
         }
+        if (isfinite(r->bits_per_byte)) {
+            dt_text_printf(&c->line, " bits/byte %.4g", r->bits_per_byte);
+        }
         if (isfinite(r->pearson)) {
             dt_text_printf(&c->line, " pearson %.4f", r->pearson);
         }
