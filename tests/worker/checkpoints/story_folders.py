@@ -211,7 +211,7 @@ def make_old(manifest):
     xxhash.XXH3_64bits.restype = ctypes.c_uint64
     written = manifest.read_text()
     text = re.sub(r'"horizon":\{[^}]*\},\n', "", written).replace('"bos_token_id": 5, ', "")
-    assert "horizon" not in text and len(text) < len(written) - 100
+    assert '"horizon"' not in text and len(text) < len(written) - 100
     body = text[: text.rindex(',\n"hash":')].encode()
     total = xxhash.XXH3_64bits(body, ctypes.c_size_t(len(body)))
     manifest.write_bytes(body + f',\n"hash":"{total:016x}"}}\n'.encode())

@@ -407,11 +407,13 @@ static void test_bad_info(void **state)
     assert_int_equal(data_check(&job, &a, NULL, &err), 0);
     job.tokenizer = "b";
     assert_int_equal(data_check(&job, &a, NULL, &err), -1);
-    assert_string_equal(err.text, "data.tokenizer: is b, but t has a; remove it, or make the shards again");
+    assert_string_equal(err.text,
+                        "data.tokenizer: is b, which is no file, and t has a; remove it, or make the shards again");
     assert_int_equal(data_check(&job, &none, NULL, &err), 0);
     assert_int_equal(data_check(&job, NULL, &b, &err), 0); /* data.val alone */
     assert_int_equal(data_check(&job, NULL, &a, &err), -1);
-    assert_string_equal(err.text, "data.tokenizer: is b, but v has a; remove it, or make the shards again");
+    assert_string_equal(err.text,
+                        "data.tokenizer: is b, which is no file, and v has a; remove it, or make the shards again");
 }
 
 /* Whatever the number of ranks, a global batch holds the same samples. */
