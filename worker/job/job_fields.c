@@ -134,7 +134,8 @@ static const struct dt_field data_fields[] = {
      "what the model reads; "
      "images: imagefolder, idx, cifar10, cifar100",
      AT(format), &format},
-    {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer), &string_or_null},
+    {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer),
+     &string_or_null},
     {"sequence_length", "null", "tokens per sample; model.n_positions when null", AT(sequence_length), &length_or_null},
     {"shuffle", "true", "new order of samples in each epoch", AT(shuffle), &boolean},
     {"sampler", "\"permutation\"",
