@@ -171,6 +171,67 @@ static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
     return rc;
 }
 
+static int find_class(const struct data_source *s, const char *name)
+{
+    int i = 0;
+    while (i < s->class_count && strcmp(s->classes[i], name) != 0) {
+        i++;
+    }
+    return i;
+}
+
+/* config.json has the names of the data's classes. A model that has the same names in another order knows
+ * other classes by the same numbers, which is an error. */
+static int put_classes(struct trainer *t, struct dt_error *err)
+{
+    const struct data_source *s = &t->feeds.train;
+    const struct model_ops *model = t->job->model.ops;
+    if (s->class_count == 0 || model->put_head == NULL) {
+        return 0;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, t->saver.model_config);
+    if (strstr(t->saver.model_config, "\"id2label\"") == NULL) {
+        model->put_head(t->job->model.sizes.bytes, put_member, &text);
+    }
+    cJSON *config = cJSON_Parse(dt_text_str(&text)), *names = cJSON_GetObjectItemCaseSensitive(config, "id2label"),
+          *numbers = cJSON_CreateObject(), *name;
+    char id[16];
+    int rc = 0;
+    cJSON_ArrayForEach(name, names)
+    {
+        int i = cJSON_IsString(name) ? find_class(s, name->valuestring) : s->class_count;
+        (void)snprintf(id, sizeof id, "%d", i);
+        if (i < s->class_count && strcmp(id, name->string) != 0 && rc == 0) {
+            rc = dt_fail(err, DT_INVALID,
+                         "data.train: class %d is %s, which is class %s of the model; make the data with its order of "
+                         "labels (dtdata tokenize --labels)",
+                         i, s->classes[i], name->string);
+        }
+    }
+    for (int i = 0; i < s->class_count && rc == 0; i++) {
+        (void)snprintf(id, sizeof id, "%d", i);
+        cJSON_ReplaceItemInObjectCaseSensitive(names, id, cJSON_CreateString(s->classes[i]));
+    }
+    cJSON_ArrayForEach(name, names)
+    {
+        cJSON_AddNumberToObject(numbers, cJSON_IsString(name) ? name->valuestring : "", strtod(name->string, NULL));
+    }
+    if (rc == 0) {
+        char *by_id = cJSON_Print(names), *by_name = cJSON_Print(numbers);
+        put_member(&text, "id2label", by_id);
+        put_member(&text, "label2id", by_name);
+        trainer_set_config(t, dt_text_str(&text));
+        cJSON_free(by_id);
+        cJSON_free(by_name);
+    }
+    dt_text_clear(&text);
+    cJSON_Delete(numbers);
+    cJSON_Delete(config);
+    return rc;
+}
+
 /* The tokenizer that the job names, if it is a file or a folder, belongs to the exported folder, too. */
 static int keep_tokenizer(const struct trainer *t, const char *own, struct dt_error *err)
 {
@@ -192,6 +253,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
     if (!found) {
         rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
         rc = rc == 0 ? keep_tokenizer(t, own, err) : rc;
+        rc = rc == 0 ? put_classes(t, err) : rc;
     } else {
         rc = keep_found(t, own, err);
     }

@@ -1,4 +1,4 @@
-# covers: worker/data/labelled.c worker/data/data.c
+# covers: worker/data/labelled.c worker/data/data.c worker/run/trainer_origin.c
 """Labelled rows train as the same rows padded by hand do, bit for bit."""
 
 import json
@@ -70,3 +70,19 @@ def test_labels_of_another_list(tmp_path):
     assert refused.code != 0 and "class 1 is c, but in" in refused.err and "it is b; both need the same classes" in refused.err, refused
     refused = training.train(make_job(tmp_path, train, labels=2), str(tmp_path / "out"), ranks=1)
     assert refused.code != 0 and "has class 2, but the model has 2 classes; raise model.num_labels to 3 or more" in refused.err, refused
+
+
+def test_names_of_classes(tmp_path):
+    """The exported folder knows the names. A model that has them in another order is refused; one of other names gets the data's."""
+    out = tmp_path / "out"
+    assert training.train(make_job(tmp_path, rows(tmp_path / "rows.safetensors")), str(out), ranks=1).code == 0
+    config = json.loads((out / "model/config.json").read_text())
+    assert config["id2label"] == {"0": "a", "1": "b", "2": "c"} and config["label2id"] == {"a": 0, "b": 1, "c": 2}
+    job = tmp_path / "loaded.json"
+    for names, said in ((["a", "c", "b"], "class 2 is b, which is class 1 of the model"), (["x", "y", "z"], "")):
+        data = rows(tmp_path / "other.safetensors", names=names)
+        job.write_text(json.dumps({"model": {"load": str(out / "model")}, "data": {"train": data, "sequence_length": LENGTH},
+                                   "training": {"threads": 1, "batch_size_per_gpu": 2, "max_steps": 1}}))
+        r = training.train(str(job), str(tmp_path / "again"), ranks=1)
+        assert (r.code != 0 and said in r.err) if said else r.code == 0, r
+    assert json.loads((tmp_path / "again/model/config.json").read_text())["id2label"] == {"0": "x", "1": "y", "2": "z"}
