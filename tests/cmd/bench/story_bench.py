@@ -1,5 +1,6 @@
 # covers: cmd/bench
-"""The bench program: its words, and that each benchmark prints one JSON line per case. No times are judged here."""
+"""The bench program: its words, and that each benchmark prints one JSON line per case. No times are judged here.
+run: timeout 300"""
 
 import json
 import os
@@ -13,7 +14,7 @@ BENCH = os.path.join(support.BIN, "bench")
 
 
 def bench(*args):
-    return subprocess.run([BENCH, *args], env=support.clean_env(), capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run([BENCH, *args], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S, check=False)
 
 
 def cases(done):
@@ -55,10 +56,11 @@ def test_load(tmp_path):
     subprocess.run(["/usr/bin/python3", maker, str(tmp_path / "llama"), "fp32", "1"], check=True, timeout=60)
     two = [support.program("dtrun"), "--nproc_per_node=2", "bench", "load", "--strategy=full_shard"]
     for command in ([BENCH, "load"], two):
-        done = subprocess.run([*command, f"--folder={tmp_path}/llama", "--repeats=1"], env=support.clean_env(), capture_output=True, text=True, timeout=100)
+        done = subprocess.run([*command, f"--folder={tmp_path}/llama", "--repeats=1"], env=support.clean_env(), capture_output=True, text=True, timeout=2 * support.DEADLINE_S)
         found = cases(done)
         assert set(found) == {"cold", "warm", "peak memory"}
-        assert found["peak memory"]["value"] < found["peak memory"]["floor"], found
+        # the thread sanitizer has memory of its own for each byte
+        assert found["peak memory"]["value"] < found["peak memory"]["floor"] or "thread" in os.environ.get("SAN", ""), found
     assert "say --folder" in bench("load").stderr
     assert "no/*.safetensors: no such file" in bench("load", "--folder", "no").stderr
 
