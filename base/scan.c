@@ -55,24 +55,6 @@ static int fail_at(struct scanner *s, uint32_t line, uint32_t column, const char
 }
 #define fail(s, ...) fail_at(s, (s)->line, (s)->column, __VA_ARGS__)
 
-/* Length of the UTF-8 character at p (1 to 4); 0: invalid. */
-static size_t character(const unsigned char *p, size_t size)
-{
-    unsigned char a = p[0];
-    size_t n = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
-    if (n == 0 || n > size) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    bool overlong = (a == 0xe0 && p[1] < 0xa0) || (a == 0xf0 && p[1] < 0x90);
-    bool outside = (a == 0xed && p[1] >= 0xa0) || (a == 0xf4 && p[1] >= 0x90);
-    return overlong || outside ? 0 : n;
-}
-
 static void skip_space(struct scanner *s)
 {
     while (s->at < s->size) {
@@ -96,7 +78,7 @@ static int unexpected(struct scanner *s, const char *wanted)
         return fail(s, "the text ends here; expected %s", wanted);
     }
     const unsigned char *p = s->text + s->at;
-    size_t n = character(p, s->size - s->at);
+    size_t n = dt_text_character(p, s->size - s->at);
     if (*p == 0) {
         return fail(s, "NUL byte; expected %s", wanted);
     }
@@ -260,7 +242,7 @@ static int scan_string(struct scanner *s)
         if (c == '\n') {
             return fail_at(s, line, column, "the string does not end on its line; a closing quote is missing");
         }
-        size_t n = character(s->text + s->at, s->size - s->at);
+        size_t n = dt_text_character(s->text + s->at, s->size - s->at);
         if (n == 0) {
             return fail(s, "byte 0x%02x is not valid UTF-8", c);
         }

@@ -122,10 +122,9 @@ void dt_text_printf(struct dt_text *t, const char *fmt, ...)
     va_end(args);
 }
 
-/* Length of the valid UTF-8 sequence at s (1 to 4), or 0. Overlong forms and surrogates are
- * invalid. */
-static size_t utf8_length(const unsigned char *s, size_t size)
+size_t dt_text_character(const void *at, size_t size)
 {
+    const unsigned char *s = at;
     unsigned char a = s[0];
     size_t length = a < 0x80                ? 1
                     : a >= 0xc2 && a < 0xe0 ? 2
@@ -167,7 +166,7 @@ static bool misleads(unsigned c)
 size_t dt_text_visible(const char *s, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)s;
-    size_t length = utf8_length(bytes, size);
+    size_t length = dt_text_character(bytes, size);
     return dt_text_is_control(*s) || misleads(code_point(bytes, length)) ? 0 : length;
 }
 
@@ -284,7 +283,7 @@ void dt_text_json(struct dt_text *t, const char *s, size_t size)
     dt_text_puts(t, "\"");
     for (size_t i = 0; i < size;) {
         unsigned char c = bytes[i];
-        size_t length = utf8_length(bytes + i, size - i);
+        size_t length = dt_text_character(bytes + i, size - i);
         if (length == 0) {
             dt_text_puts(t, "\xef\xbf\xbd");
             i++;

@@ -23,6 +23,9 @@ void dt_text_add(struct dt_text *t, const void *bytes, size_t size);
 void dt_text_puts(struct dt_text *t, const char *s);
 void dt_text_printf(struct dt_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void dt_text_vprintf(struct dt_text *t, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
+/* Length (1 to 4) of the character at `at`, if it is valid UTF-8; otherwise 0. Overlong forms and surrogates are
+ * invalid. size: at least 1. */
+size_t dt_text_character(const void *at, size_t size);
 /* Length (1 to 4) of the character at s, if it is valid UTF-8 and visible on a terminal: no control
  * character (C0, DEL, C1), and none that changes the direction of writing or begins a line (U+061C,
  * U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069). Otherwise 0. size: at least 1. */

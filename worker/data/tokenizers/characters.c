@@ -4,6 +4,8 @@
  * The table was found by comparing all code points with the library. */
 #include "worker/data/tokenizers/characters.h"
 
+#include "base/text.h"
+
 #include <pthread.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -117,24 +119,6 @@ bool character_is_word(uint32_t c)
            (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
 }
 
-/* Length of the valid UTF-8 character at p; 0: there is none. */
-static size_t valid_length(const unsigned char *p, size_t size)
-{
-    unsigned char a = p[0];
-    size_t n = a < 0x80 ? 1 : a >= 0xc2 && a < 0xe0 ? 2 : a >= 0xe0 && a < 0xf0 ? 3 : a >= 0xf0 && a < 0xf5 ? 4 : 0;
-    if (n == 0 || n > size) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    bool overlong = (a == 0xe0 && p[1] < 0xa0) || (a == 0xf0 && p[1] < 0x90);
-    bool outside = (a == 0xed && p[1] >= 0xa0) || (a == 0xf4 && p[1] >= 0x90);
-    return overlong || outside ? 0 : n;
-}
-
 size_t utf8_valid(const char *text, size_t size)
 {
     size_t at = 0;
@@ -147,7 +131,7 @@ size_t utf8_valid(const char *text, size_t size)
                 continue;
             }
         }
-        size_t n = valid_length((const unsigned char *)text + at, size - at);
+        size_t n = dt_text_character((const unsigned char *)text + at, size - at);
         if (n == 0) {
             break;
         }
