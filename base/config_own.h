@@ -61,5 +61,9 @@ const char *config_join(const struct dt_config *c, const char *section, const ch
 void config_add_problem(struct dt_config *c, const struct entry *e, char *text);
 /* Notes entries that nobody read, unless they are below one that was noted: hinted, or unknown. */
 void config_find_unknown(struct dt_config *c);
+/* Appends a number as people write it. */
+void config_add_double(double v, struct dt_text *out);
+/* Appends the choice at p, which ends at the next "|" or with the string. */
+void config_add_choice(const char *p, struct dt_text *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* Single values: read by a rule, shown in messages, written as JSON, described as JSON Schema. */
+/* Single values: read by a rule, shown in messages, written as JSON. */
+#include "base/config_own.h"
 #include "base/config_value.h"
 
 #include <cjson/cJSON.h>
@@ -323,7 +324,7 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
 }
 
 /* The shortest decimal that reads back as the same double. */
-static void add_double(double v, struct dt_text *out)
+void config_add_double(double v, struct dt_text *out)
 {
     char buffer[40];
     if (v == floor(v) && fabs(v) < 1e15) {
@@ -348,7 +349,7 @@ void dt_value_show(const cJSON *value, struct dt_text *out)
         dt_text_json(out, value->valuestring, size > 60 ? 60 : size);
         dt_text_puts(out, size > 60 ? "..." : "");
     } else if (cJSON_IsNumber(value)) {
-        add_double(value->valuedouble, out);
+        config_add_double(value->valuedouble, out);
     } else {
         dt_text_puts(out, cJSON_IsNull(value) ? "null" : cJSON_IsTrue(value) ? "true" : "false");
     }
@@ -357,9 +358,9 @@ void dt_value_show(const cJSON *value, struct dt_text *out)
 static void add_range(const struct dt_rule *rule, struct dt_text *out)
 {
     dt_text_puts(out, rule->open_min ? " above " : " from ");
-    add_double(rule->min, out);
+    config_add_double(rule->min, out);
     dt_text_puts(out, rule->open_max ? " and below " : rule->open_min ? " and at most " : " to ");
-    add_double(rule->max, out);
+    config_add_double(rule->max, out);
 }
 
 void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
@@ -420,7 +421,7 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
 }
 
 /* Appends the choice that begins at p as JSON. */
-static void add_choice(const char *p, struct dt_text *out)
+void config_add_choice(const char *p, struct dt_text *out)
 {
     size_t size = strcspn(p, "|");
     bool literal = (size == 4 && strncmp(p, "true", size) == 0) || (size == 5 && strncmp(p, "false", size) == 0) ||
@@ -498,7 +499,7 @@ static void format_kinds(const struct dt_rule *rule, const struct dt_kinds *kind
 {
     for (int i = 0; i < kinds->count; i++) {
         dt_text_puts(out, i == 0 ? "[" : ", ");
-        add_choice(choice_at(rule, kinds->of[i]), out);
+        config_add_choice(choice_at(rule, kinds->of[i]), out);
     }
     dt_text_puts(out, "]");
 }
@@ -549,7 +550,7 @@ static void format_sources(const struct dt_sources *list, struct dt_text *out)
         dt_text_puts(out, i > 0 ? ", {\"path\": " : "[{\"path\": ");
         dt_text_json(out, list->of[i].path, strlen(list->of[i].path));
         dt_text_puts(out, ", \"weight\": ");
-        add_double(list->of[i].weight, out);
+        config_add_double(list->of[i].weight, out);
         dt_text_puts(out, "}");
     }
     if (list->count == 1) {
@@ -563,7 +564,7 @@ static void format_numbers(const struct dt_numbers *list, struct dt_text *out)
 {
     for (int i = 0; i < list->count; i++) {
         dt_text_puts(out, list->count == 1 ? "" : i > 0 ? ", " : "[");
-        add_double(list->of[i], out);
+        config_add_double(list->of[i], out);
     }
     dt_text_puts(out, list->count > 1 ? "]" : "");
 }
@@ -592,7 +593,7 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         dt_text_printf(out, "%" PRId64, *(const int64_t *)in);
         break;
     case DT_RULE_NUMBER:
-        add_double(*(const double *)in, out);
+        config_add_double(*(const double *)in, out);
         break;
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
@@ -605,7 +606,7 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         dt_text_printf(out, "[%" PRId64 ", %" PRId64 "]", ((const int64_t *)in)[0], ((const int64_t *)in)[1]);
         break;
     case DT_RULE_ENUM:
-        add_choice(choice_at(rule, *(const int *)in), out);
+        config_add_choice(choice_at(rule, *(const int *)in), out);
         break;
     case DT_RULE_INTEGERS:
         format_integers(in, out);
@@ -623,113 +624,4 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         format_numbers(in, out);
         break;
     }
-}
-
-static void schema_range(const struct dt_rule *rule, struct dt_text *out)
-{
-    dt_text_puts(out, rule->open_min ? ", \"exclusiveMinimum\": " : ", \"minimum\": ");
-    add_double(rule->min, out);
-    dt_text_puts(out, rule->open_max ? ", \"exclusiveMaximum\": " : ", \"maximum\": ");
-    add_double(rule->max, out);
-}
-
-/* Appends "type" and the limits. Numbers and bools that have a default also allow the string
- * "auto". */
-static void schema_type(const struct dt_field *f, struct dt_text *out)
-{
-    const struct dt_rule *rule = f->rule;
-    const char *null = rule->null ? ", \"null\"" : "", *word = f->fallback != NULL ? ", \"string\"" : "";
-    switch (rule->type) {
-    case DT_RULE_BOOL:
-    case DT_RULE_INTEGER:
-    case DT_RULE_NUMBER:
-        dt_text_printf(out, "\"type\": [\"%s\"%s%s]",
-                       rule->type == DT_RULE_BOOL      ? "boolean"
-                       : rule->type == DT_RULE_INTEGER ? "integer"
-                                                       : "number",
-                       null, word);
-        dt_text_puts(out, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
-        if (rule->type != DT_RULE_BOOL) {
-            schema_range(rule, out);
-        }
-        break;
-    case DT_RULE_STRING:
-        dt_text_printf(out, "\"type\": [\"string\"%s], \"minLength\": 1", null);
-        break;
-    case DT_RULE_KINDS:
-        dt_text_printf(out, "\"type\": [\"array\"%s], \"maxItems\": %d, \"items\": {\"enum\": [", null, DT_KINDS_MAX);
-        for (const char *p = rule->choices; *p != 0; p += *p == '|') {
-            dt_text_puts(out, p == rule->choices ? "" : ", ");
-            add_choice(p, out);
-            p += strcspn(p, "|");
-        }
-        dt_text_puts(out, "]}");
-        break;
-    case DT_RULE_NAMES:
-        dt_text_printf(out, "\"type\": [\"array\", \"string\"%s], \"items\": {\"type\": \"string\"}", null);
-        break;
-    case DT_RULE_STRINGS:
-        dt_text_printf(out,
-                       "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
-                       "\"items\": {\"type\": \"string\", \"minLength\": 1}",
-                       null, DT_STRINGS_MAX);
-        break;
-    case DT_RULE_SOURCES:
-        dt_text_printf(out,
-                       "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
-                       "\"items\": {\"type\": \"object\", \"required\": [\"path\", \"weight\"], "
-                       "\"additionalProperties\": false, \"properties\": {\"path\": {\"type\": \"string\", "
-                       "\"minLength\": 1}, \"weight\": {\"type\": \"number\", \"exclusiveMinimum\": 0, "
-                       "\"maximum\": 1000000000}}}",
-                       null, DT_SOURCES_MAX);
-        break;
-    case DT_RULE_NUMBERS: {
-        const char *type = rule->whole ? "integer" : "number";
-        dt_text_printf(out, "\"type\": [\"array\", \"%s\"%s]", type, null);
-        schema_range(rule, out);
-        dt_text_printf(out, ", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"%s\"", DT_NUMBERS_MAX, type);
-        schema_range(rule, out);
-        dt_text_puts(out, "}");
-        break;
-    }
-    case DT_RULE_INTEGERS:
-        dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
-                       DT_INTEGERS_MAX);
-        schema_range(rule, out);
-        dt_text_puts(out, "}");
-        break;
-    case DT_RULE_PAIR:
-        dt_text_printf(
-            out, "\"type\": [\"array\"%s%s]%s, \"minItems\": 2, \"maxItems\": 2, \"items\": {\"type\": \"integer\"",
-            null, word, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
-        schema_range(rule, out);
-        dt_text_puts(out, "}");
-        break;
-    case DT_RULE_CHOICE:
-    case DT_RULE_ENUM:
-        dt_text_puts(out, "\"enum\": [");
-        for (const char *p = rule->choices; *p != 0;) {
-            size_t n = strcspn(p, "|");
-            dt_text_puts(out, p == rule->choices ? "" : ", ");
-            add_choice(p, out);
-            p += n + (p[n] == '|');
-        }
-        dt_text_puts(out, rule->null ? ", null]" : "]");
-        break;
-    }
-}
-
-void dt_config_schema(const struct dt_field *fields, int indent, struct dt_text *out)
-{
-    for (const struct dt_field *f = fields; f->key != NULL; f++) {
-        dt_text_printf(out, "%s%*s\"%s\": {", f == fields ? "" : ",\n", indent, "", f->key);
-        schema_type(f, out);
-        if (f->fallback != NULL) {
-            dt_text_printf(out, ", \"default\": %s", f->fallback);
-        }
-        dt_text_puts(out, ", \"description\": ");
-        dt_text_json(out, f->help, strlen(f->help));
-        dt_text_puts(out, "}");
-    }
-    dt_text_puts(out, "\n");
 }
