@@ -2,6 +2,7 @@
 #include "cmd/dtdata/train_store.h"
 
 #include "base/file.h"
+#include "base/proc.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -25,31 +26,14 @@ struct array {
 struct store {
     char *dir;
     int64_t limit;
-    int statm; /* /proc/self/statm; -1: there is none */
     bool in_files;
     struct array arrays[ARRAYS_MAX];
 };
 
-static int64_t resident_of(int fd)
-{
-    char text[128];
-    long long pages = 0;
-    ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : -1;
-    if (n <= 0) {
-        return 0;
-    }
-    text[n] = 0;
-    return sscanf(text, "%*s %lld", &pages) == 1 ? (int64_t)pages * sysconf(_SC_PAGESIZE) : 0;
-}
-
 int64_t store_resident(void)
 {
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    int64_t bytes = resident_of(fd);
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    return bytes;
+    struct dt_proc_look look;
+    return dt_proc_look(getpid(), &look) ? (int64_t)look.resident_bytes : 0;
 }
 
 struct store *store_open(const char *dir, int64_t limit_bytes)
@@ -57,7 +41,6 @@ struct store *store_open(const char *dir, int64_t limit_bytes)
     struct store *s = dt_alloc(sizeof *s);
     int64_t room = limit_bytes / 8; /* for what comes in between two calls of store_breathe */
     s->dir = dt_strdup(dir);
-    s->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     s->limit = limit_bytes - (room < 3 * LEAST_BYTES   ? 3 * LEAST_BYTES
                               : room > 8 * LEAST_BYTES ? 8 * LEAST_BYTES
                                                        : room);
@@ -176,7 +159,7 @@ static int move_to_file(struct store *s, struct array *a, struct dt_error *err)
 
 int store_breathe(struct store *s, struct dt_error *err)
 {
-    if (resident_of(s->statm) <= s->limit) {
+    if (store_resident() <= s->limit) {
         return 0;
     }
     for (int i = 0; i < ARRAYS_MAX; i++) {
@@ -189,7 +172,7 @@ int store_breathe(struct store *s, struct dt_error *err)
         }
     }
     s->in_files = true;
-    int64_t least = resident_of(s->statm) + LEAST_BYTES; /* else each access would bring a page anew */
+    int64_t least = store_resident() + LEAST_BYTES; /* else each access would bring a page anew */
     s->limit = s->limit > least ? s->limit : least;
     return 0;
 }
@@ -204,9 +187,6 @@ void store_close(struct store *s)
     if (s != NULL) {
         for (int i = 0; i < ARRAYS_MAX; i++) {
             store_free(s, s->arrays[i].at);
-        }
-        if (s->statm >= 0) {
-            (void)close(s->statm);
         }
         free(s->dir);
         free(s);

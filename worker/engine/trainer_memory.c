@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/proc.h"
 #include "worker/engine/gpu_blame.h"
 
 #include <fcntl.h>
@@ -308,16 +309,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Memory of this process that is resident now. */
 static double resident_bytes(void)
 {
-    long long pages = 0, all = 0;
-    char text[128];
-    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return 0;
-    }
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    return sscanf(text, "%lld %lld", &all, &pages) == 2 ? (double)pages * (double)sysconf(_SC_PAGESIZE) : 0;
+    struct dt_proc_look look;
+    return dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
 }
 
 double trainer_memory(const struct trainer *t)
