@@ -7,9 +7,12 @@
  * it belongs into the corpus. */
 #include "driver.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +31,31 @@ static size_t corpus_count;
 
 static uint8_t current[MAX_BYTES];
 static size_t current_size;
+
+static char folder[] = "/tmp/dt-fuzz-XXXXXX";
+
+static void remove_folder(void)
+{
+    (void)dt_file_remove_tree(folder, NULL);
+}
+
+const char *dt_fuzz_folder(void)
+{
+    static bool made;
+    if (!made && (mkdtemp(folder) == NULL || atexit(remove_folder) != 0)) {
+        abort();
+    }
+    made = true;
+    return folder;
+}
+
+void dt_fuzz_write(const char *path, const void *data, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    if (f == NULL || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
+        abort();
+    }
+}
 
 /* xorshift64*: repeatable on every machine. */
 static uint64_t state = 1;

@@ -3,7 +3,6 @@
  * read. */
 #include "driver.h"
 
-#include "base/file.h"
 #include "worker/data/images/image.h"
 #include "worker/data/images/raw.h"
 
@@ -13,21 +12,7 @@
 
 enum { DECODE_GRAY, DECODE_RGB, IDX, IDX_LABELS, CIFAR_10, CIFAR_100, KINDS, RESIZED = 7, SIDE_MAX = 512 };
 
-static char folder[] = "/tmp/fuzz-images-XXXXXX";
 static char images_path[64], labels_path[64];
-
-static void remove_folder(void)
-{
-    (void)dt_file_remove_tree(folder, NULL);
-}
-
-static void write_bytes(const char *path, const void *data, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
-        abort();
-    }
-}
 
 static void try_decode(const uint8_t *bytes, size_t size, int channels)
 {
@@ -75,24 +60,20 @@ int dt_fuzz(const uint8_t *data, size_t size)
     struct raw r;
     struct dt_error err = {0};
     if (images_path[0] == 0) {
-        if (mkdtemp(folder) == NULL) {
-            abort();
-        }
-        (void)atexit(remove_folder);
-        (void)snprintf(images_path, sizeof images_path, "%s/x-images", folder);
-        (void)snprintf(labels_path, sizeof labels_path, "%s/x-labels", folder);
+        (void)snprintf(images_path, sizeof images_path, "%s/x-images", dt_fuzz_folder());
+        (void)snprintf(labels_path, sizeof labels_path, "%s/x-labels", dt_fuzz_folder());
     }
     int kind = size > 0 ? data[0] % KINDS : KINDS;
     if (kind == DECODE_GRAY || kind == DECODE_RGB) {
         try_decode(data + 1, size - 1, kind == DECODE_GRAY ? 1 : 3);
     } else if (kind == IDX || kind == IDX_LABELS) {
         bool of_labels = kind == IDX_LABELS;
-        write_bytes(images_path, of_labels ? images : data + 1, of_labels ? sizeof images : size - 1);
-        write_bytes(labels_path, of_labels ? data + 1 : labels, of_labels ? size - 1 : sizeof labels);
+        dt_fuzz_write(images_path, of_labels ? images : data + 1, of_labels ? sizeof images : size - 1);
+        dt_fuzz_write(labels_path, of_labels ? data + 1 : labels, of_labels ? size - 1 : sizeof labels);
         (void)idx_recognise(images_path);
         try_raw(&r, idx_open(&r, images_path, &err), &err);
     } else if (kind < KINDS) {
-        write_bytes(images_path, data + 1, size - 1);
+        dt_fuzz_write(images_path, data + 1, size - 1);
         try_raw(&r, cifar_open(&r, images_path, kind == CIFAR_100, &err), &err);
     }
     return 0;

@@ -2,28 +2,13 @@
  * the ids. What opens must be readable to the last sample, with no id beyond the vocabulary. */
 #include "driver.h"
 
-#include "base/file.h"
 #include "worker/data/data.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char folder[] = "/tmp/fuzz-megatron-XXXXXX";
 static char ids_path[64], index_path[64];
-
-static void remove_folder(void)
-{
-    (void)dt_file_remove_tree(folder, NULL);
-}
-
-static void write_bytes(const char *path, const void *data, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
-        abort();
-    }
-}
 
 int dt_fuzz(const uint8_t *data, size_t size)
 {
@@ -31,20 +16,16 @@ int dt_fuzz(const uint8_t *data, size_t size)
     struct dt_error err = {0};
     enum { T = 3 };
     if (ids_path[0] == 0) {
-        if (mkdtemp(folder) == NULL) {
-            abort();
-        }
-        (void)atexit(remove_folder);
-        (void)snprintf(ids_path, sizeof ids_path, "%s/x.bin", folder);
-        (void)snprintf(index_path, sizeof index_path, "%s/x.idx", folder);
+        (void)snprintf(ids_path, sizeof ids_path, "%s/x.bin", dt_fuzz_folder());
+        (void)snprintf(index_path, sizeof index_path, "%s/x.idx", dt_fuzz_folder());
     }
     if (size < 2) {
         return 0;
     }
     size_t index_size = (size_t)data[0] | (size_t)data[1] << 8;
     index_size = index_size > size - 2 ? size - 2 : index_size;
-    write_bytes(index_path, data + 2, index_size);
-    write_bytes(ids_path, data + 2 + index_size, size - 2 - index_size);
+    dt_fuzz_write(index_path, data + 2, index_size);
+    dt_fuzz_write(ids_path, data + 2 + index_size, size - 2 - index_size);
     const struct batch_layout layout = batch_tokens(1, T, 0, NULL);
     if (data_open(&s, ids_path, "tokens", &layout, &err) != 0) {
         if (err.text[0] == 0) {

@@ -3,7 +3,6 @@
  * vocabulary. */
 #include "driver.h"
 
-#include "base/file.h"
 #include "worker/data/data.h"
 
 #include <stdio.h>
@@ -11,21 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/fuzz-shards-XXXXXX";
 static char shard[64], info[64];
-
-static void remove_folder(void)
-{
-    (void)dt_file_remove_tree(folder, NULL);
-}
-
-static void write_bytes(const char *path, const void *data, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
-        abort();
-    }
-}
 
 int dt_fuzz(const uint8_t *data, size_t size)
 {
@@ -33,21 +18,17 @@ int dt_fuzz(const uint8_t *data, size_t size)
     struct dt_error err = {0};
     enum { T = 3 };
     if (shard[0] == 0) {
-        if (mkdtemp(folder) == NULL) {
-            abort();
-        }
-        (void)atexit(remove_folder);
-        (void)snprintf(shard, sizeof shard, "%s/x.bin", folder);
-        (void)snprintf(info, sizeof info, "%s/x.bin.json", folder);
+        (void)snprintf(shard, sizeof shard, "%s/x.bin", dt_fuzz_folder());
+        (void)snprintf(info, sizeof info, "%s/x.bin.json", dt_fuzz_folder());
     }
     if (size < 2) {
         return 0;
     }
     size_t info_size = (size_t)data[0] | (size_t)data[1] << 8;
     info_size = info_size > size - 2 ? size - 2 : info_size;
-    write_bytes(shard, data + 2 + info_size, size - 2 - info_size);
+    dt_fuzz_write(shard, data + 2 + info_size, size - 2 - info_size);
     if (info_size > 0) {
-        write_bytes(info, data + 2, info_size);
+        dt_fuzz_write(info, data + 2, info_size);
     } else {
         (void)unlink(info);
     }
