@@ -67,7 +67,7 @@ static void end(struct dt_metered *call, struct dt_stream *s)
     }
 #include "kernels/rows.def"
 
-/* Of a call that is refused, nothing is kept. */
+/* A call that is refused leaves nothing. */
 #define OPTIONAL(name, args_of, cost_of)                                                                               \
     static bool metered_##name(struct dt_stream *s, const struct args_of *a)                                           \
     {                                                                                                                  \

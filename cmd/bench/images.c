@@ -62,7 +62,7 @@ double bench_fold(struct bench *b, bool go)
     return CALL(fold, b, go, &a);
 }
 
-/* Of weights (cols, cols, 3, 3). */
+/* Number of weights of (cols, cols, 3, 3). */
 static int64_t weights_of(const struct bench *b)
 {
     return b->cols * b->cols * WINDOW * WINDOW;

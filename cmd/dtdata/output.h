@@ -29,7 +29,7 @@ int output_open(struct output *o, const struct work_form *form, const struct out
 int output_take(struct output *o, const struct item *i, struct dt_error *err);
 /* Completes all shards, and gives them their names. Refuses if a side that should have text has none. */
 int output_commit(struct output *o, bool val, struct dt_error *err);
-/* What was written for a side: ids or rows, shards. */
+/* Numbers of ids or rows, and of shards, that were written for a side. */
 int64_t output_count(const struct output *o, enum side side);
 int output_shards(const struct output *o, enum side side);
 /* True if shards of this run are complete. */

@@ -6,7 +6,7 @@
 #include "cmd/dtdata/source.h"
 #include "cmd/dtdata/tally.h"
 
-/* Which parts of a record are wanted, and what becomes of those that are broken. */
+/* The parts of a record that are wanted, and the fate of broken ones. */
 struct record_form {
     const char *text_key, *pair_key, *label_key; /* keys or columns; null: not wanted, but for text_key */
     bool replace;                                /* bytes that are not UTF-8 become U+FFFD */

@@ -484,7 +484,7 @@ static int merge_all(struct trainer *t, struct dt_error *err)
     return 0;
 }
 
-/* Of a pair that was merged several times, keeps the last merge, as the library does. */
+/* Keeps the last merge of a pair that was merged several times, as the library does. */
 static int keep_last(struct trainer *t, struct dt_error *err)
 {
     struct pairs met;

@@ -1,5 +1,5 @@
-/* What a tokenizer consists of beside its vocabulary, by type and pattern, and the files that a
- * trained tokenizer is written to. */
+/* The parts of a tokenizer beside its vocabulary, by type and pattern, and the files that a trained
+ * tokenizer is written to. */
 #ifndef DT_CMD_DTDATA_TRAIN_FORMAT_H
 #define DT_CMD_DTDATA_TRAIN_FORMAT_H
 

@@ -13,7 +13,7 @@
 /* Where ids and rows go: shards for training, and those that are held out. */
 enum side { SIDE_TRAIN, SIDE_VAL, SIDES };
 
-/* What is done with all blocks of a run. */
+/* The work on all blocks of a run. */
 struct work_form {
     const struct corpus *corpus;
     const struct coder *coder;

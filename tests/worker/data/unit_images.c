@@ -778,7 +778,7 @@ static void test_damaged(void **state)
     }
 }
 
-/* Of more than 1 GiB names and sizes are looked at, and damage shows when an image is read. */
+/* A folder of more than 1 GiB is known by names and sizes; damage shows when an image is read. */
 static void test_large_folder(void **state)
 {
     (void)state;
