@@ -192,11 +192,13 @@ static int put_classes(struct trainer *t, struct dt_error *err)
     struct dt_text text;
     dt_text_init(&text);
     dt_text_puts(&text, t->saver.model_config);
-    if (strstr(t->saver.model_config, "\"id2label\"") == NULL) {
+    cJSON *config = cJSON_Parse(dt_text_str(&text)), *numbers = cJSON_CreateObject(), *name;
+    if (!cJSON_HasObjectItem(config, "id2label")) {
         model->put_head(t->job->model.sizes.bytes, put_member, &text);
+        cJSON_Delete(config);
+        config = cJSON_Parse(dt_text_str(&text));
     }
-    cJSON *config = cJSON_Parse(dt_text_str(&text)), *names = cJSON_GetObjectItemCaseSensitive(config, "id2label"),
-          *numbers = cJSON_CreateObject(), *name;
+    cJSON *names = cJSON_GetObjectItemCaseSensitive(config, "id2label");
     char id[16];
     int rc = 0;
     cJSON_ArrayForEach(name, names)
