@@ -2,6 +2,7 @@
 #   make SAN=address,undefined test     build and test with sanitizers, in a folder of its own
 #   make test TESTS="store_table comm"  only some unit tests or stories
 #   make CUDA=PREFIX                    the CUDA toolkit to build with (default: where nvcc is); make CUDA= builds without
+#   make GPUS=90a                       for one kind of GPU alone, a third of the time
 CC ?= gcc
 SAN ?=
 PREFIX ?= /usr/local
@@ -71,8 +72,10 @@ $(B)/obj/kernels/device.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA)
 $(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
 # sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.
 # No contraction here either: kernels call fmaf where they want it.
+GPUS ?= 80 90a 100
+comma := ,
 NVCC_FLAGS := -std=c++17 -O3 -fmad=false -I. -lineinfo -compress-mode=size --threads 2 -Xptxas -v \
-              -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_100,code=sm_100 \
+              $(foreach g,$(GPUS),-gencode arch=compute_$(g),code=$(if $(filter 80,$(g)),[sm_80$(comma)compute_80],sm_$(g))) \
               -Xcompiler -Wall,-Wextra,-Werror,-fno-strict-aliasing,-ffp-contract=off,-fno-exceptions,-fno-threadsafe-statics,-fno-omit-frame-pointer
 $(B)/obj/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)

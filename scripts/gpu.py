@@ -6,13 +6,15 @@
     scripts/gpu.py pack                      programs, tests and their libraries as one file, build/gpu-pack.tar.xz
 
 Builds with make, or takes the programs out of --pack FILE and builds nothing. Cases run one after the other, what says most first. Each leaves a JSON line
-with GPU and programs in results.jsonl of --out (default $OUT, otherwise build/gpu-results), what it said in failures.log when it failed. What stands in results
-of the same GPU and the same programs, there or in --done FILE, is not run again. Nothing begins after --seconds (default 420) and everything has ended 50 s
-later; the last line says how many passed, failed and are left. Exit code 0, 1 (something failed), 2 (cannot begin), 75 (cases are left), 77 (no GPU).
+with GPU and programs in results.jsonl of --out (default $OUT, otherwise build/gpu-results), what it said in said.log, and in failures.log when it failed; what
+was measured about products and attention is in plans.log. What stands in results of the same GPU and the same programs, there or in --done FILE, is not run
+again. Nothing begins after --seconds (default 420) and everything has ended 50 s later; the last line says how many passed, failed and are left. Exit code 0,
+1 (something failed), 2 (cannot begin), 75 (cases are left), 77 (no GPU).
 """
 
 import argparse
 import ast
+import concurrent.futures
 import contextlib
 import ctypes
 import glob
@@ -32,7 +34,9 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import threading
 import time
+import typing
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
@@ -41,25 +45,44 @@ PROGRAMS = ["train", "bench", "dtrun", "dtckpt", "dtdata"]
 TOOLS = ["serve_store"]
 UNIT = ["unit_cuda_kernels", "unit_cuda_device", "unit_cuda_train", "unit_cuda_golden", "unit_cuda_attention", "unit_cuda_dnn", "unit_cuda_epilogues",
         "unit_cuda_graph", "unit_cuda_nccl_alone"]
+ALONE = ["unit_cuda_device"]  # takes all the memory that there is
 UNCHECKED = ["unit_cuda_device", "unit_cuda_nccl_alone"]  # asks for more memory than there is, which a tool counts; what NCCL's kernels do is not ours to check
 STORIES = ["story_softgpu", "story_gpus"]  # the second: ranks with a GPU each, where there are several
 HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
            "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
 SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(\..*)?$")  # every machine has its own
 NO_GPU = re.compile(r"no NVIDIA driver is here|no GPU is visible")
-# name, layers, heads, channels, most samples of 1024 tokens: GPT-2 as in tests/peers/models.py
-STEPS = [("124M", 12, 12, 768, 64), ("350M", 24, 16, 1024, 32), ("774M", 36, 20, 1280, 32), ("1558M", 48, 25, 1600, 24)]
-VOCABULARY, IDS, SHARD_TOKENS = 50304, 50257, 4 << 20  # rows of the model's table; ids in the data
-TOKENS, WARM, MEASURED, GIB = 1024, 32, 40, 2**30  # by step 32 we have chosen between CUDA graphs and none
+
+
+class Size(typing.NamedTuple):
+    """A model of tests/peers/models.py. batch: most samples of so many tokens."""
+    name: str
+    model: dict
+    batch: int
+    tokens: int
+    twin: tuple
+
+
+def gpt2(name, layers, heads, channels, batch):
+    model = {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": TOKENS, "vocab_size": VOCABULARY}
+    return Size(f"gpt2 {name}", model, batch, TOKENS, ("gpt2", f"{name}-gpu"))
+
+
+TOKENS, VOCABULARY, IDS, SHARD_TOKENS = 1024, 50304, 50257, 4 << 20  # GPT-2's; rows of the model's table; ids in the data
+STEPS = [gpt2("124M", 12, 12, 768, 64), gpt2("350M", 24, 16, 1024, 32), gpt2("774M", 36, 20, 1280, 32), gpt2("1558M", 48, 25, 1600, 24),
+         Size("llama 1B", {"name": "llama-3.2-1b"}, 4, 4096, ("llama", "1.2B-gpu"))]
+WARM, MEASURED, GIB = 32, 40, 2**30  # by step 32 we have chosen between CUDA graphs and none
 OF_CUDA = 3 * GIB  # context and libraries, roughly
-LEVELS = ("cheap", "none")  # what is computed again in backward: norms and GELU, as by default; nothing
-TWINS = [("autocast", "default", "any"), ("pure", "default", "any"), ("pure", "default", "cudnn"), ("autocast", "max-autotune-no-cudagraphs", "any")]
+# what is computed again in backward (norms and GELU; nothing); attention whose backward adds up in no order, as PyTorch's
+KINDS = {"": ("cheap", None), "none": ("none", None), "none fast": ("none", "fast")}
+TWINS = [("pure", "default", "any"), ("autocast", "default", "any"), ("pure", "default", "cudnn"), ("autocast", "max-autotune-no-cudagraphs", "any")]
 ROWS, SHARED_BATCH, SHARED_STEPS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"], 2, 12  # ranks that share the GPU
 ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (1024, 2048, 4096, 8192), "options": []}
 WAYS = [("cudnn", 50), ("fast", 50), ("own", 50), ("plain", 5)]  # DTRUN_ATTENTION, how often; the last is the reference, and slow
 KERNEL_OPTIONS, FLOOR_OPTIONS, START_STEPS = [], [], 3  # options that are said first count
 GRACE_S = 50
-TEST_S, CHECKED_S, BENCH_S = 120, 400, 150  # what one may take: what hangs leaves time for the others
+TEST_S, STORY_S, CHECKED_S, BENCH_S, ASK_S = 120, 240, 400, 150, 60  # what one may take: what hangs leaves time for the others
+SAID_MOST = 30000  # characters of one case in said.log
 
 
 def stop(text, code=2):
@@ -121,8 +144,10 @@ print(json.dumps(found))
 
 def versions(env):
     """Of the libraries that programs find in that environment, as they number themselves; what is not here has none."""
-    p = subprocess.run([sys.executable, "-c", VERSIONS], env=env, capture_output=True, text=True)
-    return json.loads(p.stdout) if p.returncode == 0 else {}
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        p = subprocess.run([sys.executable, "-c", VERSIONS], env=env, capture_output=True, text=True, timeout=ASK_S)
+        return json.loads(p.stdout) if p.returncode == 0 else {}
+    return {}
 
 
 def libraries():
@@ -209,11 +234,14 @@ class Session:
         self.begin, self.seconds, self.programs = time.time(), a.seconds, digest(folder)
         self.all = {"CUDA_VISIBLE_DEVICES": ",".join(visible(gpu.get("gpus", 1))), "DTRUN_GPUS": str(gpu.get("gpus", 1))}  # for what wants more than one
         self.bare = {**os.environ, "CUDA_VISIBLE_DEVICES": chosen(), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML counts so
-        self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join([os.path.join(folder, "lib"), *libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(":")}
+        found = [os.path.join(folder, "lib"), *libraries(), *os.environ.get("LD_LIBRARY_PATH", "").split(":"), "/usr/local/nvidia/lib64"]
+        self.cache = os.environ.get("DTRUN_CACHE") or os.path.join(self.work, "cache")  # there may be no HOME
+        self.env = {**self.bare, "LD_LIBRARY_PATH": ":".join(x for x in found if x), "DTRUN_CACHE": self.cache,
+                    "DTRUN_LOG": os.environ.get("DTRUN_LOG", "info"), **({"DTRUN_GPU": "1"} if gpu else {})}
         self.versions = versions(self.env)
-        self.known, self.failed, self.count, self.running = {}, set(), {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, None
-        os.makedirs(a.out, exist_ok=True)
-        os.makedirs(self.work, exist_ok=True)
+        self.known, self.failed, self.count, self.lock = {}, set(), {"passed": 0, "failed": 0, "skipped": 0, "left": 0}, threading.RLock()
+        for folder in (a.out, self.work, self.cache):
+            os.makedirs(folder, exist_ok=True)
         for path in [*a.done, self.results]:
             self.read(path)
 
@@ -235,18 +263,25 @@ class Session:
 
     def add(self, case, passed, **values):
         row = {"case": case, "passed": passed, "date": time.strftime("%Y-%m-%d"), **self.gpu, "programs": self.programs, "libraries": self.versions, **values}
-        print(json.dumps(row), flush=True)
-        with open(self.results, "a") as f:
-            f.write(json.dumps(row) + "\n")
-        self.count["passed" if passed else "failed"] += 1
-        if passed:
-            self.known[case] = row
+        with self.lock:
+            # what a reader of the terminal needs: the rest is in the file
+            print(json.dumps({k: v for k, v in row.items() if k in ("case", "passed", *values) and k != "rows"}), flush=True)
+            with open(self.results, "a") as f:
+                f.write(json.dumps(row) + "\n")
+            self.count["passed" if passed else "failed"] += 1
+            if passed:
+                self.known[case] = row
+
+    def skip(self, case, why):
+        with self.lock:
+            print(f"{case}: skipped, {why}", flush=True)
+            self.count["skipped"] += 1
 
     def run(self, command, env=None, until=None, cwd=ROOT, limit_s=1e9):
         """(exit code or None when its time was over, all that it printed, seconds). until(): it may be ended, for all is there."""
         begin, limit = time.time(), max(min(self.left_s() + GRACE_S, limit_s), 1)
         with tempfile.TemporaryFile() as said:
-            p = self.running = subprocess.Popen(command, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+            p = subprocess.Popen(command, cwd=cwd, env=env or self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
                                                 start_new_session=True)
             code, ended = None, False
             try:
@@ -258,17 +293,24 @@ class Session:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(p.pid, signal.SIGKILL)
                 p.wait()
-                self.running = None
             said.seek(0)
             return 0 if ended and code is None else code, said.read().decode(errors="replace"), round(time.time() - begin, 1)
 
+    def keep(self, case, text, file="said.log"):
+        """What a case said, its end where that is long."""
+        with self.lock, open(os.path.join(self.out, file), "a") as f:
+            f.write(f"==== {case}\n{text[-SAID_MOST:]}\n")
+
     def say(self, case, text):
-        with open(os.path.join(self.out, "failures.log"), "a") as f:
-            f.write(f"==== {case}\n{text}\n")
+        self.keep(case, text, "failures.log")
         print(text[-3000:], flush=True)
 
     def close(self):
         c = self.count
+        with open(os.path.join(self.out, "plans.log"), "w") as out:
+            for path in sorted(glob.glob(os.path.join(self.cache, "*.plans"))):
+                with open(path) as f:
+                    out.write(f"==== {os.path.basename(path)}\n{f.read()}")
         print(f"{c['passed']} passed, {c['failed']} failed, {c['skipped']} skipped" + (f", {c['left']} left: start it again to go on" if c["left"] else "") +
               f"; {os.path.relpath(self.results)}", flush=True)
         return 1 if c["failed"] else 75 if c["left"] else 77 if not self.gpu else 0
@@ -278,22 +320,31 @@ def gpu_of(row):
     return row.get("device"), row.get("driver")
 
 
-def run_all(s, cases):
+def run_all(s, cases, at_once=1):
     """cases: (name, function); what failed before comes after the others. The last line is there however this ends, but for SIGKILL."""
-    done = 0
+    done = []
+
+    def one(case):
+        name, run = case
+        if name in s.known:
+            print(f"{name}: passed before", flush=True)
+            s.count["passed"] += 1
+        elif s.left_s() <= 0:
+            s.count["left"] += 1
+        else:
+            run(name)
+        done.append(name)
+
+    cases = sorted(cases, key=lambda case: case[0] in s.failed)
+    alone = [c for c in cases if at_once == 1 or c[0] in ALONE]
     try:
-        for name, run in sorted(cases, key=lambda case: case[0] in s.failed):
-            if name in s.known:
-                print(f"{name}: passed before", flush=True)
-                s.count["passed"] += 1
-            elif s.left_s() <= 0:
-                s.count["left"] += 1
-            else:
-                run(name)
-            done += 1
+        for case in alone:
+            one(case)
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(one, [c for c in cases if c not in alone]))
     except KeyboardInterrupt:
         print("gpu: told to end", flush=True)
-        s.count["left"] += len(cases) - done
+        s.count["left"] += len(cases) - len(done)
     finally:
         code = s.close()
     return code
@@ -301,14 +352,14 @@ def run_all(s, cases):
 
 # ---- tests ----
 
-def check(s, name, command, env=None, cwd=ROOT, skipped=None):
+def check(s, name, command, env=None, cwd=ROOT, skipped=None, limit_s=None):
     """skipped: finds in what a program said that it came to an end and tested nothing."""
-    code, said, seconds = s.run(command, env, cwd=cwd, limit_s=CHECKED_S if s.tool else TEST_S)
+    code, said, seconds = s.run(command, env, cwd=cwd, limit_s=CHECKED_S if s.tool else limit_s or TEST_S)
     why = "no GPU here" if not s.gpu and NO_GPU.search(said) else skipped(said) if skipped and code == 0 else None
     if why is not None:
-        print(f"{name}: skipped, {why}", flush=True)
-        s.count["skipped"] += 1
+        s.skip(name, why)
         return
+    s.keep(name, said)
     s.add(name, code == 0, seconds=seconds, **({} if code == 0 else {"code": code, "timed_out": code is None}))
     if code != 0:
         s.say(name, said)
@@ -321,8 +372,10 @@ def story_path(name):
 def stories(name):
     """Its tests, one by one where parameters make several, as pytest lists them; without pytest, which is said then, by their functions."""
     path = story_path(name)
-    listed = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", path], cwd=os.path.join(ROOT, "tests"),
-                            env={**os.environ, "DTRUN_GPU": "1"}, capture_output=True, text=True).stdout
+    listed = ""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        listed = subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", path], cwd=os.path.join(ROOT, "tests"),
+                                env={**os.environ, "DTRUN_GPU": "1"}, capture_output=True, text=True, timeout=ASK_S).stdout
     found = re.findall(rf"^{re.escape(path)}::(\S.*)$", listed, re.M)
     if not found:
         with open(os.path.join(ROOT, "tests", path)) as f:
@@ -337,15 +390,14 @@ def all_skipped(said):
 
 
 def story(s, name, file, function):
-    env = {**s.env, **(s.all if file == "story_gpus" else {}), "B": s.folder, "DTRUN_GPU": "1"}
+    env = {**s.env, **(s.all if file == "story_gpus" else {}), "B": s.folder, "DTRUN_GPU": "1", "DTRUN_LOG": os.environ.get("DTRUN_LOG", "")}
     if not s.gpu:
-        print(f"{name}: skipped, no GPU here", flush=True)
-        s.count["skipped"] += 1
+        s.skip(name, "no GPU here")
     elif importlib.util.find_spec("pytest") is None:
         s.add(name, False, error=f"{sys.executable} has no pytest")
     else:
         check(s, name, [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--tb=short", f"{story_path(file)}::{function}"], env,
-              os.path.join(ROOT, "tests"), all_skipped)
+              os.path.join(ROOT, "tests"), all_skipped, STORY_S)
 
 
 def none_passed(said):
@@ -359,7 +411,8 @@ def test_cases(s):
     after = f" {s.tool}" if s.tool else ""
     cases = [(x + after, lambda name, x=x: check(s, name, [*checker, os.path.join(s.folder, "gpu", x)], skipped=none_passed)) for x in UNIT
              if not s.tool or x not in UNCHECKED]
-    return cases + [(f"{file} {x}", lambda name, f=file, x=x: story(s, name, f, x)) for file in STORIES if not s.tool for x in stories(file)]
+    files = [] if s.tool else [x for x in STORIES if x != "story_gpus" or s.gpu.get("gpus", 1) > 1]
+    return cases + [(f"{file} {x}", lambda name, f=file, x=x: story(s, name, f, x)) for file in files for x in stories(file)]
 
 
 # ---- figures ----
@@ -372,9 +425,9 @@ def lines(s, name, *words):
     code, said, seconds = s.run([os.path.join(s.folder, "bin", "bench"), *words], limit_s=BENCH_S)
     rows = rows_of(said)
     if not s.gpu and NO_GPU.search(said):
-        print(f"{name}: skipped, no GPU here", flush=True)
-        s.count["skipped"] += 1
+        s.skip(name, "no GPU here")
         return
+    s.keep(name, said)
     s.add(name, code == 0, seconds=seconds, rows=rows, **({"timed_out": True} if code is None else {}))
     if code != 0:
         s.say(name, said)
@@ -386,10 +439,9 @@ def kernels(s, name, dtype):
 
 def floor(s, name, size):
     """Kernels of the step that was measured, one by one; where not its whole batch fitted, half of what did, as there is more to hold."""
-    batch = s.known.get(f"step gpt2 {size[0]}", {"B": size[4]})["B"]
-    batch = batch if batch == size[4] else max(batch // 2, 1)
-    lines(s, name, "floor", *FLOOR_OPTIONS, "--device=cuda", "--dtype=bf16", f"--size=L{size[1]}C{size[3]}", f"--batch={batch}", f"--positions={TOKENS}",
-          f"--vocab={VOCABULARY}")
+    batch = s.known.get(f"step {size.name}", {"B": size.batch})["B"]
+    job, _ = write_job(s, size, batch if batch == size.batch else max(batch // 2, 1), False)
+    lines(s, name, "floor", *FLOOR_OPTIONS, "--device=cuda", "--dtype=bf16", "--level=none", f"--job={job}")
 
 
 def attention(s, name, head, positions):
@@ -400,6 +452,7 @@ def attention(s, name, head, positions):
                    f"--cols={ATTENTION['cols']}", f"--head={head}", f"--positions={positions}", f"--repeats={repeats}", *ATTENTION["options"]]
         for kernel in ("attention", "attention_backward"):
             code, said, _ = s.run([*command, f"--kernel={kernel}"], env={**s.env, "DTRUN_ATTENTION": way}, limit_s=BENCH_S / 2)
+            s.keep(f"{name} {way} {kernel}", said)
             rows += [{"way": way, **row} for row in rows_of(said)]
             failed = failed or (f"{way} {kernel}: {said}" if code != 0 else None)
     s.add(name, failed is None, rows=rows)
@@ -419,11 +472,10 @@ def shard(s):
 
 
 def write_job(s, size, batch, graphs, level="cheap", **training):
-    name, layers, heads, channels, _ = size
-    folder = os.path.join(s.work, f"step-{name}")
+    """(job, run folder)"""
+    folder = os.path.join(s.work, f"step-{size.name.replace(' ', '-')}")
     os.makedirs(folder, exist_ok=True)
-    job = {"model": {"name": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": channels, "n_positions": TOKENS, "vocab_size": VOCABULARY},
-           "data": {"train": shard(s), "sequence_length": TOKENS},
+    job = {"model": size.model, "data": {"train": shard(s), "sequence_length": size.tokens},
            "training": {"batch_size_per_gpu": batch, "max_steps": 100000, "learning_rate": 1e-4, "weight_decay": 0.1, "max_grad_norm": 1.0, "device": "cuda",
                         "precision": "bf16-mixed", "cuda_graphs": graphs, **training},
            "activation_checkpointing": {"enabled": True, "level": level}, "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}}
@@ -433,19 +485,23 @@ def write_job(s, size, batch, graphs, level="cheap", **training):
     return path, os.path.join(folder, "run")
 
 
-def fitting(s, size, graphs, level="cheap"):
+def fitting(s, size, graphs, level="cheap", **training):
     """The job with the largest batch that fits: its plan says how many bytes it wants. (batch, job, run folder), batch 0: none does."""
-    train, batch = os.path.join(s.folder, "bin", "train"), size[4]
+    train, batch = os.path.join(s.folder, "bin", "train"), size.batch
     while batch > 0:
-        job, out = write_job(s, size, batch, graphs, level)
-        p = subprocess.run([train, job, "--plan", "--json", "--output_dir", out], env={**s.env, "DTRUN_DEVICE": "cuda"}, capture_output=True, text=True)
+        job, out = write_job(s, size, batch, graphs, level, **training)
+        try:
+            p = subprocess.run([train, job, "--plan", "--json", "--output_dir", out], env={**s.env, "DTRUN_DEVICE": "cuda"}, capture_output=True, text=True, timeout=ASK_S)
+        except subprocess.TimeoutExpired:
+            s.say(size.name, f"--plan took more than {ASK_S} s")
+            break
         line = next((x for x in p.stdout.splitlines() if x.startswith("{")), None)
         if line is not None:
             plan = json.loads(line)
             if plan["total"] - plan["bytes"]["staging"] + OF_CUDA <= s.gpu["memory_mib"] * 2**20:
                 return batch, job, out
         elif p.returncode == 2 and "GPU needs" not in p.stderr:
-            s.say(size[0], p.stderr)
+            s.say(size.name, p.stderr)
             break
         batch //= 2
     return 0, None, None
@@ -457,7 +513,8 @@ def read_rows(path):
     return []
 
 
-def step(s, name, size, graphs="auto", level="cheap"):
+def step(s, name, size, graphs="auto", kind=""):
+    level, attention = KINDS[kind]
     batch, job, out = fitting(s, size, graphs, level)
     if batch == 0:
         s.add(name, False, error="no batch of it fits into this GPU")
@@ -472,18 +529,20 @@ def step(s, name, size, graphs="auto", level="cheap"):
         return count >= WARM + MEASURED
 
     begin = time.time()
-    code, said, seconds = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], until=enough, limit_s=BENCH_S)
+    code, said, seconds = s.run([os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"], until=enough, limit_s=BENCH_S,
+                                env={**s.env, **({"DTRUN_ATTENTION": attention} if attention else {})})
     rows = [r for r in read_rows(metrics) if "tokens_per_s" in r]
     after = rows[WARM:]
     events = read_rows(os.path.join(out, "events.jsonl"))
     memory = [r for r in events if r.get("event") == "memory"]
     times = sorted(r["step_s"] * 1e3 for r in after)
     passed = code == 0 and len(after) >= MEASURED // 2
-    s.add(name, passed, seconds=seconds, B=batch, T=TOKENS, level=level, graphs=[r for r in events if r.get("event") == "cuda_graphs"],
+    s.keep(name, said + "".join(f"{json.dumps(r)}\n" for r in events))
+    s.add(name, passed, seconds=seconds, B=batch, T=size.tokens, level=level, graphs=[r for r in events if r.get("event") == "cuda_graphs"],
           **({"timed_out": True} if code is None else {}), **({
         "tokens_per_s": round(statistics.median(r["tokens_per_s"] for r in after)), "step_ms": round(statistics.median(times), 2), "p10": round(times[len(times) // 10], 2),
         "p90": round(times[len(times) * 9 // 10], 2), "mfu": after[-1].get("mfu"), "clock_mhz": after[-1].get("gpu_clock_mhz"), "t_first_s": round(first[0] - begin, 1),
-        "first_loss": rows[0]["loss"], "loss": rows[-1]["loss"], "memory_bytes": rows[-1].get("memory_bytes"),
+        "first_loss": rows[0]["loss"], "loss": rows[-1]["loss"], "memory_bytes": next((r["memory_bytes"] for r in reversed(rows) if r.get("memory_bytes")), None),
         "planned_bytes": memory[0]["planned_bytes"] if memory else None} if after else {}))
     if not passed:
         s.say(name, said)
@@ -492,9 +551,9 @@ def step(s, name, size, graphs="auto", level="cheap"):
 
 def memory(s, name, size):
     """What the plan says, beside what the device held while it was measured: within a hundredth."""
-    step = s.known.get(f"step gpt2 {size[0]}")
+    step = s.known.get(f"step {size.name}")
     if step is None:
-        s.add(name, False, error=f"step gpt2 {size[0]} has no figures")
+        s.add(name, False, error=f"step {size.name} has no figures")
         return
     planned, held = step["planned_bytes"], step["memory_bytes"]
     s.add(name, bool(planned and held) and abs(planned / held - 1) < 0.01, planned_bytes=planned, memory_bytes=held)
@@ -515,10 +574,11 @@ def start(s, name, size):
                 return bool(first)
 
             command = [os.path.join(s.folder, "bin", "train"), job, "--output_dir", out, "--fresh"]
-            code, said, _ = s.run(command, env={**s.env, "DTRUN_CACHE": cache}, until=told)
+            code, said, _ = s.run(command, env={**s.env, "DTRUN_CACHE": cache}, until=told, limit_s=BENCH_S)
+            s.keep(f"{name} {plans}", said)
             failed = failed or (None if code == 0 and first else said)
             times[f"{plans}_s"] = round(first[0] - begin, 2) if first else None
-    s.add(name, failed is None, B=batch, T=TOKENS, **times)
+    s.add(name, failed is None, B=batch, T=size.tokens, **times)
     if failed is not None:
         s.say(name, failed)
     shutil.rmtree(out, ignore_errors=True)
@@ -544,13 +604,13 @@ def shared(s, name, size, ranks, row):
     shutil.rmtree(out, ignore_errors=True)
     bin_ = os.path.join(s.folder, "bin")
     code, said, seconds = s.run([os.path.join(bin_, "dtrun"), f"--nproc_per_node={ranks}", "--max_restarts=0", os.path.join(bin_, "train"), job, "--output_dir", out,
-                                 "--fresh", "--set", f"logging.timeline_steps=[{SHARED_STEPS - 2}, 2]"])
+                                 "--fresh", "--set", f"logging.timeline_steps=[{SHARED_STEPS - 2}, 2]"], limit_s=BENCH_S)
     rows = [r for r in read_rows(os.path.join(out, "metrics.jsonl")) if "loss" in r]
     losses = [r["loss"] for r in rows]
     first = s.known.get(shared_name(size, ranks, ROWS[0]))
     same = first is None or losses == first["losses"]
     passed = code == 0 and len(losses) == SHARED_STEPS and same
-    s.add(name, passed, seconds=seconds, B=SHARED_BATCH, T=TOKENS, ranks=ranks, losses=losses,
+    s.add(name, passed, seconds=seconds, B=SHARED_BATCH, T=size.tokens, ranks=ranks, losses=losses,
           **({"step_ms": round(statistics.median(r["step_s"] * 1e3 for r in rows[SHARED_STEPS // 2:]), 2),
               "hidden": hidden(os.path.join(out, "timeline-rank-0.json"))} if passed else {"same_losses": same}))
     if not passed:
@@ -559,64 +619,70 @@ def shared(s, name, size, ranks, row):
 
 
 def shared_name(size, ranks, row):
-    return f"shared gpt2 {size[0]} {ranks} ranks {row}"
+    return f"shared {size.name} {ranks} ranks {row}"
 
 
 def twin(s, name, size, bf16, compiled, attention):
-    ours = s.known.get(f"step gpt2 {size[0]}")
-    batch = ours["B"] if ours else size[4]
+    """PyTorch's step of the batch that ours has at the level `none`, else of half of it until it fits."""
+    ours = s.known.get(step_name(size, "none")) or s.known.get(step_name(size, ""))
+    batch = ours["B"] if ours else size.batch
     while batch > 0:
-        code, said, seconds = s.run([sys.executable, os.path.join(ROOT, "tests/peers/step_gpu.py"), "--model", "gpt2", "--size", f"{size[0]}-gpu", "--B", str(batch),
-                                     "--bf16", bf16, "--compile", compiled, "--attention", attention, "--warmup", str(WARM), "--steps", str(MEASURED)],
-                                    env=s.bare)
+        code, said, seconds = s.run([sys.executable, os.path.join(ROOT, "tests/peers/step_gpu.py"), "--model", size.twin[0], "--size", size.twin[1], "--B", str(batch),
+                                     "--T", str(size.tokens), "--bf16", bf16, "--compile", compiled, "--attention", attention, "--warmup", str(WARM // 2),
+                                     "--steps", str(MEASURED)], env=s.bare, limit_s=BENCH_S)
         if code in (0, None) or "OutOfMemoryError" not in said or s.left_s() <= 0:
             break
         batch //= 2
     line = next((x for x in reversed(said.splitlines()) if x.startswith("{")), None)
+    s.keep(name, said)
     s.add(name, code == 0 and line is not None, seconds=seconds, **(json.loads(line) if line else {}), **({"timed_out": True} if code is None else {}))
     if line is None:
         s.say(name, said)
 
 
 def twin_name(size, variant):
-    return f"twin gpt2 {size[0]} {' '.join(variant)}"
+    return f"twin {size.name} {' '.join(variant)}"
 
 
-def step_name(size, level):
-    return f"step gpt2 {size[0]}" + (f" {level}" if level != LEVELS[0] else "")
+def step_name(size, kind):
+    return f"step {size.name} {kind}".rstrip()
 
 
 def bench_cases(s):
-    def of(size, variants):
-        steps = [(step_name(size, level), lambda name, level=level: step(s, name, size, level=level)) for level in LEVELS] + [(f"memory gpt2 {size[0]}", lambda name: memory(s, name, size))]
-        return steps + [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
+    """What says most comes first; a twin compiles for a minute."""
+    def steps(size):
+        return [(step_name(size, kind), lambda name, kind=kind: step(s, name, size, kind=kind)) for kind in KINDS]
 
-    first = of(STEPS[0], TWINS[:2]) + [("start gpt2 " + STEPS[0][0], lambda name: start(s, name, STEPS[0])),
-                                       ("kernels bf16", lambda name: kernels(s, name, "bf16")),
-                                       (f"floor gpt2 {STEPS[0][0]}", lambda name: floor(s, name, STEPS[0]))]
-    rest = [c for size in STEPS[1:] for c in of(size, TWINS[:2])]
-    rest += [(f"attention {head} x {t}", lambda name, d=head, t=t: attention(s, name, d, t)) for head in ATTENTION["heads"] for t in ATTENTION["positions"]]
-    rest += [(shared_name(STEPS[0], n, row), lambda name, n=n, row=row: shared(s, name, STEPS[0], n, row)) for n in (2, 4) for row in ROWS]
-    rest += [(twin_name(size, v), lambda name, size=size, v=v: twin(s, name, size, *v)) for size in STEPS for v in TWINS[2:]]
+    def twins(size, variants):
+        return [(twin_name(size, v), lambda name, v=v: twin(s, name, size, *v)) for v in variants]
+
+    def memory_of(size):
+        return (f"memory {size.name}", lambda name: memory(s, name, size))
+
+    first, others = STEPS[0], STEPS[1:]
+    cases = steps(first) + [memory_of(first), (f"floor {first.name}", lambda name: floor(s, name, first)), ("kernels bf16", lambda name: kernels(s, name, "bf16"))]
+    cases += twins(first, TWINS[:1]) + [(f"start {first.name}", lambda name: start(s, name, first))]
+    cases += [c for size in others for c in [*steps(size), memory_of(size), *twins(size, TWINS[:1])]]
+    cases += [(f"attention {head} x {t}", lambda name, d=head, t=t: attention(s, name, d, t)) for head in ATTENTION["heads"] for t in ATTENTION["positions"]]
     for batch in (1, 4):  # small enough for the host to be in the way
         for graphs in (False, True):
-            name = f"step gpt2 {STEPS[0][0]} batch {batch} graphs {'on' if graphs else 'off'}"
-            rest.append((name, lambda name, b=batch, g=graphs: step(s, name, (*STEPS[0][:4], b), g)))
-    cases = first + rest + [("kernels fp32", lambda name: kernels(s, name, "fp32"))]
+            name = f"step {first.name} batch {batch} graphs {'on' if graphs else 'off'}"
+            cases.append((name, lambda name, b=batch, g=graphs: step(s, name, first._replace(batch=b), g)))
+    cases += [(shared_name(first, n, row), lambda name, n=n, row=row: shared(s, name, first, n, row)) for n in (2, 4) for row in ROWS]
+    cases += [c for size in STEPS for c in twins(size, TWINS[1:])] + [("kernels fp32", lambda name: kernels(s, name, "fp32"))]
     if s.gpu:
         return cases
-    skip = [(name, lambda name: (print(f"{name}: skipped, no GPU here", flush=True), s.count.update(skipped=s.count["skipped"] + 1))) for name, _ in cases]
-    return [c if c[0].startswith("kernels") else skip[i] for i, c in enumerate(cases)]
+    return [(name, run if name.startswith("kernels") else lambda name: s.skip(name, "no GPU here")) for name, run in cases]
 
 
 def compare(s):
     for size in STEPS:
-        steps = [s.known[n] for level in LEVELS if (n := step_name(size, level)) in s.known]
-        ours = max((row for row in steps if row["B"] == steps[0]["B"]), key=lambda row: row["tokens_per_s"], default=None)  # the twin has the first one's batch
-        theirs = [(s.known[n]["tokens_per_s"], v) for v in TWINS if (n := twin_name(size, v)) in s.known]
-        if ours and theirs:
-            best, variant = max(theirs)
-            print(f"gpt2 {size[0]}: {ours['tokens_per_s']} tokens/s (level {ours['level']}), PyTorch's best of {len(theirs)} {best} ({' '.join(variant)}), ratio {ours['tokens_per_s'] / best:.2f}")
+        theirs = [(s.known[n]["tokens_per_s"], s.known[n]["B"], v) for v in TWINS if (n := twin_name(size, v)) in s.known]
+        best, batch, variant = max(theirs, default=(0, 0, ()))
+        for kind in KINDS:
+            ours = s.known.get(step_name(size, kind))
+            if ours and best > 0 and ours["B"] == batch:
+                print(f"{step_name(size, kind)}: {ours['tokens_per_s']} tokens/s, PyTorch's best of {len(theirs)} {best} ({' '.join(variant)}), ratio {ours['tokens_per_s'] / best:.2f}")
 
 
 def main():
@@ -627,7 +693,8 @@ def main():
     ap.add_argument("--pack", metavar="FILE")
     ap.add_argument("--out", metavar="FOLDER", default=os.environ.get("OUT") or os.path.join(BUILD, "gpu-results"))
     ap.add_argument("--done", metavar="FILE", action="append", default=[])
-    ap.add_argument("--only", metavar="WORD", help="cases with this in their name")
+    ap.add_argument("--only", metavar="WORD", action="append", default=[], help="cases with this in their name, or with another one that is given so")
+    ap.add_argument("--at_once", metavar="N", type=int, default=1, help="tests at a time; figures are always taken alone")
     a = ap.parse_args()
     if a.what == "pack":
         return pack(built(), PACK)
@@ -636,8 +703,8 @@ def main():
         print("gpu: no GPU is here (NVML names none): programs are only looked at whether they start", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     s = Session(a, gpu or {}, unpacked(a.pack) if a.pack else built())
-    cases = [c for c in (test_cases(s) if a.what == "test" else bench_cases(s)) if not a.only or a.only in c[0]]
-    code = run_all(s, cases)
+    cases = [c for c in (test_cases(s) if a.what == "test" else bench_cases(s)) if not a.only or any(x in c[0] for x in a.only)]
+    code = run_all(s, cases, a.at_once if a.what == "test" else 1)
     if a.what == "bench":
         compare(s)
     return code

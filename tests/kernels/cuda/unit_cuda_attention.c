@@ -309,7 +309,7 @@ static void check(struct gpu *gpus, const struct implementation *i, const struct
     for (int64_t b = 0; b < x->batch; b++) {
         check_sequence(i, x, first, b);
     }
-    for (int o = 0; o < orders; o++) {
+    for (int o = 0; o < (getenv("DTRUN_GPU") != NULL ? 1 : orders); o++) { /* a real one has no orders */
         make(x, again);
         run(&gpus[o], i, x, again);
         same(x, first, again, "another order of threads");

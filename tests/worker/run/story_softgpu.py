@@ -25,7 +25,7 @@ TRAIN = os.path.join(support.BIN, "train") if GPU else os.path.join(support.BUIL
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
 ALL = GPU or bool(os.environ.get("DTRUN_ALL"))
 STEPS = 6
-LONG = ["training.max_steps=400"] if GPU else []  # where something is to be hit while it trains: steps of a real one take a few milliseconds
+LONG = ["training.max_steps=100"] if GPU else []  # where something is to be hit while it trains: steps of a real one take a few milliseconds
 MODEL = {"name": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 256}
 ROWS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"]
 
