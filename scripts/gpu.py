@@ -79,7 +79,7 @@ TWINS = [("pure", "default", "any"), ("autocast", "default", "any"), ("pure", "d
 ROWS, SHARED_BATCH, SHARED_STEPS = ["ddp", "zero1", "zero2", "full_shard", "shard_grad_op"], 2, 12  # ranks that share the GPU
 ATTENTION = {"tokens": 16384, "cols": 1024, "heads": (64, 128), "positions": (1024, 2048, 4096, 8192), "options": []}
 WAYS = [("cudnn", 50), ("fast", 50), ("own", 50), ("plain", 5)]  # DTRUN_ATTENTION, how often; the last is the reference, and slow
-KERNEL_OPTIONS, FLOOR_OPTIONS, START_STEPS = [], [], 3  # options that are said first count
+KERNEL_OPTIONS, FLOOR_OPTIONS = ["--repeats=11"], []  # options that are said first count
 GRACE_S = 50
 TEST_S, STORY_S, CHECKED_S, BENCH_S, ASK_S = 120, 240, 400, 150, 60  # what one may take: what hangs leaves time for the others
 SAID_MOST = 30000  # characters of one case in said.log
