@@ -38,6 +38,29 @@ struct window {
         }
     }
 
+    /* flush by all threads of a warp: those with the highest limb add up first, since 64-bit atomics
+     * on one address of shared memory wait for each other. */
+    DT_METHOD void flush_warp(int64_t *limbs)
+    {
+        int highest = limb;
+#pragma unroll
+        for (int o = 16; o > 0; o >>= 1) {
+            int other = __shfl_xor_sync(DT_WARP, highest, o);
+            highest = other > highest ? other : highest;
+        }
+        if (limb != highest) {
+            flush(limbs);
+            clear(highest);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sum[i] = warp_sum(sum[i]);
+        }
+        if (threadIdx.x % 32 == 0) {
+            flush(limbs);
+        }
+    }
+
     /* Like dt_exact_add. */
     DT_METHOD void add(int64_t *limbs, double v)
     {
@@ -124,7 +147,7 @@ template <typename T> __global__ void __launch_bounds__(256) square_sums(int64_t
             w.add(limbs, mine); /* a value outside of the window goes to the accumulator at once */
         }
     }
-    w.flush(own);
+    w.flush_warp(own);
     __syncthreads();
     for (int i = threadIdx.x; i < DT_EXACT_LIMBS; i += 256) {
         if (own[i] != 0) {
