@@ -65,7 +65,7 @@ static bool take_row(char **at, void *key, void *value)
 }
 
 const struct dt_plan_kind attention_plans = {.name = "attention",
-                                             .head = "dtrun attention plans 1\n",
+                                             .head = "dtrun attention plans 2\n",
                                              .key_bytes = sizeof(struct attention_key),
                                              .value_bytes = sizeof(struct attention_choice),
                                              .put = put_row,

@@ -9,7 +9,9 @@
  * SOFTGPU_CUDNN holds one of: a version (91000); "work N" (an engine needs N MiB per sequence);
  * "engines N" (so many proposals for every graph instead of two); "WHERE N" (status N from WHERE,
  * one of create, graph, heuristics, plan (the plan of each graph's first proposal), last (the plan
- * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow.
+ * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow;
+ * SOFTGPU_CUDNN_PART=n the same of plans whose batch is not n. With one of them an execution takes
+ * some time at least, so few are faster than many.
  * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
  * makes its engine declare that. */
 #include "tests/softgpu/dnn_run.h"
@@ -36,9 +38,9 @@ enum {
     MAGIC = 0x646e6e
 };
 #if defined(SOFTGPU_TSAN) || defined(__SANITIZE_ADDRESS__) /* under sanitizers everything is slow */
-enum { SLOW_US = 50000 };
+enum { SLOW_US = 50000, FAST_US = 5000 };
 #else
-enum { SLOW_US = 5000 };
+enum { SLOW_US = 5000, FAST_US = 1000 };
 #endif
 
 struct descriptor;
@@ -99,11 +101,11 @@ int wished_status(const char *where)
     return sscanf(wish(), "%15s %d", name, &status) == 2 && strcmp(name, where) == 0 ? status : 0;
 }
 
-/* Whether the variable names this proposal. */
-bool wished_proposal(const char *variable, int proposal)
+/* Whether the variable is this number. */
+bool wished_number(const char *variable, int number)
 {
     const char *text = getenv(variable);
-    return text != nullptr && atoi(text) == proposal;
+    return text != nullptr && atoi(text) == number;
 }
 
 int proposals(void)
@@ -393,7 +395,7 @@ int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t 
     } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_NUMERICAL_NOTE && kind == DT_DNN_TYPE_NUMERICAL_NOTE &&
                room > 0) {
         /* tensor cores */
-        number = wished_proposal("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0;
+        number = wished_number("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0;
         memcpy(values, &number, sizeof number);
     } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_TYPE && kind == DT_DNN_TYPE_KNOB_TYPE &&
                room == 1) {
@@ -817,9 +819,12 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
     owner->executed = true;
     int executed = __atomic_add_fetch(&executions, 1, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&ran[p->engine], 1, __ATOMIC_RELAXED);
-    j->slow_us =
-        getenv("SOFTGPU_CUDNN_FAST") != nullptr && !wished_proposal("SOFTGPU_CUDNN_FAST", p->engine) ? SLOW_US : 0;
-    j->noise = wished_proposal("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
+    bool fast = getenv("SOFTGPU_CUDNN_FAST") == nullptr || wished_number("SOFTGPU_CUDNN_FAST", p->engine);
+    bool part = getenv("SOFTGPU_CUDNN_PART") == nullptr ||
+                wished_number("SOFTGPU_CUDNN_PART", (int)p->graph->tensors[0].dims[0]);
+    bool timed = getenv("SOFTGPU_CUDNN_FAST") != nullptr || getenv("SOFTGPU_CUDNN_PART") != nullptr;
+    j->slow_us = !fast || !part ? SLOW_US : timed ? FAST_US : 0;
+    j->noise = wished_number("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0
                : refuse(DT_DNN_EXECUTION_FAILED, "the stream takes nothing");

@@ -174,7 +174,7 @@ static void the_fastest_is_kept(void **state)
     (void)unsetenv("SOFTGPU_CUDNN");
 }
 
-/* However many are proposed, four are compiled. */
+/* However many are proposed, four are compiled, and two of backward's by another part. */
 static void few_are_looked_at(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void few_are_looked_at(void **state)
     open_gpu(&g);
     int plans = softgpu_dnn_plans();
     assert_int_equal(choose(&g, &why), 2);
-    assert_int_equal(softgpu_dnn_plans() - plans, 2 * 4);
+    assert_int_equal(softgpu_dnn_plans() - plans, 4 + 4 + 2);
     (void)compute(&g);
     for (int i = 4; i < PROPOSALS; i++) {
         assert_int_equal(softgpu_dnn_ran(i), 0);
@@ -288,6 +288,7 @@ static void parts_are_measured(void **state)
     four.batch = 4;
     four.positions = 32;
     (void)setenv("SOFTGPU_CUDNN", "work 40", 1);
+    set_number("SOFTGPU_CUDNN_PART", 2);
     plan_cache_use("parts", true);
     for (int again = 0; again < 2; again++) {
         open_gpu_of(&g, &four, (size_t)90 << 20);
@@ -301,7 +302,33 @@ static void parts_are_measured(void **state)
         which = again == 0 ? parts[1] > 0 : which;
         assert_true(parts[which] == 2 && parts[1 - which] == 0);
     }
+    (void)unsetenv("SOFTGPU_CUDNN_PART");
     (void)unsetenv("SOFTGPU_CUDNN");
+}
+
+/* Backward's fastest part is kept, however many sequences would fit; forward has the whole batch. */
+static void the_fastest_part_is_kept(void **state)
+{
+    (void)state;
+    struct attention_shape twelve = common;
+    twelve.batch = 12;
+    twelve.positions = 4;
+    static const int parts[] = {12, 6, 3, 1};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        struct gpu g;
+        struct dt_error why;
+        plan_cache_use("part", true);
+        set_number("SOFTGPU_CUDNN_PART", parts[i]);
+        for (int again = 0; again < 2; again++) {
+            open_gpu_of(&g, &twelve, 0);
+            assert_int_equal(choose(&g, &why), again == 0 ? 2 : 0);
+            int before = softgpu_dnn_executions();
+            (void)compute(&g);
+            assert_int_equal(softgpu_dnn_executions() - before, 1 + 12 / parts[i]);
+            close_gpu(&g);
+        }
+    }
+    (void)unsetenv("SOFTGPU_CUDNN_PART");
 }
 
 /* What another rank chose counts, here and for later starts; `none` goes back to the first
@@ -400,7 +427,7 @@ static void what_a_file_should_not_say(void **state)
     for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is
                                             * none */
         plan_cache_damage(path, &text, kind < 2 ? (enum plan_cache_damage)kind : PLAN_CACHE_INSTEAD,
-                          kind == 2 ? "dtrun attention plans 1\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
+                          kind == 2 ? "dtrun attention plans 2\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
         int fd = plan_cache_log_begin();
         open_gpu(&g);
         assert_int_equal(compute(&g), 0);
@@ -458,6 +485,7 @@ int main(void)
         cmocka_unit_test(few_are_looked_at),
         cmocka_unit_test(what_has_no_order_is_left_out),
         cmocka_unit_test(parts_are_measured),
+        cmocka_unit_test(the_fastest_part_is_kept),
         cmocka_unit_test(ranks_take_what_rank_0_chose),
         cmocka_unit_test(what_cannot_be_kept_is_not_measured),
         cmocka_unit_test(what_a_file_should_not_say),
