@@ -14,12 +14,14 @@ enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* alignment of work mem
  * between its members. */
 struct attention_key {
     int64_t batch, positions, heads, kv_heads, head_size;
-    int64_t room;                   /* bytes of work memory */
-    int64_t causal, backward, sums; /* 0 or 1 */
+    int64_t room; /* bytes of work memory */
+    /* 0 or 1. sums: backward may add up in no order. own: kernels of our own may compute it, too. */
+    int64_t causal, backward, sums, own;
     double scale;
 };
 
-/* The fastest way that was measured: this number of sequences at a time, by this engine. */
+/* The fastest way that was measured: this number of sequences at a time, by this engine. part 0:
+ * kernels of our own. */
 struct attention_choice {
     int64_t part;
     struct dt_dnn_config config;
@@ -69,9 +71,10 @@ void attention_cache_leave(void);
 /* Frees the plans, but keeps the file. No work may use a plan meanwhile. */
 void attention_cache_forget(struct attention_cache *c);
 
-struct attention_key attention_forward_key(const struct dt_attention_args *a);
+struct attention_key attention_forward_key(const struct dt_attention_args *a, enum dt_attention_way way);
 /* *callers: the pass uses the caller's work memory, not the stream's. */
-struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers);
+struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, enum dt_attention_way way,
+                                            bool *callers);
 /* False: the library does not take such a shape, or its graph does not describe it. */
 bool attention_can(const struct dt_attention_shape *s);
 /* The operands of a call, without work memory. False: its tensors are not aligned, or

@@ -1,4 +1,4 @@
-/* Measures attention by cuDNN at the start of a run. The library's proposals for a pass run in
+/* Measures attention at the start of a run. cuDNN's proposals for a pass and our own kernels run in
  * turns on random numbers. The fastest is kept in the plan file by its engine and knobs. The
  * plan that is measured is made from these numbers, too, so later starts get the plan that was
  * measured.
@@ -28,15 +28,15 @@
 #include <xxhash.h>
 
 enum {
-    PROPOSALS = 4, /* for the largest part */
-    FURTHER = 2,   /* for each other part */
-    CANDIDATES = 24,
+    PROPOSALS = 4,   /* for the largest part */
+    FURTHER = 2,     /* for each other part */
+    CANDIDATES = 24, /* of the library */
     PARTS = 10,
     FIRST_PARTS = 3, /* tried at most until one has a candidate */
     COMPARED = 2,
     LEAST_TURNS = COMPARED + 3
 };
-_Static_assert((int)CANDIDATES <= (int)TURNS_CANDIDATES, "each takes part in the turns");
+_Static_assert((int)CANDIDATES < (int)TURNS_CANDIDATES, "each takes part in the turns");
 static const double MOST_S = 10; /* for one pass */
 /* Sequences are measured until their queries, keys and values are this large, which is more than a
  * cache. */
@@ -45,7 +45,7 @@ static const double MOST_S = 10; /* for one pass */
 
 struct candidate {
     struct attention_choice choice;
-    struct attention_plan *plan; /* of its part; takes the executable for each run */
+    struct attention_plan *plan; /* of its part; takes the executable for each run. Null: kernels of our own */
     void *executable;
     size_t work_bytes;
     uint64_t bits;
@@ -58,8 +58,10 @@ struct trial {
     int plan_count;
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
-    struct attention_job job;
-    struct candidate all[CANDIDATES];
+    struct attention_job job; /* the operands, for cuDNN and for our own kernels */
+    struct dt_attention_args forward;
+    struct dt_attention_backward_args backward;
+    struct candidate all[CANDIDATES + 1];
     int count;
     int64_t sequences; /* that each candidate computes */
     /* block: operands. window: pinned memory through which results are compared */
@@ -189,6 +191,9 @@ static void find_candidates(struct trial *t, const struct attention_key *key)
     for (int i = 0; i < t->plan_count; i++) {
         t->plans[i].key.batch = t->sequences;
     }
+    if (t->count > 0 && key->own) {
+        t->all[t->count++] = (struct candidate){.plan = NULL};
+    }
 }
 
 /* ---- operands ---- */
@@ -213,7 +218,7 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
     size_t random_bf16 = w->backward != NULL ? end : random, lse = reserve(&end, lse_bytes), random_f32 = end;
     size_t dqkv = reserve(&end, w->backward != NULL ? qkv_bytes : 0);
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = attention_own_bytes(k, t->all[i].choice.part) + t->all[i].work_bytes;
+        size_t bytes = attention_own_bytes(k, t->all[i].choice.part) + t->all[i].work_bytes; /* 0: our own kernels */
         work_bytes = bytes > work_bytes ? bytes : work_bytes;
     }
     t->result_bytes = (w->backward != NULL ? end : random_f32) - (w->backward != NULL ? dqkv : results);
@@ -243,6 +248,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
         a.dk = dt_attention_part(&a.shape, a.dq, 1);
         a.dv = dt_attention_part(&a.shape, a.dq, 2);
         (void)attention_backward_job(k, &a, &t->job);
+        t->backward = a;
+        t->backward.shape.batch = k->batch;
     } else {
         struct dt_attention_args a = *w->forward;
         a.q = t->block + qkv;
@@ -251,6 +258,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
         a.out = t->block + out;
         a.lse = (float *)(void *)(t->block + lse);
         (void)attention_forward_job(k, &a, &t->job);
+        t->forward = a;
+        t->forward.shape.batch = k->batch;
     }
     t->job.work = w->callers ? t->block + work : t->launch.work;
     return 0;
@@ -258,9 +267,23 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
 
 /* ---- turns ---- */
 
+static void put_own(struct trial *t)
+{
+    if (t->plans[0].key.backward) {
+        dt_cuda_attention_backward_flash(&t->launch, &t->backward);
+    } else {
+        dt_cuda_attention_flash(&t->launch, &t->forward);
+    }
+    dt_cuda_end(t->stream, "attention");
+}
+
 static bool put(void *trial, int i)
 {
     struct trial *t = trial;
+    if (t->all[i].plan == NULL) {
+        put_own(t);
+        return true;
+    }
     struct attention_job j = t->job;
     struct attention_plan *p = t->all[i].plan;
     p->executable = t->all[i].executable;
@@ -296,25 +319,32 @@ static int compare_results(struct trial *t, int turn)
         if (hash_results(t, &bits) != 0) {
             return -1;
         }
-        const struct attention_key *k = &x->plan->key;
-        if (turn > 0 && bits != x->bits && !k->sums) {
+        if (turn > 0 && bits != x->bits && x->plan != NULL && !x->plan->key.sums) {
             *out = true;
             dt_log(DT_LOG_WARN, "attention", "cuDNN: engine %lld has other bits each time for the same%s; left out",
-                   (long long)x->choice.config.engine, k->backward ? ", backward" : "");
+                   (long long)x->choice.config.engine, x->plan->key.backward ? ", backward" : "");
         }
         x->bits = bits;
     }
     return 0;
 }
 
+/* What a candidate is, in words; the caller frees them. */
+static char *words_of(const struct attention_choice *c)
+{
+    return c->part == 0 ? dt_strdup("our own kernels")
+                        : dt_format("cuDNN's engine %lld, %lld sequences at a time", (long long)c->config.engine,
+                                    (long long)c->part);
+}
+
 static void say_times(const struct trial *t, int turns)
 {
     for (int i = 0; i < t->count; i++) {
         if (!t->turns.each[i].out) {
-            const struct attention_choice *c = &t->all[i].choice;
-            dt_log(DT_LOG_INFO, "attention", "candidate %d: engine %lld, %lld sequences at a time: %.4f ms each", i,
-                   (long long)c->config.engine, (long long)c->part,
+            char *words = words_of(&t->all[i].choice);
+            dt_log(DT_LOG_INFO, "attention", "candidate %d: %s: %.4f ms a sequence", i, words,
                    (double)t->turns.each[i].ms[COMPARED + (turns - COMPARED) / 2] / (double)t->sequences);
+            free(words);
         }
     }
 }
@@ -354,14 +384,15 @@ static void close_trial(struct trial *t)
 static void keep(const struct trial *t, struct dt_plan_file *file, const struct attention_key *k, int best,
                  const float ms[2])
 {
-    const struct attention_choice *c = &t->all[best].choice;
-    dt_plan_file_put(file, k, c);
+    char *words = words_of(&t->all[best].choice);
+    dt_plan_file_put(file, k, &t->all[best].choice);
     dt_log(DT_LOG_INFO, "attention",
-           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d (engine %lld, %lld sequences at a "
-           "time), %lld sequences in %.4f ms; the first one %.4f ms",
+           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d, %s: %lld sequences in %.4f ms; the "
+           "first one %.4f ms",
            (long long)k->batch, (long long)k->positions, (long long)k->heads, (long long)k->head_size,
-           k->backward ? ", backward" : "", best, t->count, (long long)c->config.engine, (long long)c->part,
-           (long long)t->sequences, (double)ms[0], (double)ms[1]);
+           k->backward ? ", backward" : "", best, t->count, words, (long long)t->sequences, (double)ms[0],
+           (double)ms[1]);
+    free(words);
 }
 
 /* Puts the fastest engine for a pass into the file. Puts nothing if the library has none, or breaks
@@ -408,7 +439,7 @@ static int measure(struct attention_cache *c, struct dt_stream *s, const struct 
 /* ---- all passes ---- */
 
 /* Lists the passes that the library takes. The caller frees the list. */
-static struct wanted *list(const struct dt_attention_list *all, bool sums, int *count)
+static struct wanted *list(const struct dt_attention_list *all, enum dt_attention_way way, int *count)
 {
     struct wanted *out = dt_alloc((size_t)(all->forward_count + all->backward_count + 1) * sizeof *out);
     *count = 0;
@@ -416,10 +447,10 @@ static struct wanted *list(const struct dt_attention_list *all, bool sums, int *
         struct wanted w = {.callers = false};
         if (i < all->forward_count) {
             w.forward = &all->forward[i];
-            w.key = attention_forward_key(w.forward);
+            w.key = attention_forward_key(w.forward, way);
         } else {
             w.backward = &all->backward[i - all->forward_count];
-            w.key = attention_backward_key(w.backward, sums, &w.callers);
+            w.key = attention_backward_key(w.backward, way, &w.callers);
         }
         if (attention_can(w.forward != NULL ? &w.forward->shape : &w.backward->shape)) {
             out[(*count)++] = w;
@@ -450,14 +481,14 @@ static int measure_missing(struct attention_cache *c, struct dt_stream *s, const
     return rc;
 }
 
-int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums,
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, enum dt_attention_way way,
                                  void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
                                  struct dt_error *err)
 {
     struct attention_cache *c = attention_cache_enter(s->device);
     attention_cache_leave(); /* no other thread computes attention yet */
     int rc = 0, count;
-    struct wanted *each = list(all, sums, &count);
+    struct wanted *each = list(all, way, &count);
     *measured = 0;
     why->status = DT_OK;
     if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, each, 0, count) < count) {
@@ -476,11 +507,11 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
     return rc;
 }
 
-void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums,
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, enum dt_attention_way way,
                                 struct dt_text *out)
 {
     int count;
-    struct wanted *each = list(all, sums, &count);
+    struct wanted *each = list(all, way, &count);
     struct attention_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
     for (int i = 0; i < count; i++) {
         keys[i] = each[i].key;

@@ -9,9 +9,9 @@
  * SOFTGPU_CUDNN holds one of: a version (91000); "work N" (an engine needs N MiB per sequence);
  * "engines N" (so many proposals for every graph instead of two); "WHERE N" (status N from WHERE,
  * one of create, graph, heuristics, plan (the plan of each graph's first proposal), last (the plan
- * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow;
- * SOFTGPU_CUDNN_PART=n the same of plans whose batch is not n. With one of them an execution takes
- * some time at least, so few are faster than many.
+ * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow,
+ * -1 all of them slower than our own kernels; SOFTGPU_CUDNN_PART=n makes plans slow whose batch is
+ * not n. With one of them an execution takes some time at least, so few are faster than many.
  * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
  * makes its engine declare that. */
 #include "tests/softgpu/dnn_run.h"
@@ -40,7 +40,7 @@ enum {
 #if defined(SOFTGPU_TSAN) || defined(__SANITIZE_ADDRESS__) /* under sanitizers everything is slow */
 enum { SLOW_US = 50000, FAST_US = 5000 };
 #else
-enum { SLOW_US = 5000, FAST_US = 1000 };
+enum { SLOW_US = 5000, FAST_US = 500 };
 #endif
 
 struct descriptor;
@@ -823,7 +823,10 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
     bool part = getenv("SOFTGPU_CUDNN_PART") == nullptr ||
                 wished_number("SOFTGPU_CUDNN_PART", (int)p->graph->tensors[0].dims[0]);
     bool timed = getenv("SOFTGPU_CUDNN_FAST") != nullptr || getenv("SOFTGPU_CUDNN_PART") != nullptr;
-    j->slow_us = !fast || !part ? SLOW_US : timed ? FAST_US : 0;
+    j->slow_us = wished_number("SOFTGPU_CUDNN_FAST", -1) ? 10 * SLOW_US
+                 : !fast || !part                        ? SLOW_US
+                 : timed                                 ? FAST_US
+                                                         : 0;
     j->noise = wished_number("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0

@@ -530,6 +530,7 @@ static void test_wishes(void **unused)
     static const struct attention_shape grouped = {1, 40, 6, 24, 2, true, 0, 1};
     expect((struct variant){{{"DTRUN_ATTENTION", "own"}}, common, .part = none}, NULL);
     expect((struct variant){{{"DTRUN_ATTENTION", "plain"}}, common, .part = none}, NULL);
+    expect((struct variant){{{"DTRUN_ATTENTION", "ordered"}}, common, .part = both}, NULL);
     expect((struct variant){{{"DTRUN_ATTENTION", "cudnn"}}, common, .part = both}, NULL);
     expect((struct variant){{{"DTRUN_ATTENTION", "cudnn"}}, common, .deterministic = true, .part = both}, NULL);
     expect((struct variant){{{"DTRUN_ATTENTION", "fast"}}, common, .part = both}, NULL);
@@ -606,8 +607,8 @@ static void test_a_wrong_wish(void **unused)
     (void)unused;
     char text[CHILD_TEXT], expected[200];
     assert_int_equal(child_run(open_with_a_wrong_wish, text), 0);
-    (void)snprintf(expected, sizeof expected, "%d DTRUN_ATTENTION=quick: not known; use cudnn, fast, own or plain",
-                   DT_INVALID);
+    (void)snprintf(expected, sizeof expected,
+                   "%d DTRUN_ATTENTION=quick: not known; use ordered, cudnn, fast, own or plain", DT_INVALID);
     assert_string_equal(text, expected);
 }
 

@@ -1,6 +1,6 @@
 /* covers: kernels/cuda/attention_plan.h */
-/* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for
- * all who share it. On the software GPU, one of whose proposals is made
+/* How cuDNN's engines and kernels of our own are chosen at a start: measured once, kept in the plan
+ * file, the same for all who share it. On the software GPU, one of whose proposals is made
  * fast.   run: timeout 120 */
 #include "base/file.h"
 #include "base/text.h"
@@ -180,10 +180,12 @@ static void few_are_looked_at(void **state)
     (void)state;
     struct gpu g;
     struct dt_error why;
+    struct attention_shape two = common;
+    two.positions = 32;
     (void)setenv("SOFTGPU_CUDNN", "engines 8", 1);
     set_number("SOFTGPU_CUDNN_FAST", 6);
     plan_cache_use("few", true);
-    open_gpu(&g);
+    open_gpu_of(&g, &two, 0);
     int plans = softgpu_dnn_plans();
     assert_int_equal(choose(&g, &why), 2);
     assert_int_equal(softgpu_dnn_plans() - plans, 4 + 4 + 2);
@@ -267,12 +269,74 @@ static int choose_without_library(void)
     return none ? 0 : 1;
 }
 
+/* Both passes by kernels of our own, and none by the library. */
+static bool computes_itself(struct gpu *g)
+{
+    int64_t forward = dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, false),
+            backward = dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true);
+    int executions = softgpu_dnn_executions();
+    (void)compute(g);
+    return dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, false) == forward + 1 &&
+           dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true) == backward + 1 &&
+           softgpu_dnn_executions() == executions;
+}
+
+/* Kernels of our own are kept where all of the library's are slower, for later starts and other
+ * ranks too, and no plan is made. */
+static int choose_kernels_of_our_own(void)
+{
+    struct attention_shape small = {1, 8, 1, 8, 0, true, 0, 1};
+    struct gpu g;
+    struct dt_error why, err = {0};
+    struct dt_text text;
+    const char *by = "";
+    (void)setenv("DTRUN_ATTENTION", "", 1);
+    set_number("SOFTGPU_CUDNN_FAST", -1);
+    plan_cache_use("own-faster", true);
+    dt_text_init(&text);
+    for (int again = 0; again < 2; again++) {
+        open_gpu_of(&g, &small, 0);
+        CHECK(choose(&g, &why) == (again == 0 ? 2 : 0));
+        int plans = softgpu_dnn_plans();
+        CHECK(g.d.ops->plans->attention_backward(&g.d, &g.backward, &by, &err) == 0);
+        CHECK(strcmp(by, "kernels of our own on tensor cores") == 0);
+        CHECK(computes_itself(&g) && softgpu_dnn_plans() == plans);
+        dt_text_reset(&text);
+        tell(&g, &text);
+        close_gpu(&g);
+    }
+    plan_cache_use("own-taken", true);
+    open_gpu_of(&g, &small, 0);
+    CHECK(!computes_itself(&g));
+    CHECK(g.d.ops->plans->take_attention(&g.d, dt_text_str(&text), true));
+    CHECK(computes_itself(&g));
+    close_gpu(&g);
+    dt_text_clear(&text);
+    return 0;
+}
+
+/* And not where they are the slower ones, which they are on the software GPU. */
+static int choose_the_library(void)
+{
+    struct gpu g;
+    struct dt_error why;
+    (void)setenv("DTRUN_ATTENTION", "ordered", 1);
+    plan_cache_use("own-slower", true);
+    open_gpu(&g);
+    CHECK(choose(&g, &why) == 2);
+    CHECK(!computes_itself(&g));
+    close_gpu(&g);
+    return 0;
+}
+
 static void wishes_are_heeded(void **state)
 {
     (void)state;
     char text[CHILD_TEXT];
     assert_int_equal(child_run(choose_without_order, text), 0);
     assert_int_equal(child_run(choose_without_library, text), 0);
+    assert_int_equal(child_run(choose_kernels_of_our_own, text), 0);
+    assert_int_equal(child_run(choose_the_library, text), 0);
 }
 
 /* Work memory counts: proposals want 40 MiB for a sequence. The caller has 90, so backward is
@@ -310,21 +374,21 @@ static void parts_are_measured(void **state)
 static void the_fastest_part_is_kept(void **state)
 {
     (void)state;
-    struct attention_shape twelve = common;
-    twelve.batch = 12;
-    twelve.positions = 4;
-    static const int parts[] = {12, 6, 3, 1};
+    struct attention_shape four = common;
+    four.batch = 4;
+    four.positions = 4;
+    static const int parts[] = {4, 2, 1};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         struct gpu g;
         struct dt_error why;
         plan_cache_use("part", true);
         set_number("SOFTGPU_CUDNN_PART", parts[i]);
         for (int again = 0; again < 2; again++) {
-            open_gpu_of(&g, &twelve, 0);
+            open_gpu_of(&g, &four, 0);
             assert_int_equal(choose(&g, &why), again == 0 ? 2 : 0);
             int before = softgpu_dnn_executions();
             (void)compute(&g);
-            assert_int_equal(softgpu_dnn_executions() - before, 1 + 12 / parts[i]);
+            assert_int_equal(softgpu_dnn_executions() - before, 1 + 4 / parts[i]);
             close_gpu(&g);
         }
     }
@@ -491,5 +555,6 @@ int main(void)
         cmocka_unit_test(what_a_file_should_not_say),
         cmocka_unit_test(a_breakdown_is_nothing_to_choose),
     };
+    (void)setenv("DTRUN_ATTENTION", "cudnn", 1); /* engines compete with each other alone */
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
